@@ -1,0 +1,122 @@
+"""Multiset attention: scaled dot-product attention that counts key j m_j times.
+
+    softmax(Q K^T * scale + log m) V        (Universal Set Transformer, Eq. 1)
+
+log 0 = -inf removes a key, so multiplicity 0 is a mask, and a query that no key is present for gets 0. The softmax is
+not computed at once but as a state (peak, sum of weights, weighted sum of values) that shards of keys are added to.
+The paper's Algorithm A.1 goes wrong when the first shard is fully masked; here every maximum is made safe first, and
+no NaN is ever made, so none has to be removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from omniset.sets import check_multiplicity
+from omniset.states import State, wide
+
+
+def multiset_attention(
+    query: Float[Tensor, "*#batch q d"],
+    key: Float[Tensor, "*#batch n d"],
+    value: Float[Tensor, "*#batch n d_v"],
+    multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*batch q d_v"]:
+    """softmax(query key^T * scale + log multiplicity) value; 0 where no key is present.
+
+    Equal to repeating key j multiplicity_j times (Universal Set Transformer, Eq. 1 and A.1).
+
+    Args:
+        multiplicity: (..., n) finite and >= 0, bool, integer or fractional. Default: 1.
+        scale: Default: 1 / sqrt(d).
+
+    Raises:
+        ValueError: A multiplicity that is negative, NaN or infinite.
+
+    >>> q = torch.zeros(1, 1)
+    >>> multiset_attention(q, torch.zeros(2, 1), torch.tensor([[1.0], [4.0]]), torch.tensor([2, 1]))
+    tensor([[2.]])
+    """
+    if multiplicity is not None:
+        check_multiplicity(multiplicity)
+    return AttentionState.of(query, key, value, multiplicity, scale).finish()
+
+
+@dataclass(frozen=True)
+class AttentionState(State):
+    """What a query knows of the keys seen so far. peak (..., q, 1); sums: weight (..., q, 1) and value (..., q, d_v).
+
+    >>> q, k, v = torch.randn(3, 5), torch.randn(7, 5), torch.randn(7, 2)
+    >>> state = AttentionState.identity(q, v)
+    >>> for shard in (slice(0, 4), slice(4, 7)):
+    ...     state = state.update(q, k[shard], v[shard])
+    >>> torch.allclose(state.finish().float(), multiset_attention(q, k, v), atol=1e-6)
+    True
+    """
+
+    @classmethod
+    def of(
+        cls,
+        query: Float[Tensor, "*#batch q d"],
+        key: Float[Tensor, "*#batch n d"],
+        value: Float[Tensor, "*#batch n d_v"],
+        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+        scale: float | None = None,
+        *,
+        peak: Float[Tensor, "*#batch q 1"] | None = None,
+        gate: Tensor | None = None,
+    ) -> Self:
+        """The state of these keys alone, measured against their own largest score or a given `peak`.
+
+        `gate` (..., q, n) multiplies the normalised weights, not their sum: explanations differentiate by it.
+        """
+        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
+        if multiplicity is not None:
+            scores = scores + log_multiplicity(multiplicity, scores.dtype)[..., None, :]
+        if peak is None:
+            some = scores.shape[-1] > 0
+            peak = scores.detach().amax(-1, True) if some else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
+        weights = torch.exp(scores - _safe(peak).to(scores.dtype))
+        gated = weights if gate is None else weights * gate
+        return cls(peak, (weights.sum(-1, keepdim=True), gated @ value))
+
+    @classmethod
+    def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> Self:
+        """The state of no keys at all."""
+        return cls.of(query, query[..., :0, :].expand(*value.shape[:-2], 0, -1), value[..., :0, :])
+
+    def update(
+        self,
+        query: Float[Tensor, "*#batch q d"],
+        key: Float[Tensor, "*#batch n d"],
+        value: Float[Tensor, "*#batch n d_v"],
+        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+        scale: float | None = None,
+    ) -> Self:
+        """The state after some more keys."""
+        return self.merge(type(self).of(query, key, value, multiplicity, scale))
+
+    def factor(self, peak: Tensor | None) -> Tensor:
+        assert self.peak is not None and peak is not None
+        return torch.exp(wide(self.peak) - wide(_safe(peak)))  # exp(-inf) = 0 where nothing was seen yet
+
+    def finish(self) -> Float[Tensor, "*batch q d_v"]:
+        """The attention output: the weighted mean of the values, 0 where no key is present."""
+        weight, value = self.sums
+        return value / torch.where(weight == 0, 1, weight)
+
+
+def log_multiplicity(multiplicity: Shaped[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+    """log m with log 0 = -inf, and gradient 1/m where m > 0 and 0 (not NaN) where m = 0."""
+    present = multiplicity > 0
+    return torch.where(present, torch.where(present, multiplicity, 1).to(dtype).log(), -torch.inf)
+
+
+def _safe(peak: Tensor) -> Tensor:
+    return torch.where(peak == -torch.inf, 0, peak)

@@ -1,0 +1,51 @@
+"""Deep Sets."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from omniset.encoders.base import Encoder
+from omniset.layers.base import activation_layer
+from omniset.layers.deep_sets import Pooling, SetPooling
+
+
+class DeepSets(Encoder):
+    """rho(pool(phi(x))) (Zaheer et al., "Deep Sets", 2017); phi and rho are (Linear, ReLU) x depth, Linear.
+
+    Args:
+        input_dim: Features of an element.
+        dim: Width.
+        depth: Hidden layers of phi and of rho.
+        num_outputs: Vectors in the summary, made of the pooled one by rho's last Linear.
+        pooling: mean, sum or max over the multiset.
+    """
+
+    outputs_elements = False
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        dim: int,
+        depth: int = 3,
+        num_outputs: int = 1,
+        pooling: Pooling = "mean",
+        activation: str = "relu",
+    ) -> None:
+        super().__init__(input_dim, dim, num_outputs)
+        if depth < 0:
+            raise ValueError(f"depth must be >= 0, got {depth}")
+        self.embed = _mlp(input_dim, dim, dim, depth, activation)
+        self.pool = SetPooling(pooling)
+        self.rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
+
+    def decode(self, summary: Float[Tensor, "sets 1 dim"]) -> Float[Tensor, "sets outputs dim"]:
+        return self.rho(summary[:, 0]).unflatten(-1, (self.num_outputs, self.dim))
+
+
+def _mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for n in range(depth):
+        layers += [nn.Linear(dim if n else input_dim, dim), activation_layer(activation)]
+    return nn.Sequential(*layers, nn.Linear(dim if depth else input_dim, output_dim))

@@ -1,0 +1,186 @@
+"""Runs an encoder over a source: whole, in shards merged to the whole's result, or in independent shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from omniset.engine.executor import ExactGradient, Run, always, never
+from omniset.engine.kept import KeptElements
+from omniset.engine.stores import DeviceStore, open_store
+from omniset.sets import SetBatch
+
+if TYPE_CHECKING:
+    from omniset.encoders.base import Encoder
+
+SHARDS = ("merged", "independent")
+GRADIENTS = ("exact", "first-shard", "first-shard-literal")
+
+
+@dataclass
+class EncoderOutput:
+    """What an encoder makes of B sets.
+
+    Attributes:
+        elements: (B, N, dim), absent entries 0, where the source was a SetBatch. For a re-iterable source a
+            re-iterable of SetBatch shards, computed when read, without gradient. None where the encoder has none.
+        summary: (B, num_outputs, dim).
+        contexts: One per layer, for `encoder.contextualize`. None for independent shards.
+    """
+
+    elements: Float[Tensor, "sets elements dim"] | ContextualizedShards | None
+    summary: Float[Tensor, "sets outputs dim"]
+    contexts: list[Any] | None
+
+
+@dataclass
+class ContextualizedShards:
+    """The element outputs of a re-iterable source: reads it anew, shard by shard, whenever it is read."""
+
+    encoder: Encoder
+    source: Iterable[SetBatch]
+    contexts: list[Any] | None
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        for shard in checked(self.source, self.encoder.input_dim):
+            with torch.no_grad():
+                if self.contexts is None:
+                    elements = _whole(self.encoder, shard).elements
+                else:
+                    elements = self.encoder.contextualize(shard, self.contexts)
+            yield SetBatch(elements, shard.multiplicity, validate=False)
+
+
+def execute(
+    encoder: Encoder,
+    source: SetBatch | Iterable[SetBatch],
+    shard_size: int | None,
+    shards: str,
+    gradient: str,
+    store: str,
+) -> EncoderOutput:
+    """See `Encoder.forward`."""
+    for name, value, known in (("shards", shards, SHARDS), ("gradient", gradient, GRADIENTS)):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    opened = open_store(store)
+    batch = source if isinstance(source, SetBatch) else None
+    if batch is not None:
+        check_dim(batch, encoder.input_dim)
+        parts: Iterable[SetBatch] = [batch] if shard_size is None else batch.shards(shard_size)
+    elif isinstance(source, Iterator) or not isinstance(source, Iterable):
+        raise TypeError(
+            f"source must be a SetBatch or something that can be read more than once and gives SetBatch shards, "
+            f"got {type(source).__name__}"
+        )
+    elif shard_size is not None:
+        raise ValueError(f"shard_size={shard_size} is for a SetBatch: this source comes in shards already")
+    else:
+        parts = checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
+    if shards == "independent":
+        return _independent(encoder, batch, parts, gradient)
+    if not encoder.mini_batch_consistent:
+        raise ValueError(
+            f"{type(encoder).__name__} is not mini-batch consistent: shards='merged' does not exist for it, "
+            "use shards='independent'"
+        )
+    if isinstance(parts, list) and len(parts) == 1:
+        return _whole(encoder, parts[0])
+    if store.partition(":")[0] in ("disk", "recompute") and any(layer.keeps_elements for layer in encoder.layers):
+        raise ValueError(f"full self-attention streams from store='device' or 'cpu', got {store!r}")
+    run = Run(encoder, batch, parts, opened, replay=True)
+    if gradient == "exact" and torch.is_grad_enabled():
+        return _exact(run)
+    run.detach_before_pool = gradient == "first-shard-literal"
+    run.forward({"exact": never, "first-shard": lambda i: i == 0, "first-shard-literal": always}[gradient])
+    return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
+
+
+def _whole(encoder: Encoder, batch: SetBatch) -> EncoderOutput:
+    run = Run(encoder, batch, [batch], DeviceStore(), replay=False)
+    run.forward(always)
+    return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
+
+
+def _exact(run: Run) -> EncoderOutput:
+    elements, multiplicity = (None, None) if run.source is None else (run.source.elements, run.source.multiplicity)
+    summary, elements, *contexts = ExactGradient.apply(run, elements, multiplicity, *run.encoder.parameters())
+    contexts = [kept if given is None else given for given, kept in zip(contexts, run.contexts, strict=False)]
+    return _output(run, summary, elements, [*contexts, None])
+
+
+def _output(run: Run, summary: Tensor, elements: Any, contexts: list[Any]) -> EncoderOutput:
+    encoder = run.encoder
+    contexts = [KeptElements(c.read) if isinstance(c, KeptElements) else c for c in contexts[:-1]]
+    if not encoder.outputs_elements:
+        elements = None
+    elif run.source is None:
+        frozen = [c.detach() if isinstance(c, Tensor) else c for c in contexts]
+        elements = ContextualizedShards(encoder, run.shards, frozen)
+    return EncoderOutput(elements, encoder.decode(summary), contexts)
+
+
+def _independent(
+    encoder: Encoder, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str
+) -> EncoderOutput:
+    """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements."""
+    total: Any = 0
+    count: Any = 0
+    first: Tensor | None = None
+    pieces: list[Tensor] = []
+
+    def encode(elements: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor | None]:
+        out = _whole(encoder, SetBatch(elements, multiplicity, validate=False))
+        return out.summary, out.elements  # type: ignore[return-value]
+
+    for i, shard in enumerate(shards):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
+            # Recomputed in the backward, so that only one shard's graph exists at a time.
+            summary, elements = checkpoint(encode, shard.elements, shard.multiplicity, use_reentrant=False)
+        present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
+        total, count = total + torch.where(present, summary, 0), count + present.int()
+        first = summary if first is None else first
+        if batch is not None and elements is not None:
+            pieces.append(elements)
+    mean = torch.where(count > 0, total / count.clamp(min=1), first)
+    if batch is None and encoder.outputs_elements:
+        return EncoderOutput(ContextualizedShards(encoder, shards, None), mean, None)
+    return EncoderOutput(torch.cat(pieces, 1) if pieces else None, mean, None)
+
+
+@dataclass
+class checked:
+    """A re-iterable source whose every shard is looked at before it is used: same sets, right width."""
+
+    source: Iterable[SetBatch]
+    dim: int
+    refuse_gradients: bool = False
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        sets = None
+        for i, shard in enumerate(self.source):
+            if not isinstance(shard, SetBatch):
+                raise TypeError(f"source must give SetBatch shards, shard {i} is {type(shard).__name__}")
+            check_dim(shard, self.dim)
+            sets = len(shard) if sets is None else sets
+            if len(shard) != sets:
+                raise ValueError(f"all shards must hold the same sets: shard 0 has {sets}, shard {i} has {len(shard)}")
+            if self.refuse_gradients and (shard.elements.requires_grad or shard.multiplicity.requires_grad):
+                raise ValueError(
+                    f"shard {i} of a re-iterable source requires grad, and its gradient could not be returned: "
+                    "give a SetBatch, or detach"
+                )
+            yield shard
+        if sets is None:
+            raise ValueError("the source gave no shard: a source without elements gives one shard of length 0")
+
+
+def check_dim(batch: SetBatch, dim: int) -> None:
+    if batch.elements.shape[2] != dim:
+        raise ValueError(f"elements must have {dim} features (input_dim), got {batch.elements.shape[2]}")

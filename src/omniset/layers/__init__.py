@@ -1,0 +1,16 @@
+"""Set layers as plain PyTorch modules, each a reduce and a map."""
+
+from omniset.layers.base import SetLayer
+from omniset.layers.deep_sets import SetPooling
+from omniset.layers.set_transformer import InducedSetAttentionBlock, PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.universal import LeeAttentionBlock, MultisetAttentionBlock
+
+__all__ = [
+    "InducedSetAttentionBlock",
+    "LeeAttentionBlock",
+    "MultisetAttentionBlock",
+    "PoolingByMultiheadAttention",
+    "SetAttentionBlock",
+    "SetLayer",
+    "SetPooling",
+]

@@ -1,0 +1,59 @@
+"""What every set layer is (a reduce and a map), and the parts that several layers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from omniset.states import State
+
+Elements = Float[Tensor, "sets elements dim"]
+Multiplicity = Shaped[Tensor, "sets elements"]
+
+
+class SetLayer(nn.Module):
+    """reduce: elements -> state; finish: state -> context; apply: (element, context) -> element.
+
+    The states of shards are merged (`State.merge`), so a layer never needs the whole set at once. A layer that only
+    pools has no `apply`; its context is its result. A layer with `keeps_elements` has no small state: its context is
+    all elements (full self-attention), which the engine keeps and streams past every shard of queries.
+    """
+
+    keeps_elements = False
+
+    def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
+        """Sum up these elements, measured against their own peak or a given one."""
+        raise TypeError(f"{type(self).__name__} does not reduce")
+
+    def finish(self, state: State) -> Float[Tensor, "sets k dim"]:
+        """Turn the finished state into the context."""
+        raise TypeError(f"{type(self).__name__} does not reduce")
+
+    def apply(self, elements: Elements, context: Any) -> Elements:  # type: ignore[override]
+        """Map every element by itself, given the context."""
+        raise TypeError(f"{type(self).__name__} does not map elements")
+
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def activation_layer(name: str) -> nn.Module:
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]()
+
+
+def feed_forward(dim: int, ffn_dim: int, dropout: float, activation: str) -> nn.Sequential:
+    """Linear(dim, ffn_dim), activation, Linear(ffn_dim, dim), dropout."""
+    return nn.Sequential(
+        nn.Linear(dim, ffn_dim), activation_layer(activation), nn.Linear(ffn_dim, dim), nn.Dropout(dropout)
+    )
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")

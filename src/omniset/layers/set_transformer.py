@@ -1,0 +1,131 @@
+"""The set layers made of attention blocks: SAB, ISAB (U-ISAB) and PMA.
+
+Lee et al., "Set Transformer", 2019, with the blocks of the Universal Set Transformer; `variant="lee"` takes theirs.
+An ISAB and a U-ISAB are one layer: what is universal about the second is that it may be run in shards, which the
+engine does for either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from omniset.attention import AttentionState
+from omniset.layers.base import SetLayer, check_sizes
+from omniset.layers.universal import AttentionBlock, attention_block
+
+if TYPE_CHECKING:
+    from omniset.engine.kept import KeptElements
+
+
+def _points(number: int, dim: int) -> nn.Parameter:
+    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, number, dim)))
+
+
+class SetAttentionBlock(SetLayer):
+    """SAB(X, m) = MSAB(X, X, m): every element attends to all. O(n^2) time; streamed by the engine in O(shard) memory.
+
+    Args:
+        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+    """
+
+    keeps_elements = True
+
+    def __init__(self, dim: int, num_heads: int, ffn_dim: int | None = None, norm: str = "pre", **options: Any) -> None:
+        super().__init__()
+        self.block = attention_block(dim, num_heads, ffn_dim, norm, **options)
+
+    def forward(
+        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+    ) -> Float[Tensor, "sets elements dim"]:
+        return self.block(elements, elements, multiplicity)
+
+    def apply(  # type: ignore[override]
+        self, elements: Float[Tensor, "sets elements dim"], context: KeptElements
+    ) -> Float[Tensor, "sets elements dim"]:
+        return self.block.finish(elements, context.attend(self.block, elements))
+
+    @property
+    def set_attention(self) -> AttentionBlock:
+        return self.block
+
+
+class _Induced(SetLayer):
+    """Learned points that attend to the set: the reduce of ISAB and PMA."""
+
+    gather: AttentionBlock
+    points: nn.Parameter
+
+    def reduce(
+        self,
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        peak: Tensor | None = None,
+    ) -> AttentionState:
+        return self.gather.reduce(self.points, elements, multiplicity, peak)
+
+    def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
+        return self.gather.finish(self.points, state)
+
+    @property
+    def set_attention(self) -> AttentionBlock:
+        return self.gather
+
+
+class InducedSetAttentionBlock(_Induced):
+    """ISAB and U-ISAB: h = MSAB(I, X, m), out = MSAB(X, h) with k learned inducing points I. O(n k) time.
+
+    Args:
+        num_inducing: k, >= 1. The points are drawn Xavier uniform.
+        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_inducing: int,
+        ffn_dim: int | None = None,
+        norm: str = "pre",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_sizes(num_inducing=num_inducing)
+        self.points = _points(num_inducing, dim)
+        self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
+        self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
+
+    def forward(
+        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+    ) -> Float[Tensor, "sets elements dim"]:
+        return self.apply(elements, self.finish(self.reduce(elements, multiplicity)))
+
+    def apply(  # type: ignore[override]
+        self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
+    ) -> Float[Tensor, "sets elements dim"]:
+        return self.spread(elements, context)
+
+
+class PoolingByMultiheadAttention(_Induced):
+    """PMA: MSAB(S, X, m) with learned seeds S.
+
+    Args:
+        num_seeds: How many vectors the set is pooled to, >= 1. The seeds are drawn Xavier uniform.
+        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, num_seeds: int, ffn_dim: int | None = None, norm: str = "pre", **options: Any
+    ) -> None:
+        super().__init__()
+        check_sizes(num_seeds=num_seeds)
+        self.points = _points(num_seeds, dim)
+        self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
+
+    def forward(
+        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+    ) -> Float[Tensor, "sets seeds dim"]:
+        return self.finish(self.reduce(elements, multiplicity))

@@ -1,0 +1,182 @@
+"""The multiset attention block, from which all attention layers here are made, in its two variants.
+
+Shapes: B sets, Q queries, N elements, H heads, D = dim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from omniset.attention import AttentionState
+from omniset.layers.base import check_sizes, feed_forward
+
+Variant = Literal["universal", "lee"]
+Norm = Literal["pre", "post", "none"]
+
+
+class AttentionBlock(nn.Module):
+    """Queries attend to elements: `reduce` sums the elements up for each query, `finish` is the rest of the block."""
+
+    gate: Tensor | None = None
+    """(B, H, Q, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        check_sizes(dim=dim, num_heads=num_heads)
+        if dim % num_heads:
+            raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
+        self.dim, self.num_heads = dim, num_heads
+        self.query, self.key, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "#sets queries dim"],
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+    ) -> Float[Tensor, "sets queries dim"]:
+        return self.finish(queries, self.reduce(queries, elements, multiplicity))
+
+    def reduce(
+        self,
+        queries: Float[Tensor, "#sets queries dim"],
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        peak: Float[Tensor, "sets heads queries 1"] | None = None,
+    ) -> AttentionState:
+        raise NotImplementedError
+
+    def finish(
+        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    ) -> Float[Tensor, "sets queries dim"]:
+        raise NotImplementedError
+
+    def _state(
+        self, query: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None, scale: float
+    ) -> AttentionState:
+        q, k, v = self._heads(query), self._heads(self.key(elements)), self._heads(self.value(elements))
+        m = None if multiplicity is None else multiplicity[:, None]
+        return AttentionState.of(q, k, v, m, scale, peak=peak, gate=self.gate)
+
+    def _heads(self, x: Tensor) -> Float[Tensor, "sets heads n d"]:
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _joined(self, state: AttentionState, like: Tensor) -> Float[Tensor, "sets n dim"]:
+        return state.finish().to(like.dtype).transpose(1, 2).flatten(2)
+
+
+class MultisetAttentionBlock(AttentionBlock):
+    """MSAB (Universal Set Transformer, section 3.3), with pre-layer normalization or with post-.
+
+        pre:   h = x + MHA(LN(x), LN(y), m);  out = h + FFN(LN(h))
+        post:  h = LN(x + MHA(x, y, m));      out = LN(h + FFN(h))
+
+    Scale 1/sqrt(dim / num_heads). For a set without elements the heads' average is 0 before the output projection,
+    whose bias and the residual stay.
+
+    Args:
+        dim: D, width of queries and elements; divisible by num_heads.
+        ffn_dim: Width of the FFN. None: dim. 0: no FFN.
+        dropout: Of the attention output and of the FFN output, in training.
+        activation: relu, gelu or silu.
+
+    Raises:
+        ValueError: A size, norm or activation out of bounds.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        ffn_dim: int | None = None,
+        norm: Norm = "pre",
+        dropout: float = 0.0,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__(dim, num_heads)
+        if norm not in ("pre", "post"):
+            raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
+        ffn_dim = dim if ffn_dim is None else ffn_dim
+        self.pre = norm == "pre"
+        self.output = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_queries = nn.LayerNorm(dim) if self.pre else nn.Identity()
+        self.norm_elements = nn.LayerNorm(dim) if self.pre else nn.Identity()
+        self.norm_attention = nn.LayerNorm(dim) if not self.pre else nn.Identity()
+        self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
+        self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
+
+    def reduce(
+        self,
+        queries: Float[Tensor, "#sets queries dim"],
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        peak: Float[Tensor, "sets heads queries 1"] | None = None,
+    ) -> AttentionState:
+        query = self.query(self.norm_queries(queries))
+        scale = (self.dim // self.num_heads) ** -0.5
+        return self._state(query, self.norm_elements(elements), multiplicity, peak, scale)
+
+    def finish(
+        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    ) -> Float[Tensor, "sets queries dim"]:
+        attended = self.dropout(self.output(self._joined(state, queries)))
+        h = self.norm_attention(queries + attended)
+        if self.ffn is None:
+            return h
+        return h + self.ffn(self.norm_ffn(h)) if self.pre else self.norm_ffn(h + self.ffn(h))
+
+
+class LeeAttentionBlock(AttentionBlock):
+    """MAB as in the code of Lee et al., "Set Transformer", 2019: plain, for the ablation.
+
+        o = W_q x + heads(softmax(W_q x (W_k y)^T / sqrt(dim) + log m) W_v y);  o = LN(o);  out = LN(o + relu(W o))
+
+    The scale is that of the whole width, the residual starts at the *projected* queries, the heads have no output
+    projection, and one row-wise Linear stands for the FFN. norm: "none" or "post" (the two LN above).
+    """
+
+    def __init__(self, dim: int, num_heads: int, norm: Norm = "none") -> None:
+        super().__init__(dim, num_heads)
+        if norm not in ("none", "post"):
+            raise ValueError(f"norm must be 'none' or 'post' in Lee's block, got {norm!r}")
+        self.rff = nn.Linear(dim, dim)
+        self.norm_attention = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
+        self.norm_output = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
+
+    def reduce(
+        self,
+        queries: Float[Tensor, "#sets queries dim"],
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        peak: Float[Tensor, "sets heads queries 1"] | None = None,
+    ) -> AttentionState:
+        return self._state(self.query(queries), elements, multiplicity, peak, 1 / math.sqrt(self.dim))
+
+    def finish(
+        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    ) -> Float[Tensor, "sets queries dim"]:
+        o = self.norm_attention(self.query(queries) + self._joined(state, queries))
+        return self.norm_output(o + self.rff(o).relu())
+
+
+def attention_block(
+    dim: int,
+    num_heads: int,
+    ffn_dim: int | None = None,
+    norm: Norm = "pre",
+    dropout: float = 0.0,
+    activation: str = "relu",
+    variant: Variant = "universal",
+) -> AttentionBlock:
+    """The block that SAB, ISAB and PMA are made of. `variant="lee"` takes none of ffn_dim, dropout and activation."""
+    if variant == "universal":
+        return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, dropout, activation)
+    if variant != "lee":
+        raise ValueError(f"variant must be 'universal' or 'lee', got {variant!r}")
+    if ffn_dim is not None or dropout or activation != "relu":
+        raise ValueError("variant='lee' is fixed: it takes no ffn_dim, dropout or activation")
+    return LeeAttentionBlock(dim, num_heads, norm)

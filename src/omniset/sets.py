@@ -1,0 +1,270 @@
+"""Sets as tensors: elements and how often each of them occurs.
+
+A batch of sets is two tensors, `elements` (sets, elements, dim) and `multiplicity` (sets, elements). A multiplicity of 0
+means "not there": padding, masks, duplicates and weights are all the same vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = Tensor | np.ndarray
+Ragged = tuple[list[Shaped[Tensor, "elements dim"]], list[Shaped[Tensor, " elements"]]]
+
+
+class SetBatch:
+    """A batch of B sets (or multisets), padded to a common length N.
+
+    Args:
+        elements: (B, N, D) features, any real dtype.
+        multiplicity: (B, N) how often each element occurs, or its weight: bool, integer or fractional, finite and
+            >= 0. 0 marks an absent entry. Default: every element once.
+        validate: Check the values. Entries that are absent are then set to 0, so that nothing written in padding,
+            not even NaN, can reach a result.
+
+    Raises:
+        ValueError: A wrong shape; a negative, NaN or infinite multiplicity; a NaN or infinite feature of a present
+            element. The first offending position is named.
+
+    >>> batch = SetBatch.from_ragged([[[1.0], [2.0]], [[3.0]]], multiplicities=[[1, 2], [5]])
+    >>> batch
+    SetBatch(sets=2, elements=2, dim=1)
+    >>> batch.multiplicity
+    tensor([[1, 2],
+            [5, 0]])
+    """
+
+    elements: Shaped[Tensor, "sets elements dim"]
+    multiplicity: Shaped[Tensor, "sets elements"]
+
+    def __init__(self, elements: Array, multiplicity: Array | None = None, *, validate: bool = True) -> None:
+        elements = torch.as_tensor(elements)
+        if elements.dim() != 3:
+            raise ValueError(f"elements must be (sets, elements, dim), got shape {tuple(elements.shape)}")
+        if multiplicity is None:
+            multiplicity = torch.ones(elements.shape[:2], dtype=_real(elements.dtype), device=elements.device)
+        multiplicity = torch.as_tensor(multiplicity, device=elements.device)
+        if multiplicity.shape != elements.shape[:2]:
+            raise ValueError(
+                f"multiplicity must have shape {tuple(elements.shape[:2])} as elements {tuple(elements.shape)} do, "
+                f"got {tuple(multiplicity.shape)}"
+            )
+        if validate:
+            check_multiplicity(multiplicity)
+            present = multiplicity > 0
+            if not bool(present.all()):
+                elements = torch.where(present[..., None], elements, elements.new_zeros(()))
+            _check_finite(elements)
+        self.elements = elements
+        self.multiplicity = multiplicity
+
+    @classmethod
+    def from_ragged(
+        cls, sets: Sequence[Any], multiplicities: Sequence[Any] | None = None, *, dim: int | None = None
+    ) -> SetBatch:
+        """Pad B sets of N_i x D features (arrays, tensors or nested lists) into one batch.
+
+        Args:
+            sets: B arrays of shape (N_i, D); N_i = 0 is allowed.
+            multiplicities: B arrays of length N_i.
+            dim: D, needed only when it cannot be seen because every set is an empty list.
+        """
+        elements, counts = _ragged(sets, multiplicities, dim)
+        return cls(
+            torch.nn.utils.rnn.pad_sequence(elements, batch_first=True),
+            torch.nn.utils.rnn.pad_sequence(counts, batch_first=True),
+        )
+
+    def to_ragged(self) -> Ragged:
+        """The present elements of each set and their multiplicities: two lists of B tensors, (N_i, D) and (N_i,)."""
+        present = self.multiplicity > 0
+        pairs = [(e[p], m[p]) for e, m, p in zip(self.elements, self.multiplicity, present, strict=True)]
+        return [e for e, _ in pairs], [m for _, m in pairs]
+
+    def shards(self, size: int) -> list[SetBatch]:
+        """Cut the sets, in order, into shards of at most `size` entries. Views, no copies; at least one shard."""
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"shard size must be an integer >= 1, got {size!r}")
+        starts = range(0, max(self.elements.shape[1], 1), size)
+        return [
+            SetBatch(self.elements[:, s : s + size], self.multiplicity[:, s : s + size], validate=False) for s in starts
+        ]
+
+    def to(self, *args: Any, **kwargs: Any) -> SetBatch:
+        """Move to a device; a dtype converts the elements only (multiplicities keep theirs)."""
+        elements = self.elements.to(*args, **kwargs)
+        return SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
+
+    def __getitem__(self, index: Any) -> SetBatch:
+        """Some of the sets, as a batch: a slice, a mask or a list of positions."""
+        return SetBatch(self.elements[index], self.multiplicity[index], validate=False)
+
+    def __len__(self) -> int:
+        return self.elements.shape[0]
+
+    def __repr__(self) -> str:
+        sets, elements, dim = self.elements.shape
+        return f"SetBatch(sets={sets}, elements={elements}, dim={dim})"
+
+
+@dataclass
+class SetCollection:
+    """Many sets of very different sizes, end to end and without padding: what data sets are kept as.
+
+    Attributes:
+        elements: (total, D), all sets' elements one after the other.
+        multiplicity: (total,).
+        offsets: (sets + 1,), set i is rows offsets[i] to offsets[i + 1].
+        names: One identifier per set.
+        features: Column names of D, where they are known.
+    """
+
+    elements: Shaped[Tensor, "total dim"]
+    multiplicity: Shaped[Tensor, " total"]
+    offsets: Shaped[np.ndarray, " bounds"]
+    names: list[Any]
+    features: list[str] | None = None
+
+    @classmethod
+    def of(cls, sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any], dtype: torch.dtype) -> SetCollection:
+        """Read any of the forms in which a user holds sets.
+
+        Args:
+            sets: A SetBatch; a list of N_i x D arrays; or a long table with a column `set`, optional columns
+                `multiplicity` and `element` (an identifier, not used), and one column per feature. The sets of a
+                table come in the order in which they first appear.
+            dtype: Of the elements.
+        """
+        if isinstance(sets, SetCollection):
+            return sets
+        if isinstance(sets, SetBatch):
+            return cls._join(*sets.to_ragged(), dtype=dtype)
+        if hasattr(sets, "columns"):
+            return cls._from_table(sets, dtype)
+        return cls._join(*_ragged(sets, None, None), dtype=dtype)
+
+    @classmethod
+    def _join(cls, elements: list[Tensor], counts: list[Tensor], dtype: torch.dtype) -> SetCollection:
+        if not elements:
+            raise ValueError("sets is empty: at least one set is needed")
+        for number, (e, m) in enumerate(zip(elements, counts, strict=True)):
+            check_multiplicity(m, f"set {number}: multiplicity")
+            _check_finite(e, f"set {number}: elements")
+        offsets = np.cumsum([0, *(len(e) for e in elements)])
+        names = list(range(len(elements)))
+        return cls(torch.cat(elements).to(dtype), torch.cat([m.to(dtype) for m in counts]), offsets, names)
+
+    @classmethod
+    def _from_table(cls, table: pd.DataFrame, dtype: torch.dtype) -> SetCollection:
+        if "set" not in table.columns:
+            raise ValueError(f"the table needs a column 'set', it has {[str(c) for c in table.columns]}")
+        if not len(table):
+            raise ValueError("the table has no rows")
+        if table["set"].isna().any():
+            raise ValueError(f"column 'set' is missing in row {int(table['set'].isna().to_numpy().argmax())}")
+        features = [c for c in table.columns if c not in ("set", "multiplicity", "element")]
+        if not features:
+            raise ValueError("the table has no feature columns beside 'set', 'multiplicity' and 'element'")
+        for column in [*features, *(["multiplicity"] if "multiplicity" in table.columns else [])]:
+            values = table[column]
+            if values.dtype.kind not in "biuf":
+                raise ValueError(f"column {column!r} must be numbers, it is {values.dtype}")
+            bad = ~np.isfinite(values.to_numpy(dtype=np.float64))
+            if column == "multiplicity":
+                bad |= values.to_numpy(dtype=np.float64) < 0
+            if bad.any():
+                row = int(bad.argmax())
+                bound = "finite and >= 0" if column == "multiplicity" else "finite"
+                raise ValueError(f"column {column!r}, row {row}: {values.iloc[row]} must be {bound}")
+        codes, names = table["set"].factorize()
+        order = np.argsort(codes, kind="stable")
+        elements = torch.as_tensor(table[features].to_numpy(dtype=np.float64)[order]).to(dtype)
+        counts = torch.ones(len(table), dtype=dtype)
+        if "multiplicity" in table.columns:
+            counts = torch.as_tensor(table["multiplicity"].to_numpy(dtype=np.float64)[order]).to(dtype)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+        return cls(elements, counts, offsets, list(names), [str(f) for f in features])
+
+    @property
+    def dim(self) -> int:
+        return self.elements.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: int) -> tuple[Shaped[Tensor, "elements dim"], Shaped[Tensor, " elements"]]:
+        rows = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+        return self.elements[rows], self.multiplicity[rows]
+
+    def batches(self, size: int) -> Iterator[SetBatch]:
+        """The sets in order, `size` at a time."""
+        for start in range(0, len(self), size):
+            yield collate(self[i] for i in range(start, min(start + size, len(self))))
+
+
+def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
+    """Pad (elements, multiplicity) pairs that have been checked already into one batch."""
+    elements, counts = zip(*sets, strict=True)
+    pad = torch.nn.utils.rnn.pad_sequence
+    return SetBatch(pad(list(elements), batch_first=True), pad(list(counts), batch_first=True), validate=False)
+
+
+def check_multiplicity(multiplicity: Shaped[Tensor, "..."], name: str = "multiplicity") -> None:
+    """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position."""
+    if multiplicity.dtype == torch.bool:
+        return
+    bad = ~(multiplicity.isfinite() & (multiplicity >= 0))
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
+
+
+def _check_finite(elements: Tensor, name: str = "elements") -> None:
+    bad = ~elements.isfinite()
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite")
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int | None) -> Ragged:
+    elements = [torch.as_tensor(s) for s in sets]
+    dims = [dim] if dim is not None else [e.shape[1] for e in elements if e.dim() == 2]
+    if not dims:
+        raise ValueError("no set is an (N, D) array, so D is unknown: pass dim=")
+    for number, e in enumerate(elements):
+        if e.numel() == 0 and e.dim() < 2:  # an empty list has no second axis
+            elements[number] = torch.empty(0, dims[0])
+        elif e.dim() != 2 or e.shape[1] != dims[0]:
+            raise ValueError(f"set {number} must be (N, {dims[0]}), got shape {tuple(e.shape)}")
+    # Empty sets bring no dtype of their own.
+    filled = [e.dtype for e in elements if len(e)] or [torch.get_default_dtype()]
+    dtype = filled[0]
+    for other in filled[1:]:
+        dtype = torch.promote_types(dtype, other)
+    elements = [e.to(dtype) for e in elements]
+    if multiplicities is None:
+        return elements, [torch.ones(len(e), dtype=_real(dtype), device=e.device) for e in elements]
+    if len(multiplicities) != len(elements):
+        raise ValueError(f"multiplicities has {len(multiplicities)} entries for {len(elements)} sets")
+    counts = [torch.as_tensor(m, device=e.device) for m, e in zip(multiplicities, elements, strict=True)]
+    for number, (m, e) in enumerate(zip(counts, elements, strict=True)):
+        if m.shape != e.shape[:1]:
+            raise ValueError(f"multiplicities[{number}] must have length {len(e)}, got shape {tuple(m.shape)}")
+    kinds = [m.dtype for m in counts if len(m)] or [_real(dtype)]
+    for kind in kinds[1:]:
+        kinds[0] = torch.promote_types(kinds[0], kind)
+    return elements, [m.to(kinds[0]) for m in counts]

@@ -1,0 +1,42 @@
+"""The running state of a set: a commutative monoid, so that any split of a set, in any order, sums up to the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class State:
+    """Sums over elements, measured against a peak.
+
+    The peak (a maximum; None where there is none) only keeps numbers in range: sums measured against one peak are
+    carried over to another by a factor, and what a state stands for does not depend on it. So the peak is a constant
+    for autograd, and *given the final peak the state is a plain sum over the elements*: that is what makes exact
+    gradients through shards possible (omniset.engine).
+    """
+
+    peak: Tensor | None
+    sums: tuple[Tensor, ...]
+
+    def factor(self, peak: Tensor | None) -> Tensor | float:
+        """What carries these sums over to another peak (>= self.peak)."""
+        return 1.0
+
+    def merge(self, other: Self) -> Self:
+        """The state of both sets of elements together. Accumulates in float64 (float32 on MPS)."""
+        peak = None if self.peak is None else torch.maximum(self.peak, other.peak.to(self.peak.dtype))
+        f, g = self.factor(peak), other.factor(peak)
+        return replace(
+            self,
+            peak=peak,
+            sums=tuple(wide(a) * f + wide(b) * g for a, b in zip(self.sums, other.sums, strict=True)),
+        )
+
+
+def wide(x: Tensor) -> Tensor:
+    """In the dtype in which small sums over many shards are kept: float64, float32 on MPS, which has no other."""
+    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
