@@ -24,6 +24,7 @@ class Encoder(nn.Module):
             is then the summary. None: the pool makes the summary.
         layers: Set layers that map elements.
         pool: Set layer that reduces them to the summary; None with class tokens.
+        decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
         outputs_elements: Whether the elements have outputs of their own.
         mini_batch_consistent: Whether shards="merged" gives the whole set's result.
     """
@@ -32,6 +33,7 @@ class Encoder(nn.Module):
     class_tokens: nn.Parameter | None
     layers: nn.ModuleList
     pool: SetLayer | None
+    decoder: nn.Module
     outputs_elements = True
     mini_batch_consistent = True
 
@@ -92,10 +94,6 @@ class Encoder(nn.Module):
             x = layer.apply(x, context)
         return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
 
-    def decode(self, summary: Float[Tensor, "sets k dim"]) -> Float[Tensor, "sets outputs dim"]:
-        """What comes after pooling."""
-        return summary
-
 
 class AttentionEncoder(Encoder):
     """Linear layers, `depth` attention layers, PMA or class tokens, and `decoder_depth` SABs on what was pooled.
@@ -139,9 +137,6 @@ class AttentionEncoder(Encoder):
 
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
         raise NotImplementedError
-
-    def decode(self, summary: Float[Tensor, "sets k dim"]) -> Float[Tensor, "sets outputs dim"]:
-        return self.decoder(summary)
 
 
 def linear_layers(input_dim: int, dim: int, number: int) -> nn.Sequential:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from omniset.encoders.base import Encoder
 from omniset.layers.base import activation_layer
@@ -38,10 +37,8 @@ class DeepSets(Encoder):
             raise ValueError(f"depth must be >= 0, got {depth}")
         self.embed = _mlp(input_dim, dim, dim, depth, activation)
         self.pool = SetPooling(pooling)
-        self.rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
-
-    def decode(self, summary: Float[Tensor, "sets 1 dim"]) -> Float[Tensor, "sets outputs dim"]:
-        return self.rho(summary[:, 0]).unflatten(-1, (self.num_outputs, self.dim))
+        rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
+        self.decoder = nn.Sequential(nn.Flatten(), rho, nn.Unflatten(1, (num_outputs, dim)))
 
 
 def _mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:

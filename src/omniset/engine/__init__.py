@@ -123,7 +123,7 @@ def _output(run: Run, summary: Tensor, elements: Any, contexts: list[Any]) -> En
     elif run.source is None:
         frozen = [c.detach() if isinstance(c, Tensor) else c for c in contexts]
         elements = ContextualizedShards(encoder, run.shards, frozen)
-    return EncoderOutput(elements, encoder.decode(summary), contexts)
+    return EncoderOutput(elements, encoder.decoder(summary), contexts)
 
 
 def _independent(

@@ -53,7 +53,7 @@ class SetAttentionBlock(SetLayer):
         return self.block
 
 
-class _Induced(SetLayer):
+class InducedLayer(SetLayer):
     """Learned points that attend to the set: the reduce of ISAB and PMA."""
 
     gather: AttentionBlock
@@ -75,7 +75,7 @@ class _Induced(SetLayer):
         return self.gather
 
 
-class InducedSetAttentionBlock(_Induced):
+class InducedSetAttentionBlock(InducedLayer):
     """ISAB and U-ISAB: h = MSAB(I, X, m), out = MSAB(X, h) with k learned inducing points I. O(n k) time.
 
     Args:
@@ -109,7 +109,7 @@ class InducedSetAttentionBlock(_Induced):
         return self.spread(elements, context)
 
 
-class PoolingByMultiheadAttention(_Induced):
+class PoolingByMultiheadAttention(InducedLayer):
     """PMA: MSAB(S, X, m) with learned seeds S.
 
     Args:

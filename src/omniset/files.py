@@ -1,0 +1,91 @@
+"""Writing files so that nobody ever sees half of one, and saying what made them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import omniset
+
+PACKAGES = ("torch", "lightning", "numpy", "pandas", "scikit-learn", "safetensors")
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path`: moved to it when the block ends well, removed when it does not."""
+    path = Path(path)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def writable_folder(folder: str | Path) -> Path:
+    """Make the folder and see that files can be made in it, before any work is spent on them.
+
+    Raises:
+        OSError: Naming the folder and the reason.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, f"the folder cannot be written to ({error.strerror})", str(folder)) from error
+    return folder
+
+
+def provenance(seed: int | None = None, device: str = "cpu") -> dict[str, Any]:
+    """What a number came from: versions, commit, seed, device."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
+    return {
+        "omniset": omniset.__version__,
+        "python": platform.python_version(),
+        **{package: importlib.metadata.version(package) for package in PACKAGES},
+        "platform": platform.system(),
+        "device": f"{device}: {name}",
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+        "seed": seed,
+    }
+
+
+def _commit() -> str | None:
+    """Of the checkout that this package is run from, with a + where files differ from it; None outside of one."""
+
+    def git(*words: str) -> str:
+        folder = Path(__file__).parent
+        return subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", __file__)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

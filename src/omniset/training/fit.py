@@ -1,0 +1,204 @@
+"""The training loop: Lightning's, with what makes a run repeat, stop early and resume."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torchmetrics
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from torch import Tensor
+
+from omniset.files import writable_folder
+from omniset.sets import SetBatch
+from omniset.training.data import SetDataModule
+from omniset.training.network import SetNetwork
+
+Batch = tuple[SetBatch, Tensor]
+
+
+class SetModule(pl.LightningModule):
+    """Cross-entropy of classes, or squared error of standardised targets; AdamW, warm-up over 5 % of all steps, cosine.
+
+    Args:
+        options: For the encoder, in training: shard_size, shards, gradient, store.
+        fingerprint: What must be the same for a checkpoint to be resumed.
+    """
+
+    def __init__(
+        self,
+        network: SetNetwork,
+        classify: bool,
+        learning_rate: float,
+        weight_decay: float,
+        options: dict[str, Any],
+        seed: int,
+        fingerprint: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.network, self.classify, self.options = network, classify, options
+        self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
+        self.fingerprint = fingerprint
+        self.history: list[dict[str, float]] = []
+        outputs = network.head.out_features
+        self.metric_name = "accuracy" if classify else "mse"
+        self.metric = (
+            torchmetrics.classification.MulticlassAccuracy(max(outputs, 2), average="micro")
+            if classify
+            else torchmetrics.MeanSquaredError()
+        )
+
+    def on_train_epoch_start(self) -> None:
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)  # dropout, the same after a resume
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) if self.classify else F.mse_loss(outputs, self.network.targets(targets))
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        sets, targets = batch
+        loss = self.loss(self.network(sets, **self.options), targets)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(sets), prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        sets, targets = batch
+        outputs = self.network(sets, **self.options)
+        self.metric(outputs, targets if self.classify else self.network.targets(targets))
+        loss = self.loss(outputs, targets)
+        self.log("val_loss", loss, batch_size=len(sets), prog_bar=True)
+        self.log(f"val_{self.metric_name}", self.metric, batch_size=len(sets), prog_bar=True)
+
+    def on_train_epoch_end(self) -> None:
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        self.history.append({"epoch": self.current_epoch + 1, **metrics})
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        steps = max(int(self.trainer.estimated_stepping_batches), 1)
+        warm = max(steps // 20, 1)
+
+        def factor(step: int) -> float:
+            return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(step / steps, 1))))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["omniset"] = {"fingerprint": self.fingerprint, "history": self.history}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint.get("omniset", {"fingerprint": {}, "history": []})
+        before, now = saved["fingerprint"], self.fingerprint
+        differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
+        if differs:
+            said = "; ".join(f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs)
+            raise ValueError(f"the checkpoint is of another run and cannot be resumed: {said}")
+        self.history = saved["history"]
+
+
+def fit(
+    module: SetModule,
+    data: SetDataModule,
+    *,
+    epochs: int,
+    patience: int | None,
+    device: str,
+    progress: bool,
+    log: str | None,
+    folder: str | Path | None,
+    resume: bool,
+) -> None:
+    """Train `module.network`, and leave the weights of the best validation epoch in it (the last without validation).
+
+    Args:
+        folder: For checkpoints and logs; None: a temporary one.
+        resume: Continue from the folder's last checkpoint if there is one.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the last epoch's checkpoint is kept.
+    """
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        root = Path(scratch) if folder is None else writable_folder(folder)
+        checkpoints = root / "checkpoints"
+        last = checkpoints / "last.ckpt"
+        if not resume:
+            for old in (last, checkpoints / "best.ckpt"):
+                old.unlink(missing_ok=True)
+        watched = "val_loss" if len(data.validation) else None
+        keep = ModelCheckpoint(checkpoints, "best", monitor=watched, save_last=True, enable_version_counter=False)
+        callbacks: list[pl.Callback] = [keep]
+        if watched and patience is not None:
+            callbacks.append(EarlyStopping(watched, patience=patience))
+        if progress:
+            callbacks.append(TQDMProgressBar(refresh_rate=10))
+        trainer = pl.Trainer(
+            accelerator=device,
+            devices=1,
+            max_epochs=epochs,
+            callbacks=callbacks,
+            logger=_logger(log, root),
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            use_distributed_sampler=False,
+        )
+        _run(trainer, module, data, last if resume and last.exists() else None)
+        best = checkpoints / ("best.ckpt" if watched else "last.ckpt")
+        if best.exists():
+            weights = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
+            prefix = "network."
+            module.network.load_state_dict(
+                {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+            )
+    module.network.to("cpu").eval()
+
+
+def _run(trainer: pl.Trainer, module: SetModule, data: SetDataModule, checkpoint: Path | None) -> None:
+    # Lightning answers Ctrl-C by ending the process with status 1 and leaves the signal switched off.
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with torch.random.fork_rng():
+            trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+    finally:
+        if signal.getsignal(signal.SIGINT) != handler:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _logger(log: str | None, root: Path) -> Logger | bool:
+    if log not in (None, "csv", "tensorboard"):
+        raise ValueError(f"log must be 'csv', 'tensorboard' or None, got {log!r}")
+    if log is None:
+        return False
+    return {"csv": CSVLogger, "tensorboard": TensorBoardLogger}[log](root, name="logs", version="")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Lightning's advice on hardware and loader processes, which says nothing about the user's run."""
+    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in (".*does not have many workers", ".*val_dataloader.*", ".*exists and is not empty", ".*tensorboardX"):
+                warnings.filterwarnings("ignore", message)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
