@@ -11,7 +11,6 @@ no NaN is ever made, so none has to be removed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Float, Shaped
@@ -71,7 +70,7 @@ class AttentionState(State):
         *,
         peak: Float[Tensor, "*#batch q 1"] | None = None,
         gate: Tensor | None = None,
-    ) -> Self:
+    ) -> AttentionState:
         """The state of these keys alone, measured against their own largest score or a given `peak`.
 
         `gate` (..., q, n) multiplies the normalised weights, not their sum: explanations differentiate by it.
@@ -87,7 +86,7 @@ class AttentionState(State):
         return cls(peak, (weights.sum(-1, keepdim=True), gated @ value))
 
     @classmethod
-    def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> Self:
+    def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> AttentionState:
         """The state of no keys at all."""
         return cls.of(query, query[..., :0, :].expand(*value.shape[:-2], 0, -1), value[..., :0, :])
 
@@ -98,7 +97,7 @@ class AttentionState(State):
         value: Float[Tensor, "*#batch n d_v"],
         multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
         scale: float | None = None,
-    ) -> Self:
+    ) -> AttentionState:
         """The state after some more keys."""
         return self.merge(type(self).of(query, key, value, multiplicity, scale))
 

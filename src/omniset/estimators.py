@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,8 +38,10 @@ class SetEstimator(BaseEstimator):
         batch_size: Sets per step.
         learning_rate: Peak of the warm-up and cosine schedule of AdamW.
         weight_decay: Of AdamW.
-        validation_fraction: Share of the sets kept back to choose the best epoch; 0: none, the last epoch is kept.
-        patience: Stop after so many epochs without a better validation loss; None: never.
+        jitter: Gaussian noise on the features in training, in standard deviations of each. Helps small data sets.
+        validation_fraction: Share of the sets kept back to watch the training.
+        patience: Stop after so many epochs without a better validation loss, and keep the best epoch. None, or
+            without validation: never stop, keep the last.
         shard_size: Run the encoder on shards of so many elements, drawn at random in training. None: whole sets.
         shards: "merged" or "independent", see `Encoder.forward`.
         gradient: "exact", "first-shard" or "first-shard-literal", likewise.
@@ -70,6 +72,7 @@ class SetEstimator(BaseEstimator):
         batch_size: int = 64,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
+        jitter: float = 0.0,
         validation_fraction: float = 0.1,
         patience: int | None = 10,
         shard_size: int | None = None,
@@ -91,6 +94,7 @@ class SetEstimator(BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.jitter = jitter
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.shard_size = shard_size
@@ -104,7 +108,7 @@ class SetEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ the verbs
 
-    def fit(self, sets: Any, y: Any, *, folder: str | Path | None = None, resume: bool = False) -> Self:
+    def fit(self, sets: Any, y: Any, *, folder: str | Path | None = None, resume: bool = False) -> SetEstimator:
         """Train.
 
         Args:
@@ -136,7 +140,14 @@ class SetEstimator(BaseEstimator):
         fingerprint = {k: v for k, v in self.get_params().items() if k not in free}
         fingerprint |= {"sets": len(collection), "features": collection.dim, "elements": len(collection.elements)}
         module = SetModule(
-            network, self._classify, self.learning_rate, self.weight_decay, options, self.seed, fingerprint
+            network,
+            self._classify,
+            self.learning_rate,
+            self.weight_decay,
+            self.jitter,
+            options,
+            self.seed,
+            fingerprint,
         )
         data = SetDataModule(
             collection, targets, train, validation, self.batch_size, self.seed, self.shard_size is not None
@@ -185,7 +196,7 @@ class SetEstimator(BaseEstimator):
         )
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
+    def load(cls, folder: str | Path) -> SetEstimator:
         """Read an artefact. Checks format, version, class, configuration and every tensor, and says what differs."""
         config = artefacts.load_config(folder, cls.__name__)
         try:

@@ -155,8 +155,6 @@ class SetCollection:
 
     @classmethod
     def _join(cls, elements: list[Tensor], counts: list[Tensor], dtype: torch.dtype) -> SetCollection:
-        if not elements:
-            raise ValueError("sets is empty: at least one set is needed")
         for number, (e, m) in enumerate(zip(elements, counts, strict=True)):
             check_multiplicity(m, f"set {number}: multiplicity")
             _check_finite(e, f"set {number}: elements")
@@ -241,6 +239,8 @@ def _real(dtype: torch.dtype) -> torch.dtype:
 
 
 def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int | None) -> Ragged:
+    if not len(sets):
+        raise ValueError("sets is empty: at least one set is needed")
     elements = [torch.as_tensor(s) for s in sets]
     dims = [dim] if dim is not None else [e.shape[1] for e in elements if e.dim() == 2]
     if not dims:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ class State:
         """What carries these sums over to another peak (>= self.peak)."""
         return 1.0
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, other: State) -> State:
         """The state of both sets of elements together. Accumulates in float64 (float32 on MPS)."""
         peak = None if self.peak is None else torch.maximum(self.peak, other.peak.to(self.peak.dtype))
         f, g = self.factor(peak), other.factor(peak)

@@ -264,8 +264,11 @@ class Run:
                 d_outputs.append(upstream.to(y.dtype))
             start = stop
             targets = [v for v in (x, m, leaf) if v is not None and v.requires_grad] + parameters
-            if not outputs or not targets:
+            # What does not depend on a target (a sum of multiplicities, frozen weights) has no graph.
+            pairs = [(o, d) for o, d in zip(outputs, d_outputs, strict=True) if o.requires_grad]
+            if not pairs or not targets:
                 continue
+            outputs, d_outputs = zip(*pairs, strict=True)
             grads = list(torch.autograd.grad(outputs, targets, d_outputs, allow_unused=True))
             if x.requires_grad and (d_x := grads.pop(0)) is not None:
                 if first:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import tempfile
+import weakref
 from collections import defaultdict
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 STORES = ("device", "cpu", "disk", "recompute")
 
 
+@runtime_checkable
 class Store(Protocol):
     def put(self, key: Any, tensor: Tensor) -> None: ...
     def get(self, key: Any) -> Tensor: ...
@@ -61,6 +63,7 @@ class DiskStore:
             raise OSError(
                 error.errno, f"store='disk' cannot write to its folder: {error.strerror}", self._folder
             ) from error
+        weakref.finalize(self, self._file.close)
         self._slots: dict[Any, tuple[int, int, torch.dtype, torch.Size, torch.device]] = {}
         self._free: dict[int, list[int]] = defaultdict(list)
         self._end = 0

@@ -42,13 +42,14 @@ class SetModule(pl.LightningModule):
         classify: bool,
         learning_rate: float,
         weight_decay: float,
+        jitter: float,
         options: dict[str, Any],
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
         super().__init__()
         self.network, self.classify, self.options = network, classify, options
-        self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
+        self.learning_rate, self.weight_decay, self.jitter, self.seed = learning_rate, weight_decay, jitter, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
         outputs = network.head.out_features
@@ -60,13 +61,16 @@ class SetModule(pl.LightningModule):
         )
 
     def on_train_epoch_start(self) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)  # dropout, the same after a resume
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)  # dropout and jitter, the same after a resume
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) if self.classify else F.mse_loss(outputs, self.network.targets(targets))
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         sets, targets = batch
+        if self.jitter:
+            noise = torch.randn_like(sets.elements) * self.network.features.scale * self.jitter
+            sets = SetBatch(sets.elements + noise, sets.multiplicity, validate=False)
         loss = self.loss(self.network(sets, **self.options), targets)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(sets), prog_bar=True)
         return loss
@@ -119,7 +123,7 @@ def fit(
     folder: str | Path | None,
     resume: bool,
 ) -> None:
-    """Train `module.network`, and leave the weights of the best validation epoch in it (the last without validation).
+    """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
 
     Args:
         folder: For checkpoints and logs; None: a temporary one.
@@ -135,10 +139,10 @@ def fit(
         if not resume:
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
-        watched = "val_loss" if len(data.validation) else None
+        watched = "val_loss" if len(data.validation) and patience is not None else None
         keep = ModelCheckpoint(checkpoints, "best", monitor=watched, save_last=True, enable_version_counter=False)
         callbacks: list[pl.Callback] = [keep]
-        if watched and patience is not None:
+        if watched:
             callbacks.append(EarlyStopping(watched, patience=patience))
         if progress:
             callbacks.append(TQDMProgressBar(refresh_rate=10))

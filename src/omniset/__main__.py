@@ -1,0 +1,5 @@
+import sys
+
+from omniset.cli import main
+
+sys.exit(main())

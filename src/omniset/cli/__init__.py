@@ -1,0 +1,64 @@
+"""The command line. Commands are typed functions; what they need is imported when they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+
+def demo(
+    out: Path = Path("demo-run"),
+    data: Literal["digits", "mnist"] = "digits",
+    folder: Path | None = None,
+    epochs: int | None = None,
+    max_sets: int | None = None,
+    points: int = 512,
+    seed: int = 0,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    resume: bool = False,
+    progress: bool = True,
+) -> None:
+    """Learn to read handwritten digits as multisets of points: whole, in shards with exact gradients, and in shards
+    with the gradient of the first one only. Takes about four minutes on two cores.
+
+    Args:
+        out: Folder for the model, metrics, learning curves and a picture.
+        data: "digits" is scikit-learn's (nothing to download). "mnist" reads IDX files; on a CPU limit it with
+            --max_sets and --epochs.
+        folder: Where the MNIST files are. Default: the folder mnist in $OMNISET_DATA.
+        epochs: How often each set is learned from. Default: 60 for digits, 10 for mnist.
+        max_sets: Use only the first so many sets.
+        points: Points drawn per MNIST digit.
+        seed: The same seed gives the same numbers.
+        device: Where to compute.
+        resume: Go on with an interrupted demo in the same folder.
+        progress: Show progress bars.
+    """
+    from omniset.demo import run
+
+    try:
+        run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
+    except KeyboardInterrupt:
+        print(f"\nThe finished epochs are kept in {out}: go on with the same command and --resume true", file=sys.stderr)
+        raise
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point. Exit codes: 0 done, 2 bad input, 130 interrupted. OMNISET_DEBUG=1 shows tracebacks."""
+    import jsonargparse
+
+    import omniset
+
+    try:
+        jsonargparse.auto_cli({"demo": demo}, args=arguments, prog="omniset", version=omniset.__version__)
+    except KeyboardInterrupt:
+        print("omniset: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if os.environ.get("OMNISET_DEBUG"):
+            raise
+        print(f"omniset: error: {error}", file=sys.stderr)
+        return 2
+    return 0

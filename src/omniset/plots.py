@@ -1,0 +1,49 @@
+"""Plots of runs and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from omniset.files import replacing
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's: told apart by colour-blind readers
+
+
+def learning_curves(histories: dict[str, list[dict[str, float]]], path: str | Path, metric: str = "val_accuracy") -> None:
+    """Training loss and a validation metric by epoch, a line per run."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    for axes, key in zip(figure.subplots(1, 2), ("train_loss", metric), strict=True):
+        for colour, (name, history) in zip(COLOURS, histories.items(), strict=False):
+            axes.plot([h["epoch"] for h in history], [h.get(key, np.nan) for h in history], color=colour, label=name)
+        axes.set(xlabel="epoch", ylabel=key.replace("_", " ").replace("val", "validation"))
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    _save(figure, path)
+
+
+def point_clouds(
+    clouds: Sequence[Float[np.ndarray, "elements xy"]],
+    sizes: Sequence[Float[np.ndarray, " elements"]],
+    scores: Sequence[Float[np.ndarray, " elements"]],
+    titles: Sequence[str],
+    path: str | Path,
+) -> None:
+    """Sets of points in a row: area shows multiplicity, colour the attribution from 0 to 1."""
+    figure = Figure(figsize=(1.8 * len(clouds) + 0.8, 2.3), layout="constrained")
+    axes = figure.subplots(1, len(clouds), squeeze=False)[0]
+    for ax, xy, size, score, title in zip(axes, clouds, sizes, scores, titles, strict=True):
+        largest = max(float(size.max()), 1.0) if len(size) else 1.0
+        dots = ax.scatter(xy[:, 0], -xy[:, 1], s=150 * size / largest, c=score, cmap="viridis", vmin=0, vmax=1)
+        ax.set(title=title, xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal", xticks=[], yticks=[])
+    figure.colorbar(dots, ax=list(axes), label="attribution", shrink=0.8)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=144, metadata={"Software": None})

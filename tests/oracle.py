@@ -1,0 +1,89 @@
+"""Independent float64 references: one set at a time, elements physically repeated, textbook softmax, no shards."""
+
+import torch
+import torch.nn.functional as F
+
+
+def repeat(elements, counts):
+    """Each row as often as its (integer) count says."""
+    return torch.cat([row[None].expand(int(n), -1) for row, n in zip(elements, counts, strict=True)])
+
+
+def linear(layer, x):
+    return x @ layer.weight.T + layer.bias
+
+
+def norm(layer, x):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight + layer.bias
+
+
+def heads_average(block, queries, elements, scale, weights=None):
+    """Concatenated heads; `weights` are (fractional) multiplicities of a weighted softmax."""
+    q, k, v = linear(block.query, queries), linear(block.key, elements), linear(block.value, elements)
+    width = q.shape[-1] // block.num_heads
+    out = []
+    for h in range(block.num_heads):
+        columns = slice(h * width, (h + 1) * width)
+        if len(elements) == 0:
+            out.append(torch.zeros(len(queries), width, dtype=q.dtype))
+            continue
+        logits = q[:, columns] @ k[:, columns].T * scale
+        e = torch.exp(logits - logits.max(1, keepdim=True).values)
+        e = e if weights is None else e * weights
+        out.append(e @ v[:, columns] / e.sum(1, keepdim=True))
+    return torch.cat(out, 1)
+
+
+def msab(block, queries, elements, weights=None):
+    """MultisetAttentionBlock on one set: queries (q, D), elements (n, D)."""
+    scale = (queries.shape[-1] / block.num_heads) ** -0.5
+
+    def ffn(x):
+        first, _, second, _ = block.ffn
+        return linear(second, F.relu(linear(first, x)))
+
+    if block.pre:
+        q, y = norm(block.norm_queries, queries), norm(block.norm_elements, elements)
+        h = queries + linear(block.output, heads_average(block, q, y, scale, weights))
+        return h if block.ffn is None else h + ffn(norm(block.norm_ffn, h))
+    h = norm(block.norm_attention, queries + linear(block.output, heads_average(block, queries, elements, scale, weights)))
+    return h if block.ffn is None else norm(block.norm_ffn, h + ffn(h))
+
+
+def lee(block, queries, elements, weights=None):
+    """LeeAttentionBlock on one set."""
+    o = linear(block.query, queries) + heads_average(block, queries, elements, queries.shape[-1] ** -0.5, weights)
+    if isinstance(block.norm_attention, torch.nn.LayerNorm):
+        o = norm(block.norm_attention, o)
+    o = o + F.relu(linear(block.rff, o))
+    return norm(block.norm_output, o) if isinstance(block.norm_output, torch.nn.LayerNorm) else o
+
+
+def induced(layer, x, weights=None, block=msab):
+    return block(layer.spread, x, block(layer.gather, layer.points[0], x, weights))
+
+
+def mlp(layers, x):
+    for layer in layers:
+        x = linear(layer, x) if isinstance(layer, torch.nn.Linear) else F.relu(x)
+    return x
+
+
+def encode(encoder, x):
+    """(elements or None, summary) of one set x (n, input_dim), duplicates written out."""
+    name = type(encoder).__name__
+    x = mlp(encoder.embed, x)
+    if name == "DeepSets":
+        pooled = x.mean(0) if len(x) else x.new_zeros(x.shape[1])
+        rho = encoder.decoder[1]
+        return None, mlp(rho, pooled).reshape(encoder.num_outputs, -1)
+    tokens = encoder.num_tokens
+    if tokens:
+        x = torch.cat([encoder.class_tokens[0], x])
+    for layer in encoder.layers:
+        x = induced(layer, x) if name == "UniversalSetTransformer" else msab(layer.block, x, x)
+    summary = x[:tokens] if tokens else msab(encoder.pool.gather, encoder.pool.points[0], x)
+    for layer in encoder.decoder:
+        summary = msab(layer.block, summary, summary)
+    return x[tokens:], summary

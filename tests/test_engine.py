@@ -1,0 +1,496 @@
+"""Whole = shards, outputs and gradients, for every store, order and kind of absence."""
+
+import errno
+import gc
+import weakref
+
+import pytest
+import torch
+from oracle import encode
+
+from omniset import SetBatch, encoders
+from omniset.engine import stores
+from omniset.testing import relative_error
+
+B, N, D = 3, 67, 2
+OUTPUTS = {torch.float64: 1e-12, torch.float32: 1e-6}
+GRADIENTS = {torch.float64: 1e-12, torch.float32: 3e-6}
+STORES = {"set-transformer-sab": ("device", "cpu")}
+
+
+def make(name, dtype=torch.float64, **more):
+    arguments = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "num_outputs": 3} | more
+    encoder = encoders.build(name, **arguments).to(dtype)
+    for p in encoder.parameters():
+        p.data += 0.2 * torch.randn_like(p)
+    return encoder
+
+
+def sets(dtype=torch.float64):
+    """Set 0 is empty; 1 lacks its first 14 elements, 2 its last 30, all elements 21 to 27."""
+    m = torch.randint(0, 4, (B, N)).to(dtype) * 0.7
+    m[0], m[1, :14], m[2, -30:], m[:, 21:28] = 0, 0, 0, 0
+    return SetBatch(torch.randn(B, N, D, dtype=dtype), m)
+
+
+def results(encoder, batch, source=None, **options):
+    """Outputs, and gradients of one scalar of them all (of elements and multiplicities too, given a SetBatch)."""
+    leaves = []
+    if source is None:
+        source = SetBatch(batch.elements.clone().requires_grad_(), batch.multiplicity.clone().requires_grad_())
+        leaves = [source.elements, source.multiplicity]
+    out = encoder(source, **options)
+    outputs = [out.summary]
+    generator = torch.Generator().manual_seed(1)
+    loss = (out.summary * torch.randn(out.summary.shape, generator=generator).to(out.summary)).sum()
+    if isinstance(out.elements, torch.Tensor) and leaves:
+        outputs.append(out.elements)
+        loss = loss + (out.elements * torch.randn(out.elements.shape, generator=generator).to(out.elements)).sum()
+    targets = [*leaves, *encoder.parameters()]
+    grads = torch.autograd.grad(loss, targets, allow_unused=True)
+    return outputs, [torch.zeros_like(t) if g is None else g for g, t in zip(grads, targets, strict=True)]
+
+
+def assert_same(got, expected):
+    dtype = expected[0][0].dtype
+    assert relative_error(got[0], expected[0]) <= OUTPUTS[dtype]
+    assert relative_error(got[1], expected[1]) <= GRADIENTS[dtype]
+
+
+CASES = [(name, store) for name in encoders.ENCODERS for store in STORES.get(name, stores.STORES)]
+
+
+@pytest.mark.parametrize(("name", "store"), CASES)
+@pytest.mark.parametrize("more", [{}, {"class_token": True, "decoder_depth": 1}, {"norm": "post", "ffn_dim": 0}])
+def test_shards_are_the_whole(name, store, more):
+    check_shards(name, store, torch.float64, **more)
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_shards_are_the_whole_in_float32(name):
+    check_shards(name, "device", torch.float32, decoder_depth=1)
+
+
+def check_shards(name, store, dtype, **more):
+    encoder, batch = make(name, dtype, **more), sets(dtype)
+    for size in (1, 7, 64):
+        if size == 1 and name == "set-transformer-sab":  # every pair of shards: 17^2 will do
+            batch = SetBatch(batch.elements[:, 8:25], batch.multiplicity[:, 8:25])
+        assert_same(results(encoder, batch, shard_size=size, store=store), results(encoder, batch))
+        batch = sets(dtype)
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_a_source_that_is_read_anew(name):
+    encoder, batch = make(name), sets()
+    summary, gradients = results(encoder, batch, source=[batch])
+    for store in STORES.get(name, stores.STORES):
+        got = results(encoder, batch, source=batch.shards(7), store=store)
+        assert_same(got, (summary, gradients))
+    with torch.no_grad():
+        out = encoder(batch.shards(7), store=store)
+        whole = encoder(batch)
+    if encoder.outputs_elements:
+        for _ in range(2):  # as often as one likes
+            elements = torch.cat([shard.elements for shard in out.elements], 1)
+            assert relative_error(elements, whole.elements) <= 1e-12
+    else:
+        assert out.elements is whole.elements is None
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_order_of_shards(name):
+    encoder, batch = make(name), sets()
+    shards = batch.shards(11)
+    whole = results(encoder, batch, source=shards)
+    for order in (list(reversed(shards)), [shards[i] for i in torch.randperm(len(shards))]):
+        assert_same(results(encoder, batch, source=order), whole)
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("absent", [0, 3, 6])
+def test_a_shard_fully_absent(name, absent):
+    """It changes nothing: as if it had been left out."""
+    encoder, batch = make(name), sets()
+    m = batch.multiplicity.clone()
+    m[:, absent * 10 : absent * 10 + 10] = 0
+    shards = SetBatch(batch.elements, m).shards(10)
+    without = shards[:absent] + shards[absent + 1 :]
+    assert_same(results(encoder, batch, source=shards), results(encoder, batch, source=without))
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("shard_size", [None, 7])
+def test_against_the_oracle_with_elements_repeated(name, shard_size):
+    encoder = make(name, decoder_depth=1)
+    batch = SetBatch(torch.randn(B, 17, D, dtype=torch.float64), torch.randint(0, 4, (B, 17)))
+    out = encoder(batch, shard_size=shard_size)
+    expected = [encode(encoder, e.repeat_interleave(c, 0)) for e, c in zip(batch.elements, batch.multiplicity, strict=True)]
+    summary = torch.stack([s for _, s in expected])
+    assert relative_error(out.summary, summary) <= 1e-12
+    upstream, loss, reference = torch.randn_like(summary), 0, 0
+    loss, reference = (out.summary * upstream).sum(), (summary * upstream).sum()
+    if out.elements is not None:
+        copies = torch.cat([e.repeat_interleave(c, 0) for e, c in zip(out.elements, batch.multiplicity, strict=True)])
+        repeated = torch.cat([e for e, _ in expected])
+        assert relative_error(copies, repeated) <= 1e-12
+        upstream = torch.randn_like(repeated)
+        loss, reference = loss + (copies * upstream).sum(), reference + (repeated * upstream).sum()
+    parameters = [p for n, p in encoder.named_parameters() if not n.endswith("key.bias")]  # 0 in truth
+    assert relative_error(torch.autograd.grad(loss, parameters), torch.autograd.grad(reference, parameters)) <= 1e-12
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_32_ragged_sets_against_each_alone(name):
+    encoder = make(name, depth=1)
+    lengths = [1, 1000, *torch.randint(2, 1000, (30,)).tolist()]
+    each = [torch.randn(n, D, dtype=torch.float64) for n in lengths]
+    summaries, gradients = results(encoder, None, source=SetBatch.from_ragged(each).shards(100))
+    alone = [encoder(SetBatch(e[None])).summary for e in each]
+    assert relative_error(summaries[0], torch.cat(alone)) <= 1e-12
+    upstream = torch.randn(summaries[0].shape, generator=torch.Generator().manual_seed(1)).double()
+    loss = (torch.cat(alone) * upstream).sum()
+    parameters = list(encoder.parameters())
+    grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+    assert relative_error(gradients, [p * 0 if g is None else g for g, p in zip(grads, parameters, strict=True)]) <= 1e-12
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("length", [0, 5])
+def test_empty_sets_are_finite(name, length):
+    encoder = make(name)
+    batch = SetBatch(torch.randn(B, length, D, dtype=torch.float64), torch.zeros(B, length))
+    for options in ({}, {"shard_size": 2}):
+        (summary, *_), gradients = results(encoder, batch, **options)
+        assert summary.isfinite().all()
+        assert all(g.isfinite().all() for g in gradients)
+        assert relative_error(summary[0], summary[1]) == 0
+
+
+def test_whole_gradients_by_finite_differences():
+    encoder = make("ust", depth=1)
+    batch = SetBatch(torch.randn(1, 5, D, dtype=torch.float64), torch.tensor([[1.0, 2, 0, 0.5, 3]]).double())
+
+    def f(elements, multiplicity):
+        return encoder(SetBatch(elements, multiplicity, validate=False), shard_size=2).summary
+
+    inputs = batch.elements.requires_grad_(), (batch.multiplicity + 0.5).requires_grad_()
+    assert torch.autograd.gradcheck(f, inputs)
+
+
+def graph_bytes(function):
+    """Most bytes that autograd graphs held at one time, forward and backward, counted as they are saved and freed."""
+    held = {"now": 0, "peak": 0}
+
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor
+            size = tensor.numel() * tensor.element_size()
+            held["now"] += size
+            held["peak"] = max(held["peak"], held["now"])
+            weakref.finalize(self, lambda: held.__setitem__("now", held["now"] - size))
+
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+        function()
+    gc.collect()
+    return held["peak"]
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_exact_gradient_keeps_the_graph_of_one_shard(name):
+    encoder = make(name, depth=1 if name == "set-transformer-sab" else 3)
+    batch = SetBatch(torch.randn(B, 64 * 16, D, dtype=torch.float64))
+    one = SetBatch(batch.elements[:, :16])
+
+    def step(source, **options):
+        return lambda: encoder(source, **options).summary.sum().backward()
+
+    whole, shard = graph_bytes(step(batch)), graph_bytes(step(one))
+    for store in STORES.get(name, stores.STORES):
+        streamed = graph_bytes(step(batch, shard_size=16, store=store))
+        assert streamed <= shard < whole / 8
+
+
+def test_first_shard_gradient_is_bounded_and_literal_is_not():
+    encoder = make("ust", depth=3)
+    batch = SetBatch(torch.randn(B, 64 * 16, D, dtype=torch.float64))
+
+    def step(gradient):
+        return lambda: encoder(batch, shard_size=16, gradient=gradient).summary.sum().backward()
+
+    shard = graph_bytes(lambda: encoder(SetBatch(batch.elements[:, :16])).summary.sum().backward())
+    assert graph_bytes(step("first-shard")) < 2 * shard
+    assert graph_bytes(step("first-shard-literal")) > 16 * shard
+
+
+def stopped(encoder, batch, size, literal):
+    """StopGrad written with plain autograd on one induced layer and PMA, sharing nothing with the engine."""
+    first = torch.zeros(batch.elements.shape[1]).bool()
+    first[:size] = True
+
+    def live(x):
+        return torch.where(first[:, None], x, x.detach())
+
+    def attend(block, queries, x, m, cut):
+        """Softmax attention whose sums over the other shards are constants if `cut`."""
+        q, y = block.norm_queries(queries), block.norm_elements(x)
+        q, k, v = (z.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for z in (block.query(q), block.key(y), block.value(y)))
+        logits = q @ k.mT / k.shape[-1] ** 0.5
+        w = torch.exp(logits - logits.amax(-1, True).detach()) * m[:, None, None]
+        total = 0
+        for part in (first, ~first):
+            num, den = w[..., part] @ v[..., part, :], w[..., part].sum(-1, True)
+            total = (num, den) if part is first else (
+                total[0] + (num.detach() if cut else num), total[1] + (den.detach() if cut else den))
+        heads = (total[0] / total[1]).transpose(1, 2).flatten(2)
+        h = queries + block.output(heads)
+        return h + block.ffn(block.norm_ffn(h))
+
+    m, (layer,) = batch.multiplicity, encoder.layers
+    x = encoder.embed(batch.elements)
+    context = attend(layer.gather, layer.points.expand(len(m), -1, -1), x, m, cut=not literal)
+    y = layer.spread(x, context) if literal else torch.cat(
+        [layer.spread(x[:, :size], context), layer.spread(x[:, size:], context).detach()], 1)
+    if literal:  # only what the pool sees is cut
+        return attend(encoder.pool.gather, encoder.pool.points.expand(len(m), -1, -1), live(y), m, cut=False)
+    return attend(encoder.pool.gather, encoder.pool.points.expand(len(m), -1, -1), live(y), m, cut=True)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_first_shard_gradients(literal):
+    encoder = make("ust", depth=1)
+    batch = SetBatch(torch.randn(B, 23, D, dtype=torch.float64), torch.rand(B, 23, dtype=torch.float64) + 0.1)
+    gradient = "first-shard-literal" if literal else "first-shard"
+    expected = stopped(encoder, batch, 7, literal)
+    upstream = torch.randn_like(expected)
+    parameters = list(encoder.parameters())
+    reference = torch.autograd.grad((expected * upstream).sum(), parameters)
+    for store in stores.STORES:
+        out = encoder(batch, shard_size=7, gradient=gradient, store=store)
+        assert relative_error(out.summary, expected) <= 1e-12
+        got = torch.autograd.grad((out.summary * upstream).sum(), parameters)
+        assert relative_error(got, reference) <= 1e-12
+    exact = torch.autograd.grad((encoder(batch, shard_size=7).summary * upstream).sum(), parameters)
+    assert relative_error(got, exact) > 1e-2
+
+
+@pytest.mark.parametrize("name", [n for n in encoders.ENCODERS if n != "deep-sets"])
+def test_first_shard_changes_gradients_only(name):
+    encoder, batch = make(name), sets()
+    whole = results(encoder, batch)
+    for gradient in ("first-shard", "first-shard-literal"):
+        got = results(encoder, batch, shard_size=7, gradient=gradient)
+        assert relative_error(got[0], whole[0]) <= 1e-12
+        assert relative_error(got[1], whole[1]) > 1e-2
+        assert gradient != "first-shard" or not got[1][0][:, 7:].any()  # elements of the others get none
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_independent_shards(name):
+    """The mean of the summaries of those shards in which a set has elements; really something else than the whole."""
+    encoder, batch = make(name), sets()
+    out = encoder(batch, shard_size=7, shards="independent")
+    for b in range(B):
+        shards = [s[b : b + 1] for s in batch.shards(7)]
+        present = [encoder(s).summary for s in shards if (s.multiplicity > 0).any()] or [encoder(shards[0]).summary]
+        assert relative_error(out.summary[b], torch.cat(present).mean(0)) <= 1e-12
+    if out.elements is not None:
+        each = torch.cat([encoder(s).elements for s in batch.shards(7)], 1)
+        assert relative_error(out.elements, each) <= 1e-12
+    assert relative_error(out.summary, encoder(batch).summary) > 1e-3
+    streamed = encoder(batch.shards(7), shards="independent")
+    assert relative_error(streamed.summary, out.summary) <= 1e-12
+    if out.elements is not None:
+        assert relative_error(torch.cat([s.elements for s in streamed.elements], 1), out.elements) <= 1e-12
+    parameters = list(encoder.parameters())
+    exact = torch.autograd.grad(out.summary.sum(), parameters, allow_unused=True)
+    first = encoder(batch, shard_size=7, shards="independent", gradient="first-shard").summary
+    stopped = torch.autograd.grad(first.sum(), parameters, allow_unused=True)
+    pairs = [(a, b) for a, b in zip(exact, stopped, strict=True) if a is not None]
+    assert relative_error([b for _, b in pairs], [a for a, _ in pairs]) > 1e-2
+
+
+def test_a_set_does_not_see_its_batch_mates():
+    for name in encoders.ENCODERS:
+        encoder, batch = make(name), sets()
+        alone = SetBatch.from_ragged(*([part[2]] for part in batch.to_ragged()))
+        for options in ({}, {"shard_size": 7}, {"shard_size": 80, "shards": "independent"}):
+            got = encoder(batch, **options).summary[2:]
+            assert relative_error(got, encoder(alone, **options).summary) <= 1e-12
+
+
+@pytest.mark.parametrize("name", [n for n in encoders.ENCODERS if n != "deep-sets"])
+def test_contextualize(name):
+    """Elements of the set come out as they did; new ones as if they had been members of multiplicity 0."""
+    encoder, batch = make(name), sets()
+    for options in ({}, {"shard_size": 7}):
+        out = encoder(batch, **options)
+        again = encoder.contextualize(batch, out.contexts)
+        assert relative_error(again, out.elements) <= 1e-12
+    new = torch.randn(B, 5, D, dtype=torch.float64)
+    joined = SetBatch(torch.cat([batch.elements, new], 1), torch.cat([batch.multiplicity, torch.full((B, 5), 1e-300, dtype=torch.float64)], 1))
+    expected = encoder(joined).elements[:, N:]
+    got = encoder.contextualize(SetBatch(new), out.contexts)
+    assert relative_error(got[1:], expected[1:]) <= 1e-12  # in the empty set even 1e-300 is all there is
+    with pytest.raises(ValueError, match="has 2 contexts for elements, got 1"):
+        encoder.contextualize(batch, out.contexts[:1])
+
+
+def test_contexts_carry_gradients_through_shards():
+    encoder, batch = make("ust"), sets()
+    new = SetBatch(torch.randn(B, 5, D, dtype=torch.float64))
+
+    def grads(**options):
+        loss = encoder.contextualize(new, encoder(batch, **options).contexts).square().sum()
+        parameters = [p for n, p in encoder.named_parameters() if not n.startswith("pool")]
+        return torch.autograd.grad(loss, parameters)
+
+    for store in stores.STORES:
+        assert relative_error(grads(shard_size=7, store=store), grads()) <= 1e-12
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_dropout_is_replayed(name):
+    """The streamed gradient is that of the very masks drawn in the forward: checked by differences along a direction."""
+    for store in STORES.get(name, stores.STORES):
+        encoder, batch = make(name, dropout=0.3).train(), sets()
+        parameters = list(encoder.parameters())
+        direction = [torch.randn_like(p) for p in parameters]
+
+        def loss(step, encoder=encoder, batch=batch, parameters=parameters, direction=direction, store=store):
+            torch.manual_seed(7)
+            for p, d in zip(parameters, direction, strict=True):
+                p.data += step * d
+            value = encoder(batch, shard_size=7, store=store).summary.square().sum()
+            for p, d in zip(parameters, direction, strict=True):
+                p.data -= step * d
+            return value
+
+        grads = torch.autograd.grad(loss(0.0), parameters, allow_unused=True)
+        slope = sum((g * d).sum().item() for g, d in zip(grads, direction, strict=True) if g is not None)
+        h = 1e-6
+        assert slope == pytest.approx(((loss(h) - loss(-h)) / (2 * h)).item(), rel=1e-5)
+
+
+def test_backward_twice_and_second_order():
+    encoder, batch = make("ust"), sets()
+    loss = encoder(batch, shard_size=7, store="disk").summary.sum()
+    first = torch.autograd.grad(loss, encoder.pool.points, retain_graph=True)
+    assert torch.equal(first[0], torch.autograd.grad(loss, encoder.pool.points)[0])
+    loss = encoder(batch, shard_size=7).summary.square().sum()
+    (grad,) = torch.autograd.grad(loss, encoder.pool.points, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_the_backward_recomputes_in_the_forwards_precision():
+    encoder, batch = make("ust", torch.float32), sets(torch.float32)
+    seen = []
+    encoder.embed.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = encoder(batch, shard_size=7)
+    assert len(seen) == 10
+    out.summary.sum().backward()
+    assert seen == [torch.bfloat16] * 20
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"shards": "mixed"}, ValueError, "shards must be one of .* got 'mixed'"),
+        ({"gradient": "none"}, ValueError, "gradient must be one of .* got 'none'"),
+        ({"store": "tape"}, ValueError, "store must be one of .* got 'tape'"),
+        ({"store": "cpu:x"}, ValueError, "store must be one of .* got 'cpu:x'"),
+        ({"shard_size": 0}, ValueError, "shard size must be an integer >= 1, got 0"),
+    ],
+)
+def test_bad_options(options, error, message):
+    with pytest.raises(error, match=message):
+        make("ust")(sets(), **options)
+
+
+def test_bad_sources():
+    encoder, batch = make("ust"), sets()
+    with pytest.raises(TypeError, match="can be read more than once.*got list_iterator"):
+        encoder(iter(batch.shards(7)))
+    with pytest.raises(TypeError, match="got generator"):
+        encoder(s for s in batch.shards(7))
+    with pytest.raises(TypeError, match="SetBatch"):
+        encoder([batch.elements])
+    with pytest.raises(ValueError, match="gave no shard"):
+        encoder([])
+    with pytest.raises(ValueError, match="shard_size=7 is for a SetBatch"):
+        encoder(batch.shards(7), shard_size=7)
+    with pytest.raises(ValueError, match=r"elements must have 2 features \(input_dim\), got 3"):
+        encoder(SetBatch(torch.zeros(1, 2, 3)))
+    with pytest.raises(ValueError, match="shard 0 has 3, shard 1 has 2"):
+        encoder([batch, batch[:2]])
+    with pytest.raises(ValueError, match="shard 0 of a re-iterable source requires grad"):
+        encoder([SetBatch(batch.elements.clone().requires_grad_())])
+    with pytest.raises(ValueError, match="streams from store='device' or 'cpu', got 'disk'"):
+        make("set-transformer-sab")(batch, shard_size=7, store="disk")
+
+    class Shrinking:
+        def __init__(self):
+            self.left = 5
+
+        def __iter__(self):
+            self.left -= 1
+            return iter(batch.shards(20)[: self.left])
+
+    with pytest.raises(ValueError, match="gave 4 shards when first read and 3 when read again"):
+        encoder(Shrinking(), store="recompute")
+
+
+def test_disk_store_leaves_nothing_behind(tmp_path, monkeypatch):
+    encoder, batch = make("ust"), sets()
+    store = f"disk:{tmp_path}"
+    encoder(batch, shard_size=7, store=store).summary.sum().backward()
+    assert list(tmp_path.iterdir()) == []
+
+    class Broken(Exception):
+        pass
+
+    def broken(*_):
+        raise Broken
+
+    monkeypatch.setattr(encoder.pool, "reduce", broken)
+    with pytest.raises(Broken):
+        encoder(batch, shard_size=7, store=store)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk(tmp_path, monkeypatch):
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    real = stores.tempfile.TemporaryFile
+    monkeypatch.setattr(stores.tempfile, "TemporaryFile", lambda **k: Full(real(**k)))
+    with pytest.raises(OSError, match="store='disk' is full: No space left on device.*its file was removed") as caught:
+        make("ust")(sets(), shard_size=7, store=f"disk:{tmp_path}")
+    assert caught.value.errno == errno.ENOSPC
+    assert str(tmp_path) in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_store_in_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(OSError, match="store='disk' cannot write to its folder"):
+        make("ust")(sets(), shard_size=7, store=f"disk:{tmp_path / 'nowhere'}")
+
+
+def test_disk_store_keeps_any_tensor_and_reuses_room():
+    store = stores.open_store("disk")
+    for i, tensor in enumerate((torch.randn(3, 5), torch.zeros(0, 4), torch.arange(7), torch.randn(2, 3).bfloat16())):
+        store.put(i, tensor)
+        assert torch.equal(store.get(i), tensor)
+        assert store.get(i).dtype == tensor.dtype
+    for _ in range(10):
+        store.put("again", torch.randn(1000))
+    assert store._end < 2 * 4000 + 1000

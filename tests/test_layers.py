@@ -1,0 +1,173 @@
+import pytest
+import torch
+import torch_geometric.nn.aggr.utils as pyg
+from oracle import induced, lee, msab, repeat
+
+from omniset.layers import (
+    InducedSetAttentionBlock,
+    LeeAttentionBlock,
+    MultisetAttentionBlock,
+    PoolingByMultiheadAttention,
+    SetAttentionBlock,
+    SetPooling,
+)
+from omniset.testing import relative_error
+
+B, N, Q, D, H, K = 3, 11, 5, 6, 2, 7
+
+
+def sets(n=N):
+    return torch.randn(B, n, D, dtype=torch.float64), torch.randint(0, 3, (B, n))
+
+
+def shaken(module):
+    """In float64, biases and norms away from 0 and 1, so that none can be forgotten unnoticed."""
+    for p in module.double().parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    return module
+
+
+def assert_same(layer, got, expected):
+    """Outputs and all parameters' gradients."""
+    assert relative_error(got, expected) < 1e-13
+    upstream = torch.randn_like(expected)
+    parameters = list(layer.parameters())
+    ours, theirs = (torch.autograd.grad((o * upstream).sum(), parameters, allow_unused=True) for o in (got, expected))
+    none = [torch.zeros_like(p) for p in parameters]
+    filled = [[z if g is None else g for g, z in zip(grads, none, strict=True)] for grads in (ours, theirs)]
+    assert relative_error(filled[0], filled[1]) < 1e-12
+
+
+@pytest.mark.parametrize("ffn_dim", [None, 0, 13])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_multiset_attention_block(norm, ffn_dim):
+    layer = shaken(MultisetAttentionBlock(D, H, ffn_dim, norm))
+    elements, m = sets()
+    queries = torch.randn(B, Q, D, dtype=torch.float64)
+    expected = torch.stack([msab(layer, q, repeat(e, c)) for q, e, c in zip(queries, elements, m, strict=True)])
+    assert_same(layer, layer(queries, elements, m), expected)
+
+
+@pytest.mark.parametrize("norm", ["none", "post"])
+def test_lees_block(norm):
+    layer = shaken(LeeAttentionBlock(D, H, norm))
+    elements, m = sets()
+    queries = torch.randn(B, Q, D, dtype=torch.float64)
+    expected = torch.stack([lee(layer, q, repeat(e, c)) for q, e, c in zip(queries, elements, m, strict=True)])
+    assert_same(layer, layer(queries, elements, m), expected)
+
+
+@pytest.mark.parametrize("variant", ["universal", "lee"])
+def test_blocks_on_sets(variant):
+    norm, block = {"universal": ("pre", msab), "lee": ("post", lee)}[variant]
+    elements, m = sets()
+    each = list(zip(elements, m.double(), strict=True))
+    layer = shaken(SetAttentionBlock(D, H, norm=norm, variant=variant))
+    assert_same(layer, layer(elements, m), torch.stack([block(layer.block, e, e, w) for e, w in each]))
+    layer = shaken(InducedSetAttentionBlock(D, H, K, norm=norm, variant=variant))
+    assert_same(layer, layer(elements, m), torch.stack([induced(layer, e, w, block) for e, w in each]))
+    layer = shaken(PoolingByMultiheadAttention(D, H, Q, norm=norm, variant=variant))
+    assert_same(layer, layer(elements, m), torch.stack([block(layer.gather, layer.points[0], e, w) for e, w in each]))
+
+
+def test_fractional_multiplicities_are_weights():
+    layer = shaken(InducedSetAttentionBlock(D, H, K))
+    elements, _ = sets()
+    weights = torch.rand(B, N, dtype=torch.float64)
+    expected = torch.stack([induced(layer, e, w) for e, w in zip(elements, weights, strict=True)])
+    assert_same(layer, layer(elements, weights), expected)
+
+
+def copy_pyg(block, theirs):
+    """torch_geometric's block is ours in post-norm with relu(W x) for an FFN: our second FFN layer the identity."""
+    weights, biases = theirs.attn.in_proj_weight.chunk(3), theirs.attn.in_proj_bias.chunk(3)
+    for ours, w, b in zip((block.query, block.key, block.value), weights, biases, strict=True):
+        ours.weight.data, ours.bias.data = w.data, b.data
+    block.output.load_state_dict(theirs.attn.out_proj.state_dict())
+    block.ffn[0].load_state_dict(theirs.lin.state_dict())
+    block.ffn[2].weight.data, block.ffn[2].bias.data = torch.eye(D).double(), torch.zeros(D).double()
+    block.norm_attention.load_state_dict(theirs.layer_norm1.state_dict())
+    block.norm_ffn.load_state_dict(theirs.layer_norm2.state_dict())
+
+
+def test_induced_block_against_torch_geometric():
+    theirs = shaken(pyg.InducedSetAttentionBlock(D, K, H))
+    layer = InducedSetAttentionBlock(D, H, K, norm="post").double()
+    layer.points.data = theirs.ind.data
+    copy_pyg(layer.gather, theirs.mab1)
+    copy_pyg(layer.spread, theirs.mab2)
+    mask = torch.rand(B, N) < 0.7
+    mask[:, 0] = True  # a set without elements is NaN there
+    elements, _ = sets()
+    ours = elements.clone().requires_grad_()
+    elements.requires_grad_()
+    got, expected = layer(ours, mask) * mask[..., None], theirs(elements, mask)
+    # Theirs sets the attention of absent rows to 0 before the residual; only present rows compare.
+    expected = expected * mask[..., None]
+    assert relative_error(got, expected) < 1e-14
+    got.square().sum().backward()
+    expected.square().sum().backward()
+    assert relative_error(ours.grad, elements.grad) < 1e-12
+    assert relative_error(layer.points.grad, theirs.ind.grad) < 1e-12
+    assert relative_error(layer.gather.query.weight.grad, theirs.mab1.attn.in_proj_weight.grad[:D]) < 1e-12
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_empty_set_keeps_residual_and_output_bias(norm):
+    layer = shaken(PoolingByMultiheadAttention(D, H, Q, norm=norm))
+    elements, _ = sets()
+    m = torch.ones(B, N)
+    m[1] = 0
+    out = layer(elements, m)
+    assert relative_error(out[1], msab(layer.gather, layer.points[0], elements[1, :0])) < 1e-14
+    none = layer(elements[:, :0], m[:, :0])
+    assert relative_error(none, out[[1, 1, 1]]) < 1e-14
+    grads = torch.autograd.grad(out.sum() + none.sum(), list(layer.parameters()))
+    assert all(g.isfinite().all() for g in grads)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum", "max"])
+def test_set_pooling(pooling):
+    elements, m = sets()
+    elements[:, 3] = elements[:, 2]  # ties
+    m[1], m[:, 2:4] = 0, 2
+    m[1] = 0
+    x = elements.clone().requires_grad_()
+    expected = []
+    for e, c in zip(x, m, strict=True):
+        r = repeat(e, c)
+        empty = torch.zeros(D, dtype=torch.float64)
+        expected.append(empty if not len(r) else {"mean": r.mean(0), "sum": r.sum(0), "max": r.amax(0)}[pooling])
+    expected = torch.stack(expected)
+    y = elements.clone().requires_grad_()
+    got = SetPooling(pooling)(y, m)[:, 0]
+    assert relative_error(got, expected) < 1e-14
+    upstream = torch.randn_like(got)
+    (got * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    assert relative_error(y.grad, x.grad) < 1e-14
+
+
+def test_dropout_is_off_in_eval_and_on_in_training():
+    layer = InducedSetAttentionBlock(D, H, K, dropout=0.5).double()
+    elements, m = sets()
+    assert relative_error(layer(elements, m), layer(elements, m)) > 1e-3
+    assert torch.equal(layer.eval()(elements, m), layer(elements, m))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MultisetAttentionBlock(7, 2), "dim must be divisible by num_heads, got dim=7 and num_heads=2"),
+        (lambda: MultisetAttentionBlock(0, 1), "dim must be an integer >= 1, got 0"),
+        (lambda: MultisetAttentionBlock(6, 2, activation="tanh"), "activation must be one of .* got 'tanh'"),
+        (lambda: InducedSetAttentionBlock(6, 2, 0), "num_inducing must be an integer >= 1, got 0"),
+        (lambda: PoolingByMultiheadAttention(6, 2, -1), "num_seeds must be an integer >= 1, got -1"),
+        (lambda: SetAttentionBlock(6, 2, variant="lee"), "norm must be 'none' or 'post' in Lee's block, got 'pre'"),
+        (lambda: SetAttentionBlock(6, 2, norm="none"), "norm must be 'pre' or 'post', got 'none'"),
+        (lambda: SetAttentionBlock(6, 2, 5, norm="none", variant="lee"), "takes no ffn_dim"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
