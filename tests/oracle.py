@@ -47,7 +47,9 @@ def msab(block, queries, elements, weights=None):
         q, y = norm(block.norm_queries, queries), norm(block.norm_elements, elements)
         h = queries + linear(block.output, heads_average(block, q, y, scale, weights))
         return h if block.ffn is None else h + ffn(norm(block.norm_ffn, h))
-    h = norm(block.norm_attention, queries + linear(block.output, heads_average(block, queries, elements, scale, weights)))
+    h = norm(
+        block.norm_attention, queries + linear(block.output, heads_average(block, queries, elements, scale, weights))
+    )
     return h if block.ffn is None else norm(block.norm_ffn, h + ffn(h))
 
 

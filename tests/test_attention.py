@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -85,7 +86,7 @@ def test_any_split_in_any_order_is_the_whole(cuts, order, seed):
     query, key, value = 30 * draw(Q, D), draw(N, D), draw(N, V)
     m = torch.randint(0, 3, (N,)).double()
     bounds = [0, *sorted(cuts), N]
-    parts = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(bounds)]
     order.shuffle(parts)
     states = [AttentionState.of(query, key[p], value[p], m[p]) for p in parts]
     state = AttentionState.identity(query, value)
@@ -118,5 +119,7 @@ def test_first_shard_fully_absent():
 def test_bad_multiplicity_is_named(bad):
     m = torch.ones(N)
     m[4] = bad
-    with pytest.raises(ValueError, match=r"multiplicity\[4\] is (-1.0|nan|inf): multiplicities must be finite and >= 0"):
+    with pytest.raises(
+        ValueError, match=r"multiplicity\[4\] is (-1.0|nan|inf): multiplicities must be finite and >= 0"
+    ):
         multiset_attention(torch.ones(Q, D), torch.ones(N, D), torch.ones(N, V), m)

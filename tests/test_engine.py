@@ -6,11 +6,11 @@ import weakref
 
 import pytest
 import torch
-from oracle import encode
 
 from omniset import SetBatch, encoders
 from omniset.engine import stores
 from omniset.testing import relative_error
+from oracle import encode
 
 B, N, D = 3, 67, 2
 OUTPUTS = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -125,7 +125,9 @@ def test_against_the_oracle_with_elements_repeated(name, shard_size):
     encoder = make(name, decoder_depth=1)
     batch = SetBatch(torch.randn(B, 17, D, dtype=torch.float64), torch.randint(0, 4, (B, 17)))
     out = encoder(batch, shard_size=shard_size)
-    expected = [encode(encoder, e.repeat_interleave(c, 0)) for e, c in zip(batch.elements, batch.multiplicity, strict=True)]
+    expected = [
+        encode(encoder, e.repeat_interleave(c, 0)) for e, c in zip(batch.elements, batch.multiplicity, strict=True)
+    ]
     summary = torch.stack([s for _, s in expected])
     assert relative_error(out.summary, summary) <= 1e-12
     upstream, loss, reference = torch.randn_like(summary), 0, 0
@@ -152,7 +154,9 @@ def test_32_ragged_sets_against_each_alone(name):
     loss = (torch.cat(alone) * upstream).sum()
     parameters = list(encoder.parameters())
     grads = torch.autograd.grad(loss, parameters, allow_unused=True)
-    assert relative_error(gradients, [p * 0 if g is None else g for g, p in zip(grads, parameters, strict=True)]) <= 1e-12
+    assert (
+        relative_error(gradients, [p * 0 if g is None else g for g, p in zip(grads, parameters, strict=True)]) <= 1e-12
+    )
 
 
 @pytest.mark.parametrize("name", encoders.ENCODERS)
@@ -234,14 +238,20 @@ def stopped(encoder, batch, size, literal):
     def attend(block, queries, x, m, cut):
         """Softmax attention whose sums over the other shards are constants if `cut`."""
         q, y = block.norm_queries(queries), block.norm_elements(x)
-        q, k, v = (z.unflatten(-1, (block.num_heads, -1)).transpose(1, 2) for z in (block.query(q), block.key(y), block.value(y)))
+        q, k, v = (
+            z.unflatten(-1, (block.num_heads, -1)).transpose(1, 2)
+            for z in (block.query(q), block.key(y), block.value(y))
+        )
         logits = q @ k.mT / k.shape[-1] ** 0.5
         w = torch.exp(logits - logits.amax(-1, True).detach()) * m[:, None, None]
         total = 0
         for part in (first, ~first):
             num, den = w[..., part] @ v[..., part, :], w[..., part].sum(-1, True)
-            total = (num, den) if part is first else (
-                total[0] + (num.detach() if cut else num), total[1] + (den.detach() if cut else den))
+            total = (
+                (num, den)
+                if part is first
+                else (total[0] + (num.detach() if cut else num), total[1] + (den.detach() if cut else den))
+            )
         heads = (total[0] / total[1]).transpose(1, 2).flatten(2)
         h = queries + block.output(heads)
         return h + block.ffn(block.norm_ffn(h))
@@ -249,8 +259,11 @@ def stopped(encoder, batch, size, literal):
     m, (layer,) = batch.multiplicity, encoder.layers
     x = encoder.embed(batch.elements)
     context = attend(layer.gather, layer.points.expand(len(m), -1, -1), x, m, cut=not literal)
-    y = layer.spread(x, context) if literal else torch.cat(
-        [layer.spread(x[:, :size], context), layer.spread(x[:, size:], context).detach()], 1)
+    y = (
+        layer.spread(x, context)
+        if literal
+        else torch.cat([layer.spread(x[:, :size], context), layer.spread(x[:, size:], context).detach()], 1)
+    )
     if literal:  # only what the pool sees is cut
         return attend(encoder.pool.gather, encoder.pool.points.expand(len(m), -1, -1), live(y), m, cut=False)
     return attend(encoder.pool.gather, encoder.pool.points.expand(len(m), -1, -1), live(y), m, cut=True)
@@ -328,7 +341,10 @@ def test_contextualize(name):
         again = encoder.contextualize(batch, out.contexts)
         assert relative_error(again, out.elements) <= 1e-12
     new = torch.randn(B, 5, D, dtype=torch.float64)
-    joined = SetBatch(torch.cat([batch.elements, new], 1), torch.cat([batch.multiplicity, torch.full((B, 5), 1e-300, dtype=torch.float64)], 1))
+    joined = SetBatch(
+        torch.cat([batch.elements, new], 1),
+        torch.cat([batch.multiplicity, torch.full((B, 5), 1e-300, dtype=torch.float64)], 1),
+    )
     expected = encoder(joined).elements[:, N:]
     got = encoder.contextualize(SetBatch(new), out.contexts)
     assert relative_error(got[1:], expected[1:]) <= 1e-12  # in the empty set even 1e-300 is all there is
@@ -351,7 +367,7 @@ def test_contexts_carry_gradients_through_shards():
 
 @pytest.mark.parametrize("name", encoders.ENCODERS)
 def test_dropout_is_replayed(name):
-    """The streamed gradient is that of the very masks drawn in the forward: checked by differences along a direction."""
+    """The streamed gradient is that of the very masks drawn in the forward: by differences along a direction."""
     for store in STORES.get(name, stores.STORES):
         encoder, batch = make(name, dropout=0.3).train(), sets()
         parameters = list(encoder.parameters())
@@ -448,14 +464,14 @@ def test_disk_store_leaves_nothing_behind(tmp_path, monkeypatch):
     encoder(batch, shard_size=7, store=store).summary.sum().backward()
     assert list(tmp_path.iterdir()) == []
 
-    class Broken(Exception):
+    class BrokenError(Exception):
         pass
 
     def broken(*_):
-        raise Broken
+        raise BrokenError
 
     monkeypatch.setattr(encoder.pool, "reduce", broken)
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         encoder(batch, shard_size=7, store=store)
     assert list(tmp_path.iterdir()) == []
 

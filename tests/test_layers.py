@@ -1,7 +1,6 @@
 import pytest
 import torch
 import torch_geometric.nn.aggr.utils as pyg
-from oracle import induced, lee, msab, repeat
 
 from omniset.layers import (
     InducedSetAttentionBlock,
@@ -12,6 +11,7 @@ from omniset.layers import (
     SetPooling,
 )
 from omniset.testing import relative_error
+from oracle import induced, lee, msab, repeat
 
 B, N, Q, D, H, K = 3, 11, 5, 6, 2, 7
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.cluster import DBSCAN
 
-from omniset import multisets, compact, compacting_pays, multiset_attention
+from omniset import compact, compacting_pays, multiset_attention, multisets
 from omniset.testing import relative_error
 
 
@@ -35,14 +35,18 @@ def test_strings(by):
 
 
 def test_weights_add_up_and_both_zeros_are_one():
-    elements, multiplicity, _ = compact(torch.tensor([[0.0], [2.0], [-0.0]]), multiplicity=torch.tensor([0.5, 1.0, 2.0]))
+    elements, multiplicity, _ = compact(
+        torch.tensor([[0.0], [2.0], [-0.0]]), multiplicity=torch.tensor([0.5, 1.0, 2.0])
+    )
     assert elements.tolist() == [[0.0], [2.0]]
     assert multiplicity.tolist() == [2.5, 1.0]
 
 
 def test_voxel_takes_weighted_means():
     x = torch.tensor([[0.1, 0.1], [0.9, 0.3], [-0.1, 0.1], [5.0, 5.0]])
-    elements, multiplicity, inverse = compact(x, method="voxel", size=1.0, multiplicity=torch.tensor([3.0, 1.0, 2.0, 0.0]))
+    elements, multiplicity, inverse = compact(
+        x, method="voxel", size=1.0, multiplicity=torch.tensor([3.0, 1.0, 2.0, 0.0])
+    )
     expected = {(-0.1, 0.1): 2.0, (0.3, 0.15): 4.0, (5.0, 5.0): 0.0}
     got = {tuple(round(v, 6) for v in e): m for e, m in zip(elements.tolist(), multiplicity.tolist(), strict=True)}
     assert got == expected

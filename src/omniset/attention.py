@@ -99,10 +99,11 @@ class AttentionState(State):
         scale: float | None = None,
     ) -> AttentionState:
         """The state after some more keys."""
-        return self.merge(type(self).of(query, key, value, multiplicity, scale))
+        return self.merge(AttentionState.of(query, key, value, multiplicity, scale))
 
     def factor(self, peak: Tensor | None) -> Tensor:
-        assert self.peak is not None and peak is not None
+        assert self.peak is not None
+        assert peak is not None
         return torch.exp(wide(self.peak) - wide(_safe(peak)))  # exp(-inf) = 0 where nothing was seen yet
 
     def finish(self) -> Float[Tensor, "*batch q d_v"]:
@@ -111,8 +112,8 @@ class AttentionState(State):
         return value / torch.where(weight == 0, 1, weight)
 
 
-def log_multiplicity(multiplicity: Shaped[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
-    """log m with log 0 = -inf, and gradient 1/m where m > 0 and 0 (not NaN) where m = 0."""
+def log_multiplicity(multiplicity: Shaped[Tensor, ...], dtype: torch.dtype) -> Float[Tensor, ...]:
+    """Log m with log 0 = -inf, and gradient 1/m where m > 0 and 0 (not NaN) where m = 0."""
     present = multiplicity > 0
     return torch.where(present, torch.where(present, multiplicity, 1).to(dtype).log(), -torch.inf)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import binomtest
 from sklearn.model_selection import train_test_split
 
@@ -48,7 +47,9 @@ def run(
     writable_folder(out)
     train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
     sizes = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
-    _say(f"{len(train)} sets to train on, {len(test)} held out; {sizes[0]:.1f} distinct points each, with multiplicities")
+    _say(
+        f"{len(train)} sets to train on, {len(test)} held out; {sizes[0]:.1f} distinct points each, with multiplicities"
+    )
     settings = {**MODELS[data], "patience": None, "seed": seed, "device": device, "progress": progress, "log": "csv"}
     settings |= {} if epochs is None else {"epochs": epochs}
     models: dict[str, SetClassifier] = {}

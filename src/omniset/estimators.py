@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,9 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from omniset import encoders, explain
-from omniset.sets import SetBatch, SetCollection
+from omniset.sets import SetCollection
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-Sets = "SetBatch | SetCollection | pd.DataFrame | list"
 
 
 class SetEstimator(BaseEstimator):
@@ -38,7 +33,6 @@ class SetEstimator(BaseEstimator):
         batch_size: Sets per step.
         learning_rate: Peak of the warm-up and cosine schedule of AdamW.
         weight_decay: Of AdamW.
-        jitter: Gaussian noise on the features in training, in standard deviations of each. Helps small data sets.
         validation_fraction: Share of the sets kept back to watch the training.
         patience: Stop after so many epochs without a better validation loss, and keep the best epoch. None, or
             without validation: never stop, keep the last.
@@ -72,7 +66,6 @@ class SetEstimator(BaseEstimator):
         batch_size: int = 64,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
-        jitter: float = 0.0,
         validation_fraction: float = 0.1,
         patience: int | None = 10,
         shard_size: int | None = None,
@@ -94,7 +87,6 @@ class SetEstimator(BaseEstimator):
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.jitter = jitter
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.shard_size = shard_size
@@ -144,7 +136,6 @@ class SetEstimator(BaseEstimator):
             self._classify,
             self.learning_rate,
             self.weight_decay,
-            self.jitter,
             options,
             self.seed,
             fingerprint,
@@ -192,7 +183,13 @@ class SetEstimator(BaseEstimator):
             **self._fitted_state(),
         }
         artefacts.save(
-            folder, type(self).__name__, self.get_params(), fitted, network, {"history": self.history_}
+            folder,
+            type(self).__name__,
+            self.get_params(),
+            fitted,
+            network,
+            {"history": self.history_},
+            self._device().type,
         )
 
     @classmethod
@@ -267,9 +264,13 @@ class SetEstimator(BaseEstimator):
             raise ValueError(f"validation_fraction must be >= 0 and < 1, got {self.validation_fraction}")
         if self.device not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'mps', got {self.device!r}")
+        self._device()
 
     def _device(self) -> torch.device:
+        here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if self.device != "auto":
+            if not here[self.device]:
+                raise ValueError(f"device={self.device!r} is not there on this machine: set device to 'auto'")
             return torch.device(self.device)
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if accelerator is None else accelerator
@@ -293,27 +294,25 @@ class SetEstimator(BaseEstimator):
 
 
 class SetClassifier(SetEstimator):
-    __doc__ = f"""Classify sets.
+    """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]]
     >>> model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=30, learning_rate=0.01, progress=False,
     ...                       validation_fraction=0.0, device="cpu").fit(sets, ["low", "high", "low", "high"])
     >>> model.predict([[[0.05]], [[5.2], [5.0]]]).tolist()
     ['low', 'high']
-
-    {SetEstimator.__doc__.split("share.", 1)[1].strip() if SetEstimator.__doc__ else ""}
-        classes_: The labels, sorted.
     """
 
     _classify = True
 
     def predict_proba(self, sets: Any, shard_size: int | None = None) -> Float[np.ndarray, "sets classes"]:
-        """Probabilities, columns as in classes_. shard_size: default that of the model; the result is the same."""
+        """Probabilities, columns as in `classes_`. shard_size: default that of the model; the result is the same."""
         return self._outputs(sets, shard_size).double().softmax(1).numpy()
 
     def predict(self, sets: Any, shard_size: int | None = None) -> Shaped[np.ndarray, " sets"]:
         """The most probable label of each set."""
-        return self.classes_[self._outputs(sets, shard_size).argmax(1).numpy()]
+        found = self._outputs(sets, shard_size).argmax(1).numpy()
+        return self.classes_[found]
 
     def score(self, sets: Any, y: Any) -> float:
         """Accuracy.
@@ -352,14 +351,11 @@ class SetClassifier(SetEstimator):
 
 
 class SetRegressor(SetEstimator):
-    __doc__ = f"""Predict one or several numbers for a set.
-
-    {SetEstimator.__doc__.split("share.", 1)[1].strip() if SetEstimator.__doc__ else ""}
-    """
+    """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
 
     _classify = False
 
-    def predict(self, sets: Any, shard_size: int | None = None) -> Float[np.ndarray, "sets *targets"]:
+    def predict(self, sets: Any, shard_size: int | None = None) -> Float[np.ndarray, "sets ..."]:
         """The targets: (B,) if y was one number per set, else (B, targets)."""
         found = self._fitted().targets.undo(self._outputs(sets, shard_size)).double().numpy()
         return found[:, 0] if self.single_ else found

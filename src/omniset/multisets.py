@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -55,7 +56,7 @@ def compact(
         raise ValueError(f"multiplicity must have length {len(x)}, got shape {tuple(weights.shape)}")
     check_multiplicity(weights)
 
-    finders = {"exact": _exact, "voxel": _voxel, "dbscan": _dbscan}
+    finders: dict[str, Callable[..., Tensor]] = {"exact": _exact, "voxel": _voxel, "dbscan": _dbscan}
     if method not in finders:
         raise ValueError(f"method must be one of {sorted(finders)}, got {method!r}")
     if symbolic and method != "exact":
@@ -67,6 +68,7 @@ def compact(
         rows = torch.arange(len(x), device=device)
         first = rows.new_zeros(unique).scatter_reduce_(0, inverse, rows, "amin", include_self=False)
         return x[first.numpy() if symbolic else first], total, inverse
+    assert isinstance(x, Tensor)
     # A group of total weight 0 is absent, whatever stands for it: there the plain mean avoids 0 / 0.
     share = torch.where(total[inverse] > 0, weights, 1).to(torch.float64)
     norm = share.new_zeros(unique).index_add_(0, inverse, share)
@@ -83,7 +85,7 @@ def _exact(x: Tensor | np.ndarray, by: Literal["sort", "hash"] = "sort") -> Int[
     if isinstance(x, Tensor):
         x = x.detach().cpu()
         x = x.float().numpy() if x.dtype in (torch.bfloat16, torch.float16) else x.numpy()
-    columns = x.reshape(len(x), -1).T if x.size else []
+    columns: Any = x.reshape(len(x), -1).T if x.size else []
     codes = np.zeros(len(x), dtype=np.int64)
     for column in columns:
         new, found = pd.factorize(np.ascontiguousarray(column), sort=by == "sort", use_na_sentinel=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from omniset.files import replacing
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's: told apart by colour-blind readers
 
 
-def learning_curves(histories: dict[str, list[dict[str, float]]], path: str | Path, metric: str = "val_accuracy") -> None:
+def learning_curves(histories: dict[str, list[dict[str, Any]]], path: str | Path, metric: str = "val_accuracy") -> None:
     """Training loss and a validation metric by epoch, a line per run."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     for axes, key in zip(figure.subplots(1, 2), ("train_loss", metric), strict=True):

@@ -13,7 +13,10 @@ from sklearn.datasets import load_digits
 
 from omniset.sets import SetBatch
 
-MNIST_FILES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")}
+MNIST_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
 
 
 def digits() -> tuple[SetBatch, Int[np.ndarray, " sets"]]:
@@ -30,7 +33,12 @@ def digits() -> tuple[SetBatch, Int[np.ndarray, " sets"]]:
 
 
 def mnist(
-    folder: str | Path | None = None, *, split: str = "train", points: int = 512, max_sets: int | None = None, seed: int = 0
+    folder: str | Path | None = None,
+    *,
+    split: str = "train",
+    points: int = 512,
+    max_sets: int | None = None,
+    seed: int = 0,
 ) -> tuple[SetBatch, Int[np.ndarray, " sets"]]:
     """MNIST as point clouds (Universal Set Transformer, A.3.1): `points` pixels drawn with replacement in proportion to
     brightness, jittered by N(0, 0.5) pixels, coordinates divided by 13.5, minus 1.
@@ -43,7 +51,8 @@ def mnist(
         seed: Of the draw.
 
     Raises:
-        FileNotFoundError: A file is not there. ValueError: It is no IDX file of bytes, or cut short.
+        FileNotFoundError: A file is not there.
+        ValueError: It is no IDX file of bytes, or cut short.
     """
     if folder is None:
         if "OMNISET_DATA" not in os.environ:
@@ -55,13 +64,15 @@ def mnist(
     images, labels = images[:max_sets], labels[:max_sets]
     generator = torch.Generator().manual_seed(seed)
     brightness = torch.as_tensor(images, dtype=torch.float32).flatten(1)
-    drawn = torch.cat([torch.multinomial(b, points, replacement=True, generator=generator) for b in brightness.split(4096)])
+    drawn = torch.cat(
+        [torch.multinomial(b, points, replacement=True, generator=generator) for b in brightness.split(4096)]
+    )
     pixels = torch.stack([drawn % images.shape[2], drawn // images.shape[2]], -1).float()
     pixels += 0.5 * torch.randn(pixels.shape, generator=generator)
     return SetBatch(pixels / 13.5 - 1), labels.astype(np.int64)
 
 
-def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
+def read_idx(path: Path) -> UInt8[np.ndarray, ...]:
     """An IDX file of unsigned bytes, gzip-compressed if its name ends in .gz."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -73,8 +84,10 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     shape = np.frombuffer(data, ">i4", count=data[3], offset=4)
     values = np.frombuffer(data, np.uint8, offset=4 + 4 * data[3])
     if values.size != shape.prod(dtype=np.int64):
-        raise ValueError(f"{path} should hold {shape.prod(dtype=np.int64)} bytes for shape {shape.tolist()}, has {values.size}")
-    return values.reshape(shape)
+        raise ValueError(
+            f"{path} should hold {shape.prod(dtype=np.int64)} bytes for shape {shape.tolist()}, has {values.size}"
+        )
+    return values.reshape(shape).copy()  # of a buffer that cannot be written to
 
 
 def _find(folder: Path, name: str) -> Path:

@@ -1,7 +1,7 @@
 """Sets as tensors: elements and how often each of them occurs.
 
-A batch of sets is two tensors, `elements` (sets, elements, dim) and `multiplicity` (sets, elements). A multiplicity of 0
-means "not there": padding, masks, duplicates and weights are all the same vector.
+A batch of sets is two tensors, `elements` (sets, elements, dim) and `multiplicity` (sets, elements). A multiplicity of
+0 means "not there": padding, masks, duplicates and weights are all the same vector.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class SetCollection:
         return cls(torch.cat(elements).to(dtype), torch.cat([m.to(dtype) for m in counts]), offsets, names)
 
     @classmethod
-    def _from_table(cls, table: pd.DataFrame, dtype: torch.dtype) -> SetCollection:
+    def _from_table(cls, table: Any, dtype: torch.dtype) -> SetCollection:
         if "set" not in table.columns:
             raise ValueError(f"the table needs a column 'set', it has {[str(c) for c in table.columns]}")
         if not len(table):
@@ -217,7 +217,7 @@ def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
     return SetBatch(pad(list(elements), batch_first=True), pad(list(counts), batch_first=True), validate=False)
 
 
-def check_multiplicity(multiplicity: Shaped[Tensor, "..."], name: str = "multiplicity") -> None:
+def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplicity") -> None:
     """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position."""
     if multiplicity.dtype == torch.bool:
         return

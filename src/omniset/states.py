@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+S = TypeVar("S", bound="State")
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,9 @@ class State:
         """What carries these sums over to another peak (>= self.peak)."""
         return 1.0
 
-    def merge(self, other: State) -> State:
+    def merge(self: S, other: S) -> S:
         """The state of both sets of elements together. Accumulates in float64 (float32 on MPS)."""
-        peak = None if self.peak is None else torch.maximum(self.peak, other.peak.to(self.peak.dtype))
+        peak = None if self.peak is None or other.peak is None else torch.maximum(self.peak, other.peak)
         f, g = self.factor(peak), other.factor(peak)
         return replace(
             self,

@@ -22,9 +22,11 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2, to
 
 def relative_error(got: Tensor | Sequence[Tensor], reference: Tensor | Sequence[Tensor]) -> float:
     """||got - reference|| / ||reference|| in float64, over all tensors together; 0 / 0 is 0."""
-    pairs = [(got, reference)] if isinstance(got, Tensor) else list(zip(got, reference, strict=True))
-    off = sum(float((a.detach().double() - b.detach().double()).square().sum()) for a, b in pairs)
-    norm = sum(float(b.detach().double().square().sum()) for _, b in pairs)
+    pairs = zip(*([t] if isinstance(t, Tensor) else t for t in (got, reference)), strict=True)
+    off, norm = 0.0, 0.0
+    for a, b in pairs:
+        off += float((a.detach().double() - b.detach().double()).square().sum())
+        norm += float(b.detach().double().square().sum())
     return (off / norm) ** 0.5 if norm else off**0.5
 
 
@@ -69,7 +71,7 @@ def assert_shard_consistent(
 def assert_multiset_consistent(
     model: Callable[..., Any], batch: SetBatch, *, copies: int = 3, tolerance: float | None = None, seed: int = 0
 ) -> None:
-    """A multiplicity of m gives what m physical copies give. Draws multiplicities 0..`copies` for the elements."""
+    """A multiplicity of m gives what m physical copies give. Draws multiplicities 0 to `copies` for the elements."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(0, copies + 1, batch.multiplicity.shape, generator=generator)
     counts = counts.to(batch.elements.device) * (batch.multiplicity > 0)

@@ -20,8 +20,10 @@ def demo(
     resume: bool = False,
     progress: bool = True,
 ) -> None:
-    """Learn to read handwritten digits as multisets of points: whole, in shards with exact gradients, and in shards
-    with the gradient of the first one only. Takes about four minutes on two cores.
+    """Learn to read handwritten digits as multisets of points.
+
+    Three times: from whole sets, from shards with exact gradients, and with the first shard's gradient only. Takes
+    under four minutes on two cores.
 
     Args:
         out: Folder for the model, metrics, learning curves and a picture.
@@ -41,7 +43,9 @@ def demo(
     try:
         run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
     except KeyboardInterrupt:
-        print(f"\nThe finished epochs are kept in {out}: go on with the same command and --resume true", file=sys.stderr)
+        print(
+            f"\nThe finished epochs are kept in {out}: go on with the same command and --resume true", file=sys.stderr
+        )
         raise
 
 

@@ -34,7 +34,8 @@ def build(name: str, **arguments: Any) -> Encoder:
             takes beside them.
 
     Raises:
-        ValueError: An unknown name, or a value out of bounds. TypeError: An argument that this encoder does not know.
+        ValueError: An unknown name, or a value out of bounds.
+        TypeError: An argument that this encoder does not know.
 
     >>> build("ust", input_dim=2, dim=8, depth=1, num_heads=2, num_inducing=3).mini_batch_consistent
     True
@@ -51,8 +52,19 @@ def build(name: str, **arguments: Any) -> Encoder:
 def _known(encoder: type[Encoder]) -> set[str]:
     known = set(inspect.signature(encoder).parameters)
     if issubclass(encoder, AttentionEncoder):
-        known |= set(inspect.signature(AttentionEncoder).parameters) | set(inspect.signature(attention_block).parameters)
+        known |= set(inspect.signature(AttentionEncoder).parameters) | set(
+            inspect.signature(attention_block).parameters
+        )
     return known - {"arguments", "options"}
 
 
-__all__ = ["COMMON", "ENCODERS", "AttentionEncoder", "DeepSets", "Encoder", "SetTransformer", "UniversalSetTransformer", "build"]
+__all__ = [
+    "COMMON",
+    "ENCODERS",
+    "AttentionEncoder",
+    "DeepSets",
+    "Encoder",
+    "SetTransformer",
+    "UniversalSetTransformer",
+    "build",
+]

@@ -90,8 +90,9 @@ class Encoder(nn.Module):
             raise ValueError(f"{type(self).__name__} has {len(self.layers)} contexts for elements, got {len(contexts)}")
         weight = next(self.parameters())
         x = self.embed(batch.elements.to(weight.device, weight.dtype))
-        for layer, context in zip(self.layers, contexts, strict=True):
-            x = layer.apply(x, context)
+        layers: list[Any] = [*self.layers]
+        for layer, context in zip(layers, contexts, strict=True):
+            x = layer.map(x, context)
         return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
 
 

@@ -48,10 +48,10 @@ class ContextualizedShards:
     contexts: list[Any] | None
 
     def __iter__(self) -> Iterator[SetBatch]:
-        for shard in checked(self.source, self.encoder.input_dim):
+        for shard in Checked(self.source, self.encoder.input_dim):
             with torch.no_grad():
                 if self.contexts is None:
-                    elements = _whole(self.encoder, shard).elements
+                    elements: Any = _whole(self.encoder, shard).elements
                 else:
                     elements = self.encoder.contextualize(shard, self.contexts)
             yield SetBatch(elements, shard.multiplicity, validate=False)
@@ -82,7 +82,7 @@ def execute(
     elif shard_size is not None:
         raise ValueError(f"shard_size={shard_size} is for a SetBatch: this source comes in shards already")
     else:
-        parts = checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
+        parts = Checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
     if shards == "independent":
         return _independent(encoder, batch, parts, gradient)
     if not encoder.mini_batch_consistent:
@@ -94,6 +94,8 @@ def execute(
         return _whole(encoder, parts[0])
     if store.partition(":")[0] in ("disk", "recompute") and any(layer.keeps_elements for layer in encoder.layers):
         raise ValueError(f"full self-attention streams from store='device' or 'cpu', got {store!r}")
+    if gradient == "first-shard-literal" and encoder.pool is None:
+        raise ValueError("gradient='first-shard-literal' stops gradients at the pool, and class tokens take its place")
     run = Run(encoder, batch, parts, opened, replay=True)
     if gradient == "exact" and torch.is_grad_enabled():
         return _exact(run)
@@ -115,7 +117,7 @@ def _exact(run: Run) -> EncoderOutput:
     return _output(run, summary, elements, [*contexts, None])
 
 
-def _output(run: Run, summary: Tensor, elements: Any, contexts: list[Any]) -> EncoderOutput:
+def _output(run: Run, summary: Any, elements: Any, contexts: list[Any]) -> EncoderOutput:
     encoder = run.encoder
     contexts = [KeptElements(c.read) if isinstance(c, KeptElements) else c for c in contexts[:-1]]
     if not encoder.outputs_elements:
@@ -126,13 +128,11 @@ def _output(run: Run, summary: Tensor, elements: Any, contexts: list[Any]) -> En
     return EncoderOutput(elements, encoder.decoder(summary), contexts)
 
 
-def _independent(
-    encoder: Encoder, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str
-) -> EncoderOutput:
+def _independent(encoder: Encoder, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
     """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements."""
     total: Any = 0
     count: Any = 0
-    first: Tensor | None = None
+    first: Any = None
     pieces: list[Tensor] = []
 
     def encode(elements: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -155,7 +155,7 @@ def _independent(
 
 
 @dataclass
-class checked:
+class Checked:
     """A re-iterable source whose every shard is looked at before it is used: same sets, right width."""
 
     source: Iterable[SetBatch]

@@ -59,7 +59,7 @@ class Run:
         self, encoder: Encoder, source: SetBatch | None, shards: Iterable[SetBatch], store: Store | None, replay: bool
     ) -> None:
         self.encoder, self.source, self.shards, self.store = encoder, source, shards, store
-        self.reducers = [*encoder.layers, encoder.pool]
+        self.reducers: list[Any] = [*encoder.layers, encoder.pool]
         self.last = len(self.reducers) - 1
         weight = next(encoder.parameters())
         self.device, self.dtype = weight.device, weight.dtype
@@ -82,7 +82,8 @@ class Run:
         """All stages over all shards; gradients flow, through plain autograd, in the shards that are `live`."""
         self._live = live
         for t, layer in enumerate(self.reducers):
-            state, pieces = None, []
+            state: Any = None
+            pieces: list[Tensor] = []
             for i, x, m in self._inputs(t):
                 with torch.set_grad_enabled(torch.is_grad_enabled() and live(i)):
                     y = self._map(t, i, x, self.contexts)
@@ -95,7 +96,7 @@ class Run:
                 if t and not self.keep_for_backward and not self.reducers[t - 1].keeps_elements:
                     self._drop((t - 1, i))
             self.states.append(state)
-            self.contexts.append(self._finish(t, state) if layer is not None else None)
+            self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
                 self.contexts[t] = KeptElements(self._reader(t), live)
         if self.source is not None and self.encoder.outputs_elements:
@@ -124,13 +125,14 @@ class Run:
     def _map(self, t: int, i: int, x: Tensor, contexts: list[Any]) -> Tensor:
         with self._noise(t, i):
             if t:
-                return self.encoder.layers[t - 1].apply(x, contexts[t - 1])
+                layer: Any = self.encoder.layers[t - 1]
+                return layer.map(x, contexts[t - 1])
             x = self.encoder.embed(x.to(self.device, self.dtype))
             tokens = self.encoder.class_tokens
             # The class tokens travel with the first shard.
             return x if tokens is None or i else torch.cat([tokens.expand(len(x), -1, -1), x], 1)
 
-    def _reduce(self, t: int, i: int, x: Tensor, m: Tensor, peak: Tensor | None = None) -> State | None:
+    def _reduce(self, t: int, i: int, x: Tensor, m: Tensor, peak: Tensor | None = None) -> Any:
         layer = self.reducers[t]
         if layer is None or layer.keeps_elements:
             return None
@@ -138,9 +140,7 @@ class Run:
             x = x.detach()
         return layer.reduce(x, self._with_tokens(i, m), peak)
 
-    def _finish(self, t: int, state: State | None) -> Tensor | None:
-        if state is None:
-            return None
+    def _finish(self, t: int, state: State) -> Tensor:
         with self._noise(t, -1):
             return self.reducers[t].finish(state).to(self.dtype)
 
@@ -204,7 +204,9 @@ class Run:
         self._d_states: list[tuple[Tensor, ...] | None] = [None] * (self.last + 1)
         self._d_contexts: list[Tensor | None] = [*d_contexts, None if self.encoder.num_tokens else d_summary]
         self._d_parameters: dict[int, Tensor] = {}
-        self._d_source = [self._source_gradient(want, which) for want, which in zip(wanted, range(2), strict=True)]
+        self._d_source: list[Any] = [
+            self._source_gradient(want, which) for want, which in zip(wanted, range(2), strict=True)
+        ]
         self._live = never  # what is replayed below the pass's own stage carries no gradient
         for t in range(self.last, -1, -1):
             self._finish_backward(t)
@@ -214,7 +216,8 @@ class Run:
                 self._pass(t, self.last, only_context=True)
         if self.store is None:
             self._pass(0, self.last)
-        return *self._d_source, self._d_parameters
+        d_elements, d_multiplicity = self._d_source
+        return d_elements, d_multiplicity, self._d_parameters
 
     def _finish_backward(self, t: int) -> None:
         """d(context_t), complete now, to d(state_t)."""
@@ -225,9 +228,7 @@ class Run:
             state = replace(state, sums=tuple(s.detach().requires_grad_() for s in state.sums))
             context = self._finish(t, state)
         parameters = self._parameters(t, t)
-        grads = torch.autograd.grad(
-            context, [*state.sums, *parameters], d_context.to(context.dtype), allow_unused=True
-        )
+        grads = torch.autograd.grad(context, [*state.sums, *parameters], d_context.to(context.dtype), allow_unused=True)
         self._d_states[t] = tuple(
             torch.zeros_like(s) if g is None else g for s, g in zip(state.sums, grads, strict=False)
         )
@@ -250,7 +251,9 @@ class Run:
                 contexts = [*self.contexts]
                 if first:
                     contexts[first - 1] = leaf if kept is None else kept
-                outputs, d_outputs, y = [], [], x
+                outputs: list[Tensor] = []
+                d_outputs: list[Tensor] = []
+                y = x
                 for t in range(first, last + 1):
                     y = self._map(t, i, y, contexts)
                     d_state, state = self._d_states[t], self.states[t]
@@ -268,8 +271,7 @@ class Run:
             pairs = [(o, d) for o, d in zip(outputs, d_outputs, strict=True) if o.requires_grad]
             if not pairs or not targets:
                 continue
-            outputs, d_outputs = zip(*pairs, strict=True)
-            grads = list(torch.autograd.grad(outputs, targets, d_outputs, allow_unused=True))
+            grads = list(torch.autograd.grad([o for o, _ in pairs], targets, [d for _, d in pairs], allow_unused=True))
             if x.requires_grad and (d_x := grads.pop(0)) is not None:
                 if first:
                     self._put(("g", i), d_x)
@@ -283,9 +285,10 @@ class Run:
             self._add_parameters(parameters, grads)
         if kept is not None:
             for i in range(self.num_shards):
-                if (d_kept := self._take(("k", i))) is not None:
-                    d_x = self._take(("g", i))
-                    self._put(("g", i), d_kept if d_x is None else d_x + d_kept)
+                d_kept: Tensor | None = self._take(("k", i))
+                if d_kept is not None:
+                    own = self._take(("g", i))
+                    self._put(("g", i), d_kept if own is None else own + d_kept)
 
     def _add_kept(self, i: int, d_x: Tensor, d_m: Tensor | None) -> None:
         before = self._take(("k", i))
@@ -334,14 +337,14 @@ class Run:
     def _add_parameters(self, parameters: list[nn.Parameter], grads: Iterable[Tensor | None]) -> None:
         for p, grad in zip(parameters, grads, strict=True):
             if grad is not None:
-                self._d_parameters[id(p)] = self._d_parameters.get(id(p), 0) + wide(grad)
+                self._d_parameters[id(p)] = wide(grad) + self._d_parameters.get(id(p), 0)
 
 
 class ExactGradient(torch.autograd.Function):
     """A Run as one differentiable function of the source and the parameters."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, elements: Tensor | None, multiplicity: Tensor | None, *parameters: Tensor):  # type: ignore[override]
+    def forward(ctx: Any, run: Run, elements: Tensor | None, multiplicity: Tensor | None, *parameters: Tensor):
         ctx.set_materialize_grads(False)
         kind = run.device.type
         ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
@@ -351,11 +354,12 @@ class ExactGradient(torch.autograd.Function):
         summary = run.token_summary if run.encoder.num_tokens else run.contexts[-1]
         contexts = [c if isinstance(c, Tensor) else None for c in run.contexts[:-1]]
         # What the run keeps must not become part of the graph that leads back to it.
+        assert summary is not None
         return summary.detach(), run.elements, *(None if c is None else c.detach() for c in contexts)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_summary: Tensor | None, d_elements: Tensor | None, *d_contexts: Tensor | None):  # type: ignore[override]
+    def backward(ctx: Any, d_summary: Tensor | None, d_elements: Tensor | None, *d_contexts: Tensor | None):
         kind, dtype, enabled = ctx.autocast
         with torch.autocast(kind, dtype=dtype, enabled=enabled):
             d_source, d_multiplicity, d_parameters = ctx.run.backward(

@@ -25,7 +25,8 @@ Accumulate = Callable[[int, Tensor, Tensor | None], None]
 @dataclass
 class KeptElements:
     """The inputs of one SAB. `read` yields (shard number, elements, multiplicity); `live` tells through which shards
-    gradients flow; with `accumulate` set, the gradients of the elements and multiplicities of a shard go there."""
+    gradients flow; with `accumulate` set, the gradients of the elements and multiplicities of a shard go there.
+    """
 
     read: Read
     live: Callable[[int], bool] = lambda i: True
@@ -41,7 +42,7 @@ class KeptElements:
         return type(state)(state.peak, tuple(sums))
 
     def _fold(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
-        state = None
+        state: AttentionState | None = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
                 part = block.reduce(queries, elements, multiplicity)
@@ -54,13 +55,15 @@ class _ExactFold(torch.autograd.Function):
     """Sums of the finished state as a function of queries, keys and parameters; gradient by recomputation per shard."""
 
     @staticmethod
-    def forward(ctx: Any, kept: KeptElements, block: AttentionBlock, state: AttentionState, queries: Tensor, *_: Tensor):  # type: ignore[override]
+    def forward(
+        ctx: Any, kept: KeptElements, block: AttentionBlock, state: AttentionState, queries: Tensor, *_: Tensor
+    ):
         ctx.kept, ctx.block, ctx.peak, ctx.queries = kept, block, state.peak, queries.detach()
         return state.sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *d_sums: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *d_sums: Tensor) -> tuple[Tensor | None, ...]:
         kept, block = ctx.kept, ctx.block
         parameters = [p for p in block.parameters() if p.requires_grad]
         d_parameters: dict[int, Tensor] = {}

@@ -109,7 +109,8 @@ def open_store(name: str) -> Store | None:
     """The store of that name; None for "recompute". "disk:FOLDER" chooses the folder, else it is Python's (TMPDIR).
 
     Raises:
-        ValueError: Another name. OSError: The folder cannot be written to.
+        ValueError: Another name.
+        OSError: The folder cannot be written to.
     """
     kind, _, folder = name.partition(":")
     if kind not in STORES or (folder and kind != "disk"):

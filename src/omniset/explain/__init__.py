@@ -122,7 +122,7 @@ def _weights_shape(model: nn.Module, batch: SetBatch, block: AttentionBlock) -> 
         seen.append((len(elements), block.num_heads, queries.shape[1], elements.shape[1]))
         return original(queries, elements, *rest)
 
-    block.reduce = spy  # type: ignore[method-assign]
+    block.reduce = spy  # type: ignore[method-assign, assignment]
     try:
         with torch.no_grad():
             model(batch)

@@ -14,10 +14,10 @@ Multiplicity = Shaped[Tensor, "sets elements"]
 
 
 class SetLayer(nn.Module):
-    """reduce: elements -> state; finish: state -> context; apply: (element, context) -> element.
+    """reduce: elements -> state; finish: state -> context; map: (element, context) -> element.
 
     The states of shards are merged (`State.merge`), so a layer never needs the whole set at once. A layer that only
-    pools has no `apply`; its context is its result. A layer with `keeps_elements` has no small state: its context is
+    pools has no `map`; its context is its result. A layer with `keeps_elements` has no small state: its context is
     all elements (full self-attention), which the engine keeps and streams past every shard of queries.
     """
 
@@ -31,7 +31,7 @@ class SetLayer(nn.Module):
         """Turn the finished state into the context."""
         raise TypeError(f"{type(self).__name__} does not reduce")
 
-    def apply(self, elements: Elements, context: Any) -> Elements:  # type: ignore[override]
+    def map(self, elements: Elements, context: Any) -> Elements:
         """Map every element by itself, given the context."""
         raise TypeError(f"{type(self).__name__} does not map elements")
 

@@ -28,7 +28,8 @@ class MaxState(State):
     """
 
     def factor(self, peak: Tensor | None) -> Tensor:
-        assert self.peak is not None and peak is not None
+        assert self.peak is not None
+        assert peak is not None
         return wide((self.peak == peak) & (peak > -torch.inf))
 
 

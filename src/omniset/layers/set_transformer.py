@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from omniset.attention import AttentionState
 from omniset.layers.base import SetLayer, check_sizes
-from omniset.layers.universal import AttentionBlock, attention_block
+from omniset.layers.universal import AttentionBlock, Norm, attention_block
 
 if TYPE_CHECKING:
     from omniset.engine.kept import KeptElements
@@ -29,12 +29,15 @@ class SetAttentionBlock(SetLayer):
     """SAB(X, m) = MSAB(X, X, m): every element attends to all. O(n^2) time; streamed by the engine in O(shard) memory.
 
     Args:
-        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+        dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
+        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
     """
 
     keeps_elements = True
 
-    def __init__(self, dim: int, num_heads: int, ffn_dim: int | None = None, norm: str = "pre", **options: Any) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, ffn_dim: int | None = None, norm: Norm = "pre", **options: Any
+    ) -> None:
         super().__init__()
         self.block = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
@@ -43,7 +46,7 @@ class SetAttentionBlock(SetLayer):
     ) -> Float[Tensor, "sets elements dim"]:
         return self.block(elements, elements, multiplicity)
 
-    def apply(  # type: ignore[override]
+    def map(
         self, elements: Float[Tensor, "sets elements dim"], context: KeptElements
     ) -> Float[Tensor, "sets elements dim"]:
         return self.block.finish(elements, context.attend(self.block, elements))
@@ -80,7 +83,8 @@ class InducedSetAttentionBlock(InducedLayer):
 
     Args:
         num_inducing: k, >= 1. The points are drawn Xavier uniform.
-        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+        dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
+        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class InducedSetAttentionBlock(InducedLayer):
         num_heads: int,
         num_inducing: int,
         ffn_dim: int | None = None,
-        norm: str = "pre",
+        norm: Norm = "pre",
         **options: Any,
     ) -> None:
         super().__init__()
@@ -101,9 +105,9 @@ class InducedSetAttentionBlock(InducedLayer):
     def forward(
         self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
     ) -> Float[Tensor, "sets elements dim"]:
-        return self.apply(elements, self.finish(self.reduce(elements, multiplicity)))
+        return self.map(elements, self.finish(self.reduce(elements, multiplicity)))
 
-    def apply(  # type: ignore[override]
+    def map(
         self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
     ) -> Float[Tensor, "sets elements dim"]:
         return self.spread(elements, context)
@@ -114,11 +118,12 @@ class PoolingByMultiheadAttention(InducedLayer):
 
     Args:
         num_seeds: How many vectors the set is pooled to, >= 1. The seeds are drawn Xavier uniform.
-        dim, num_heads, **options: As MultisetAttentionBlock, and `variant`.
+        dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
+        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
     """
 
     def __init__(
-        self, dim: int, num_heads: int, num_seeds: int, ffn_dim: int | None = None, norm: str = "pre", **options: Any
+        self, dim: int, num_heads: int, num_seeds: int, ffn_dim: int | None = None, norm: Norm = "pre", **options: Any
     ) -> None:
         super().__init__()
         check_sizes(num_seeds=num_seeds)

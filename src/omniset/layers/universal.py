@@ -30,7 +30,7 @@ class AttentionBlock(nn.Module):
         if dim % num_heads:
             raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
         self.dim, self.num_heads = dim, num_heads
-        self.query, self.key, self.value = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.query, self.key, self.value = (self._projection(dim) for _ in range(3))
 
     def forward(
         self,
@@ -53,6 +53,14 @@ class AttentionBlock(nn.Module):
         self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
     ) -> Float[Tensor, "sets queries dim"]:
         raise NotImplementedError
+
+    @staticmethod
+    def _projection(dim: int) -> nn.Linear:
+        linear = nn.Linear(dim, dim)
+        # As in torch.nn.MultiheadAttention: Linear's own, smaller, start leaves the attention near uniform for long.
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+        return linear
 
     def _state(
         self, query: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None, scale: float

@@ -27,6 +27,7 @@ def save(
     fitted: dict[str, Any],
     network: nn.Module,
     metrics: dict[str, Any],
+    device: str,
 ) -> None:
     """Write an artefact.
 
@@ -34,6 +35,7 @@ def save(
         kind: The estimator's class.
         arguments: What it was made with.
         fitted: What else is needed to predict: classes, feature names, sizes.
+        device: On which it was trained.
 
     Raises:
         OSError: The folder cannot be written to.
@@ -45,7 +47,7 @@ def save(
         "class": kind,
         "arguments": arguments,
         "fitted": fitted,
-        "versions": provenance(arguments.get("seed")),
+        "versions": provenance(arguments.get("seed"), device),
     }
     with replacing(folder / "model.safetensors") as path:
         weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
@@ -58,7 +60,8 @@ def load_config(folder: str | Path, kind: str) -> dict[str, Any]:
     """The configuration of an artefact, checked.
 
     Raises:
-        FileNotFoundError: No artefact there. ValueError: Of another format, version or class, or changed.
+        FileNotFoundError: No artefact there.
+        ValueError: Of another format, version or class, or changed.
     """
     path = Path(folder) / "config.json"
     if not path.is_file():

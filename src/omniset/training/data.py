@@ -78,8 +78,8 @@ class SetDataModule(pl.LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         return self._loader(self.train, self.seed, self.seed if self.shuffle_elements else None)
 
-    def val_dataloader(self) -> DataLoader | list:
-        return self._loader(self.validation, None, None) if len(self.validation) else []
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.validation, None, None)
 
     def _loader(self, positions: np.ndarray, order: int | None, elements: int | None) -> DataLoader:
         data = SetDataset(self.sets, self.targets, elements)

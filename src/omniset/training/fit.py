@@ -14,7 +14,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
@@ -42,14 +42,13 @@ class SetModule(pl.LightningModule):
         classify: bool,
         learning_rate: float,
         weight_decay: float,
-        jitter: float,
         options: dict[str, Any],
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
         super().__init__()
         self.network, self.classify, self.options = network, classify, options
-        self.learning_rate, self.weight_decay, self.jitter, self.seed = learning_rate, weight_decay, jitter, seed
+        self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
         outputs = network.head.out_features
@@ -60,17 +59,16 @@ class SetModule(pl.LightningModule):
             else torchmetrics.MeanSquaredError()
         )
 
-    def on_train_epoch_start(self) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)  # dropout and jitter, the same after a resume
+    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+        torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets) if self.classify else F.mse_loss(outputs, self.network.targets(targets))
+        return (
+            F.cross_entropy(outputs, targets) if self.classify else F.mse_loss(outputs, self.network.targets(targets))
+        )
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         sets, targets = batch
-        if self.jitter:
-            noise = torch.randn_like(sets.elements) * self.network.features.scale * self.jitter
-            sets = SetBatch(sets.elements + noise, sets.multiplicity, validate=False)
         loss = self.loss(self.network(sets, **self.options), targets)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(sets), prog_bar=True)
         return loss
@@ -140,9 +138,16 @@ def fit(
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
         watched = "val_loss" if len(data.validation) and patience is not None else None
-        keep = ModelCheckpoint(checkpoints, "best", monitor=watched, save_last=True, enable_version_counter=False)
+        keep = ModelCheckpoint(
+            checkpoints,
+            "best",
+            monitor=watched,
+            save_last=True,
+            save_on_train_epoch_end=True,  # when the epoch is whole, its line of history included
+            enable_version_counter=False,
+        )
         callbacks: list[pl.Callback] = [keep]
-        if watched:
+        if watched and patience is not None:
             callbacks.append(EarlyStopping(watched, patience=patience))
         if progress:
             callbacks.append(TQDMProgressBar(refresh_rate=10))
@@ -155,6 +160,7 @@ def fit(
             enable_progress_bar=progress,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            limit_val_batches=1.0 if len(data.validation) else 0,
             log_every_n_steps=1,
             use_distributed_sampler=False,
         )
@@ -193,14 +199,13 @@ def _logger(log: str | None, root: Path) -> Logger | bool:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Lightning's advice on hardware and loader processes, which says nothing about the user's run."""
-    names = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            for message in (".*does not have many workers", ".*val_dataloader.*", ".*exists and is not empty", ".*tensorboardX"):
+            for message in (".*does not have many workers", ".*exists and is not empty", ".*LeafSpec"):
                 warnings.filterwarnings("ignore", message)
             yield
     finally:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset.encoders import Encoder
@@ -50,9 +51,8 @@ class SetNetwork(nn.Module):
 
     def __init__(self, encoder: Encoder, num_targets: int) -> None:
         super().__init__()
-        self.features = Standardize(encoder.input_dim)
         # As its first input layer the encoder standardises shard by shard, whatever source it reads.
-        encoder.embed = nn.Sequential(self.features, encoder.embed)
+        encoder.embed = nn.Sequential(Standardize(encoder.input_dim), encoder.embed)
         self.encoder = encoder
         self.head = nn.Linear(encoder.num_outputs * encoder.dim, num_targets)
         self.targets = Standardize(num_targets)
@@ -60,7 +60,8 @@ class SetNetwork(nn.Module):
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets targets"]:
         return self.head(self.encoder(source, **options).summary.flatten(1))
 
-    def fit_features(self, sets: SetCollection, which: Iterable[int]) -> None:
+    def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> None:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity."""
-        chosen = [sets[int(i)] for i in which]
-        self.features.fit(torch.cat([e for e, _ in chosen]), torch.cat([m for _, m in chosen]))
+        chosen = [sets[i] for i in which.tolist()]
+        standardize: Standardize = self.encoder.embed[0]  # type: ignore[index]
+        standardize.fit(torch.cat([e for e, _ in chosen]), torch.cat([m for _, m in chosen]))

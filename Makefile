@@ -1,0 +1,49 @@
+# Every target sets up what it needs, once: a virtual environment with the pinned versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: demo test lint types docs check results clean
+
+demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model and pictures go to demo-run/
+	$(BIN)/omniset demo --out demo-run
+
+test: $(VENV)/.installed-dev  ## all tests, docstring examples included
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-dev  ## docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -E -b html docs docs/_build/html
+
+check: lint types docs
+
+results: $(VENV)/.installed-dev  ## measure again what README and docs quote; takes about 15 minutes
+	$(BIN)/python -m benchmarks exactness
+	$(BIN)/python -m benchmarks demo
+	$(BIN)/python -m benchmarks speed
+	$(BIN)/python -m benchmarks tables
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Omniset needs Python 3.11 or later; \
+	choose one with: make PYTHON=python3.12")'
+	@echo "setting up $(VENV) (once, a few minutes)"
+	$(PYTHON) -m venv $(VENV)
+	@# The build without CUDA where pip offers one, else the standard build of the same version.
+	$(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || $(PIP) "torch==$(TORCH)"
+	$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -c constraints.txt -e ".[test,dev,docs,log]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist docs/_build demo-run

@@ -1,0 +1,19 @@
+"""The demo, recorded."""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.results import record
+from omniset.demo import run
+
+
+def main(seed: int = 0) -> None:
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(Path(folder), "digits", None, None, None, 512, seed, "cpu", False, False)
+    seconds = round(time.perf_counter() - start)
+    kept = ("data", "train_sets", "test_sets", "model", "accuracy", "shard_agreement")
+    record("demo", {key: found[key] for key in kept} | {"seconds": seconds, "threads": torch.get_num_threads()}, seed=seed)

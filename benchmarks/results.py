@@ -1,0 +1,21 @@
+"""Where results go, and what is written with every one of them."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from omniset.files import provenance, write_json
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+
+
+def record(name: str, values: dict[str, Any], *, seed: int | None = None, device: str = "cpu") -> Path:
+    """Write results/NAME.json: the command, the date, provenance and the values."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = f"python -m benchmarks {path.stem}"
+    head = {"command": command, "date": time.strftime("%Y-%m-%d"), "provenance": provenance(seed, device)}
+    write_json(path, head | values)
+    print(f"written: {path.relative_to(ROOT)}")
+    return path

@@ -1,0 +1,77 @@
+"""Writes the tables of README.md from results/, between markers `<!-- results:NAME -->` and `<!-- end -->`."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.results import RESULTS, ROOT
+from omniset.files import replacing
+
+README = ROOT / "README.md"
+
+
+def demo(found: dict[str, Any]) -> list[str]:
+    lines = ["| trained on | accuracy | 95 % interval | seconds |", "|---|---|---|---|"]
+    for way, row in found["accuracy"].items():
+        low, high = row["interval_95"]
+        lines.append(f"| {way} | {row['accuracy']:.1%} | {low:.1%} to {high:.1%} | {row['seconds']:.0f} |")
+    worst = max(row["largest_difference"] for row in found["shard_agreement"].values())
+    changed = sum(row["labels_changed"] for row in found["shard_agreement"].values())
+    sizes = ", ".join(found["shard_agreement"])
+    return [
+        *lines,
+        "",
+        f"{found['test_sets']} held-out digits, seed {found['provenance']['seed']}, {found['provenance']['threads']} CPU "
+        f"threads. Predicted from shards of {sizes} points instead of whole sets: {changed} labels change, no probability "
+        f"by more than {worst:.0e}.",
+    ]
+
+
+def exactness(found: dict[str, Any]) -> list[str]:
+    lines = ["| encoder | stores | outputs, float64 | gradients, float64 | outputs, float32 | gradients, float32 |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name in dict.fromkeys(row["encoder"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["encoder"] == name]
+        stores = ", ".join(dict.fromkeys(row["store"] for row in rows))
+        cells = [
+            f"{max(row[key] for row in rows if row['dtype'] == dtype):.0e}"
+            for dtype in ("float64", "float32")
+            for key in ("outputs", "gradients")
+        ]
+        lines.append(f"| `{name}` | {stores} | {' | '.join(cells)} |")
+    sizes = ", ".join(str(size) for size in found["shard_sizes"])
+    return [*lines, "", f"Largest relative error, shards of {sizes} against the whole set, over all stores."]
+
+
+def speed(found: dict[str, Any]) -> list[str]:
+    lines = ["| one layer | sets x elements, dim | forward | forward + backward |", "|---|---|---|---|"]
+    for name in dict.fromkeys(row["case"]["name"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["case"]["name"] == name]
+        case = rows[0]["case"]
+        cells = " | ".join(f"{row['speedup']:.2f} x {row['faster_peer']}" for row in rows)
+        lines.append(f"| {name} | {case['sets']} x {case['elements']:,}, {case['dim']} | {cells} |")
+    return lines
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    "demo": ("demo.json", demo),
+    "exactness": ("exactness.json", exactness),
+    "speed": ("benchmarks/speed.json", speed),
+}
+
+
+def render(text: str) -> str:
+    """The text with every table made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        file, make = TABLES[match[1]]
+        found = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+        return "\n".join([f"<!-- results:{match[1]} -->", "", *make(found), "", "<!-- end -->"])
+
+    return re.sub(r"<!-- results:(\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    with replacing(README) as temporary:
+        temporary.write_text(render(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,45 @@
+"""Sphinx configuration: sphinx-build -W --keep-going -b html docs docs/_build/html"""
+
+import re
+from typing import Any
+
+import omniset
+
+project = "Omniset"
+author = "The Omniset authors"
+copyright = "The Omniset authors"  # noqa: A001
+version = release = omniset.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+nitpicky = False
+default_role = "code"  # docstrings write `name`
+smartquotes = False  # and strings with straight quotes
+strip_signature_backslash = True  # keeps the last _ of history_
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_typehints = "none"  # shapes as types (jaxtyping) are for reading in the source; signatures stay short
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes as a list of the class, beside its annotated members
+napoleon_attr_annotations = False
+napoleon_use_rtype = False
+
+html_theme = "sphinx_book_theme"
+html_title = "Omniset"
+html_show_sourcelink = False
+html_theme_options = {"use_download_button": False, "use_fullscreen_button": False}
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
+
+
+def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """What would be taken for markup: the stars of `dim, **options:`, and the last _ of a plain classes_."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[i] = re.sub(r"(?<=\w)_(?=[\s.,;)])", r"\\_", line.replace(", **options:", r", \*\*options:"))

@@ -1,0 +1,151 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import yaml
+
+import omniset
+from omniset import SetClassifier, point_clouds
+from omniset.cli import main
+
+
+def test_demo_end_to_end(tmp_path, capsys):
+    assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=200", "--progress=false", "--device=cpu"]) == 0
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert list(metrics["accuracy"]) == [
+        "whole sets",
+        "exact gradients, 8-point shards",
+        "first shard's gradient only",
+    ]
+    for row in metrics["accuracy"].values():
+        low, high = row["interval_95"]
+        assert 0 <= low <= row["accuracy"] <= high <= 1
+    assert list(metrics["shard_agreement"]) == ["1", "7", "64"]
+    assert all(row["largest_difference"] < 1e-5 for row in metrics["shard_agreement"].values())
+    assert metrics["provenance"]["seed"] == 0
+    for picture in ("learning_curves.png", "digits.png"):
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    model = SetClassifier.load(tmp_path)
+    assert model.shard_size == 8
+    sets, labels = point_clouds.digits()
+    assert model.predict(sets[:5]).shape == labels[:5].shape
+    out = capsys.readouterr().out
+    assert "first shard's gradient only" in out
+    assert "labels changed" in out
+
+
+def test_demo_on_mnist_files(tmp_path, data_folder):
+    arguments = ["--data=mnist", f"--folder={data_folder / 'mnist'}", "--max_sets=64", "--points=32", "--epochs=1"]
+    assert main(["demo", f"--out={tmp_path}", *arguments, "--progress=false", "--device=cpu"]) == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["train_sets"] == 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--data=mnist", "--folder=/nowhere"], "has neither train-images-idx3-ubyte nor"),
+        (["demo", "--out=/proc/nowhere"], "the folder cannot be written to"),
+        (["demo", "--epochs=0"], "epochs must be >= 1, got 0"),
+        (["demo", "--epochs=many"], 'argument "--epochs"|Parser key "epochs"|"demo.epochs"'),
+        (["demo", "--nonsense=1"], "nonsense"),
+        (["predict"], "invalid choice|expected"),
+    ],
+)
+def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "omniset", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    import re
+
+    assert re.search(message, done.stderr), done.stderr
+
+
+def test_config_files(tmp_path, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["demo", "--epochs=3", "--print_config"])
+    assert done.value.code == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["epochs"] == 3
+    path = tmp_path / "demo.yaml"
+    path.write_text(yaml.safe_dump(config | {"epochs": 0, "out": str(tmp_path / "out")}))
+    assert main(["demo", f"--config={path}"]) == 2
+    assert "epochs must be >= 1, got 0" in capsys.readouterr().err
+
+
+def test_help_and_version_do_not_load_torch(capsys):
+    code = (
+        "import sys; from omniset.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env={**os.environ})
+    with pytest.raises(SystemExit) as done:
+        main(["--version"])
+    assert done.value.code == 0
+    assert omniset.__version__ in capsys.readouterr().out
+
+
+def test_public_names():
+    for name in omniset.__all__:
+        assert getattr(omniset, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = omniset.nonsense
+
+
+def test_digits_are_the_images():
+    from sklearn.datasets import load_digits
+
+    batch, labels = point_clouds.digits()
+    images, expected = load_digits(return_X_y=True)
+    assert (labels == expected).all()
+    for i in (0, 7, 1796):
+        rebuilt = np.zeros((8, 8))
+        elements, counts = batch[i : i + 1].to_ragged()
+        for (x, y), count in zip(elements[0].tolist(), counts[0].tolist(), strict=True):
+            rebuilt[round((y + 1) * 3.5), round((x + 1) * 3.5)] = count
+        assert (rebuilt == images[i].reshape(8, 8)).all()
+
+
+def idx(shape, values):
+    return b"\0\0\x08" + bytes([len(shape)]) + np.array(shape, ">i4").tobytes() + bytes(values)
+
+
+def test_mnist_points_lie_where_the_ink_is(tmp_path):
+    import gzip
+
+    image = np.zeros((2, 28, 28), np.uint8)
+    image[0, 20, 3], image[1, 5, 9] = 200, 7  # one bright pixel each: (x, y) = (3, 20) and (9, 5)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx((2, 28, 28), image.ravel()))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx((2,), [4, 1])))
+    batch, labels = point_clouds.mnist(tmp_path, split="test", points=4001)
+    assert labels.tolist() == [4, 1]
+    centre, spread = batch.elements.mean(1), batch.elements.std(1)
+    expected = np.array([[3, 20], [9, 5]]) / 13.5 - 1
+    assert np.abs(centre.numpy() - expected).max() < 4 * 0.5 / 13.5 / 4001**0.5
+    assert np.abs(spread.numpy() * 13.5 - 0.5).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "starts with nothing"),
+        (b"\x89PNG....", "is no IDX file of bytes: it starts with 89 50 4e 47"),
+        (idx((2, 28, 28), range(100)), "should hold 1568 bytes for shape .* has 100"),
+    ],
+)
+def test_bad_idx_files(content, message, tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        point_clouds.read_idx(path)
+    cut = tmp_path / "images.gz"
+    import gzip
+
+    cut.write_bytes(gzip.compress(idx((50,), range(50)))[:-12])
+    with pytest.raises(ValueError, match="is not a whole gzip file"):
+        point_clouds.read_idx(cut)

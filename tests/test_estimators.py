@@ -1,0 +1,351 @@
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+from omniset import SetBatch, SetClassifier, SetRegressor
+from omniset.training.network import Standardize
+
+SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
+
+
+def data(number=31):
+    """Label: whether the mean of the first feature, multiplicities counted, is above 0."""
+    rng = np.random.default_rng(0)
+    sets = [rng.normal(size=(n, 2)) + rng.choice([-1, 1]) * np.array([0.7, 0]) for n in rng.integers(1, 9, number)]
+    counts = [rng.integers(1, 4, len(s)) for s in sets]
+    means = np.array([np.average(s[:, 0], weights=c) for s, c in zip(sets, counts, strict=True)])
+    return sets, counts, means
+
+
+def table(sets, counts):
+    frames = [
+        pd.DataFrame({"set": f"s{i}", "x": s[:, 0], "y": s[:, 1], "multiplicity": c})
+        for i, (s, c) in enumerate(zip(sets, counts, strict=True))
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def weights(model):
+    return [p.detach().clone() for p in model.network_.parameters()]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("encoder", ["ust", "deep-sets", "set-transformer-sab", "set-transformer-isab"])
+def test_learns_and_comes_back_from_disk(encoder, tmp_path):
+    sets, counts, means = data()
+    batch, labels = SetBatch.from_ragged(sets, counts), np.where(means > 0, "up", "down")
+    model = SetClassifier(encoder, **SMALL, epochs=40, learning_rate=2e-2, validation_fraction=0.0).fit(batch, labels)
+    assert model.score(batch, labels) >= 0.9  # it learned at all; how well is not tested here
+    assert model.classes_.tolist() == ["down", "up"]
+    probabilities = model.predict_proba(batch)
+    assert np.allclose(probabilities.sum(1), 1)
+    assert (model.classes_[probabilities.argmax(1)] == model.predict(batch)).all()
+    model.save(tmp_path / "model")
+    again = SetClassifier.load(tmp_path / "model")
+    assert (again.predict_proba(batch) == probabilities).all()
+    assert again.get_params() == model.get_params()
+    assert {p.name for p in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors", "metrics.json"}
+    history = json.loads((tmp_path / "model" / "metrics.json").read_text())["history"]
+    assert [h["epoch"] for h in history] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_regressor(targets, tmp_path):
+    sets, counts, means = data()
+    batch = SetBatch.from_ragged(sets, counts)
+    y = 100 + 7 * means if targets == 1 else np.stack([100 + 7 * means, -means], 1)
+    model = SetRegressor("deep-sets", **SMALL, epochs=60, learning_rate=2e-2, validation_fraction=0.0).fit(batch, y)
+    assert model.predict(batch).shape == y.shape
+    assert model.score(batch, y) > 0.8
+    model.save(tmp_path)
+    assert (SetRegressor.load(tmp_path).predict(batch) == model.predict(batch)).all()
+
+
+def test_the_three_forms_of_sets_are_one():
+    sets, counts, means = data()
+    labels = means > 0
+    options = {**SMALL, "epochs": 2}
+    batch = SetBatch.from_ragged(sets, counts)
+    frame = table(sets, counts)
+    shuffled = pd.Series(labels, index=[f"s{i}" for i in range(len(sets))]).sample(frac=1, random_state=0)
+    by_batch = SetClassifier(**options).fit(batch, labels)
+    by_table = SetClassifier(**options).fit(frame, shuffled)
+    assert equal(weights(by_batch), weights(by_table))
+    repeated = [np.repeat(s, c, axis=0) for s, c in zip(sets, counts, strict=True)]
+    for other in (frame, frame.assign(element="a"), frame[["y", "multiplicity", "set", "x"]], repeated):
+        assert np.allclose(by_table.predict_proba(other), by_batch.predict_proba(batch), atol=1e-6)
+
+
+def test_same_seed_same_numbers_and_other_seed_others():
+    sets, _, means = data()
+    options = {**SMALL, "epochs": 3, "encoder_options": {"dropout": 0.2}, "shard_size": 3}
+    torch.manual_seed(11)
+    one = SetClassifier(**options).fit(sets, means > 0)
+    after = torch.rand(1)
+    torch.manual_seed(12)
+    two = SetClassifier(**options).fit(sets, means > 0)
+    assert equal(weights(one), weights(two))
+    assert one.history_ == two.history_
+    assert (one.predict_proba(sets) == two.predict_proba(sets)).all()
+    assert not equal(weights(one), weights(SetClassifier(**options, seed=1).fit(sets, means > 0)))
+    torch.manual_seed(11)
+    assert torch.equal(after, torch.rand(1))  # the caller's random numbers are left alone
+
+
+def test_training_in_shards_with_exact_gradients_is_training_whole():
+    sets, _, means = data()
+    whole = SetClassifier(**SMALL, epochs=2).fit(sets, means > 0)
+    sharded = SetClassifier(**SMALL, epochs=2, shard_size=3, store="disk").fit(sets, means > 0)
+    stopped = SetClassifier(**SMALL, epochs=2, shard_size=3, gradient="first-shard").fit(sets, means > 0)
+    difference = [np.abs(m.predict_proba(sets) - whole.predict_proba(sets)).max() for m in (sharded, stopped)]
+    assert difference[0] < 1e-4 < 1e-3 < difference[1]
+
+
+def test_a_prediction_depends_neither_on_batch_mates_nor_on_shards():
+    sets, _, means = data()
+    model = SetClassifier(**SMALL, epochs=2).fit(sets, means > 0)
+    together = model.predict_proba(sets)
+    alone = np.concatenate([model.predict_proba([s]) for s in sets])
+    assert np.abs(together - alone).max() < 1e-6
+    for size in (1, 3, 64):
+        assert np.abs(model.predict_proba(sets, shard_size=size) - together).max() < 1e-6
+
+
+def test_early_stopping_keeps_the_best_epoch():
+    sets, _, means = data()
+    model = SetClassifier(**SMALL, epochs=50, patience=2, learning_rate=0.5, validation_fraction=0.3).fit(
+        sets, means > 0
+    )
+    losses = [h["val_loss"] for h in model.history_]
+    assert len(losses) < 50
+    assert len(losses) == int(np.argmin(losses)) + 3
+
+
+def test_explain():
+    sets, counts, means = data()
+    model = SetClassifier(**SMALL, epochs=2).fit(SetBatch.from_ragged(sets, counts), means > 0)
+    scores = model.explain(sets, steps=3)
+    assert [len(s) for s in scores] == [len(s) for s in sets]
+    assert all(s.min() >= 0 and s.max() <= 1 for s in scores)
+    assert not np.allclose(np.concatenate(scores), np.concatenate(model.explain(sets, target=True, steps=3)))
+    with pytest.raises(ValueError, match=r"target must be one of \[False, True\], got 'up'"):
+        model.explain(sets, target="up")
+    regressor = SetRegressor(**SMALL, epochs=1).fit(sets, means)
+    assert len(regressor.explain(sets[:2], target=0, steps=2)) == 2
+
+
+def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
+    sets, _, means = data()
+    options = {**SMALL, "epochs": 6, "encoder_options": {"dropout": 0.2}, "shard_size": 3, "patience": None}
+    whole = SetClassifier(**options).fit(sets, means > 0)
+
+    from omniset.training.fit import SetModule
+
+    step, calls = SetModule.training_step, []
+
+    def interrupted(self, batch, index):
+        calls.append(1)
+        if len(calls) == 14:  # in the fourth epoch of four steps
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    monkeypatch.setattr(SetModule, "training_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SetClassifier(**options).fit(sets, means > 0, folder=tmp_path)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # Ctrl-C still works
+    monkeypatch.undo()
+    resumed = SetClassifier(**options).fit(sets, means > 0, folder=tmp_path, resume=True)
+    assert equal(weights(resumed), weights(whole))
+    assert resumed.history_ == whole.history_
+    with pytest.raises(ValueError, match="cannot be resumed: learning_rate was 0.001, is 0.1"):
+        SetClassifier(**options, learning_rate=0.1).fit(sets, means > 0, folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("log", ["csv", "tensorboard"])
+def test_logs(log, tmp_path):
+    sets, _, means = data()
+    SetClassifier(**SMALL, epochs=2, log=log).fit(sets, means > 0, folder=tmp_path)
+    written = [p.name for p in (tmp_path / "logs").iterdir()]
+    assert "metrics.csv" in written if log == "csv" else any(n.startswith("events.") for n in written)
+
+
+def test_standardize_by_hand():
+    layer = Standardize(2)
+    layer.fit(torch.tensor([[1.0, 5.0], [4.0, 5.0]]), torch.tensor([2.0, 1.0]))
+    assert torch.allclose(layer.shift, torch.tensor([2.0, 5.0]))
+    assert torch.allclose(layer.scale, torch.tensor([math.sqrt(2), 1.0]))  # constant column: shifted only
+    x = torch.randn(3, 2)
+    assert torch.allclose(layer.undo(layer(x)), x, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    sets, counts, means = data()
+    return SetClassifier(**SMALL, epochs=1).fit(table(sets, counts), np.where(means > 0, "up", "down"))
+
+
+def test_wrong_features_at_predict(fitted):
+    with pytest.raises(ValueError, match="the sets have 3 features, the model was fitted on 2"):
+        fitted.predict([np.zeros((4, 3))])
+    with pytest.raises(ValueError, match=r"lacks features that the model was fitted on: \['y'\]"):
+        fitted.predict(pd.DataFrame({"set": [1], "x": [1.0], "z": [1.0]}))
+
+
+def test_unknown_class_at_evaluation(fitted):
+    with pytest.raises(ValueError, match=r"labels \['sideways'\] were not in training, which had \['down', 'up'\]"):
+        fitted.score([np.zeros((4, 2))], ["sideways"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "y", "error", "message"),
+    [
+        ({"encoder": "nonsense"}, [0, 1], ValueError, "encoder must be one of .* got 'nonsense'"),
+        ({"encoder_options": {"nonsense": 1}}, [0, 1], TypeError, "does not take nonsense"),
+        ({"epochs": 0}, [0, 1], ValueError, "epochs must be >= 1, got 0"),
+        ({"validation_fraction": 1.0}, [0, 1], ValueError, "validation_fraction must be >= 0 and < 1, got 1.0"),
+        ({"device": "abacus"}, [0, 1], ValueError, "device must be .* got 'abacus'"),
+        ({"log": "paper"}, [0, 1], ValueError, "log must be .* got 'paper'"),
+        ({"gradient": "none"}, [0, 1], ValueError, "gradient must be one of"),
+        ({}, [0], ValueError, "y has 1 labels for 2 sets"),
+        ({}, [0, 0], ValueError, "y has only one class, 0"),
+        ({}, ["a", None], ValueError, r"y\[1\] is missing"),
+        ({}, [[0, 1], [1, 0]], ValueError, "one label per set"),
+    ],
+)
+def test_bad_arguments_and_labels(arguments, y, error, message):
+    with pytest.raises(error, match=message):
+        SetClassifier(**{**SMALL, "epochs": 1, **arguments}).fit([[[0.0]], [[1.0]]], y)
+
+
+def test_bad_targets_and_unfitted():
+    with pytest.raises(ValueError, match=r"y\[1, 0\] is inf: targets must be finite"):
+        SetRegressor(**SMALL).fit([[[0.0]], [[1.0]]], [[0.0, 1.0], [math.inf, 1.0]])
+    with pytest.raises(ValueError, match="y must be numbers for regression"):
+        SetRegressor(**SMALL).fit([[[0.0]], [[1.0]]], ["a", "b"])
+    with pytest.raises(ValueError, match="this SetClassifier is not fitted"):
+        SetClassifier().predict([[[0.0]]])
+
+
+# ---------------------------------------------------------------------- artefacts
+
+
+@pytest.fixture
+def artefact(fitted, tmp_path):
+    fitted.save(tmp_path)
+    return tmp_path
+
+
+def edit(artefact, change):
+    path = artefact / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(format_version=2), "has format_version 2, this Omniset reads 1"),
+        (lambda c: c.update(format="other"), "is not of format 'omniset-model'"),
+        (
+            lambda c: c["arguments"].update(num_heads=4),
+            "changed after the model was saved: arguments.num_heads was 2, is 4",
+        ),
+        (lambda c: c["fitted"].update(classes=["up", "down"]), r"fitted.classes was \['down', 'up'\]"),
+        (lambda c: c.pop("fitted"), "changed after the model was saved: fitted was"),
+    ],
+)
+def test_tampered_config(artefact, change, message):
+    edit(artefact, change)
+    with pytest.raises(ValueError, match=message):
+        SetClassifier.load(artefact)
+
+
+def test_damaged_artefacts(artefact, tmp_path):
+    with pytest.raises(ValueError, match="holds a SetClassifier, not a SetRegressor"):
+        SetRegressor.load(artefact)
+    path = artefact / "model.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    tensors = safetensors.torch.load_file(path)
+    kept = tensors.pop("head.bias")
+    safetensors.torch.save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match=r"head.bias is missing"):
+        SetClassifier.load(artefact)
+    safetensors.torch.save_file(tensors | {"head.bias": torch.cat([kept, kept])}, path, metadata)
+    with pytest.raises(ValueError, match=r"head.bias has shape \(4,\), expected \(2,\)"):
+        SetClassifier.load(artefact)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="is damaged or not an Omniset model"):
+        SetClassifier.load(artefact)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="has no model.safetensors"):
+        SetClassifier.load(artefact)
+    (artefact / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="is not valid JSON"):
+        SetClassifier.load(artefact)
+    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
+        SetClassifier.load(tmp_path / "nowhere")
+
+
+def test_unwritable_output(fitted, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="the folder cannot be written to"):
+        fitted.save(tmp_path / "file")
+    with pytest.raises(OSError, match="the folder cannot be written to"):
+        SetClassifier(**SMALL, epochs=1).fit([[[0.0]], [[1.0]]], [0, 1], folder=tmp_path / "file")
+
+
+def test_a_failed_save_leaves_no_file(fitted, tmp_path, monkeypatch):
+    from omniset.training import artefacts
+
+    def fails(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artefacts.safetensors.torch, "save_file", fails)
+    with pytest.raises(OSError, match="No space left"):
+        fitted.save(tmp_path / "model")
+    assert list((tmp_path / "model").iterdir()) == []
+
+
+def test_ctrl_c_at_the_shell(tmp_path):
+    """Exit code 130, no traceback, and a checkpoint from which the same command goes on."""
+    command = [
+        sys.executable,
+        "-m",
+        "omniset",
+        "demo",
+        "--out",
+        str(tmp_path),
+        "--progress",
+        "false",
+        "--device",
+        "cpu",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    checkpoint = tmp_path / "runs" / "1" / "checkpoints" / "last.ckpt"
+    end = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "go on with the same command and --resume true" in err
+    assert checkpoint.exists()
+    assert torch.load(checkpoint, weights_only=True)["omniset"]["history"]
