@@ -16,4 +16,6 @@ def main(seed: int = 0) -> None:
         found = run(Path(folder), "digits", None, None, None, 512, seed, "cpu", False, False)
     seconds = round(time.perf_counter() - start)
     kept = ("data", "train_sets", "test_sets", "model", "accuracy", "shard_agreement")
-    record("demo", {key: found[key] for key in kept} | {"seconds": seconds, "threads": torch.get_num_threads()}, seed=seed)
+    record(
+        "demo", {key: found[key] for key in kept} | {"seconds": seconds, "threads": torch.get_num_threads()}, seed=seed
+    )

@@ -22,9 +22,9 @@ def demo(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"{found['test_sets']} held-out digits, seed {found['provenance']['seed']}, {found['provenance']['threads']} CPU "
-        f"threads. Predicted from shards of {sizes} points instead of whole sets: {changed} labels change, no probability "
-        f"by more than {worst:.0e}.",
+        f"{found['test_sets']} held-out digits, seed {found['provenance']['seed']}, "
+        f"{found['provenance']['threads']} CPU threads. Predicted from shards of {sizes} points instead of whole sets: "
+        f"{changed} labels change, no probability by more than {worst:.0e}.",
     ]
 
 

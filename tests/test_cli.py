@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import omniset
@@ -109,6 +110,21 @@ def test_digits_are_the_images():
         for (x, y), count in zip(elements[0].tolist(), counts[0].tolist(), strict=True):
             rebuilt[round((y + 1) * 3.5), round((x + 1) * 3.5)] = count
         assert (rebuilt == images[i].reshape(8, 8)).all()
+
+
+def test_variants_keep_shape_and_label():
+    batch, labels = point_clouds.digits()
+    more, repeated = point_clouds.with_variants(batch[:5], labels[:5], 2, seed=0)
+    assert repeated.tolist() == labels[:5].tolist() * 3
+    assert torch.equal(more.elements[:5], batch.elements[:5])
+    assert torch.equal(more.multiplicity[10:], batch.multiplicity[:5])
+    for i in range(5):  # one affine map per variant takes all its points there, and it is near the identity
+        present = batch.multiplicity[i] > 0
+        old, new = batch.elements[i][present], more.elements[10 + i][present]
+        design = torch.cat([old, torch.ones(len(old), 1)], 1)
+        fitted = torch.linalg.lstsq(design, new).solution
+        assert (design @ fitted - new).abs().max() < 1e-5
+        assert 0.01 < (fitted - torch.tensor([[1.0, 0], [0, 1], [0, 0]])).abs().max() < 0.7
 
 
 def idx(shape, values):

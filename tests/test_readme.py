@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from benchmarks.tables import README, render
 
 ROOT = Path(__file__).parent.parent

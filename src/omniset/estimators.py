@@ -46,7 +46,7 @@ class SetEstimator(BaseEstimator):
         log: "csv" or "tensorboard": written to the folder given to `fit`.
 
     Attributes:
-        history_: One dict per epoch: epoch, train_loss, val_loss, val_accuracy or val_mse.
+        history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
         network_: The trained module.
         features_: Names of the features, where the sets came as a table.
     """

@@ -15,13 +15,17 @@ from omniset.files import replacing
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's: told apart by colour-blind readers
 
 
-def learning_curves(histories: dict[str, list[dict[str, Any]]], path: str | Path, metric: str = "val_accuracy") -> None:
-    """Training loss and a validation metric by epoch, a line per run."""
+def learning_curves(
+    histories: dict[str, list[dict[str, Any]]], path: str | Path, metric: str = "train_accuracy"
+) -> None:
+    """Training loss and another metric by epoch, a line per run."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     for axes, key in zip(figure.subplots(1, 2), ("train_loss", metric), strict=True):
         for colour, (name, history) in zip(COLOURS, histories.items(), strict=False):
             axes.plot([h["epoch"] for h in history], [h.get(key, np.nan) for h in history], color=colour, label=name)
-        axes.set(xlabel="epoch", ylabel=key.replace("_", " ").replace("val", "validation"))
+        axes.set(
+            xlabel="epoch", ylabel=key.replace("_", " ").replace("val ", "validation ").replace("train ", "training ")
+        )
         axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
     _save(figure, path)

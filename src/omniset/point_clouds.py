@@ -72,6 +72,23 @@ def mnist(
     return SetBatch(pixels / 13.5 - 1), labels.astype(np.int64)
 
 
+def with_variants(
+    batch: SetBatch, labels: Int[np.ndarray, " sets"], copies: int, seed: int
+) -> tuple[SetBatch, Int[np.ndarray, " more"]]:
+    """The point clouds and `copies` variants of each, all points of one shifted, stretched and turned together: shift
+    N(0, 0.1) per axis, stretch N(1, 0.1) per axis, angle N(0, 0.15) radian. For training on few clouds.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    clouds = [batch.elements]
+    for _ in range(copies):
+        shift, stretch = (0.1 * torch.randn(len(batch), 1, 2, generator=generator) for _ in range(2))
+        angle = 0.15 * torch.randn(len(batch), generator=generator)
+        turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], -1).unflatten(-1, (2, 2))
+        clouds.append((batch.elements * (1 + stretch) + shift) @ turn)
+    everywhere = SetBatch(torch.cat(clouds), batch.multiplicity.repeat(copies + 1, 1))
+    return everywhere, np.tile(labels, copies + 1)
+
+
 def read_idx(path: Path) -> UInt8[np.ndarray, ...]:
     """An IDX file of unsigned bytes, gzip-compressed if its name ends in .gz."""
     try:

@@ -53,33 +53,36 @@ class SetModule(pl.LightningModule):
         self.history: list[dict[str, float]] = []
         outputs = network.head.out_features
         self.metric_name = "accuracy" if classify else "mse"
-        self.metric = (
-            torchmetrics.classification.MulticlassAccuracy(max(outputs, 2), average="micro")
-            if classify
-            else torchmetrics.MeanSquaredError()
-        )
+        self.train_metric, self.val_metric = (self._metric(classify, outputs) for _ in range(2))
+
+    @staticmethod
+    def _metric(classify: bool, outputs: int) -> torchmetrics.Metric:
+        if classify:
+            return torchmetrics.classification.MulticlassAccuracy(max(outputs, 2), average="micro")
+        return torchmetrics.MeanSquaredError()
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (
-            F.cross_entropy(outputs, targets) if self.classify else F.mse_loss(outputs, self.network.targets(targets))
-        )
-
-    def training_step(self, batch: Batch, index: int) -> Tensor:
-        sets, targets = batch
-        loss = self.loss(self.network(sets, **self.options), targets)
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(sets), prog_bar=True)
-        return loss
-
-    def validation_step(self, batch: Batch, index: int) -> None:
+    def step(self, batch: Batch, stage: str, metric: torchmetrics.Metric) -> Tensor:
         sets, targets = batch
         outputs = self.network(sets, **self.options)
-        self.metric(outputs, targets if self.classify else self.network.targets(targets))
-        loss = self.loss(outputs, targets)
-        self.log("val_loss", loss, batch_size=len(sets), prog_bar=True)
-        self.log(f"val_{self.metric_name}", self.metric, batch_size=len(sets), prog_bar=True)
+        if self.classify:
+            loss = F.cross_entropy(outputs, targets)
+        else:
+            targets = self.network.targets(targets)
+            loss = F.mse_loss(outputs, targets)
+        metric(outputs, targets)
+        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(sets), "prog_bar": True}
+        self.log(f"{stage}_loss", loss, **whole_epoch)
+        self.log(f"{stage}_{self.metric_name}", metric, **whole_epoch)
+        return loss
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        return self.step(batch, "train", self.train_metric)
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self.step(batch, "val", self.val_metric)
 
     def on_train_epoch_end(self) -> None:
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
