@@ -27,7 +27,7 @@ EXACT = "exact gradients, 8-point shards"
 # Table A.2 and its batch size; with 10 epochs and 60,000 digits that is hours on two cores, hence the options.
 VARIANTS = 3  # of each training digit of scikit-learn's
 MODELS: dict[str, dict[str, Any]] = {
-    "digits": {"dim": 64, "depth": 2, "num_inducing": 8, "epochs": 10, "batch_size": 128, "learning_rate": 4e-3},
+    "digits": {"dim": 64, "depth": 2, "num_inducing": 8, "epochs": 13, "batch_size": 128, "learning_rate": 4e-3},
     "mnist": {"dim": 32, "depth": 4, "num_inducing": 8, "epochs": 10, "batch_size": 128, "learning_rate": 1e-3},
 }
 
@@ -47,10 +47,9 @@ def run(
     """See `omniset.cli.demo`. Returns what is written to metrics.json."""
     writable_folder(out)
     train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
-    sizes = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
-    _say(
-        f"{len(train)} sets to train on, {len(test)} held out, of {sizes[0]:.0f} and {sizes[1]:.0f} distinct points on average"
-    )
+    points_each = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
+    _say(f"{len(train)} sets to train on, {len(test)} held out")
+    _say("distinct points in each, on average: {:.0f} and {:.0f}".format(*points_each))
     if data == "digits":
         _say(f"(to train on, each digit also in {VARIANTS} variants: a little shifted, stretched and turned)")
     settings = {
@@ -66,7 +65,7 @@ def run(
     models: dict[str, SetClassifier] = {}
     rows: dict[str, dict[str, Any]] = {}
     for number, (way, options) in enumerate(WAYS.items(), 1):
-        _say(f"\n[{number}/{len(WAYS)}] training on {way}")
+        _say(f"\n[{number}/{len(WAYS)}] {way}")
         start = time.perf_counter()
         model = SetClassifier("ust", **settings, **options)
         models[way] = model.fit(train, y_train, folder=out / "runs" / f"{number}", resume=resume)

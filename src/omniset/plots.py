@@ -38,10 +38,13 @@ def point_clouds(
     titles: Sequence[str],
     path: str | Path,
 ) -> None:
-    """Sets of points in a row: area shows multiplicity, colour the attribution from 0 to 1."""
-    figure = Figure(figsize=(1.8 * len(clouds) + 0.8, 2.3), layout="constrained")
-    axes = figure.subplots(1, len(clouds), squeeze=False)[0]
-    for ax, xy, size, score, title in zip(axes, clouds, sizes, scores, titles, strict=True):
+    """Sets of points, five in a row: area shows multiplicity, colour the attribution from 0 to 1."""
+    rows, columns = -(-len(clouds) // 5), min(len(clouds), 5)
+    figure = Figure(figsize=(1.8 * columns + 0.9, 2.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in axes[len(clouds) :]:
+        ax.set_axis_off()
+    for ax, xy, size, score, title in zip(axes, clouds, sizes, scores, titles, strict=False):
         largest = max(float(size.max()), 1.0) if len(size) else 1.0
         dots = ax.scatter(xy[:, 0], -xy[:, 1], s=150 * size / largest, c=score, cmap="viridis", vmin=0, vmax=1)
         ax.set(title=title, xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal", xticks=[], yticks=[])

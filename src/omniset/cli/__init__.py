@@ -30,7 +30,7 @@ def demo(
         data: "digits" is scikit-learn's (nothing to download). "mnist" reads IDX files; on a CPU limit it with
             --max_sets and --epochs.
         folder: Where the MNIST files are. Default: the folder mnist in $OMNISET_DATA.
-        epochs: How often each set is learned from. Default: 12 for digits, 10 for mnist.
+        epochs: How often each set is learned from. Default: 13 for digits, 10 for mnist.
         max_sets: Use only the first so many sets.
         points: Points drawn per MNIST digit.
         seed: The same seed gives the same numbers.
