@@ -215,6 +215,35 @@ def test_exact_gradient_keeps_the_graph_of_one_shard(name):
         assert streamed <= shard < whole / 8
 
 
+@pytest.mark.parametrize("name", ["deep-sets", "ust"])
+@pytest.mark.parametrize("store", ["disk", "recompute"])
+def test_a_stream_is_not_held_in_memory(name, store):
+    """Bytes of all living tensors, looked at whenever a shard is read, do not grow with the number of shards."""
+    encoder = make(name)
+
+    class Stream:
+        def __init__(self, shards):
+            self.shards, self.most = shards, 0
+
+        def __iter__(self):
+            for i in range(self.shards):
+                if i % 5 == 4:
+                    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors()}
+                    self.most = max(self.most, sum(storages.values()))
+                yield SetBatch(torch.randn(1, 512, D, dtype=torch.float64, generator=torch.Generator().manual_seed(i)))
+
+    def tensors():
+        return [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+
+    def most(shards):
+        gc.collect()
+        stream = Stream(shards)
+        encoder(stream, store=store).summary.sum().backward()
+        return stream.most
+
+    assert most(25) <= most(5) + 4096
+
+
 def test_first_shard_gradient_is_bounded_and_literal_is_not():
     encoder = make("ust", depth=3)
     batch = SetBatch(torch.randn(B, 64 * 16, D, dtype=torch.float64))

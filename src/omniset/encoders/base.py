@@ -9,45 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from omniset.engine import EncoderOutput, check_dim, execute
-from omniset.layers.base import SetLayer, check_sizes
+from omniset.engine import EncoderOutput, contextualize, execute
+from omniset.engine.stack import Stack
+from omniset.layers.base import SetLayer
 from omniset.layers.set_transformer import PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.sets import SetBatch
 
 
-class Encoder(nn.Module):
-    """A stack of set layers that the engine runs. Subclasses fill in the parts.
-
-    Attributes:
-        embed: Row-wise, input_dim to dim.
-        class_tokens: (1, num_outputs, dim) learned elements of multiplicity 1 that join every set; what they become
-            is then the summary. None: the pool makes the summary.
-        layers: Set layers that map elements.
-        pool: Set layer that reduces them to the summary; None with class tokens.
-        decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
-        outputs_elements: Whether the elements have outputs of their own.
-        mini_batch_consistent: Whether shards="merged" gives the whole set's result.
-    """
-
-    embed: nn.Module
-    class_tokens: nn.Parameter | None
-    layers: nn.ModuleList
-    pool: SetLayer | None
-    decoder: nn.Module
-    outputs_elements = True
-    mini_batch_consistent = True
-
-    def __init__(self, input_dim: int, dim: int, num_outputs: int) -> None:
-        super().__init__()
-        check_sizes(input_dim=input_dim, dim=dim, num_outputs=num_outputs)
-        self.input_dim, self.dim, self.num_outputs = input_dim, dim, num_outputs
-        self.layers = nn.ModuleList()
-        self.register_module("pool", None)
-        self.register_parameter("class_tokens", None)
-
-    @property
-    def num_tokens(self) -> int:
-        return 0 if self.class_tokens is None else self.class_tokens.shape[1]
+class Encoder(Stack):
+    """What turns sets into summaries and elements. Subclasses fill in the parts of a Stack."""
 
     def forward(
         self,
@@ -85,15 +55,7 @@ class Encoder(nn.Module):
             batch: B sets of elements, one for each set that was encoded.
             contexts: `EncoderOutput.contexts` of these sets.
         """
-        check_dim(batch, self.input_dim)
-        if not self.outputs_elements or len(contexts) != len(self.layers):
-            raise ValueError(f"{type(self).__name__} has {len(self.layers)} contexts for elements, got {len(contexts)}")
-        weight = next(self.parameters())
-        x = self.embed(batch.elements.to(weight.device, weight.dtype))
-        layers: list[Any] = [*self.layers]
-        for layer, context in zip(layers, contexts, strict=True):
-            x = layer.map(x, context)
-        return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
+        return contextualize(self, batch, contexts)
 
 
 class AttentionEncoder(Encoder):

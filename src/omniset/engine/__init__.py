@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,11 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from omniset.engine.executor import ExactGradient, Run, always, never
 from omniset.engine.kept import KeptElements
+from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, open_store
 from omniset.sets import SetBatch
-
-if TYPE_CHECKING:
-    from omniset.encoders.base import Encoder
 
 SHARDS = ("merged", "independent")
 GRADIENTS = ("exact", "first-shard", "first-shard-literal")
@@ -43,7 +41,7 @@ class EncoderOutput:
 class ContextualizedShards:
     """The element outputs of a re-iterable source: reads it anew, shard by shard, whenever it is read."""
 
-    encoder: Encoder
+    encoder: Stack
     source: Iterable[SetBatch]
     contexts: list[Any] | None
 
@@ -53,12 +51,12 @@ class ContextualizedShards:
                 if self.contexts is None:
                     elements: Any = _whole(self.encoder, shard).elements
                 else:
-                    elements = self.encoder.contextualize(shard, self.contexts)
+                    elements = contextualize(self.encoder, shard, self.contexts)
             yield SetBatch(elements, shard.multiplicity, validate=False)
 
 
 def execute(
-    encoder: Encoder,
+    encoder: Stack,
     source: SetBatch | Iterable[SetBatch],
     shard_size: int | None,
     shards: str,
@@ -104,7 +102,22 @@ def execute(
     return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
 
 
-def _whole(encoder: Encoder, batch: SetBatch) -> EncoderOutput:
+def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
+    """See `Encoder.contextualize`."""
+    check_dim(batch, encoder.input_dim)
+    if not encoder.outputs_elements or len(contexts) != len(encoder.layers):
+        raise ValueError(
+            f"{type(encoder).__name__} has {len(encoder.layers)} contexts for elements, got {len(contexts)}"
+        )
+    weight = next(encoder.parameters())
+    x = encoder.embed(batch.elements.to(weight.device, weight.dtype))
+    layers: list[Any] = [*encoder.layers]
+    for layer, context in zip(layers, contexts, strict=True):
+        x = layer.map(x, context)
+    return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
+
+
+def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
     run = Run(encoder, batch, [batch], DeviceStore(), replay=False)
     run.forward(always)
     return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
@@ -128,7 +141,7 @@ def _output(run: Run, summary: Any, elements: Any, contexts: list[Any]) -> Encod
     return EncoderOutput(elements, encoder.decoder(summary), contexts)
 
 
-def _independent(encoder: Encoder, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
+def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
     """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements."""
     total: Any = 0
     count: Any = 0

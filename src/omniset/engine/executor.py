@@ -21,19 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from omniset.engine.kept import KeptElements
+from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, Store
 from omniset.sets import SetBatch
 from omniset.states import State, wide
-
-if TYPE_CHECKING:
-    from omniset.encoders.base import Encoder
 
 Live = Callable[[int], bool]
 Shard = tuple[int, Tensor, Tensor]
@@ -56,7 +54,7 @@ class Run:
     """
 
     def __init__(
-        self, encoder: Encoder, source: SetBatch | None, shards: Iterable[SetBatch], store: Store | None, replay: bool
+        self, encoder: Stack, source: SetBatch | None, shards: Iterable[SetBatch], store: Store | None, replay: bool
     ) -> None:
         self.encoder, self.source, self.shards, self.store = encoder, source, shards, store
         self.reducers: list[Any] = [*encoder.layers, encoder.pool]
@@ -72,7 +70,6 @@ class Run:
         self.keep_for_backward = False
         self._live: Live = always
         self._memory = DeviceStore()  # shards that carry a graph cannot leave memory
-        self._accumulate: Any = None
         dropout = encoder.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in encoder.modules())
         self._seed = int(torch.randint(2**40, ())) if dropout and replay else None
 
@@ -90,7 +87,7 @@ class Run:
                     part = self._reduce(t, i, y, m)
                 state = part if state is None or part is None else state.merge(part)
                 if t == self.last:
-                    pieces.append(self._element_output(i, y, m))
+                    self._collect(pieces, i, y, m)
                 elif self.store is not None:
                     self._put((t, i), y)
                 if t and not self.keep_for_backward and not self.reducers[t - 1].keeps_elements:
@@ -99,7 +96,7 @@ class Run:
             self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
                 self.contexts[t] = KeptElements(self._reader(t), live)
-        if self.source is not None and self.encoder.outputs_elements:
+        if pieces:
             self.elements = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
     def _inputs(self, t: int) -> Iterator[Shard]:
@@ -148,13 +145,12 @@ class Run:
         count = self.encoder.num_tokens
         return m if not count or i else torch.cat([m.new_ones(len(m), count), m], 1)
 
-    def _element_output(self, i: int, x: Tensor, m: Tensor) -> Tensor:
-        """The shard's own elements, absent ones 0, where the source is; the class tokens are the summary."""
+    def _collect(self, pieces: list[Tensor], i: int, x: Tensor, m: Tensor) -> None:
+        """Keep what class tokens became, and of a SetBatch its elements, absent ones 0, where the source is."""
         if self.encoder.num_tokens and i == 0:
             self.token_summary, x = x[:, : self.encoder.num_tokens], x[:, self.encoder.num_tokens :]
-        if self.source is None or not self.encoder.outputs_elements:
-            return x[:, :0]
-        return torch.where(m[..., None] > 0, x, 0).to(self.source.elements.device)
+        if self.source is not None and self.encoder.outputs_elements:
+            pieces.append(torch.where(m[..., None] > 0, x, 0).to(self.source.elements.device))
 
     def _reader(self, t: int) -> Callable[[], Iterator[Shard]]:
         """Reads what the SAB after stage t was given, class tokens included."""

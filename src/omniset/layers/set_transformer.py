@@ -7,7 +7,7 @@ engine does for either.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
@@ -16,9 +16,6 @@ from torch import Tensor, nn
 from omniset.attention import AttentionState
 from omniset.layers.base import SetLayer, check_sizes
 from omniset.layers.universal import AttentionBlock, Norm, attention_block
-
-if TYPE_CHECKING:
-    from omniset.engine.kept import KeptElements
 
 
 def _points(number: int, dim: int) -> nn.Parameter:
@@ -46,9 +43,7 @@ class SetAttentionBlock(SetLayer):
     ) -> Float[Tensor, "sets elements dim"]:
         return self.block(elements, elements, multiplicity)
 
-    def map(
-        self, elements: Float[Tensor, "sets elements dim"], context: KeptElements
-    ) -> Float[Tensor, "sets elements dim"]:
+    def map(self, elements: Float[Tensor, "sets elements dim"], context: Any) -> Float[Tensor, "sets elements dim"]:
         return self.block.finish(elements, context.attend(self.block, elements))
 
     @property

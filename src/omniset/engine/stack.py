@@ -1,0 +1,42 @@
+"""What the engine runs."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from omniset.layers.base import SetLayer, check_sizes
+
+
+class Stack(nn.Module):
+    """Input layers, set layers, a pool, and layers on what was pooled.
+
+    Attributes:
+        embed: Row-wise, input_dim to dim.
+        class_tokens: (1, num_outputs, dim) learned elements of multiplicity 1 that join every set; what they become
+            is then the summary. None: the pool makes the summary.
+        layers: Set layers that map elements.
+        pool: Set layer that reduces them to the summary; None with class tokens.
+        decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
+        outputs_elements: Whether the elements have outputs of their own.
+        mini_batch_consistent: Whether shards="merged" gives the whole set's result.
+    """
+
+    embed: nn.Module
+    class_tokens: nn.Parameter | None
+    layers: nn.ModuleList
+    pool: SetLayer | None
+    decoder: nn.Module
+    outputs_elements = True
+    mini_batch_consistent = True
+
+    def __init__(self, input_dim: int, dim: int, num_outputs: int) -> None:
+        super().__init__()
+        check_sizes(input_dim=input_dim, dim=dim, num_outputs=num_outputs)
+        self.input_dim, self.dim, self.num_outputs = input_dim, dim, num_outputs
+        self.layers = nn.ModuleList()
+        self.register_module("pool", None)
+        self.register_parameter("class_tokens", None)
+
+    @property
+    def num_tokens(self) -> int:
+        return 0 if self.class_tokens is None else self.class_tokens.shape[1]
