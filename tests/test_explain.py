@@ -90,7 +90,7 @@ def test_target_per_set_and_no_trace_left():
     for b in range(B):
         assert relative_error(each[b], explain.attribute(model, batch[b : b + 1], target=b)[0]) < 1e-12
     assert model.pool.gather.gate is None
-    assert "reduce" not in vars(model.pool.gather)
+    assert "project" not in vars(model.pool.gather)
     assert all(p.grad is None for p in model.parameters())
 
 

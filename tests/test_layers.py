@@ -70,6 +70,18 @@ def test_blocks_on_sets(variant):
     assert_same(layer, layer(elements, m), torch.stack([block(layer.gather, layer.points[0], e, w) for e, w in each]))
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_without_multiplicities_every_element_counts_once(norm):
+    elements, _ = sets()
+    for layer in (
+        shaken(InducedSetAttentionBlock(D, H, K, norm=norm)),
+        shaken(PoolingByMultiheadAttention(D, H, Q, norm=norm)),
+        shaken(SetAttentionBlock(D, H, norm=norm)),
+    ):
+        assert_same(layer, layer(elements), layer(elements, torch.ones(B, N)))
+        assert layer(elements[:, :0]).isfinite().all()
+
+
 def test_fractional_multiplicities_are_weights():
     layer = shaken(InducedSetAttentionBlock(D, H, K))
     elements, _ = sets()

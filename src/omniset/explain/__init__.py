@@ -116,18 +116,18 @@ def _gated(block: AttentionBlock, gate: Tensor) -> Iterator[None]:
 def _weights_shape(model: nn.Module, batch: SetBatch, block: AttentionBlock) -> tuple[int, int, int, int]:
     """(B, heads, queries, keys) of a block's attention, found by looking at what passes through it."""
     seen: list[tuple[int, int, int, int]] = []
-    original = block.reduce
+    original = block.project
 
-    def spy(queries: Tensor, elements: Tensor, *rest: Any) -> Any:
+    def spy(queries: Tensor, elements: Tensor) -> Any:
         seen.append((len(elements), block.num_heads, queries.shape[1], elements.shape[1]))
-        return original(queries, elements, *rest)
+        return original(queries, elements)
 
-    block.reduce = spy  # type: ignore[method-assign, assignment]
+    block.project = spy  # type: ignore[method-assign]
     try:
         with torch.no_grad():
             model(batch)
     finally:
-        del block.reduce
+        del block.project
     return seen[0]
 
 

@@ -100,7 +100,7 @@ class InducedSetAttentionBlock(InducedLayer):
     def forward(
         self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
     ) -> Float[Tensor, "sets elements dim"]:
-        return self.map(elements, self.finish(self.reduce(elements, multiplicity)))
+        return self.map(elements, self.gather(self.points, elements, multiplicity))
 
     def map(
         self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
@@ -128,4 +128,4 @@ class PoolingByMultiheadAttention(InducedLayer):
     def forward(
         self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
     ) -> Float[Tensor, "sets seeds dim"]:
-        return self.finish(self.reduce(elements, multiplicity))
+        return self.gather(self.points, elements, multiplicity)

@@ -5,9 +5,9 @@ Shapes: B sets, Q queries, N elements, H heads, D = dim.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
@@ -19,8 +19,12 @@ Norm = Literal["pre", "post", "none"]
 
 
 class AttentionBlock(nn.Module):
-    """Queries attend to elements: `reduce` sums the elements up for each query, `finish` is the rest of the block."""
+    """Queries attend to elements. `reduce` sums the elements up for each query, `finish` is the rest of the block.
 
+    A variant says what is projected and how (`project`), and what becomes of the heads' averages (`combine`).
+    """
+
+    scale: float
     gate: Tensor | None = None
     """(B, H, Q, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
 
@@ -29,7 +33,7 @@ class AttentionBlock(nn.Module):
         check_sizes(dim=dim, num_heads=num_heads)
         if dim % num_heads:
             raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
-        self.dim, self.num_heads = dim, num_heads
+        self.num_heads = num_heads
         self.query, self.key, self.value = (self._projection(dim) for _ in range(3))
 
     def forward(
@@ -38,7 +42,12 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
-        return self.finish(queries, self.reduce(queries, elements, multiplicity))
+        if multiplicity is not None or self.gate is not None or not elements.shape[1]:
+            return self.finish(queries, self.reduce(queries, elements, multiplicity))
+        # Every element once, all of them here: PyTorch's fused attention computes the same.
+        q, k, v = self._heads(queries, elements)
+        q = q.expand(len(k), -1, -1, -1)
+        return self._combine(queries, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
 
     def reduce(
         self,
@@ -47,12 +56,33 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
     ) -> AttentionState:
-        raise NotImplementedError
+        m = None if multiplicity is None else multiplicity[:, None]
+        q, k, v = self._heads(queries, elements)
+        return AttentionState.of(q, k, v, m, self.scale, peak=peak, gate=self.gate)
 
     def finish(
         self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
     ) -> Float[Tensor, "sets queries dim"]:
+        return self._combine(queries, state.finish())
+
+    def project(
+        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, heads side by side."""
         raise NotImplementedError
+
+    def combine(
+        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
+    ) -> Float[Tensor, "sets queries dim"]:
+        """The block's output from its queries and the heads' averages of the values, side by side."""
+        raise NotImplementedError
+
+    def _heads(self, queries: Tensor, elements: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(queries, elements))
+        return q, k, v
+
+    def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:
+        return self.combine(queries, average.to(queries.dtype).transpose(1, 2).flatten(2))
 
     @staticmethod
     def _projection(dim: int) -> nn.Linear:
@@ -61,19 +91,6 @@ class AttentionBlock(nn.Module):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(linear.bias)
         return linear
-
-    def _state(
-        self, query: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None, scale: float
-    ) -> AttentionState:
-        q, k, v = self._heads(query), self._heads(self.key(elements)), self._heads(self.value(elements))
-        m = None if multiplicity is None else multiplicity[:, None]
-        return AttentionState.of(q, k, v, m, scale, peak=peak, gate=self.gate)
-
-    def _heads(self, x: Tensor) -> Float[Tensor, "sets heads n d"]:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def _joined(self, state: AttentionState, like: Tensor) -> Float[Tensor, "sets n dim"]:
-        return state.finish().to(like.dtype).transpose(1, 2).flatten(2)
 
 
 class MultisetAttentionBlock(AttentionBlock):
@@ -108,6 +125,7 @@ class MultisetAttentionBlock(AttentionBlock):
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
         ffn_dim = dim if ffn_dim is None else ffn_dim
+        self.scale = (dim // num_heads) ** -0.5
         self.pre = norm == "pre"
         self.output = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(dropout)
@@ -117,22 +135,16 @@ class MultisetAttentionBlock(AttentionBlock):
         self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
         self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
 
-    def reduce(
-        self,
-        queries: Float[Tensor, "#sets queries dim"],
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
-        peak: Float[Tensor, "sets heads queries 1"] | None = None,
-    ) -> AttentionState:
-        query = self.query(self.norm_queries(queries))
-        scale = (self.dim // self.num_heads) ** -0.5
-        return self._state(query, self.norm_elements(elements), multiplicity, peak, scale)
+    def project(
+        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.norm_elements(elements)
+        return self.query(self.norm_queries(queries)), self.key(y), self.value(y)
 
-    def finish(
-        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    def combine(
+        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
     ) -> Float[Tensor, "sets queries dim"]:
-        attended = self.dropout(self.output(self._joined(state, queries)))
-        h = self.norm_attention(queries + attended)
+        h = self.norm_attention(queries + self.dropout(self.output(average)))
         if self.ffn is None:
             return h
         return h + self.ffn(self.norm_ffn(h)) if self.pre else self.norm_ffn(h + self.ffn(h))
@@ -151,23 +163,20 @@ class LeeAttentionBlock(AttentionBlock):
         super().__init__(dim, num_heads)
         if norm not in ("none", "post"):
             raise ValueError(f"norm must be 'none' or 'post' in Lee's block, got {norm!r}")
+        self.scale = dim**-0.5
         self.rff = nn.Linear(dim, dim)
         self.norm_attention = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
         self.norm_output = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
 
-    def reduce(
-        self,
-        queries: Float[Tensor, "#sets queries dim"],
-        elements: Float[Tensor, "sets elements dim"],
-        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
-        peak: Float[Tensor, "sets heads queries 1"] | None = None,
-    ) -> AttentionState:
-        return self._state(self.query(queries), elements, multiplicity, peak, 1 / math.sqrt(self.dim))
+    def project(
+        self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query(queries), self.key(elements), self.value(elements)
 
-    def finish(
-        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
+    def combine(
+        self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
     ) -> Float[Tensor, "sets queries dim"]:
-        o = self.norm_attention(self.query(queries) + self._joined(state, queries))
+        o = self.norm_attention(self.query(queries) + average)
         return self.norm_output(o + self.rff(o).relu())
 
 
