@@ -46,13 +46,14 @@ class LayerAttribution:
 
 
 def attribute(
-    model: nn.Module, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
+    model: Any, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
 ) -> Float[Tensor, "sets elements"]:
     """How much each element drove the prediction, from 0 to 1 (the set's strongest element, if any is positive).
 
     Args:
-        model: Called with a SetBatch it returns (B, outputs), or an encoder's output. Its attention layers must be
-            Omniset's. Put it into eval mode first: dropout would be explained along with the rest.
+        model: A module that, called with a SetBatch, returns (B, outputs) or an encoder's output, and whose attention
+            layers are Omniset's; or a fitted SetClassifier or SetRegressor. Put a module into eval mode first, or
+            dropout is explained along with the rest.
         batch: B whole sets. Absent elements score 0. An element's score is that of all its copies together.
         target: Which output is explained: one for all sets, or (B,) one each. Default: each set's largest output.
             Of an encoder's output: which entry of the flattened summary; default their sum.
@@ -65,11 +66,12 @@ def attribute(
 
 
 def attribute_layers(
-    model: nn.Module, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
+    model: Any, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
 ) -> list[LayerAttribution]:
     """Attribution of each attention layer over the set, with what a completeness check needs. Arguments: attribute."""
     if steps < 1:
         raise ValueError(f"steps must be >= 1, got {steps}")
+    model = getattr(model, "network_", model)  # of an estimator
     blocks = _set_attention(model)
     if not blocks:
         raise ValueError(f"{type(model).__name__} has no attention over the elements of a set: nothing to attribute")
