@@ -79,6 +79,8 @@ def test_bad_shapes_are_named():
         SetBatch(torch.zeros(3, 5, 2), torch.ones(3, 4))
     with pytest.raises(ValueError, match=r"set 1 must be \(N, 2\), got shape \(4, 3\)"):
         SetBatch.from_ragged([np.zeros((1, 2)), np.zeros((4, 3))])
+    with pytest.raises(ValueError, match=r"set 0 must be \(N, D\), got shape \(3,\)"):
+        SetBatch.from_ragged([np.zeros(3)])
     with pytest.raises(ValueError, match=r"multiplicities\[1\] must have length 4"):
         SetBatch.from_ragged([np.zeros((1, 2)), np.zeros((4, 2))], [[1], [1, 2]])
 

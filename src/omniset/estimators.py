@@ -157,7 +157,7 @@ class SetEstimator(BaseEstimator):
         self.network_, self.history_, self.features_ = network, module.history, collection.features
         return self
 
-    def explain(self, sets: Any, target: Any = None, steps: int = 20) -> list[Float[np.ndarray, " elements"]]:
+    def explain(self, sets: Any, target: Any = None, steps: int = 20) -> list[Float[np.ndarray, " _"]]:
         """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain.attribute).
 
         Args:

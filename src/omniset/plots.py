@@ -32,9 +32,9 @@ def learning_curves(
 
 
 def point_clouds(
-    clouds: Sequence[Float[np.ndarray, "elements xy"]],
-    sizes: Sequence[Float[np.ndarray, " elements"]],
-    scores: Sequence[Float[np.ndarray, " elements"]],
+    clouds: Sequence[Float[np.ndarray, "_ xy"]],
+    sizes: Sequence[Float[np.ndarray, " _"]],
+    scores: Sequence[Float[np.ndarray, " _"]],
     titles: Sequence[str],
     path: str | Path,
 ) -> None:

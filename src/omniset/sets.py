@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = Tensor | np.ndarray
-Ragged = tuple[list[Shaped[Tensor, "elements dim"]], list[Shaped[Tensor, " elements"]]]
+# Sets of a list differ in their sizes: an axis named _ may be another one in each.
+Ragged = tuple[list[Shaped[Tensor, "_ dim"]], list[Shaped[Tensor, " _"]]]
 
 
 class SetBatch:
@@ -242,6 +243,9 @@ def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int 
     if not len(sets):
         raise ValueError("sets is empty: at least one set is needed")
     elements = [torch.as_tensor(s) for s in sets]
+    flat = [number for number, e in enumerate(elements) if e.dim() != 2 and e.numel()]
+    if flat:
+        raise ValueError(f"set {flat[0]} must be (N, D), got shape {tuple(elements[flat[0]].shape)}")
     dims = [dim] if dim is not None else [e.shape[1] for e in elements if e.dim() == 2]
     if not dims:
         raise ValueError("no set is an (N, D) array, so D is unknown: pass dim=")

@@ -44,13 +44,16 @@ def demo(
         run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
     except KeyboardInterrupt:
         print(
-            f"\nThe finished epochs are kept in {out}: go on with the same command and --resume true", file=sys.stderr
+            f"\nWhole epochs, if any, are kept in {out}: go on with the same command and --resume true", file=sys.stderr
         )
         raise
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point. Exit codes: 0 done, 2 bad input, 130 interrupted. OMNISET_DEBUG=1 shows tracebacks."""
+    # Read when PyTorch loads: threads that wait asleep instead of spinning, which beside other busy processes makes
+    # small matrix products many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import jsonargparse
 
     import omniset
