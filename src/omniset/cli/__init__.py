@@ -51,9 +51,6 @@ def demo(
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point. Exit codes: 0 done, 2 bad input, 130 interrupted. OMNISET_DEBUG=1 shows tracebacks."""
-    # Read when PyTorch loads: threads that wait asleep instead of spinning, which beside other busy processes makes
-    # small matrix products many times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import jsonargparse
 
     import omniset
