@@ -52,7 +52,8 @@ def test_demo_on_mnist_files(tmp_path, data_folder):
         (["demo", "--epochs=0"], "epochs must be >= 1, got 0"),
         (["demo", "--epochs=many"], 'argument "--epochs"|Parser key "epochs"|"demo.epochs"'),
         (["demo", "--nonsense=1"], "nonsense"),
-        (["predict"], "invalid choice|expected"),
+        (["predict"], "sets"),
+        (["compute"], "invalid choice|expected"),
     ],
 )
 def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path):

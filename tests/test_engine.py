@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from omniset import SetBatch, encoders
+from omniset import SetBatch, disk, encoders
 from omniset.engine import stores
 from omniset.testing import relative_error
 from oracle import encode
@@ -516,8 +516,8 @@ def test_full_disk(tmp_path, monkeypatch):
         def __getattr__(self, name):
             return getattr(self.file, name)
 
-    real = stores.tempfile.TemporaryFile
-    monkeypatch.setattr(stores.tempfile, "TemporaryFile", lambda **k: Full(real(**k)))
+    real = disk.tempfile.TemporaryFile
+    monkeypatch.setattr(disk.tempfile, "TemporaryFile", lambda **k: Full(real(**k)))
     with pytest.raises(OSError, match="store='disk' is full: No space left on device.*its file was removed") as caught:
         make("ust")(sets(), shard_size=7, store=f"disk:{tmp_path}")
     assert caught.value.errno == errno.ENOSPC

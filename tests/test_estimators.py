@@ -183,7 +183,8 @@ def test_logs(log, tmp_path):
 
 def test_standardize_by_hand():
     layer = Standardize(2)
-    layer.fit(torch.tensor([[1.0, 5.0], [4.0, 5.0]]), torch.tensor([2.0, 1.0]))
+    blocks = [(torch.tensor([[1.0, 5.0]]), torch.tensor([2.0])), (torch.tensor([[4.0, 5.0]]), torch.tensor([1.0]))]
+    layer.fit(blocks)
     assert torch.allclose(layer.shift, torch.tensor([2.0, 5.0]))
     assert torch.allclose(layer.scale, torch.tensor([math.sqrt(2), 1.0]))  # constant column: shifted only
     x = torch.randn(3, 2)
@@ -215,7 +216,12 @@ def test_unknown_class_at_evaluation(fitted):
     ("arguments", "y", "error", "message"),
     [
         ({"encoder": "nonsense"}, [0, 1], ValueError, "encoder must be one of .* got 'nonsense'"),
-        ({"encoder_options": {"nonsense": 1}}, [0, 1], TypeError, "does not take nonsense"),
+        (
+            {"encoder_options": {"nonsense": 1}},
+            [0, 1],
+            ValueError,
+            "encoder_options={'nonsense': 1}: .*does not take nonsense",
+        ),
         ({"epochs": 0}, [0, 1], ValueError, "epochs must be >= 1, got 0"),
         ({"validation_fraction": 1.0}, [0, 1], ValueError, "validation_fraction must be >= 0 and < 1, got 1.0"),
         ({"device": "abacus"}, [0, 1], ValueError, "device must be .* got 'abacus'"),
@@ -224,7 +230,8 @@ def test_unknown_class_at_evaluation(fitted):
         ({}, [0], ValueError, "y has 1 labels for 2 sets"),
         ({}, [0, 0], ValueError, "y has only one class, 0"),
         ({}, ["a", None], ValueError, r"y\[1\] is missing"),
-        ({}, [[0, 1], [1, 0]], ValueError, "one label per set"),
+        ({}, [[[0, 1]], [[1, 0]]], ValueError, "one row of labels, per set"),
+        ({}, [[0, 1], [1, 1]], ValueError, "target 'label2' has only one class, 1"),
     ],
 )
 def test_bad_arguments_and_labels(arguments, y, error, message):
@@ -266,7 +273,7 @@ def edit(artefact, change):
             lambda c: c["arguments"].update(num_heads=4),
             "changed after the model was saved: arguments.num_heads was 2, is 4",
         ),
-        (lambda c: c["fitted"].update(classes=["up", "down"]), r"fitted.classes was \['down', 'up'\]"),
+        (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
         (lambda c: c.pop("fitted"), "changed after the model was saved: fitted was"),
     ],
 )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Shaped
 from sklearn.base import BaseEstimator
 from sklearn.metrics import r2_score
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from torch import Tensor
 
 from omniset import encoders, explain
-from omniset.sets import SetCollection
+from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
+
+Group = TypeVar("Group", bound=StoredSet)
 
 
 class SetEstimator(BaseEstimator):
@@ -40,6 +45,10 @@ class SetEstimator(BaseEstimator):
         shards: "merged" or "independent", see `Encoder.forward`.
         gradient: "exact", "first-shard" or "first-shard-literal", likewise.
         store: "device", "cpu", "disk" or "recompute", likewise.
+        level: "set": one prediction per set. "element": one per element; labels then come per element (see `fit`).
+        class_weight: "balanced": classes count inversely to their frequency in training. None: as they come.
+        max_elements: Entries (sets times their padded length) that are computed on at a time: bounds the memory.
+            A larger batch is done in parts, and of a larger set shards of so many elements, with the same gradient.
         seed: Of weights, split, order and dropout. The same seed gives the same numbers to the bit on a CPU.
         device: "auto", "cpu", "cuda" or "mps".
         progress: Show progress bars.
@@ -49,6 +58,7 @@ class SetEstimator(BaseEstimator):
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
         network_: The trained module.
         features_: Names of the features, where the sets came as a table.
+        targets_: Names of the targets: the columns of y, or its name, or "label".
     """
 
     _classify: bool
@@ -72,6 +82,9 @@ class SetEstimator(BaseEstimator):
         shards: str = "merged",
         gradient: str = "exact",
         store: str = "device",
+        level: str = "set",
+        class_weight: str | None = None,
+        max_elements: int = 32768,
         seed: int = 0,
         device: str = "auto",
         progress: bool = True,
@@ -93,6 +106,9 @@ class SetEstimator(BaseEstimator):
         self.shards = shards
         self.gradient = gradient
         self.store = store
+        self.level = level
+        self.class_weight = class_weight
+        self.max_elements = max_elements
         self.seed = seed
         self.device = device
         self.progress = progress
@@ -100,13 +116,17 @@ class SetEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ the verbs
 
-    def fit(self, sets: Any, y: Any, *, folder: str | Path | None = None, resume: bool = False) -> SetEstimator:
+    def fit(
+        self, sets: Any, y: Any, *, groups: Any = None, folder: str | Path | None = None, resume: bool = False
+    ) -> SetEstimator:
         """Train.
 
         Args:
-            sets: A SetBatch, a list of N_i x D arrays, or a long DataFrame with a column `set`.
-            y: One label (or row of targets) per set, in the order of the sets; for a DataFrame, sets come in the
-                order in which they first appear, and a Series is matched by its index.
+            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or a SetCollection.
+            y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
+                DataFrame, sets come in the order in which they first appear, and y with an index is matched by it.
+                level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
+            groups: (B,) sets of one group are not split between training and validation. A Series as y.
             folder: Keep checkpoints and logs here.
             resume: Continue the interrupted run that this folder holds.
 
@@ -119,29 +139,42 @@ class SetEstimator(BaseEstimator):
 
         self._check_arguments()
         collection = SetCollection.of(sets, torch.float32)
-        targets, num_targets = self._encode_targets(_aligned(y, collection))
-        train, validation = self._split(targets)
+        values, self.targets_, self.single_ = _aligned(y, collection, self.level)
+        targets, widths = self._encode_targets(values)
+        train, validation = self._split(
+            targets, len(collection), None if groups is None else _per_set(groups, collection, "groups")
+        )
+        of_elements = self.level == "element"
+        known = _rows_of(collection, train) if of_elements else train
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            network = self._build(collection.dim, num_targets)
+            network = self._build(collection.dim, widths)
         network.fit_features(collection, train)
         if not self._classify:
-            network.targets.fit(targets[train])
-        options = {name: getattr(self, name) for name in ("shard_size", "shards", "gradient", "store")}
-        free = ("device", "progress", "log", "store")
-        fingerprint = {k: v for k, v in self.get_params().items() if k not in free}
-        fingerprint |= {"sets": len(collection), "features": collection.dim, "elements": len(collection.elements)}
+            network.fit_targets(targets[known])
+        fingerprint = {k: v for k, v in self.get_params().items() if k not in ("device", "progress", "log", "store")}
         module = SetModule(
             network,
             self._classify,
+            self._class_weights(targets[known], widths),
             self.learning_rate,
             self.weight_decay,
-            options,
+            {name: getattr(self, name) for name in ("shard_size", "shards", "gradient", "store")},
+            self.max_elements,
             self.seed,
-            fingerprint,
+            fingerprint | {"data": _checksum(collection, targets, train)},
         )
         data = SetDataModule(
-            collection, targets, train, validation, self.batch_size, self.seed, self.shard_size is not None
+            collection,
+            targets,
+            train,
+            validation,
+            of_elements=of_elements,
+            batch_size=self.batch_size,
+            max_elements=self.max_elements,
+            shard_size=self.shard_size,
+            shuffle_elements=self.shard_size is not None,
+            seed=self.seed,
         )
         fit(
             module,
@@ -155,31 +188,89 @@ class SetEstimator(BaseEstimator):
             resume=resume,
         )
         self.network_, self.history_, self.features_ = network, module.history, collection.features
+        self.validation_ = validation
+        self.ignored_: list[str] = []  # columns of a file that were not used
         return self
+
+    def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
+        """Predictions as a table, a row per set (or per element, sets one after the other).
+
+        Columns: `set`, for elements `element` (its number in the set, from 1), and what `predict` and, for classes,
+        `predict_proba` say: the target's name, and p_CLASS, with several targets p_TARGET_CLASS.
+        """
+        collection = self._read(sets)
+        frames = self.predictions((collection[i] for i in range(len(collection))), shard_size)
+        return pd.concat(frames, ignore_index=True)
+
+    def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
+        """`predict_table` piece by piece, of sets as they come."""
+        for group, outputs in self._groups(sets, shard_size):
+            row = 0
+            for found in outputs:
+                yield self._frame(group, found, row)
+                row += len(found)
+
+    def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
+        """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
+        if self.level == "set":
+            return pd.DataFrame({"set": [s.name for s in group], **self._columns(outputs)})
+        rows = len(outputs)
+        keys = {
+            "set": np.repeat(np.array([s.name for s in group], dtype=object), [min(len(s), rows) for s in group]),
+            "element": np.concatenate([s.names_of_elements(row, rows) for s in group]),
+        }
+        frame = pd.DataFrame(keys | self._columns(outputs))
+        absent = torch.cat([s.read(row, rows)[1] for s in group]).numpy() == 0
+        if absent.any():  # nothing is said of what is not there
+            for column in frame.columns[2:]:
+                kind = frame[column].dtype.kind
+                frame[column] = frame[column].astype(kind if kind == "f" else object).where(~absent)
+        return frame
 
     def explain(self, sets: Any, target: Any = None, steps: int = 20) -> list[Float[np.ndarray, " _"]]:
         """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain.attribute).
 
         Args:
-            target: The output explained: a class label, or the number of a regression target. Default: each set's
-                predicted class; the first target.
+            target: The output explained: a class label (of the first target), or the number of a regression target.
+                Default: each set's predicted class; the first target.
             steps: Of the integral.
-        """
-        collection, device = self._read(sets), self._device()
-        network = self._fitted().to(device)
-        scores = []
-        for batch in collection.batches(self.batch_size):
-            found = explain.attribute(network, batch.to(device), self._target_index(target), steps).cpu().numpy()
-            scores += list(found)
-        return [s[: len(collection[i][0])] for i, s in enumerate(scores)]
 
-    def save(self, folder: str | Path) -> None:
-        """Write the artefact: config.json, model.safetensors, metrics.json (omniset.training.artefacts)."""
+        Raises:
+            ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
+                max_elements elements.
+        """
+        if self.level == "element":
+            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
+        collection, device = self._read(sets), self._device()
+        network = self._fitted().to(device).eval()
+        scores: list[np.ndarray] = []
+        for group in batched((collection[i] for i in range(len(collection))), self.batch_size, self.max_elements):
+            batch = source_of(group, self.max_elements)
+            if not isinstance(batch, SetBatch):
+                raise ValueError(
+                    f"set {collection.names[len(scores)]!r} has {len(group[0])} elements: explain takes sets of at "
+                    f"most max_elements={self.max_elements}"
+                )
+            batch = batch.to(device)
+            found = explain.attribute(network, batch, self._explained(network, batch, target), steps).cpu().numpy()
+            scores += [found[row, : len(stored)] for row, stored in enumerate(group)]
+        network.to("cpu")
+        return scores
+
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
+        """Write the artefact: config.json, model.safetensors, metrics.json (omniset.training.artefacts).
+
+        Args:
+            metrics: What metrics.json is to hold beside the history of the training.
+        """
         network = self._fitted()
         fitted = {
             "input_dim": network.encoder.input_dim,
-            "num_targets": network.head.out_features,
+            "widths": network.widths,
             "features": self.features_,
+            "targets": self.targets_,
+            "single": self.single_,
+            "ignored": self.ignored_,
             **self._fitted_state(),
         }
         artefacts.save(
@@ -188,7 +279,7 @@ class SetEstimator(BaseEstimator):
             self.get_params(),
             fitted,
             network,
-            {"history": self.history_},
+            {"history": self.history_, **(metrics or {})},
             self._device().type,
         )
 
@@ -198,26 +289,64 @@ class SetEstimator(BaseEstimator):
         config = artefacts.load_config(folder, cls.__name__)
         try:
             estimator = cls(**config["arguments"])
-            network = estimator._build(config["fitted"]["input_dim"], config["fitted"]["num_targets"])
+            network = estimator._build(config["fitted"]["input_dim"], config["fitted"]["widths"])
         except (TypeError, KeyError) as error:
             raise ValueError(f"{Path(folder) / 'config.json'} does not describe a {cls.__name__}: {error}") from error
         artefacts.load_weights(folder, network)
         estimator.network_, estimator.history_ = network.eval(), []
-        estimator.features_ = config["fitted"]["features"]
-        estimator._restore(config["fitted"])
+        fitted = config["fitted"]
+        estimator.features_, estimator.targets_ = fitted["features"], fitted["targets"]
+        estimator.single_, estimator.ignored_ = fitted["single"], fitted["ignored"]
+        estimator._restore(fitted)
         return estimator
 
     # ------------------------------------------------------------------ what they are made of
 
-    def _outputs(self, sets: Any, shard_size: int | None) -> Float[Tensor, "sets targets"]:
-        collection, device = self._read(sets), self._device()
+    def _groups(
+        self, sets: Iterable[Group], shard_size: int | None = None
+    ) -> Iterator[tuple[list[Group], Iterator[Float[Tensor, "rows outputs"]]]]:
+        """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
+        device = self._device()
         network = self._fitted().to(device).eval()
         size = self.shard_size if shard_size is None else shard_size
+        try:
+            for group in batched(sets, self.batch_size, self.max_elements):
+                yield group, self._run(network, group, size, device)
+        finally:
+            network.to("cpu")
+
+    def _run(
+        self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
+    ) -> Iterator[Float[Tensor, "rows outputs"]]:
+        source = source_of(group, self.max_elements, size)
         options = {"shard_size": size, "shards": self.shards, "store": self.store}
         with torch.no_grad():
-            found = [network(b.to(device), **options).cpu() for b in collection.batches(self.batch_size)]
-        network.to("cpu")
-        return torch.cat(found)
+            if isinstance(source, LargeSet) and self.level == "element":
+                elements = network.encoder(source, **options | {"shard_size": None}).elements
+                for shard in elements:
+                    yield network.head(shard.elements[0]).cpu()
+            elif isinstance(source, LargeSet):
+                yield network.of_large(source, **options).cpu()
+            else:
+                out = network(source.to(device), **options).cpu()
+                yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
+
+    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[SetCollection, Float[Tensor, "rows outputs"]]:
+        collection = self._read(sets)
+        stored = (collection[i] for i in range(len(collection)))
+        return collection, torch.cat([found for _, outputs in self._groups(stored, shard_size) for found in outputs])
+
+    def _shaped(self, values: np.ndarray, collection: SetCollection) -> Any:
+        """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
+        if self.level == "set":
+            return values
+        if collection.features is None:
+            return np.split(values, collection.offsets[1:-1])
+        if collection.order is None:
+            return values
+        by_row = np.empty_like(values)
+        by_row[collection.order] = values
+        return by_row
 
     def _read(self, sets: Any) -> SetCollection:
         network = self._fitted()
@@ -225,7 +354,7 @@ class SetEstimator(BaseEstimator):
             missing = [f for f in self.features_ if f not in sets.columns]
             if missing:
                 raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
-            others = [c for c in ("set", "multiplicity") if c in sets.columns]
+            others = [c for c in ("set", "multiplicity", "element") if c in sets.columns]
             sets = sets[[*others, *self.features_]]
         collection = SetCollection.of(sets, torch.float32)
         if collection.dim != network.encoder.input_dim:
@@ -234,34 +363,61 @@ class SetEstimator(BaseEstimator):
             )
         return collection
 
-    def _build(self, input_dim: int, num_targets: int) -> SetNetwork:
-        encoder = encoders.build(
-            self.encoder,
-            input_dim=input_dim,
-            dim=self.dim,
-            depth=self.depth,
-            num_heads=self.num_heads,
-            num_inducing=self.num_inducing,
-            **(self.encoder_options or {}),
-        )
-        return SetNetwork(encoder, num_targets)
+    def _build(self, input_dim: int, widths: list[int]) -> SetNetwork:
+        try:
+            encoder = encoders.build(
+                self.encoder,
+                input_dim=input_dim,
+                dim=self.dim,
+                depth=self.depth,
+                num_heads=self.num_heads,
+                num_inducing=self.num_inducing,
+                **(self.encoder_options or {}),
+            )
+        except TypeError as error:
+            raise ValueError(f"encoder_options={self.encoder_options}: {error}") from error
+        return SetNetwork(encoder, widths, self.level == "element")
 
-    def _split(self, targets: Shaped[Tensor, "sets ..."]) -> tuple[np.ndarray, np.ndarray]:
-        positions = np.arange(len(targets))
-        held = round(len(targets) * self.validation_fraction)
-        if not held or held >= len(targets):
+    def _split(
+        self, targets: Shaped[Tensor, "rows targets"], number: int, groups: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of sets to train on and to watch: by whole groups, else stratified by class where possible."""
+        positions = np.arange(number)
+        held = round(number * self.validation_fraction)
+        if groups is not None and held:
+            if len(set(groups.tolist())) < 2:
+                raise ValueError("groups: all sets are of one group, so none can be kept back: validation_fraction=0")
+            split = GroupShuffleSplit(1, test_size=self.validation_fraction, random_state=self.seed)
+            train, validation = next(split.split(positions, groups=groups))
+            return np.sort(train), np.sort(validation)
+        if not held or held >= number:
             return positions, positions[:0]
-        counts = np.bincount(targets.numpy()) if self._classify else np.array([])
-        stratify = targets.numpy() if self._classify and counts.min() > 1 and held >= len(counts) else None
+        by = targets[:, 0].numpy() if self._classify and self.level == "set" and targets.shape[1] == 1 else None
+        counts = np.array([0]) if by is None else np.bincount(by)
+        stratify = by if counts.min() > 1 and held >= len(counts) and number - held >= len(counts) else None
         train, validation = train_test_split(positions, test_size=held, random_state=self.seed, stratify=stratify)
         return np.sort(train), np.sort(validation)
 
+    def _class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
+        """N / (classes * count) of each class, as scikit-learn's "balanced"; 0 for one that training lacks."""
+        if self.class_weight is None or not self._classify:
+            return None
+        found = []
+        for number, width in enumerate(widths):
+            counts = torch.bincount(codes[:, number][codes[:, number] >= 0], minlength=width).double()
+            weights = counts.sum() / (width * counts.clamp(min=1))
+            found.append(torch.where(counts > 0, weights, 0).float())
+        return found
+
     def _check_arguments(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "max_elements"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be >= 0 and < 1, got {self.validation_fraction}")
+        for name, known in (("level", ("set", "element")), ("class_weight", (None, "balanced"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
         if self.device not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'mps', got {self.device!r}")
         self._device()
@@ -280,10 +436,16 @@ class SetEstimator(BaseEstimator):
             raise ValueError(f"this {type(self).__name__} is not fitted: call fit or load first")
         return self.network_
 
-    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, int]:
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        """Codes or numbers (rows, targets), and the number of outputs of each target."""
         raise NotImplementedError
 
-    def _target_index(self, target: Any) -> int | None:
+    def _columns(self, outputs: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        """Outputs as columns of a table."""
+        raise NotImplementedError
+
+    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
+        """The output that is explained: one, or one for each set."""
         raise NotImplementedError
 
     def _fitted_state(self) -> dict[str, Any]:
@@ -296,6 +458,9 @@ class SetEstimator(BaseEstimator):
 class SetClassifier(SetEstimator):
     """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
+    With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
+    for several outputs: (B, targets), and a list of (B, classes).
+
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]]
     >>> model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=30, learning_rate=0.01, progress=False,
     ...                       validation_fraction=0.0, device="cpu").fit(sets, ["low", "high", "low", "high"])
@@ -305,49 +470,87 @@ class SetClassifier(SetEstimator):
 
     _classify = True
 
-    def predict_proba(self, sets: Any, shard_size: int | None = None) -> Float[np.ndarray, "sets classes"]:
-        """Probabilities, columns as in `classes_`. shard_size: default that of the model; the result is the same."""
-        return self._outputs(sets, shard_size).double().softmax(1).numpy()
+    @property
+    def classes_(self) -> Any:
+        if not hasattr(self, "_classes"):
+            raise AttributeError("classes_ is there after fit")
+        return self._classes[0] if self.single_ else self._classes
 
-    def predict(self, sets: Any, shard_size: int | None = None) -> Shaped[np.ndarray, " sets"]:
-        """The most probable label of each set."""
-        found = self._outputs(sets, shard_size).argmax(1).numpy()
-        return self.classes_[found]
+    def predict_proba(self, sets: Any, shard_size: int | None = None) -> Any:
+        """Probabilities (B, classes), columns as in `classes_`. With several targets a list; level="element": a row per
+        row of the table, or one array per set. shard_size: default that of the model; the result is the same.
+        """
+        collection, outputs = self._outputs(sets, shard_size)
+        found = [self._shaped(p, collection) for p in self._probabilities(outputs)]
+        return found[0] if self.single_ else found
+
+    def predict(self, sets: Any, shard_size: int | None = None) -> Any:
+        """The most probable label of each set (or element, in the form of `predict_proba`)."""
+        collection, outputs = self._outputs(sets, shard_size)
+        labels = self._labels(outputs)
+        same = len({c.dtype.kind for c in self._classes}) == 1
+        found = np.stack(labels if same else [c.astype(object) for c in labels], 1)
+        return self._shaped(found[:, 0] if self.single_ else found, collection)
 
     def score(self, sets: Any, y: Any) -> float:
-        """Accuracy.
+        """Accuracy; of several targets the mean. Elements without a label are left out.
 
         Raises:
             ValueError: A label that was not in training.
         """
-        collection = self._read(sets)
-        y = _aligned(y, collection)
-        unknown = sorted({str(label) for label in y[~np.isin(y, self.classes_)]})
-        if unknown:
-            raise ValueError(f"labels {unknown[:5]} were not in training, which had {self.classes_.tolist()[:20]}")
-        return float((self.predict(collection) == y).mean())
+        collection, outputs = self._outputs(sets, None)
+        truth = _aligned(y, collection, self.level)[0]
+        found = []
+        for number, labels in enumerate(self._labels(outputs)):
+            values, classes = truth[:, number], self._classes[number]
+            there = ~_missing(values)
+            values = values[there]
+            unknown = sorted({str(label) for label in values[~np.isin(values, classes)]})
+            if unknown:
+                raise ValueError(f"labels {unknown[:5]} were not in training, which had {classes.tolist()[:20]}")
+            found.append(float((labels[there] == values).mean()))
+        return float(np.mean(found))
 
-    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, int]:
-        if y.ndim != 1:
-            raise ValueError(f"y must hold one label per set, got shape {y.shape}")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has only one class, {self.classes_.tolist()[0]!r}: nothing to learn")
-        return torch.as_tensor(codes), len(self.classes_)
+    def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
+        return [o.double().softmax(1).numpy() for o in self._fitted().split(outputs)]
 
-    def _target_index(self, target: Any) -> int | None:
+    def _labels(self, outputs: Tensor) -> list[np.ndarray]:
+        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self._fitted().split(outputs), strict=True)]
+
+    def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = dict(zip(self.targets_, self._labels(outputs), strict=True))
+        for name, classes, columns in zip(self.targets_, self._classes, self._probabilities(outputs), strict=True):
+            prefix = "p_" if len(self.targets_) == 1 else f"p_{name}_"
+            found |= {f"{prefix}{label}": columns[:, i] for i, label in enumerate(classes)}
+        return found
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        self._classes: list[np.ndarray] = []
+        codes = np.full(y.shape, -1)
+        for number, name in enumerate(self.targets_):
+            there = ~_missing(y[:, number])
+            classes, codes[there, number] = np.unique(y[there, number].tolist(), return_inverse=True)
+            if len(classes) < 2:
+                found = f"only one class, {classes.tolist()[0]!r}" if len(classes) else "no labels"
+                raise ValueError(f"{_which(name, len(self.targets_))} has {found}: nothing to learn")
+            self._classes.append(classes)
+        return torch.as_tensor(codes), [len(c) for c in self._classes]
+
+    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
+        classes = self._classes[0]
         if target is None:
-            return None
-        found = np.flatnonzero(self.classes_ == target)
+            with torch.no_grad():
+                return network.split(network(batch))[0].argmax(1)
+        found = np.flatnonzero(classes == target)
         if not len(found):
-            raise ValueError(f"target must be one of {self.classes_.tolist()[:20]}, got {target!r}")
+            raise ValueError(f"target must be one of {classes.tolist()[:20]}, got {target!r}")
         return int(found[0])
 
     def _fitted_state(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist()}
+        return {"classes": [c.tolist() for c in self._classes]}
 
     def _restore(self, fitted: dict[str, Any]) -> None:
-        self.classes_ = np.asarray(fitted["classes"])
+        self._classes = [np.asarray(c) for c in fitted["classes"]]
 
 
 class SetRegressor(SetEstimator):
@@ -355,49 +558,124 @@ class SetRegressor(SetEstimator):
 
     _classify = False
 
-    def predict(self, sets: Any, shard_size: int | None = None) -> Float[np.ndarray, "sets ..."]:
-        """The targets: (B,) if y was one number per set, else (B, targets)."""
-        found = self._fitted().targets.undo(self._outputs(sets, shard_size)).double().numpy()
-        return found[:, 0] if self.single_ else found
+    def predict(self, sets: Any, shard_size: int | None = None) -> Any:
+        """The targets: (B,) if y was one number per set, else (B, targets). level="element": a row per row of the
+        table, or one array per set.
+        """
+        collection, outputs = self._outputs(sets, shard_size)
+        found = self._values(outputs)
+        return self._shaped(found[:, 0] if self.single_ else found, collection)
 
     def score(self, sets: Any, y: Any) -> float:
-        """R2, averaged over targets."""
-        collection = self._read(sets)
-        return float(r2_score(_aligned(y, collection), self.predict(collection)))
+        """R2, averaged over targets. Elements without a label are left out."""
+        collection, outputs = self._outputs(sets, None)
+        truth = _numbers(_aligned(y, collection, self.level)[0])
+        found = self._values(outputs)
+        there = [np.isfinite(t) for t in truth.T]
+        return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, found.T, there, strict=True)]))
 
-    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, int]:
-        try:
-            values = torch.as_tensor(y.astype(np.float64), dtype=torch.float32)
-        except ValueError as error:
-            raise ValueError(f"y must be numbers for regression: {error}") from error
-        if not bool(values.isfinite().all()):
-            at = (~values.isfinite()).nonzero()[0].tolist()
-            raise ValueError(f"y{at} is {values[tuple(at)].item()}: targets must be finite")
-        self.single_ = values.dim() == 1
-        values = values[:, None] if self.single_ else values
-        return values, values.shape[1]
+    def _values(self, outputs: Tensor) -> np.ndarray:
+        return self._fitted().targets.undo(outputs).double().numpy()
 
-    def _target_index(self, target: Any) -> int | None:
+    def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, self._values(outputs).T, strict=True))
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        values = _numbers(y)
+        bad = np.isinf(values) if self.level == "element" else ~np.isfinite(values)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            at = f"[{row}]" if self.single_ else f"[{row}, {column}]"
+            raise ValueError(f"y{at} is {values[row, column]}: targets must be finite")
+        for number, name in enumerate(self.targets_):
+            column = values[:, number][np.isfinite(values[:, number])]
+            if not len(column) or (column == column[0]).all():
+                raise ValueError(f"{_which(name, len(self.targets_))} is constant: nothing to learn")
+        return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
+
+    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
         return 0 if target is None else int(target)
 
-    def _fitted_state(self) -> dict[str, Any]:
-        return {"single": self.single_}
 
-    def _restore(self, fitted: dict[str, Any]) -> None:
-        self.single_ = bool(fitted["single"])
+def _which(name: str, number: int) -> str:
+    return "y" if number == 1 else f"target {name!r}"
 
 
-def _aligned(y: Any, sets: SetCollection) -> np.ndarray:
-    """Labels in the order of the sets."""
-    if hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
-        missing = [name for name in sets.names if name not in y.index]
-        if missing:
-            raise ValueError(f"y has no label for {len(missing)} sets, among them {missing[:3]}")
-        y = y.loc[sets.names]
+def _numbers(y: np.ndarray) -> np.ndarray:
+    try:
+        return np.where(_missing(y), np.nan, y).astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"y must be numbers for regression: {error}") from error
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """None and NaN."""
+    return np.asarray(pd.isna(values))
+
+
+def _aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
+    """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
+    column.
+    """
+    if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
+        for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
+            if len(labels) != size:
+                raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
+        y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
+    elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
+        y = _by_name(y, sets, "y")
+    names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]
     values = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
-    if len(values) != len(sets):
-        raise ValueError(f"y has {len(values)} labels for {len(sets)} sets")
-    missing_labels = np.array([v is None or v != v for v in values.reshape(len(values), -1)[:, 0]])
-    if missing_labels.any():
-        raise ValueError(f"y[{int(missing_labels.argmax())}] is missing")
-    return values
+    if values.ndim not in (1, 2):
+        raise ValueError(f"y must hold one label, or one row of labels, per {level}, got shape {values.shape}")
+    single = values.ndim == 1
+    values = values[:, None] if single else values
+    if len(names) != values.shape[1]:
+        names = [f"{names[0]}{number}" for number in range(1, values.shape[1] + 1)]
+    number = len(sets) if level == "set" else len(sets.elements)
+    if len(values) != number:
+        raise ValueError(f"y has {len(values)} labels for {number} {level}s")
+    if level == "element":
+        return (values if sets.order is None else values[sets.order]), names, single
+    missing = _missing(values)
+    if missing.any():
+        raise ValueError(f"y[{int(missing.any(1).argmax())}] is missing")
+    return values, names, single
+
+
+def _nested(y: Any) -> bool:
+    return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
+
+
+def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
+    """A Series or DataFrame in the order of the sets, by its index."""
+    missing = [name for name in sets.names if name not in values.index]
+    if missing:
+        raise ValueError(f"{what} has no entry for {len(missing)} sets, among them {missing[:3]}")
+    return values.loc[sets.names]
+
+
+def _per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
+    if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
+        values = _by_name(values, sets, what)
+    found = np.asarray(values)
+    if found.shape != (len(sets),):
+        raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {found.shape}")
+    return found
+
+
+def _rows_of(sets: SetCollection, which: np.ndarray) -> np.ndarray:
+    """The elements of these sets."""
+    return np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which.tolist()])
+
+
+def _checksum(sets: SetCollection, targets: Tensor, train: np.ndarray) -> int:
+    """Of everything that is learned from, so that a resumed run cannot go on with other data."""
+    found = 0
+    for part in (sets.offsets, targets.numpy(), train):
+        found = zlib.crc32(part.tobytes(), found)
+    step = 1 << 16
+    for start in range(0, len(sets.elements), step):
+        for rows in (sets.elements, sets.multiplicity):
+            found = zlib.crc32(rows[start : start + step].numpy().tobytes(), found)
+    return found

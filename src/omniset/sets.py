@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
+
+from omniset.disk import DiskRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,13 +130,19 @@ class SetCollection:
         offsets: (sets + 1,), set i is rows offsets[i] to offsets[i + 1].
         names: One identifier per set.
         features: Column names of D, where they are known.
+        order: (total,) the row of the table that each element came from, where they came from a table in memory.
+        identifiers: (total,) the table's column `element`, if it has one.
+
+    Elements and multiplicities are tensors, or wait on disk.
     """
 
-    elements: Shaped[Tensor, "total dim"]
-    multiplicity: Shaped[Tensor, " total"]
+    elements: Shaped[Tensor, "total dim"] | DiskRows
+    multiplicity: Shaped[Tensor, " total"] | DiskRows
     offsets: Shaped[np.ndarray, " bounds"]
     names: list[Any]
     features: list[str] | None = None
+    order: Shaped[np.ndarray, " total"] | None = None
+    identifiers: Any = None
 
     @classmethod
     def of(cls, sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any], dtype: torch.dtype) -> SetCollection:
@@ -192,7 +200,8 @@ class SetCollection:
         if "multiplicity" in table.columns:
             counts = torch.as_tensor(table["multiplicity"].to_numpy(dtype=np.float64)[order]).to(dtype)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        return cls(elements, counts, offsets, list(names), [str(f) for f in features])
+        identifiers = table["element"].to_numpy()[order] if "element" in table.columns else None
+        return cls(elements, counts, offsets, list(names), [str(f) for f in features], order, identifiers)
 
     @property
     def dim(self) -> int:
@@ -201,14 +210,83 @@ class SetCollection:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, i: int) -> tuple[Shaped[Tensor, "elements dim"], Shaped[Tensor, " elements"]]:
-        rows = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+    @property
+    def sizes(self) -> Shaped[np.ndarray, " sets"]:
+        return np.diff(self.offsets)
+
+    def __getitem__(self, i: int) -> StoredSet:
+        if not 0 <= i < len(self):
+            raise IndexError(f"set {i} of {len(self)}")
+        start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
+        return StoredSet(self.elements, self.multiplicity, start, stop, self.names[i], self.identifiers)
+
+
+@dataclass
+class StoredSet:
+    """Rows start to stop of a collection: one set, read when it is asked for."""
+
+    elements: Shaped[Tensor, "total dim"] | DiskRows
+    multiplicity: Shaped[Tensor, " total"] | DiskRows
+    start: int
+    stop: int
+    name: Any = None
+    identifiers: Any = None
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def names_of_elements(self, start: int = 0, size: int | None = None) -> Shaped[np.ndarray, " elements"]:
+        """Their identifiers, or, without any, their numbers in the set, from 1."""
+        stop = len(self) if size is None else min(start + size, len(self))
+        if self.identifiers is None:
+            return np.arange(start + 1, stop + 1)
+        return np.asarray(self.identifiers[self.start + start : self.start + stop])
+
+    def read(
+        self, start: int = 0, size: int | None = None
+    ) -> tuple[Shaped[Tensor, "elements dim"], Shaped[Tensor, " elements"]]:
+        """Elements and multiplicity, from element `start`, at most `size` of them."""
+        first = self.start + start
+        rows = slice(first, self.stop if size is None else min(first + size, self.stop))
         return self.elements[rows], self.multiplicity[rows]
 
-    def batches(self, size: int) -> Iterator[SetBatch]:
-        """The sets in order, `size` at a time."""
-        for start in range(0, len(self), size):
-            yield collate(self[i] for i in range(start, min(start + size, len(self))))
+
+@dataclass
+class LargeSet:
+    """One set as a source that can be read again and again, in shards of so many elements."""
+
+    stored: StoredSet
+    shard_size: int
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        for start in range(0, max(len(self.stored), 1), self.shard_size):
+            yield collate([self.stored.read(start, self.shard_size)])
+
+
+Sized = TypeVar("Sized", bound=StoredSet)
+
+
+def batched(sets: Iterable[Sized], batch_size: int, max_elements: int) -> Iterator[list[Sized]]:
+    """Sets in order, as many at a time as fit: at most `batch_size`, and at most `max_elements` entries when padded to
+    one length. A larger set comes alone.
+    """
+    held: list[Sized] = []
+    longest = 0
+    for found in sets:
+        longest = max(longest, len(found))
+        if held and (len(held) == batch_size or longest * (len(held) + 1) > max_elements):
+            yield held
+            held, longest = [], len(found)
+        held.append(found)
+    if held:
+        yield held
+
+
+def source_of(sets: Sequence[StoredSet], max_elements: int, shard_size: int | None = None) -> SetBatch | LargeSet:
+    """What an encoder reads for a group made by `batched`."""
+    if len(sets) == 1 and len(sets[0]) > max_elements:
+        return LargeSet(sets[0], max_elements if shard_size is None else shard_size)
+    return collate(s.read() for s in sets)
 
 
 def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
@@ -239,10 +317,15 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
+def _tensor(values: Any) -> Tensor:
+    # pandas hands out arrays that must not be written to, and PyTorch warns of those.
+    return torch.as_tensor(values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values)
+
+
 def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int | None) -> Ragged:
     if not len(sets):
         raise ValueError("sets is empty: at least one set is needed")
-    elements = [torch.as_tensor(s) for s in sets]
+    elements = [_tensor(s) for s in sets]
     flat = [number for number, e in enumerate(elements) if e.dim() != 2 and e.numel()]
     if flat:
         raise ValueError(f"set {flat[0]} must be (N, D), got shape {tuple(elements[flat[0]].shape)}")
@@ -264,7 +347,7 @@ def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int 
         return elements, [torch.ones(len(e), dtype=_real(dtype), device=e.device) for e in elements]
     if len(multiplicities) != len(elements):
         raise ValueError(f"multiplicities has {len(multiplicities)} entries for {len(elements)} sets")
-    counts = [torch.as_tensor(m, device=e.device) for m, e in zip(multiplicities, elements, strict=True)]
+    counts = [_tensor(m).to(e.device) for m, e in zip(multiplicities, elements, strict=True)]
     for number, (m, e) in enumerate(zip(counts, elements, strict=True)):
         if m.shape != e.shape[:1]:
             raise ValueError(f"multiplicities[{number}] must have length {len(e)}, got shape {tuple(m.shape)}")

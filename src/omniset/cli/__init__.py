@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 def demo(
@@ -54,9 +54,17 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
+    from omniset.cli import sets
 
+    commands: Any = {
+        "demo": demo,
+        "fit": sets.fit,
+        "predict": sets.predict,
+        "evaluate": sets.evaluate,
+        "explain": sets.explain_sets,
+    }
     try:
-        jsonargparse.auto_cli({"demo": demo}, args=arguments, prog="omniset", version=omniset.__version__)
+        jsonargparse.auto_cli(commands, args=arguments, prog="omniset", version=omniset.__version__)
     except KeyboardInterrupt:
         print("omniset: interrupted", file=sys.stderr)
         return 130

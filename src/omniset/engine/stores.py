@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import tempfile
-import weakref
 from collections import defaultdict
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from omniset.disk import Scratch
 
 STORES = ("device", "cpu", "disk", "recompute")
 
@@ -56,14 +55,7 @@ class DiskStore:
     """Keeps them in one temporary file without a name: the system removes it whatever happens to the process."""
 
     def __init__(self, folder: str | None = None) -> None:
-        self._folder = folder or tempfile.gettempdir()
-        try:
-            self._file: Any = tempfile.TemporaryFile(dir=self._folder, prefix="omniset-", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise OSError(
-                error.errno, f"store='disk' cannot write to its folder: {error.strerror}", self._folder
-            ) from error
-        weakref.finalize(self, self._file.close)
+        self._scratch = Scratch("store='disk'", folder, "Use store='disk:FOLDER' with more room, or store='recompute'")
         self._slots: dict[Any, tuple[int, int, torch.dtype, torch.Size, torch.device]] = {}
         self._free: dict[int, list[int]] = defaultdict(list)
         self._end = 0
@@ -74,30 +66,12 @@ class DiskStore:
         size = len(data)
         offset = self._free[size].pop() if self._free[size] else self._end
         self._end = max(self._end, offset + size)
-        try:
-            self._file.seek(offset)
-            while len(data):
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            self._file.close()
-            raise OSError(
-                error.errno,
-                f"store='disk' is full: {error.strerror} after {offset / 1e6:.1f} MB; its file was removed. "
-                "Use store='disk:FOLDER' with more room, or store='recompute'",
-                self._folder,
-            ) from error
+        self._scratch.write(offset, data)
         self._slots[key] = offset, size, tensor.dtype, tensor.shape, tensor.device
 
     def get(self, key: Any) -> Tensor:
         offset, size, dtype, shape, device = self._slots[key]
-        buffer = torch.empty(size, dtype=torch.uint8)
-        view = buffer.numpy().data
-        self._file.seek(offset)
-        while len(view):
-            view = view[self._file.readinto(view) :]
-        return buffer.view(dtype).view(shape).to(device)
+        return self._scratch.read(offset, size).view(dtype).view(shape).to(device)
 
     def drop(self, key: Any) -> None:
         if key in self._slots:

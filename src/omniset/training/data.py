@@ -11,25 +11,41 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from omniset.sets import SetBatch, SetCollection, collate
+from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, collate, source_of
 
 Key = tuple[int, int]
-Item = tuple[Tensor, Tensor, Tensor]
+Item = tuple[StoredSet, Tensor]
+# A source, the positions in the batch of its sets, and their numbers of elements.
+Part = tuple[SetBatch | LargeSet, list[int], list[int]]
+# All parts, then one row per set (or per element, set after set): targets and weights.
+Batch = tuple[list[Part], Tensor, Tensor]
 
 
 class SetDataset(Dataset[Item]):
-    """Items are looked up by (epoch, position). With a seed, the elements of a set come in a new order each epoch."""
+    """Items are looked up by (epoch, position). With a seed, the elements of a set of at most `most` come in a new
+    order each epoch; larger sets keep theirs, for they are not read as a whole.
+    """
 
-    def __init__(self, sets: SetCollection, targets: Shaped[Tensor, "sets ..."], seed: int | None) -> None:
-        self.sets, self.targets, self.seed = sets, targets, seed
+    def __init__(
+        self,
+        sets: SetCollection,
+        targets: Shaped[Tensor, "rows targets"],
+        of_elements: bool,
+        seed: int | None,
+        most: int,
+    ) -> None:
+        self.sets, self.targets, self.of_elements, self.seed, self.most = sets, targets, of_elements, seed, most
 
     def __getitem__(self, key: Key) -> Item:
         epoch, i = key
-        elements, multiplicity = self.sets[i]
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch, i]).permutation(len(elements))
-            elements, multiplicity = elements[order], multiplicity[order]
-        return elements, multiplicity, self.targets[i]
+        stored = self.sets[i]
+        targets = self.targets[stored.start : stored.stop] if self.of_elements else self.targets[i : i + 1]
+        if self.seed is not None and len(stored) <= self.most:
+            order = np.random.default_rng([self.seed, epoch, i]).permutation(len(stored))
+            elements, multiplicity = stored.read()
+            stored = StoredSet(elements[order], multiplicity[order], 0, len(stored))
+            targets = targets[order] if self.of_elements else targets
+        return stored, targets
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -54,26 +70,35 @@ class EpochSampler(Sampler[Key]):
         return len(self.positions)
 
 
-def collate_items(items: list[Item]) -> tuple[SetBatch, Tensor]:
-    return collate((e, m) for e, m, _ in items), torch.stack([t for *_, t in items])
-
-
 class SetDataModule(pl.LightningDataModule):
-    """Training and validation sets. `shuffle_elements` puts random elements into each shard, for training in shards."""
+    """Training and validation sets.
+
+    Args:
+        targets: A row per set, or, `of_elements`, per element of all sets.
+        train: Positions of the sets.
+        max_elements: Entries that are computed on at a time. A larger batch comes in several parts, a larger set is
+            read shard by shard.
+        shuffle_elements: Put random elements into each shard, for training in shards.
+    """
 
     def __init__(
         self,
         sets: SetCollection,
-        targets: Shaped[Tensor, "sets ..."],
+        targets: Shaped[Tensor, "rows targets"],
         train: np.ndarray,
         validation: np.ndarray,
+        *,
+        of_elements: bool,
         batch_size: int,
-        seed: int,
+        max_elements: int,
+        shard_size: int | None,
         shuffle_elements: bool,
+        seed: int,
     ) -> None:
         super().__init__()
         self.sets, self.targets, self.train, self.validation = sets, targets, train, validation
-        self.batch_size, self.seed, self.shuffle_elements = batch_size, seed, shuffle_elements
+        self.of_elements, self.batch_size, self.seed = of_elements, batch_size, seed
+        self.max_elements, self.shard_size, self.shuffle_elements = max_elements, shard_size, shuffle_elements
 
     def train_dataloader(self) -> DataLoader:
         return self._loader(self.train, self.seed, self.seed if self.shuffle_elements else None)
@@ -82,6 +107,23 @@ class SetDataModule(pl.LightningDataModule):
         return self._loader(self.validation, None, None)
 
     def _loader(self, positions: np.ndarray, order: int | None, elements: int | None) -> DataLoader:
-        data = SetDataset(self.sets, self.targets, elements)
-        sampler = EpochSampler(positions, order)
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=collate_items)
+        data = SetDataset(self.sets, self.targets, self.of_elements, elements, self.max_elements)
+        return DataLoader(data, self.batch_size, sampler=EpochSampler(positions, order), collate_fn=self._collate)
+
+    def _collate(self, items: list[Item]) -> Batch:
+        stored = [s for s, _ in items]
+        order = list(range(len(items)))
+        if len(order) * max(map(len, stored)) > self.max_elements:
+            order.sort(key=lambda i: len(stored[i]))  # sets of like size together: less padding
+        parts: list[Part] = []
+        for group in batched([stored[i] for i in order], len(order), self.max_elements):
+            # Elements' outputs need their graph, and so their set in memory.
+            source = collate(s.read() for s in group) if self.of_elements else self._source(group)
+            positions, order = order[: len(group)], order[len(group) :]
+            parts.append((source, positions, [len(s) for s in group]))
+        targets = torch.cat([t for _, t in items])
+        weights = torch.cat([s.read()[1] for s in stored]) if self.of_elements else torch.ones(len(targets))
+        return parts, targets, weights
+
+    def _source(self, group: list[StoredSet]) -> SetBatch | LargeSet:
+        return source_of(group, self.max_elements, self.shard_size)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,21 +20,24 @@ import torch.nn.functional as F
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from omniset.files import writable_folder
-from omniset.sets import SetBatch
-from omniset.training.data import SetDataModule
+from omniset.files import replacing, writable_folder
+from omniset.training.data import Batch, SetDataModule
 from omniset.training.network import SetNetwork
-
-Batch = tuple[SetBatch, Tensor]
 
 
 class SetModule(pl.LightningModule):
     """Cross-entropy of classes, or squared error of standardised targets; AdamW, warm-up over 5 % of all steps, cosine.
 
+    The loss of a target is the mean over the sets of a batch, or over its labelled elements with their multiplicities;
+    those of several targets are added up (classes) or averaged (numbers).
+
     Args:
+        class_weights: For each target, the weight of each of its classes; None: all the same.
         options: For the encoder, in training: shard_size, shards, gradient, store.
+        max_elements: See SetDataModule.
         fingerprint: What must be the same for a checkpoint to be resumed.
     """
 
@@ -40,43 +45,55 @@ class SetModule(pl.LightningModule):
         self,
         network: SetNetwork,
         classify: bool,
+        class_weights: list[Tensor] | None,
         learning_rate: float,
         weight_decay: float,
         options: dict[str, Any],
+        max_elements: int,
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
         super().__init__()
-        self.network, self.classify, self.options = network, classify, options
+        self.network, self.classify, self.options, self.max_elements = network, classify, options, max_elements
+        self.class_weights = class_weights
         self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
-        outputs = network.head.out_features
         self.metric_name = "accuracy" if classify else "mse"
-        self.train_metric, self.val_metric = (self._metric(classify, outputs) for _ in range(2))
-
-    @staticmethod
-    def _metric(classify: bool, outputs: int) -> torchmetrics.Metric:
-        if classify:
-            return torchmetrics.classification.MulticlassAccuracy(max(outputs, 2), average="micro")
-        return torchmetrics.MeanSquaredError()
+        self.train_metric, self.val_metric = torchmetrics.MeanMetric(), torchmetrics.MeanMetric()
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
 
-    def step(self, batch: Batch, stage: str, metric: torchmetrics.Metric) -> Tensor:
-        sets, targets = batch
-        outputs = self.network(sets, **self.options)
-        if self.classify:
-            loss = F.cross_entropy(outputs, targets)
-        else:
-            targets = self.network.targets(targets)
-            loss = F.mse_loss(outputs, targets)
-        metric(outputs, targets)
-        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(sets), "prog_bar": True}
+    def step(self, batch: Batch, stage: str, metric: torchmetrics.MeanMetric) -> Tensor:
+        parts, targets, weights = batch
+        outputs = self.network.of_parts(parts, self.max_elements, **self.options)
+        loss, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
+        metric.update(right, counted)
+        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(targets), "prog_bar": True}
         self.log(f"{stage}_loss", loss, **whole_epoch)
         self.log(f"{stage}_{self.metric_name}", metric, **whole_epoch)
         return loss
+
+    def _classes(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, and for each row and target whether it was right, and how much it counts. Code -1: no label."""
+        loss, right = outputs.new_zeros(()), []
+        counted = torch.where(targets >= 0, weights[:, None], 0)
+        for number, logits in enumerate(self.network.split(outputs)):
+            codes, rows = targets[:, number].clamp(min=0), counted[:, number]
+            if self.class_weights is not None:
+                rows = rows * self.class_weights[number].to(rows)[codes]
+            each = F.cross_entropy(logits, codes, reduction="none")
+            loss = loss + (rows * each).sum() / rows.sum().clamp(min=torch.finfo(rows.dtype).tiny)
+            right.append(logits.argmax(1) == codes)
+        return loss, torch.stack(right, 1).to(counted), counted
+
+    def _numbers(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same with squared errors. NaN: no label."""
+        counted = torch.where(targets.isnan(), 0, weights[:, None])
+        each = (outputs - self.network.targets(targets.nan_to_num())).square()
+        total = counted.sum(0).clamp(min=torch.finfo(counted.dtype).tiny)
+        return ((counted * each).sum(0) / total).mean(), each.detach(), counted
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         return self.step(batch, "train", self.train_metric)
@@ -112,6 +129,35 @@ class SetModule(pl.LightningModule):
         self.history = saved["history"]
 
 
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Checkpoints under a temporary name until they are whole, beside where they belong: a kill leaves the old one."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            torch.save(checkpoint, temporary)
+
+
+class EpochLines(pl.Callback):
+    """Progress where there is no terminal to draw a bar on: a line after each epoch, with rate and time left."""
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.start = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        epoch, epochs = trainer.current_epoch + 1, trainer.max_epochs or 1
+        seconds = time.monotonic() - self.start
+        values = "  ".join(f"{k} {float(v):.4g}" for k, v in sorted(trainer.callback_metrics.items()))
+        left = f"at most {_spoken(seconds * (epochs - epoch))} left" if epoch < epochs else "done"
+        print(f"epoch {epoch}/{epochs}  {values}  ({_spoken(seconds)}, {left})", file=sys.stderr, flush=True)
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def fit(
     module: SetModule,
     data: SetDataModule,
@@ -137,6 +183,8 @@ def fit(
         root = Path(scratch) if folder is None else writable_folder(folder)
         checkpoints = root / "checkpoints"
         last = checkpoints / "last.ckpt"
+        for left in checkpoints.glob(".*"):  # by a run that was killed while it wrote
+            left.unlink()
         if not resume:
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
@@ -152,16 +200,20 @@ def fit(
         callbacks: list[pl.Callback] = [keep]
         if watched and patience is not None:
             callbacks.append(EarlyStopping(watched, patience=patience))
-        if progress:
+        bar = progress and sys.stdout.isatty()  # where Lightning draws it
+        if bar:
             callbacks.append(TQDMProgressBar(refresh_rate=10))
+        elif progress:
+            callbacks.append(EpochLines())
         trainer = pl.Trainer(
             accelerator=device,
             devices=1,
             max_epochs=epochs,
             callbacks=callbacks,
             logger=_logger(log, root),
-            enable_progress_bar=progress,
+            enable_progress_bar=bar,
             enable_model_summary=False,
+            plugins=[AtomicCheckpointIO()],
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if len(data.validation) else 0,
             log_every_n_steps=1,

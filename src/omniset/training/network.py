@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from omniset.encoders import Encoder
-from omniset.sets import SetBatch, SetCollection
+from omniset.sets import LargeSet, SetBatch, SetCollection
+
+VALUES = 1 << 22  # features that statistics are taken of at a time
 
 
 class Standardize(nn.Module):
@@ -25,16 +28,23 @@ class Standardize(nn.Module):
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
-    def fit(self, x: Float[Tensor, "rows dim"], weights: Float[Tensor, " rows"] | None = None) -> None:
-        """Weighted mean and standard deviation per column; constant columns are only shifted."""
-        x = x.double()
-        w = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.double()
-        total = w.sum()
-        if total > 0:
-            mean = (w[:, None] * x).sum(0) / total
-            deviation = ((w[:, None] * (x - mean).square()).sum(0) / total).sqrt()
-            self.shift.copy_(mean)
-            self.scale.copy_(torch.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), deviation, 1))
+    def fit(self, blocks: Iterable[tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]]]) -> None:
+        """Weighted mean and standard deviation per column; constant columns are only shifted.
+
+        Args:
+            blocks: Rows and their weights, piece by piece; read twice.
+        """
+        total = float(sum(w.double().sum() for _, w in blocks))
+        if total <= 0:
+            return
+        mean, square = torch.zeros_like(self.shift).double(), torch.zeros_like(self.shift).double()
+        for x, w in blocks:
+            mean += (w[:, None].double() * x.double()).sum(0) / total
+        for x, w in blocks:
+            square += (w[:, None].double() * (x.double() - mean).square()).sum(0)
+        deviation = (square / total).sqrt()
+        self.shift.copy_(mean)
+        self.scale.copy_(torch.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), deviation, 1))
 
     def forward(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         return (x - self.shift) / self.scale
@@ -44,24 +54,103 @@ class Standardize(nn.Module):
 
 
 class SetNetwork(nn.Module):
-    """Standardised features, encoder, and one Linear from the summary to the outputs.
+    """Standardised features, encoder, and one Linear from the summary (or from each element) to the outputs.
 
-    Outputs are logits, or targets standardised by `targets`.
+    Args:
+        widths: Outputs of each target: its number of classes, or 1. Outputs are logits, or targets standardised by
+            `targets`.
+        of_elements: Outputs for every element instead of the set.
+
+    Raises:
+        ValueError: Outputs for elements from an encoder that has none.
     """
 
-    def __init__(self, encoder: Encoder, num_targets: int) -> None:
+    def __init__(self, encoder: Encoder, widths: list[int], of_elements: bool = False) -> None:
         super().__init__()
+        if of_elements and not encoder.outputs_elements:
+            raise ValueError(
+                f"{type(encoder).__name__} has no output for each element: labels of elements need another"
+            )
         # As its first input layer the encoder standardises shard by shard, whatever source it reads.
         encoder.embed = nn.Sequential(Standardize(encoder.input_dim), encoder.embed)
-        self.encoder = encoder
-        self.head = nn.Linear(encoder.num_outputs * encoder.dim, num_targets)
-        self.targets = Standardize(num_targets)
+        self.encoder, self.widths, self.of_elements = encoder, widths, of_elements
+        self.head = nn.Linear(encoder.dim if of_elements else encoder.num_outputs * encoder.dim, sum(widths))
+        self.targets = Standardize(sum(widths))
 
-    def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets targets"]:
-        return self.head(self.encoder(source, **options).summary.flatten(1))
+    def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets ..."]:
+        """(B, outputs), or, for elements of a SetBatch, (B, N, outputs)."""
+        out = self.encoder(source, **options)
+        return self.head(out.elements if self.of_elements else out.summary.flatten(1))
+
+    def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
+        """The outputs of each target."""
+        return outputs.split(self.widths, 1)
+
+    def of_parts(self, parts: list[Any], max_elements: int, **options: Any) -> Float[Tensor, "rows outputs"]:
+        """A batch that comes in parts (omniset.training.data.Part): rows in the order of its sets.
+
+        Where there are several parts, one is kept for the backward at a time, and the others computed again.
+        """
+        found: dict[int, Tensor] = {}
+        for source, positions, sizes in parts:
+            if isinstance(source, LargeSet):
+                out = self.of_large(source, **options)
+            elif len(sizes) == 1 and sizes[0] > max_elements and options.get("shard_size") is None:
+                out = self(source, **{**options, "shard_size": max_elements, "store": self._store(options)})
+            elif len(parts) > 1 and torch.is_grad_enabled() and options.get("shard_size") is None:
+                out = checkpoint(self, source, use_reentrant=False, **options)  # type: ignore[assignment]
+            else:
+                out = self(source, **options)
+            for row, (position, size) in enumerate(zip(positions, sizes, strict=True)):
+                found[position] = out[row, :size] if self.of_elements else out[row : row + 1]
+        return torch.cat([found[position] for position in sorted(found)])
+
+    def of_large(self, source: LargeSet, **options: Any) -> Float[Tensor, "one outputs"]:
+        """The outputs of one set that is read shard by shard."""
+        if options.get("gradient", "exact") != "exact" and torch.is_grad_enabled():
+            raise ValueError(
+                f"gradient={options['gradient']!r} needs random shards, and a set of {len(source.stored)} elements is "
+                f"read in its own order: raise max_elements above {len(source.stored)}, or take gradient='exact'"
+            )
+        return self(source, **{**options, "shard_size": None, "store": self._store(options)})
+
+    def _store(self, options: dict[str, Any]) -> str:
+        """Layer inputs of a large set wait on disk rather than in memory, where the encoder can."""
+        store = options.get("store", "device")
+        streams = not any(layer.keeps_elements for layer in self.encoder.layers)
+        return "disk" if store == "device" and streams else store
 
     def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> None:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity."""
-        chosen = [sets[i] for i in which.tolist()]
-        standardize: Standardize = self.encoder.embed[0]  # type: ignore[index]
-        standardize.fit(torch.cat([e for e, _ in chosen]), torch.cat([m for _, m in chosen]))
+        standardize: Any = self.encoder.embed[0]
+        standardize.fit(_Blocks(sets, which))
+
+    def fit_targets(self, values: Float[Tensor, "rows targets"]) -> None:
+        """Fit the standardisation of numbers to be predicted, each column where it is not NaN."""
+        for number, column in enumerate(values.T):
+            known = column[column.isfinite()]
+            one = Standardize(1)
+            one.fit([(known[:, None], torch.ones(len(known)))])
+            self.targets.shift[number], self.targets.scale[number] = one.shift[0], one.scale[0]
+
+
+class _Blocks:
+    """The elements of some sets, in blocks of bounded size."""
+
+    def __init__(self, sets: SetCollection, which: np.ndarray) -> None:
+        self.sets, self.which = sets, which
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        most = max(VALUES // self.sets.dim, 1)
+        held: list[tuple[Tensor, Tensor]] = []
+        rows = 0
+        for i in self.which.tolist():
+            stored = self.sets[i]
+            for start in range(0, len(stored), most):
+                held.append(stored.read(start, most))
+                rows += len(held[-1][0])
+                if rows >= most:
+                    yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])
+                    held, rows = [], 0
+        if held:
+            yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])

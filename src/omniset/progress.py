@@ -1,0 +1,35 @@
+"""Progress with rate and time left: a bar on a terminal, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+
+class Progress:
+    """How far a file has been read, by bytes, and how many rows that were.
+
+    >>> with Progress("reading", 100, show=False) as progress:
+    ...     progress.at(50, rows=7)
+    """
+
+    def __init__(self, what: str, total: int, show: bool) -> None:
+        every = 0.2 if sys.stderr.isatty() else 30.0
+        self._bar: Any = tqdm(
+            total=total, desc=what, unit="B", unit_scale=True, disable=not show, mininterval=every, maxinterval=every
+        )
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def at(self, position: int, rows: int) -> None:
+        self._bar.set_postfix_str(f"{rows:,} rows", refresh=False)
+        self._bar.update(position - self._bar.n)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()

@@ -1,0 +1,481 @@
+"""`omniset fit`, `predict`, `evaluate` and `explain`: estimators on tables in files, with a report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+
+from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
+from omniset.evaluation import Metric, Outcome
+from omniset.files import provenance, writable_folder, write_json
+from omniset.progress import Progress
+from omniset.report import multiqc
+from omniset.report import sets as set_report
+from omniset.report import write as write_report
+from omniset.sets import SetCollection, StoredSet
+from omniset.tables.files import TableFile, TableWriter
+from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels
+from omniset.tables.sets import SetTable, collect
+
+EXAMPLES = 3
+SAMPLE = 1_000_000  # multiplicities that quantiles are taken of
+STEP = 1 << 16
+
+
+def fit(
+    sets: Path,
+    target: Path | None,
+    out: Path,
+    *,
+    columns: Sequence[str] | None,
+    features: Sequence[str] | None,
+    group: str | None,
+    task: str,
+    level: str,
+    arguments: dict[str, Any],
+    resume: bool,
+) -> dict[str, Any]:
+    """See `omniset.cli.sets.fit`. Returns what is written to metrics.json."""
+    if level not in ("auto", "set", "element"):
+        raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
+    if target is None and not columns:
+        raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
+    with _folder(out), _noted() as notes:
+        labels = None if target is None else LabelFile(target, columns, group)
+        if labels is not None and level not in ("auto", labels.level):
+            raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
+        in_table = [*(columns or [])] if labels is None else []
+        in_table += [group] if group and labels is None else []
+        known = ["element"] if labels is not None and labels.level == "element" else []
+        table = SetTable(sets, features, in_table, arguments["max_elements"], out)
+        collection, kept = _collect(
+            table, out, [*in_table, *(known if table.has_elements else [])], arguments["progress"]
+        )
+        if labels is None:
+            level = "element" if level == "auto" else level
+            values, groups = column_labels(table.file, collection, kept, columns or [], group, level)
+        else:
+            level = labels.level
+            aligned = labels.align(collection, table.file, kept.get("element"))
+            values, groups = aligned[labels.columns], labels.groups(aligned)
+        chosen = choose_task(values, task)
+        if chosen == "regression":
+            values = as_numbers(labels, values, table.file)
+        maker = SetClassifier if chosen == "classification" else SetRegressor
+        model = maker(**arguments | {"level": level})
+        _say(
+            f"{len(collection):,} sets, {len(collection.elements):,} elements, {collection.dim} features; "
+            f"{chosen} of {level}s: {_described(values, chosen)}"
+        )
+        _warn_of_few(values, chosen, level)
+        y = values if values.shape[1] > 1 else values.iloc[:, 0]
+        y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
+        model.fit(collection, y, groups=groups, folder=out, resume=resume)
+        model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
+        truth = values.to_numpy()
+        outcomes = _validation_outcomes(model, collection, truth)
+        share = f"{len(model.validation_):,} of {len(collection):,} sets, kept back to watch the training"
+        run = set_report.SetRun(
+            title=f"Model of {sets.name}",
+            on=f"validation sets ({share})" if outcomes else "",
+            data=_summary(collection, values, chosen),
+            history=model.history_,
+            kept_epoch=_kept_epoch(model),
+            outcomes=outcomes,
+            examples=_examples(model, collection, model.validation_[:EXAMPLES], truth) if outcomes else [],
+            arguments=model.get_params() | {"task": chosen},
+        )
+        return _finish(run, out, notes, model, model)
+
+
+def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
+    """See `omniset.cli.sets.predict`. Returns the number of rows written."""
+    estimator = _load(model, overrides)
+    rows = 0
+    with _noted() as notes, TableWriter(out) as writer:
+        table = _table_for(estimator, sets, out.parent)
+        for frame in estimator.predictions(_watched(table, estimator.progress, "predicting")):
+            writer.write(frame)
+            rows += len(frame)
+    _say(f"{rows:,} predictions written to {out}")
+    _say_notes(notes)
+    return rows
+
+
+def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+    """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
+    estimator = _load(model, overrides)
+    with _folder(out), _noted() as notes:
+        labels = None if target is None else LabelFile(target, estimator.targets_)
+        if labels is not None and labels.level != estimator.level:
+            raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
+        table = _table_for(estimator, sets, out, [] if labels is not None else estimator.targets_)
+        names = estimator.targets_ if labels is None else []
+        known = ["element"] if estimator.level == "element" and labels is not None else []
+        collection, kept = _collect(table, out, [*names, *known], estimator.progress)
+        if labels is None:
+            values, _ = column_labels(table.file, collection, kept, names, None, estimator.level)
+        else:
+            values = labels.align(collection, table.file, kept.get("element"))[labels.columns]
+        chosen = "classification" if isinstance(estimator, SetClassifier) else "regression"
+        if chosen == "regression":
+            values = as_numbers(labels, values, table.file)
+        else:
+            _check_classes(estimator, values, labels.file if labels else table.file)
+        truth = values.to_numpy()
+        positions = np.arange(len(collection))
+        run = set_report.SetRun(
+            title=f"Evaluation on {sets.name}",
+            on=f"{len(collection):,} sets of {sets.name}",
+            data=_summary(collection, values, chosen),
+            outcomes=_outcomes(estimator, collection, positions, truth),
+            examples=_examples(estimator, collection, positions[:EXAMPLES], truth),
+            arguments=estimator.get_params() | {"model": str(model)},
+        )
+        return _finish(run, out, notes, estimator, None)
+
+
+def explain(
+    sets: Path,
+    model: Path,
+    out: Path,
+    only: Sequence[str] | None,
+    label: str | None,
+    steps: int,
+    overrides: dict[str, Any],
+) -> int:
+    """See `omniset.cli.sets.explain`. Returns the number of rows written."""
+    estimator = _load(model, overrides)
+    wanted = None if only is None else set(only)
+    rows = 0
+    with _noted() as notes, TableWriter(out) as writer:
+        table = _table_for(estimator, sets, out.parent)
+        for found in _watched(table, estimator.progress, "explaining"):
+            if wanted is not None and found.name not in wanted:
+                continue
+            if len(found) > estimator.max_elements:
+                warnings.warn(
+                    f"set {found.name!r} is left out: it has {len(found):,} elements, more than "
+                    f"max_elements={estimator.max_elements:,}",
+                    stacklevel=2,
+                )
+                continue
+            frame = _explanation(estimator, found, label, steps)
+            writer.write(frame)
+            rows += len(frame)
+            wanted = wanted and wanted - {found.name}
+            if wanted is not None and not wanted:
+                break
+        if wanted:
+            raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
+    _say(f"{rows:,} scores written to {out}")
+    _say_notes(notes)
+    return rows
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
+    config = Path(folder) / "config.json"
+    try:
+        kind = json.loads(config.read_text(encoding="utf-8")).get("class") if config.is_file() else None
+    except (ValueError, AttributeError):
+        kind = None  # load says what is wrong
+    maker = SetRegressor if kind == "SetRegressor" else SetClassifier
+    model = maker.load(folder)
+    model.set_params(**{k: v for k, v in overrides.items() if v is not None})
+    model._check_arguments()
+    return model
+
+
+def _table_for(model: SetEstimator, path: Path, folder: Path, keep: Sequence[str] = ()) -> SetTable:
+    """The table with the features of the model, whatever their order."""
+    if model.features_ is None:
+        raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
+    file = TableFile(path)
+    file.require(["set", *model.features_])
+    known = ("set", "multiplicity", "element", *model.features_, *model.targets_, *model.ignored_)
+    extra = [c for c in file.columns if c not in known]
+    if extra:
+        raise file.error(
+            None,
+            f"has a column {extra[0]!r} that the model was not fitted with: it knows the features {model.features_}",
+        )
+    here = [c for c in file.columns if c in model.features_]
+    if here != model.features_:
+        warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
+    return SetTable(path, model.features_, keep, model.max_elements, folder)
+
+
+def _collect(
+    table: SetTable, folder: Path, columns: Sequence[str], progress: bool
+) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
+    return collect(_watched(table, progress, "reading"), table.features, folder, columns)
+
+
+def _watched(table: SetTable, show: bool, what: str) -> Iterator[Any]:
+    rows = 0
+    with Progress(f"{what} {table.file.path.name}", table.file.size, show) as progress:
+        for found in table:
+            rows += len(found)
+            progress.at(table.file.position, rows)
+            yield found
+
+
+# ---------------------------------------------------------------------- results
+
+
+def _validation_outcomes(model: SetEstimator, sets: SetCollection, truth: np.ndarray) -> list[Outcome]:
+    if not len(model.validation_):
+        _say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+        return []
+    return _outcomes(model, sets, model.validation_, truth)
+
+
+def _outcomes(model: SetEstimator, sets: SetCollection, which: np.ndarray, truth: np.ndarray) -> list[Outcome]:
+    """Predictions beside the truth, of each target; elements without label, or with multiplicity 0, left out."""
+    frame = pd.concat(model.predictions(sets[int(i)] for i in which), ignore_index=True)
+    sizes = sets.sizes[which]
+    if model.level == "element":
+        rows = np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which])
+        numbers, sizes = np.repeat(np.arange(len(which)), sizes), np.repeat(sizes, sizes)
+        truth = truth[rows]
+    else:
+        numbers, truth = np.arange(len(which)), truth[which]
+    found = []
+    for i, name in enumerate(model.targets_):
+        there = ~pd.isna(truth[:, i]) & frame[name].notna().to_numpy()
+        if not there.any():
+            continue
+        kind = object if isinstance(model, SetClassifier) else np.float64
+        about: dict[str, Any] = {}
+        if isinstance(model, SetClassifier):
+            classes = [str(c) for c in model._classes[i]]
+            prefix = "p_" if model.single_ or len(model.targets_) == 1 else f"p_{name}_"
+            columns = frame[[f"{prefix}{c}" for c in classes]].to_numpy(dtype=np.float64)
+            about = {"classes": classes, "probabilities": columns[there]}
+        predicted = frame[name].to_numpy(dtype=kind)[there]
+        found.append(Outcome(name, truth[there, i].astype(kind), predicted, numbers[there], sizes[there], **about))
+    return found
+
+
+def _examples(
+    model: SetEstimator, sets: SetCollection, which: np.ndarray, truth: np.ndarray
+) -> list[set_report.Example]:
+    """Attributions of a few sets, where there are any to be had."""
+    found = []
+    for i in which:
+        stored = sets[int(i)]
+        if len(stored) > model.max_elements:
+            continue
+        try:
+            scores = _scores(model, stored, None, 20)
+        except ValueError:  # an encoder without attention, or predictions of elements
+            return []
+        frame = next(iter(model.predictions([stored])))
+        elements, counts = stored.read()
+        found.append(
+            set_report.Example(
+                set=str(stored.name),
+                predicted=frame[model.targets_[0]].iloc[0],
+                truth=truth[i, 0],
+                elements=[str(e) for e in stored.names_of_elements()],
+                multiplicity=_whole(counts.double().numpy()),
+                scores=scores.astype(np.float64),
+                features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
+            )
+        )
+    return found
+
+
+def _whole(values: np.ndarray) -> np.ndarray:
+    """Counts as integers, weights as they are."""
+    return values.astype(np.int64) if (values == np.round(values)).all() else values
+
+
+def _scores(model: SetEstimator, stored: StoredSet, label: str | None, steps: int) -> np.ndarray:
+    elements, counts = stored.read()
+    one = SetCollection(elements, counts, np.array([0, len(stored)]), [stored.name], model.features_)
+    return model.explain(one, label, steps)[0]
+
+
+def _explanation(model: SetEstimator, stored: StoredSet, label: str | None, steps: int) -> pd.DataFrame:
+    predicted = next(iter(model.predictions([stored])))[model.targets_[0]].iloc[0]
+    return pd.DataFrame(
+        {
+            "set": str(stored.name),
+            "element": [str(e) for e in stored.names_of_elements()],
+            "multiplicity": stored.read()[1].double().numpy(),
+            "score": _scores(model, stored, label, steps).astype(np.float64),
+            "explained": predicted
+            if label is None and isinstance(model, SetClassifier)
+            else label or model.targets_[0],
+        }
+    )
+
+
+def _summary(sets: SetCollection, values: pd.DataFrame, task: str) -> set_report.DataSummary:
+    total, quantiles = _multiplicities(sets)
+    return set_report.DataSummary(
+        sets=len(sets),
+        elements=len(sets.elements),
+        total_multiplicity=None if quantiles is None else total,
+        sizes=sets.sizes,
+        multiplicity_quantiles=quantiles,
+        missing={f"no label of {c}": int(n) for c, n in values.isna().sum().items() if n},
+        features=_features(sets),
+        targets={str(c): values[c].dropna().to_numpy() for c in values},
+    )
+
+
+def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None]:
+    total, sample = 0.0, []
+    rows = len(sets.multiplicity)
+    stride = -(-rows // SAMPLE)
+    for start in range(0, rows, STEP):
+        counts = sets.multiplicity[start : start + STEP].double().numpy()
+        total += float(counts.sum())
+        sample.append(counts[::stride])
+    values = np.concatenate(sample)
+    return total, None if (values == 1).all() else set_report.quantiles(values)
+
+
+def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
+    """Mean, standard deviation, least and largest value of each feature over all rows."""
+    blocks = [sets.elements[s : s + STEP].double() for s in range(0, 1, STEP)]
+    least, largest = torch.full((sets.dim,), np.inf).double(), torch.full((sets.dim,), -np.inf).double()
+    shift = blocks[0].mean(0) if len(blocks[0]) else torch.zeros(sets.dim).double()
+    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
+    rows = len(sets.elements)
+    for start in range(0, rows, STEP):
+        block = sets.elements[start : start + STEP].double() - shift  # shifted, so that squares do not cancel
+        first, second = first + block.sum(0), second + block.square().sum(0)
+        least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
+    mean = first / rows
+    deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
+    found = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
+    return [(name, *(float(v) for v in values)) for name, *values in found]  # type: ignore[misc]
+
+
+def _kept_epoch(model: SetEstimator) -> int | None:
+    """The epoch whose weights were kept: the best on validation, or the last."""
+    watched = [h for h in model.history_ if "val_loss" in h]
+    if watched and model.patience is not None:
+        return int(min(watched, key=lambda h: h["val_loss"])["epoch"])
+    return int(model.history_[-1]["epoch"]) if model.history_ else None
+
+
+def _finish(
+    run: set_report.SetRun, out: Path, notes: list[str], model: SetEstimator, save: SetEstimator | None
+) -> dict[str, Any]:
+    """Write everything, and print what matters."""
+    run.warnings, run.command = notes, shlex.join(["omniset", *sys.argv[1:]])
+    run.provenance = provenance(model.seed, model._device().type)
+    metrics = {a.name: a.metrics for a in run.assessments}
+    numbers = {
+        "on": run.on,
+        "metrics": {name: {m.name: _plain(m) for m in found} for name, found in metrics.items()},
+        "provenance": run.provenance,
+    }
+    if save is not None:
+        save.save(out, numbers)
+    else:
+        write_json(out / "metrics.json", numbers)
+    write_report(out, set_report.compose(run), set_report.numbers(run))
+    multiqc.write(out, out.resolve().name, metrics, run.history)
+    _print_metrics(run.on, metrics)
+    _say_notes(notes)
+    _say(f"\nWritten to {out}: {'the model, ' if save else ''}metrics.json, report.html, report.json")
+    return numbers
+
+
+def _plain(metric: Metric) -> dict[str, float | None]:
+    return {"value": metric.value, "low": metric.low, "high": metric.high}
+
+
+def _print_metrics(on: str, metrics: dict[str, list[Metric]]) -> None:
+    for name, found in metrics.items():
+        _say(f"\n{name}, on {on}\n\n  {'':28}{'value':>9}   95 % interval")
+        for metric in found:
+            if metric.value is not None:
+                interval = "" if metric.low is None else f"{metric.low:.3f} to {metric.high:.3f}"
+                _say(f"  {metric.name:28}{metric.value:>9.3f}   {interval}")
+
+
+def _check_classes(model: SetClassifier, values: pd.DataFrame, file: TableFile) -> None:
+    for name, classes in zip(model.targets_, model._classes, strict=True):
+        unknown = values[name].dropna()
+        unknown = unknown[~unknown.isin(classes)]
+        if len(unknown):
+            raise file.error(
+                None,
+                f"column {name!r} holds {unknown.iloc[0]!r}, which the model does not know: it learned "
+                f"{', '.join(map(repr, classes.tolist()[:20]))}",
+            )
+
+
+def _described(values: pd.DataFrame, task: str) -> str:
+    def one(column: str) -> str:
+        return f"{column} ({values[column].nunique()} classes)" if task == "classification" else column
+
+    return ", ".join(one(str(c)) for c in values)
+
+
+def _warn_of_few(values: pd.DataFrame, task: str, level: str) -> None:
+    if task != "classification":
+        return
+    for column in values:
+        counts = values[column].value_counts()
+        few = counts[counts < 5]
+        if len(few):
+            shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
+            warnings.warn(f"{column}: classes with fewer than 5 {level}s: {shown}", stacklevel=2)
+
+
+# ---------------------------------------------------------------------- around a run
+
+
+@contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """The folder of a run; one that was made for a run that failed at once is removed again."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out must be a folder, {out} is a file")
+    new = not out.exists()
+    writable_folder(out)
+    try:
+        yield
+    except BaseException:
+        if new and not any(out.iterdir()):
+            out.rmdir()
+        raise
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Warnings met, for the report, each once."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        yield notes
+        notes += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+
+
+def _say_notes(notes: list[str]) -> None:
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,437 @@
+"""Table files (Parquet, CSV, TSV, compressed too): read in chunks, written in chunks, errors that name file and line.
+
+Text is read as text and turned into numbers here, so that every message can name line, column and value.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import io
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from jaxtyping import Float
+
+from omniset.files import replacing
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
+CELLS = 1 << 19  # values held at a time
+
+
+@dataclass
+class Chunk:
+    """Some rows of a table.
+
+    Attributes:
+        file: Where they are from.
+        first: Number of the first one, from 0, the header not counted.
+        columns: By name: text as it is in the file, or Parquet's values, categories written out.
+    """
+
+    file: TableFile
+    first: int
+    columns: dict[str, pa.Array]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def text(self, column: str) -> pa.Array:
+        """A column of identifiers, without spaces around them.
+
+        Raises:
+            ValueError: An entry is missing, or the column is of numbers with fractions.
+        """
+        values = self.columns[column]
+        if pa.types.is_floating(values.type):
+            raise self.file.error(None, f"column {column!r} must be text or whole numbers, it is {values.type}")
+        values = pc.utf8_trim_whitespace(self.as_text(column, values))
+        missing = pc.fill_null(pc.equal(values, ""), True).to_numpy(zero_copy_only=False)
+        if missing.any():
+            raise self.error(int(missing.argmax()), column, "is empty")
+        return values
+
+    def numbers(self, column: str, least: float | None = None) -> Float[np.ndarray, " rows"]:
+        """A column of finite numbers, not below `least`.
+
+        Raises:
+            ValueError: Naming the first that is not.
+        """
+        values = self.columns[column]
+        if pa.types.is_boolean(values.type):
+            values = values.cast(pa.int8())
+        if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+            values = self._parse(column, self.as_text(column, values))
+        numbers = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(numbers)
+        if least is not None:
+            bad |= numbers < least
+        if bad.any():
+            row = int(bad.argmax())
+            what = "is missing" if not values[row].is_valid else f"is {numbers[row]:g}"
+            bound = "a finite number" if least is None else f"a finite number >= {least:g}"
+            raise self.error(row, column, f"{what}, it must be {bound}")
+        return numbers
+
+    def as_text(self, column: str, values: pa.Array) -> pa.Array:
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowException:
+            raise self.file.error(None, f"column {column!r} must be text or numbers, it is {values.type}") from None
+
+    def _parse(self, column: str, values: pa.Array) -> pa.Array:
+        values = pc.utf8_trim_whitespace(values)
+        try:
+            return pc.cast(values, pa.float64())
+        except pa.ArrowInvalid:
+            for row, value in enumerate(values.to_pylist()):
+                try:
+                    pa.scalar(value, pa.string()).cast(pa.float64())
+                except pa.ArrowInvalid:
+                    found = "is empty" if not value else f"is {_short(value)}"
+                    raise self.error(row, column, f"{found}, it must be a number") from None
+            raise
+
+    def error(self, row: int, column: str | None, message: str) -> ValueError:
+        return self.file.error(self.first + row, f"column {column!r} {message}" if column else message)
+
+
+class TableFile:
+    """A table on disk.
+
+    Args:
+        path: Ending in .parquet, .csv or .tsv; text also compressed (.csv.gz, .bz2, .xz).
+
+    Attributes:
+        columns: Their names.
+        rows: How many, where the file says so (Parquet), else None.
+
+    A line without any value is left out. Fields missing at the end of a line are empty ones. Lines are counted as rows,
+    so that a line break within quotes shifts those that messages name.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: A directory, or not a table of the kind that its name says.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a directory, it must be a file")
+        self.separator, self._opener = kind_of(self.path)
+        self.position = 0  # bytes read so far
+        self.size = self.path.stat().st_size
+        self.rows: int | None = None
+        self._blank: list[int] = []  # rows left out so far
+        with self._clear_errors():
+            self.columns = self._read_header() if self.separator else self._read_schema()
+        self._check_columns()
+
+    def chunks(self, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
+        """The rows in order, some tens of thousands at a time.
+
+        Args:
+            columns: Which ones. Default: all.
+
+        Raises:
+            ValueError: Cut off, damaged, not UTF-8, or a row with too many fields.
+        """
+        chosen = self.columns if columns is None else list(columns)
+        size = max(CELLS // max(len(self.columns), 1), 256)
+        with self._clear_errors():
+            yield from (self._text_chunks(chosen, size) if self.separator else self._parquet_chunks(chosen, size))
+
+    def error(self, row: int | None, message: str) -> ValueError:
+        """An error at a row (from 0), which is line row + 2 of a text file."""
+        return ValueError(f"{self.path}: {message}" if row is None else f"{self.path}: {self.where(row)}: {message}")
+
+    def where(self, row: int) -> str:
+        return f"line {row + 2}" if self.separator else f"row {row + 1}"
+
+    def nth(self, number: int) -> int:
+        """The row of the number-th one (from 0) that is not blank."""
+        before = np.array(self._blank, dtype=np.int64) - np.arange(len(self._blank))
+        return number + int(np.searchsorted(before, number, side="right"))
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raise ValueError if one of these columns is not there, or named twice."""
+        for number, name in enumerate(columns):
+            if name in columns[:number]:
+                raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
+            if name not in self.columns:
+                hint = ""
+                if self.separator and len(self.columns) == 1:
+                    others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]
+                    hint = f". Columns must be separated by {_spell(self.separator)}"
+                    hint += f", here they seem to be by {_spell(others[0])}" if others else ""
+                raise self.error(None, f"has no column {name!r}, it has {_listed(self.columns)}{hint}")
+
+    def _check_columns(self) -> None:
+        for number, name in enumerate(self.columns, 1):
+            if not name:
+                raise self.error(None, f"column {number} has no name (a row index? write the table without it)")
+            if name in self.columns[: number - 1]:
+                raise self.error(None, f"column {name!r} is there twice")
+
+    @contextmanager
+    def _text(self, **options: Any) -> Iterator[_Text]:
+        with open(self.path, "rb") as file:
+            raw: Any = _Counting(file, self)
+            with _Text(raw if self._opener is open else self._opener(raw, "rb"), newline="", **options) as text:
+                yield text
+
+    def _csv(self, text: _Text, **options: Any) -> Any:
+        return pd.read_csv(
+            text, sep=self.separator, header=None, dtype=str, na_filter=False, skip_blank_lines=False, **options
+        )
+
+    def _read_header(self) -> list[str]:
+        with self._text(encoding="utf-8-sig") as text:
+            try:
+                first = self._csv(text, nrows=1)
+            except pd.errors.EmptyDataError:
+                raise self.error(None, "is empty: its first line must hold the names of the columns") from None
+        return [str(name).strip() for name in first.iloc[0]]
+
+    def _text_chunks(self, chosen: list[str], size: int) -> Iterator[Chunk]:
+        at = [self.columns.index(name) for name in chosen]
+        first = -1
+        self._blank = []
+        with self._text(encoding="utf-8-sig") as text, self._csv(text, chunksize=size) as frames:
+            for frame in frames:
+                arrays = [pa.array(frame[i], type=pa.string()) for i in range(len(self.columns))]
+                start = 1 if first < 0 else 0  # the header
+                arrays = [a.slice(start) for a in arrays]
+                rows = len(frame) - start
+                for begin, end in self._without_blank_lines(arrays, rows, first + start):
+                    columns = {name: arrays[i].slice(begin, end - begin) for name, i in zip(chosen, at, strict=True)}
+                    yield Chunk(self, first + start + begin, columns)
+                first += len(frame)
+
+    def _without_blank_lines(self, arrays: list[pa.Array], rows: int, first: int) -> list[tuple[int, int]]:
+        """Stretches of rows between blank lines; lines are counted on, so that messages name the right one."""
+        blank = np.ones(rows, dtype=bool)
+        for array in arrays:
+            blank &= pc.equal(pc.utf8_trim_whitespace(array), "").to_numpy(zero_copy_only=False)
+            if not blank.any():
+                break
+        cuts = np.flatnonzero(blank)
+        self._blank += (first + cuts).tolist()
+        bounds = zip([0, *(cuts + 1)], [*cuts, rows], strict=True)
+        return [(int(a), int(b)) for a, b in bounds if b > a]
+
+    def _read_schema(self) -> list[str]:
+        with self._parquet() as file:
+            self.rows = file.metadata.num_rows
+            return [name for name in file.schema_arrow.names if not INDEX.fullmatch(name)]
+
+    @contextmanager
+    def _parquet(self) -> Iterator[pq.ParquetFile]:
+        # Small buffers: column chunks are read as they are needed, however large a row group is.
+        with open(self.path, "rb") as raw:
+            options: dict[str, Any] = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
+            with pq.ParquetFile(_Counting(raw, self), **options) as file:
+                yield file
+
+    def _parquet_chunks(self, chosen: list[str], size: int) -> Iterator[Chunk]:
+        first = 0
+        with self._parquet() as file:
+            for batch in file.iter_batches(size, columns=chosen, use_threads=False):
+                batch.validate(full=True)  # text that is UTF-8, categories that are there
+                if len(batch):
+                    yield Chunk(self, first, {name: _plain(batch.column(name)) for name in chosen})
+                first += len(batch)
+        if first != self.rows:
+            raise self.error(None, f"is damaged: it has {first} rows and says that it has {self.rows}")
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except UnicodeError as error:
+            if self.separator is None:
+                raise self.error(None, f"is damaged: {error}") from error
+            raise self.error(self._undecodable(), f"is not UTF-8 text ({error}): save the file as UTF-8") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+            raise self.error(None, f"is cut off or not a whole compressed file: {error}") from error
+        except pd.errors.ParserError as error:
+            raise self._malformed(str(error)) from error
+        except pa.ArrowException as error:
+            raise self.error(None, f"is cut off, damaged or no Parquet file: {_tidy(str(error))}") from error
+        except OSError as error:
+            if error.filename is None and error.errno is None:  # Arrow's and bz2's own
+                raise self.error(None, f"is cut off or damaged: {_tidy(str(error))}") from error
+            raise
+
+    def _undecodable(self) -> int | None:
+        """The row of the first line that is not UTF-8."""
+        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError)  # further on
+        with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines):
+                if "\0" in line or any("\ud800" <= c <= "\udfff" for c in line):
+                    return number - 1
+        return None
+
+    def _malformed(self, message: str) -> ValueError:
+        """What pandas says, in our words."""
+        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
+            fields, line, here = map(int, found.groups())
+            return self.error(line - 2, f"has {here} fields, the header has {fields}")
+        if found := re.search(r"EOF inside string starting at row (\d+)", message):
+            return self.error(int(found[1]) - 1, 'has a quote (") that is never closed')
+        return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {_tidy(message)}")
+
+
+class TableWriter:
+    """Write a table frame by frame; nothing is seen under its name before all is written.
+
+    Args:
+        path: Ending as TableFile's.
+
+    Use as a context manager: `with TableWriter(path) as out: out.write(frame)`.
+
+    Raises:
+        OSError: The folder is not there, may not be written to or is full.
+        ValueError: The name ends otherwise or is that of a folder; no row was written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.separator, self._opener = kind_of(self.path)
+        if self.path.exists() and not self.path.is_file():
+            raise ValueError(f"out must be a file, {self.path} is {'a directory' if self.path.is_dir() else 'none'}")
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{self.path.parent} is no directory: make it before writing {self.path.name} to it"
+            )
+        self._sink: Any = None
+
+    def __enter__(self) -> TableWriter:
+        with ExitStack() as stack:
+            self._temporary = stack.enter_context(replacing(self.path))
+            stack.enter_context(self._clear_errors())
+            if self.separator:
+                binary = self._opener(self._temporary, "wb")
+                self._sink = stack.enter_context(io.TextIOWrapper(binary, encoding="utf-8", newline=""))
+            self._rows = 0
+            self._stack = stack.pop_all()
+        return self
+
+    def write(self, frame: pd.DataFrame) -> None:
+        if self.separator:
+            frame.to_csv(self._sink, sep=self.separator, index=False, header=not self._rows, lineterminator="\n")
+        else:
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            if self._sink is None:
+                # A column without any value so far is taken for one of text.
+                fields = [f.with_type(pa.string()) if pa.types.is_null(f.type) else f for f in table.schema]
+                writer = pq.ParquetWriter(self._temporary, pa.schema(fields), write_page_checksum=True)
+                self._sink = self._stack.enter_context(writer)
+            self._sink.write_table(table.cast(self._sink.schema))
+        self._rows += len(frame)
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None and not self._rows:
+            nothing = ValueError(f"{self.path} is not written: there is no row to write")
+            self._stack.__exit__(type(nothing), nothing, None)
+            raise nothing
+        self._stack.__exit__(*error)
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise OSError(
+                error.errno, f"out cannot be written: {os.strerror(error.errno)}; nothing is kept", str(self.path)
+            ) from error
+
+
+def kind_of(path: Path) -> tuple[str | None, Callable[..., Any]]:
+    """The separator that a file's name stands for (None: Parquet), and what opens it.
+
+    Raises:
+        ValueError: A name that ends otherwise.
+    """
+    ends = [s.lower() for s in path.suffixes]
+    opener = OPENERS.get(ends.pop(), open) if ends and ends[-1] in OPENERS else open
+    kind = ends[-1] if ends else ""
+    if kind in SEPARATORS:
+        return SEPARATORS[kind], opener
+    if kind != ".parquet" or opener is not open:
+        raise ValueError(f"{path}: the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)")
+    return None, opener
+
+
+class _Text(io.TextIOWrapper):
+    """Text without NUL, which is that of UTF-16, or none."""
+
+    def read(self, size: int | None = -1, /) -> str:
+        text = super().read(size)
+        if "\0" in text:
+            raise UnicodeError("it has bytes of 0")
+        return text
+
+
+class _Counting(io.RawIOBase):
+    """A file that tells the table how far it was read, for progress."""
+
+    def __init__(self, file: IO[bytes], table: TableFile) -> None:
+        self._file: Any = file
+        self._table = table
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.readinto(buffer)
+        self._table.position = self._file.tell()
+        return found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    return values.dictionary_decode() if isinstance(values.type, pa.DictionaryType) else values
+
+
+def _tidy(message: str) -> str:
+    return " ".join(message.replace("Error tokenizing data. C error: ", "").split())[:300]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _spell(separator: str) -> str:
+    return {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}[separator]
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    shown = ", ".join(repr(n) if len(n) <= 60 else repr(n[:57] + "...") for n in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,213 @@
+"""What is to be predicted, from a file of labels or from columns of the table itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from omniset.sets import SetCollection
+from omniset.tables.files import Chunk, TableFile
+
+Task = Literal["classification", "regression"]
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+class LabelFile:
+    """A table with a column `set`, optionally `element` (labels of elements), and the targets.
+
+    Args:
+        path: See `TableFile`.
+        columns: The targets. Default: all columns but `set`, `element` and the group's.
+        group: Column that says which sets belong together.
+
+    Raises:
+        OSError, ValueError: As TableFile; a column is missing; a set (or element) is labelled twice.
+    """
+
+    def __init__(self, path: str | Path, columns: Sequence[str] | None = None, group: str | None = None) -> None:
+        self.file = TableFile(path)
+        self.file.require(["set", *(columns or []), *([group] if group and group not in (columns or []) else [])])
+        self.level: Literal["set", "element"] = "element" if "element" in self.file.columns else "set"
+        others = [c for c in self.file.columns if c not in ("set", "element", group)]
+        self.columns = others if columns is None else list(columns)
+        if not self.columns:
+            raise self.file.error(None, "has no column beside 'set' with what is to be predicted")
+        self._group = group
+        self._key = ["set", "element"] if self.level == "element" else ["set"]
+        self.frame = self._read()
+
+    def _read(self) -> pd.DataFrame:
+        frames: list[pd.DataFrame] = []
+        for chunk in self.file.chunks([*self._key, *self.columns, *([self._group] if self._group else [])]):
+            found = {key: chunk.text(key).to_pandas() for key in self._key}
+            found |= {c: as_labels(chunk, c) for c in self.columns}
+            if self._group:
+                found[self._group] = chunk.text(self._group).to_pandas()
+            frames.append(pd.DataFrame(found).assign(row=np.arange(chunk.first, chunk.first + len(chunk))))
+        if not frames:
+            raise self.file.error(None, "has no rows below its header")
+        frame = pd.concat(frames, ignore_index=True)
+        again = frame.duplicated(self._key).to_numpy()
+        if again.any():
+            second = frame.iloc[int(again.argmax())]
+            same = (frame[self._key] == second[self._key]).all(axis=1).to_numpy()
+            first = self.file.where(int(frame["row"].iloc[int(same.argmax())]))
+            raise self.file.error(int(second["row"]), f"{self._name(second)} has a label already ({first})")
+        return frame
+
+    def _name(self, row: pd.Series) -> str:
+        return f"set {row['set']!r}" + (f", element {row['element']!r}" if self.level == "element" else "")
+
+    def align(self, sets: SetCollection, source: TableFile, elements: pa.ChunkedArray | None) -> pd.DataFrame:
+        """The targets in the order of the sets (or of their elements).
+
+        Args:
+            source: The table of the sets, for messages.
+            elements: Its column `element`.
+
+        Raises:
+            ValueError: A set without a label; a label without its set (or element). Elements may lack one.
+        """
+        frame = self.frame.set_index(self._key)
+        if self.level == "set":
+            wanted = pd.Index(sets.names)
+        else:
+            if elements is None:
+                raise source.error(None, "has no column 'element', by which the labels of elements could be matched")
+            names = np.repeat(np.asarray(sets.names, dtype=object), np.diff(sets.offsets))
+            wanted = pd.MultiIndex.from_arrays([names, elements.to_pandas()], names=self._key)
+        extra = np.flatnonzero(~frame.index.isin(wanted))
+        if len(extra):
+            row = self.frame.iloc[int(extra[0])]
+            raise self.file.error(int(row["row"]), f"{self._name(row)} is not in {source.path}{_more(len(extra))}")
+        if self.level == "set":
+            missing = np.flatnonzero(~wanted.isin(frame.index))
+            if len(missing):
+                raise self.file.error(
+                    None, f"has no label for set {sets.names[missing[0]]!r} of {source.path}{_more(len(missing))}"
+                )
+            empty = self.frame[self.columns].isna().to_numpy()
+            if empty.any():
+                row, column = np.argwhere(empty)[0]
+                at = int(self.frame["row"].iloc[row])
+                raise self.file.error(at, f"column {self.columns[column]!r} is empty: each set needs a label")
+        return frame.reindex(wanted)
+
+    def groups(self, aligned: pd.DataFrame) -> np.ndarray | None:
+        return aligned[self._group].to_numpy() if self._group else None
+
+
+def as_labels(chunk: Chunk, column: str) -> pd.Series:
+    """A column of labels as text, missing where it is empty. Whole numbers are written without a fraction."""
+    values = chunk.columns[column]
+    if pa.types.is_floating(values.type):
+        numbers = values.to_numpy(zero_copy_only=False)
+        whole = np.isfinite(numbers) & (numbers == np.round(numbers)) & (np.abs(numbers) < 2**53)
+        text = [None if n != n else str(int(n)) if w else repr(float(n)) for n, w in zip(numbers, whole, strict=True)]
+        return pd.Series(text, dtype=object)
+    text = pc.utf8_trim_whitespace(chunk.as_text(column, values))
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text).to_pandas().astype(object)
+
+
+def column_labels(
+    file: TableFile,
+    sets: SetCollection,
+    kept: dict[str, pa.ChunkedArray],
+    columns: Sequence[str],
+    group: str | None,
+    level: str,
+) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """Targets, and the groups of the sets, from columns of the table of the sets.
+
+    Args:
+        level: "element": a label per row. "set": the same label in all rows of a set.
+
+    Raises:
+        ValueError: A label, or a group, that changes within a set, or is missing.
+    """
+    values = pd.DataFrame({c: as_labels(Chunk(file, 0, {c: kept[c].combine_chunks()}), c) for c in columns})
+    of_sets = [*(columns if level == "set" else []), *([group] if group else [])]
+    first, same = sets.offsets[:-1], np.ones(len(sets.elements), dtype=bool)
+    same[sets.offsets[:-1][sets.sizes > 0]] = False
+    groups = None
+    for column in of_sets:
+        texts = as_labels(Chunk(file, 0, {column: kept[column].combine_chunks()}), column)
+        missing = texts.isna().to_numpy()
+        if missing.any():
+            raise file.error(file.nth(int(missing.argmax())), f"column {column!r} is empty: each set needs one")
+        changed = same & (texts != texts.shift()).to_numpy()
+        if changed.any():
+            row = int(changed.argmax())
+            name = sets.names[int(np.searchsorted(sets.offsets, row, side="right")) - 1]
+            raise file.error(
+                file.nth(row),
+                f"column {column!r} is {texts[row]!r} where set {name!r} had {texts[row - 1]!r}: one per set",
+            )
+        groups = texts.to_numpy()[first] if column == group else groups
+    return (values.iloc[first] if level == "set" else values), groups
+
+
+def choose_task(values: pd.DataFrame, task: str) -> Task:
+    """The kind of task. "auto": regression where all labels are numbers, with fractions or more than twenty of them."""
+    if task in ("classification", "regression"):
+        return task  # type: ignore[return-value]
+    if task != "auto":
+        raise ValueError(f"task must be 'auto', 'classification' or 'regression', got {task!r}")
+    found = [_numbers(pd.Series(values[c].dropna().unique(), dtype=object)) for c in values]
+    if not all(np.isfinite(numbers).all() for numbers in found):
+        return "classification"
+    many = any(len(numbers) > 20 or (numbers != np.round(numbers)).any() for numbers in found)
+    return "regression" if many else "classification"
+
+
+def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> pd.DataFrame:
+    """Targets as numbers, NaN where they are missing.
+
+    Raises:
+        ValueError: One that is no finite number, or too large for 32 bits.
+    """
+    found = {}
+    for column in values:
+        found[column] = numbers = _numbers(values[column])
+        bad = values[column].notna().to_numpy() & ~(np.abs(numbers) <= np.finfo(np.float32).max)
+        if bad.any():
+            value = values[column].iloc[int(bad.argmax())]
+            if labels is None:
+                file, row = source, source.nth(int(values.index[bad][0]))
+            else:
+                held = labels.frame.loc[(labels.frame[column] == value).to_numpy(), "row"]
+                file, row = labels.file, int(held.iloc[0])
+            raise file.error(
+                row, f"column {column!r} is {value!r}, for regression it must be a finite number of at most 3.4e38"
+            )
+    return pd.DataFrame(found, index=values.index)
+
+
+def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> None:
+    """See that there is something to learn.
+
+    Raises:
+        ValueError: A target without two different values.
+    """
+    for column in values:
+        distinct = values[column].dropna().unique()
+        if len(distinct) < 2:
+            found = f"is {distinct[0]!r} wherever it is known" if len(distinct) else "is empty"
+            file = source if labels is None else labels.file
+            raise file.error(None, f"column {column!r} {found}: nothing to learn, it needs two different values")
+
+
+def _numbers(texts: pd.Series) -> np.ndarray:
+    """Text as numbers, NaN where it is none."""
+    return np.array([float(t) if isinstance(t, str) and NUMBER.fullmatch(t) else np.nan for t in texts], np.float64)
+
+
+def _more(number: int) -> str:
+    return f" ({number} such)" if number > 1 else ""

@@ -1,0 +1,224 @@
+"""Sets out of a long table: one row per element, the rows of a set together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from jaxtyping import Shaped
+
+from omniset.disk import DiskRows
+from omniset.sets import SetCollection, StoredSet
+from omniset.tables.files import Chunk, TableFile, _listed
+
+RESERVED = ("set", "multiplicity", "element")
+STEP = 1 << 16  # rows copied at a time
+
+
+@dataclass
+class Rows:
+    """Rows of one set that were read together: all of the set, or a part of it."""
+
+    name: str
+    elements: Shaped[np.ndarray, "rows dim"]
+    multiplicity: Shaped[np.ndarray, " rows"]
+    columns: dict[str, pa.Array]
+    identifiers: Shaped[np.ndarray, " rows"] | None  # hashes of the elements' names
+    row: int  # of the first one in the file
+    ends: bool
+
+
+@dataclass
+class TableSet(StoredSet):
+    """A set of a table: its elements in memory, or, if they are many, on disk.
+
+    Attributes:
+        columns: Further columns that were asked for.
+    """
+
+    columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
+
+
+class SetTable:
+    """A long table of sets, read once from top to bottom, sets in the order of the file.
+
+    Args:
+        path: See `TableFile`. Columns: `set`, one per feature, optionally `multiplicity` and `element`.
+        features: Their names, in the order in which the model takes them. Default: all columns but the reserved
+            ones and `keep`.
+        keep: Columns to hand out as they are, such as labels of elements.
+        most: Sets of more elements wait on disk.
+        folder: Where they wait.
+
+    Raises:
+        OSError, ValueError: As TableFile; a column is missing.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        features: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        most: int = 1 << 15,
+        folder: str | Path | None = None,
+    ) -> None:
+        self.file = TableFile(path)
+        self.file.require([*dict.fromkeys(["set", *keep]), *(features or [])])
+        others = [c for c in self.file.columns if c not in (*RESERVED, *keep)]
+        self.features = others if features is None else list(features)
+        if not self.features:
+            raise self.file.error(None, f"has no feature columns, only {_listed(self.file.columns)}")
+        self.has_elements = "element" in self.file.columns
+        self.has_multiplicity = "multiplicity" in self.file.columns
+        self._keep = [*keep, *(["element"] if self.has_elements else [])]
+        self._most, self._folder = most, folder
+
+    def __iter__(self) -> Iterator[TableSet]:
+        """The sets, whole.
+
+        Raises:
+            ValueError: A value that is no number, not finite or, as multiplicity, negative; rows of one set that are
+                not together; an element twice in a set; no rows. The message names file, line, column and value.
+        """
+        parts: list[Rows] = []
+        disk: tuple[DiskRows, DiskRows] | None = None
+        size = 0
+        for rows in self._rows():
+            parts.append(rows)
+            size += len(rows.elements)
+            if len(parts) > 1 and size > self._most:
+                waiting = [rows] if disk else parts
+                disk = disk or (
+                    DiskRows(len(self.features), torch.float32, self._folder),
+                    DiskRows(None, torch.float32, self._folder),
+                )
+                self._spill(waiting, disk)
+            if rows.ends:
+                if len(parts) > 1 and self.has_elements:
+                    self._check_identifiers(parts)
+                yield self._join(parts, disk)
+                parts, disk, size = [], None, 0
+
+    @staticmethod
+    def _spill(parts: list[Rows], disk: tuple[DiskRows, DiskRows]) -> None:
+        for part in parts:
+            disk[0].append(torch.from_numpy(part.elements))
+            disk[1].append(torch.from_numpy(part.multiplicity))
+            part.elements, part.multiplicity = part.elements[:0].copy(), part.multiplicity[:0].copy()
+
+    def _join(self, parts: list[Rows], disk: tuple[DiskRows, DiskRows] | None) -> TableSet:
+        columns = {c: pa.chunked_array([p.columns[c] for p in parts]) for c in self._keep}
+        identifiers = columns["element"] if self.has_elements else None
+        if disk is None:
+            elements = torch.from_numpy(np.concatenate([p.elements for p in parts]))
+            counts = torch.from_numpy(np.concatenate([p.multiplicity for p in parts]))
+            return TableSet(elements, counts, 0, len(elements), parts[0].name, identifiers, columns)
+        return TableSet(*disk, 0, len(disk[0]), parts[0].name, identifiers, columns)
+
+    def _rows(self) -> Iterator[Rows]:
+        """Stretches of equal set names, one chunk at a time."""
+        seen: dict[str, int] = {}
+        held: Rows | None = None
+        counts = ["multiplicity"] if self.has_multiplicity else []
+        for chunk in self.file.chunks([*dict.fromkeys(["set", *counts, *self._keep, *self.features])]):
+            codes = chunk.text("set").dictionary_encode()
+            names, numbers = codes.dictionary.to_pylist(), codes.indices.to_numpy()
+            elements = np.stack([_single(chunk, f) for f in self.features], 1)
+            multiplicity = _single(chunk, "multiplicity", 0.0) if counts else np.ones(len(chunk), dtype=np.float32)
+            identifiers = None
+            if self.has_elements:
+                chunk.columns["element"] = chunk.text("element")
+                identifiers = self._identifiers(chunk, names, numbers)
+            starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(chunk)]
+            for a, b in pairwise(starts):
+                name = names[numbers[a]]
+                if held is not None:
+                    held.ends = held.name != name
+                    yield held
+                if held is None or held.ends:
+                    if name in seen:
+                        raise chunk.error(
+                            a,
+                            None,
+                            f"set {name!r} again, after other sets (it began at {self.file.where(seen[name])}): the "
+                            "rows of a set must be together, sort the table by column 'set'",
+                        )
+                    seen[name] = chunk.first + a
+                columns = {c: chunk.columns[c].slice(a, b - a) for c in self._keep}
+                hashes = None if identifiers is None else identifiers[a:b]
+                held = Rows(name, elements[a:b], multiplicity[a:b], columns, hashes, chunk.first + a, False)
+        if held is None:
+            raise self.file.error(None, "has no rows below its header")
+        held.ends = True
+        yield held
+
+    @staticmethod
+    def _identifiers(chunk: Chunk, names: list[str], sets: np.ndarray) -> np.ndarray:
+        """64-bit hashes of the elements' names, no two equal ones in a set. (By chance: once in 300,000 files of one
+        set of ten million elements.)
+        """
+        values = chunk.columns["element"]
+        hashes = pd.util.hash_array(values.to_numpy(zero_copy_only=False).astype(object))
+        again = pd.Series(hashes + sets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).duplicated().to_numpy()
+        if again.any():
+            row = int(again.argmax())
+            raise chunk.error(row, "element", _twice(values[row].as_py(), names[sets[row]]))
+        return hashes
+
+    def _check_identifiers(self, parts: list[Rows]) -> None:
+        again = pd.Series(np.concatenate([p.identifiers for p in parts])).duplicated().to_numpy()
+        if again.any():
+            row = int(again.argmax())
+            value = pa.chunked_array([p.columns["element"] for p in parts])[row].as_py()
+            rows = np.concatenate([np.arange(p.row, p.row + len(p.columns["element"])) for p in parts])
+            raise self.file.error(int(rows[row]), f"column 'element' {_twice(value, parts[0].name)}")
+
+
+def _single(chunk: Chunk, column: str, least: float | None = None) -> Shaped[np.ndarray, " rows"]:
+    """`Chunk.numbers` in 32 bits."""
+    numbers = chunk.numbers(column, least)
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float32)
+    bad = np.isinf(found)
+    if bad.any():
+        row = int(bad.argmax())
+        raise chunk.error(row, column, f"is {numbers[row]:g}, too large for 32-bit numbers (at most 3.4e38)")
+    return found
+
+
+def _twice(element: str, name: str) -> str:
+    return f"names {element!r} a second time in set {name!r}: use multiplicity"
+
+
+def collect(
+    table: Iterable[TableSet], features: list[str], folder: str | Path | None = None, columns: Sequence[str] = ()
+) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
+    """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
+
+    Args:
+        features: The table's.
+        folder: For the file without a name that holds 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
+    """
+    elements = DiskRows(len(features), torch.float32, folder)
+    multiplicity = DiskRows(None, torch.float32, folder)
+    names: list[Any] = []
+    sizes = [0]
+    kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
+    for found in table:
+        for start in range(0, len(found), STEP):
+            rows, counts = found.read(start, STEP)
+            elements.append(rows)
+            multiplicity.append(counts)
+        for column in columns:
+            kept[column].extend(found.columns[column].chunks)
+        names.append(found.name)
+        sizes.append(len(found))
+    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features)
+    return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

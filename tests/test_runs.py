@@ -1,0 +1,254 @@
+"""The commands on tables: what they write, that streams equal memory, that killed runs go on, that nothing leaks."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import yaml
+
+from omniset import SetClassifier, SetRegressor, runs
+from omniset.cli import main
+from omniset.tables import TableWriter, files
+
+SMALL = [
+    "--dim=8",
+    "--num_heads=2",
+    "--depth=1",
+    "--num_inducing=3",
+    "--batch_size=5",
+    "--progress=false",
+    "--device=cpu",
+]
+
+
+def make(folder, number=43, seed=0):
+    """A table, labels of its sets (two targets, a group), and labels of its elements."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 17, number)
+    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(number)], sizes)})
+    frame["element"] = [f"e{i}" for i in range(len(frame))]
+    frame["x"], frame["y"] = rng.normal(size=(2, len(frame)))
+    frame["multiplicity"] = rng.integers(1, 4, len(frame))
+    frame["sign"] = np.where(frame["x"] > 0, "+", "-")
+    labels = pd.DataFrame({"set": [f"s{i}" for i in range(number)], "label": [f"k{i % 3}" for i in range(number)]})
+    labels["amount"], labels["patient"] = rng.normal(size=number), [f"p{i // 4}" for i in range(number)]
+    frame.drop(columns="sign").to_csv(folder / "sets.csv", index=False)
+    frame.drop(columns="sign").to_parquet(folder / "sets.parquet", index=False)
+    frame.to_csv(folder / "signed.tsv.gz", index=False, sep="\t")
+    labels[["set", "label"]].sample(frac=1, random_state=0).to_csv(folder / "labels.csv", index=False)
+    labels.to_csv(folder / "all.csv", index=False)
+    frame[["set", "element", "sign"]].sample(frac=0.9, random_state=0).to_parquet(folder / "signs.parquet")
+    return frame, labels
+
+
+def run(*words, code=0):
+    assert main([str(w) for w in words]) == code
+
+
+def fit(folder, *words, sets="sets.csv", target="labels.csv", out="run", epochs=2):
+    target = [] if target is None else ["--target", folder / target]
+    run("fit", folder / sets, *target, "--out", folder / out, "--epochs", epochs, *SMALL, *words)
+    return folder / out
+
+
+@pytest.fixture
+def frame(tmp_path):
+    return make(tmp_path)[0]
+
+
+def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
+    model = fit(tmp_path, "--validation_fraction", 0.3)
+    out = capsys.readouterr().out
+    assert "43 sets" in out
+    metrics = json.loads((model / "metrics.json").read_text())
+    accuracy = metrics["metrics"]["label"]["accuracy"]
+    assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
+    assert f"{accuracy['value']:.3f}" in out  # what is printed is what is stored
+    assert len(metrics["history"]) == 2
+    assert {"config.json", "model.safetensors", "report.html", "report.json"} <= {p.name for p in model.iterdir()}
+    assert any(p.name.endswith("_mqc.json") for p in model.iterdir())
+    loaded = SetClassifier.load(model)
+    for sets, target in (("sets.csv", "p.parquet"), ("sets.parquet", "p.csv"), ("sets.csv", "p.tsv.gz")):
+        run("predict", tmp_path / sets, "--model", model, "--out", tmp_path / target, "--progress", "false")
+    in_memory = loaded.predict_table(frame.drop(columns="sign"))
+    assert in_memory["set"].tolist() == frame["set"].unique().tolist()
+    for path, read in (("p.parquet", pd.read_parquet), ("p.csv", pd.read_csv), ("p.tsv.gz", pd.read_table)):
+        found = read(tmp_path / path)
+        pd.testing.assert_frame_equal(found, in_memory, check_exact=True, check_dtype=False)
+    run(
+        "evaluate",
+        tmp_path / "sets.csv",
+        "--target",
+        tmp_path / "labels.csv",
+        "--model",
+        model,
+        "--out",
+        tmp_path / "e",
+    )
+    truth = pd.read_csv(tmp_path / "all.csv").set_index("set")["label"]
+    expected = (in_memory.set_index("set")["label"] == truth.loc[in_memory["set"]].to_numpy()).mean()
+    found = json.loads((tmp_path / "e" / "metrics.json").read_text())["metrics"]["label"]["accuracy"]["value"]
+    assert np.isclose(found, expected)
+    assert (tmp_path / "e" / "report.html").stat().st_size > 10_000
+    run(
+        "explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv", "--only", "s3,s1", "--steps", 3
+    )
+    scores = pd.read_csv(tmp_path / "x.csv")
+    chosen = frame[frame["set"].isin(["s1", "s3"])]
+    assert scores["element"].tolist() == chosen["element"].tolist()
+    assert np.allclose(
+        scores[scores["set"] == "s3"]["score"], loaded.explain(chosen[chosen["set"] == "s3"], steps=3)[0]
+    )
+
+
+@pytest.mark.parametrize("limit", [40, 7])  # below: sets of up to 16 are streamed in shards
+def test_streams_are_the_in_memory_path_to_the_bit(tmp_path, frame, limit, monkeypatch):
+    monkeypatch.setattr(files, "CELLS", 300)  # many chunks
+    model = fit(tmp_path, "--max_elements", limit)
+    run("predict", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "p.parquet")
+    in_memory = SetClassifier(
+        dim=8,
+        num_heads=2,
+        depth=1,
+        num_inducing=3,
+        batch_size=5,
+        epochs=2,
+        max_elements=limit,
+        device="cpu",
+        progress=False,
+    ).fit(frame.drop(columns="sign"), pd.read_csv(tmp_path / "all.csv").set_index("set")["label"])
+    stored, ours = safetensors.torch.load_file(model / "model.safetensors"), in_memory.network_.state_dict()
+    assert all((stored[name] == ours[name]).all() for name in ours)
+    expected = in_memory.predict_table(frame.drop(columns="sign"))
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(tmp_path / "p.parquet"), expected, check_exact=True, check_dtype=False
+    )
+
+
+@pytest.mark.parametrize("source", ["column", "file"])
+def test_labels_of_elements(tmp_path, frame, source, capsys):
+    if source == "column":
+        model = fit(tmp_path, "--target_columns", "sign", sets="signed.tsv.gz", target=None)
+    else:
+        model = fit(tmp_path, target="signs.parquet")
+    assert "classification of elements: sign (2 classes)" in capsys.readouterr().out
+    run("predict", tmp_path / "signed.tsv.gz", "--model", model, "--out", tmp_path / "p.csv")
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert found["element"].tolist() == frame["element"].tolist()
+    expected = SetClassifier.load(model).predict_proba(frame.drop(columns="sign"))
+    assert (found[["p_+", "p_-"]].to_numpy() == expected).all()
+    target = [] if source == "column" else ["--target", tmp_path / "signs.parquet"]
+    run("evaluate", tmp_path / "signed.tsv.gz", *target, "--model", model, "--out", tmp_path / "e")
+    known = (
+        frame
+        if source == "column"
+        else frame[frame["element"].isin(pd.read_parquet(tmp_path / "signs.parquet")["element"])]
+    )
+    right = found.set_index("element").loc[known["element"], "sign"].to_numpy() == known["sign"].to_numpy()
+    metrics = json.loads((tmp_path / "e" / "metrics.json").read_text())["metrics"]
+    assert np.isclose(metrics["sign"]["accuracy"]["value"], right.mean())
+
+
+def test_regression_and_groups(tmp_path, frame):
+    words = ["--target_columns", "amount", "--group", "patient", "--validation_fraction", 0.4, "--encoder", "deep-sets"]
+    model = fit(tmp_path, *words, target="all.csv")
+    loaded = SetRegressor.load(model)
+    assert loaded.targets_ == ["amount"]
+    run("predict", tmp_path / "sets.parquet", "--model", model, "--out", tmp_path / "p.csv")
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert found.columns.tolist() == ["set", "amount"]
+    assert (found["amount"].to_numpy() == loaded.predict(frame.drop(columns="sign"))).all()
+
+
+def test_a_label_of_the_set_in_its_rows(tmp_path, frame):
+    kinds = frame["set"].str[1:].astype(int) % 2
+    frame.assign(kind=np.where(kinds, "odd", "even")).drop(columns="sign").to_csv(tmp_path / "kinds.csv", index=False)
+    model = fit(tmp_path, "--target_columns", "kind", "--level", "set", sets="kinds.csv", target=None)
+    run("predict", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "p.csv")  # without the labels, too
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 43
+
+
+def test_predict_writes_as_it_reads(tmp_path, frame, monkeypatch):
+    model = fit(tmp_path)
+    monkeypatch.setattr(files, "CELLS", 100)
+    seen = []
+    tables = []
+    real = runs._watched
+    monkeypatch.setattr(runs, "_watched", lambda table, *a: tables.append(table) or real(table, *a))
+    write = TableWriter.write
+    monkeypatch.setattr(TableWriter, "write", lambda self, f: seen.append(tables[-1].file.position) or write(self, f))
+    big = pd.concat([frame.drop(columns="sign").assign(set=frame["set"] + f"_{i}") for i in range(40)])
+    big.to_csv(tmp_path / "big.csv", index=False)
+    run("predict", tmp_path / "big.csv", "--model", model, "--out", tmp_path / "p.csv")
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 43 * 40
+    size = (tmp_path / "big.csv").stat().st_size
+    early = sum(position < size for position in seen)
+    assert early > 0  # pandas reads 256 kB at a time, so the first predictions are out before the last rows are read
+
+
+def test_config_file_of_fit(tmp_path, frame, capsys):
+    with pytest.raises(SystemExit):
+        main(
+            [
+                "fit",
+                str(tmp_path / "sets.csv"),
+                f"--target={tmp_path / 'labels.csv'}",
+                "--epochs=1",
+                *SMALL,
+                "--print_config",
+            ]
+        )
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["epochs"] == 1
+    (tmp_path / "fit.yaml").write_text(yaml.safe_dump(config | {"out": str(tmp_path / "out")}))
+    run("fit", "--config", tmp_path / "fit.yaml")
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_killed_at_random_moments_and_resumed(tmp_path, frame):
+    words = ["--epochs", "25", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
+    straight = fit(tmp_path, *words[2:], out="straight", epochs=25)
+    command = [sys.executable, "-m", "omniset", "fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv"]
+    command += ["--out", tmp_path / "killed", *SMALL, *words, "--resume", "true"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    chance = random.Random(5)
+    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    survived = []
+    for _ in range(3):
+        process = subprocess.Popen([str(w) for w in command], env=environment, stderr=subprocess.PIPE)
+        before = last.stat().st_mtime_ns if last.exists() else 0
+        until = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < until:  # kill in the middle of training
+            if last.exists() and last.stat().st_mtime_ns != before:
+                break
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        survived.append(process.returncode)
+    assert -signal.SIGKILL in survived
+    done = subprocess.run([str(w) for w in command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    models = [safetensors.torch.load_file(folder / "model.safetensors") for folder in (straight, tmp_path / "killed")]
+    assert all((models[0][name] == models[1][name]).all() for name in models[0])
+    histories = [json.loads((f / "metrics.json").read_text())["history"] for f in (straight, tmp_path / "killed")]
+    assert histories[0] == histories[1]
+    assert [p for p in (tmp_path / "killed" / "checkpoints").iterdir() if p.name.startswith(".")] == []
+
+
+def test_another_table_cannot_be_resumed(tmp_path, frame, capsys):
+    fit(tmp_path)
+    changed = pd.read_csv(tmp_path / "sets.csv")
+    changed.loc[0, "x"] += 1
+    changed.to_csv(tmp_path / "sets.csv", index=False)
+    words = ["fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--epochs=2"]
+    run(*words, *SMALL, "--resume=true", code=2)
+    assert "the checkpoint is of another run and cannot be resumed: data was" in capsys.readouterr().err
