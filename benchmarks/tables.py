@@ -54,10 +54,26 @@ def speed(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def memory(found: dict[str, Any]) -> list[str]:
+    lines = ["| command | rows | sets | peak resident memory | seconds |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        lines.append(
+            f"| {row['command']} | {row['rows']:,} | {row['sets']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |"
+        )
+    same = "equal to the bit" if found["equal_to_the_bit"] else "NOT equal"
+    return [
+        *lines,
+        "",
+        f"{found['features']} features, one epoch, the default model; programs and libraries included. Predictions of "
+        f"the file and of the same table in memory, {found['compared']:,} sets: {same}.",
+    ]
+
+
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
     "speed": ("benchmarks/speed.json", speed),
+    "memory": ("benchmarks/memory.json", memory),
 }
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_tables_are_those_of_the_results():
     text = README.read_text(encoding="utf-8")
-    assert text.count("<!-- results:") == 3
+    assert text.count("<!-- results:") == 4
     assert render(text) == text
 
 

@@ -293,7 +293,7 @@ class SetEstimator(BaseEstimator):
         except (TypeError, KeyError) as error:
             raise ValueError(f"{Path(folder) / 'config.json'} does not describe a {cls.__name__}: {error}") from error
         artefacts.load_weights(folder, network)
-        estimator.network_, estimator.history_ = network.eval(), []
+        estimator.network_, estimator.history_ = network.eval(), artefacts.load_metrics(folder).get("history", [])
         fitted = config["fitted"]
         estimator.features_, estimator.targets_ = fitted["features"], fitted["targets"]
         estimator.single_, estimator.ignored_ = fitted["single"], fitted["ignored"]

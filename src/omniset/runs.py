@@ -51,6 +51,8 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns:
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
+    if (out / "config.json").exists() and not resume:
+        _say(f"{out} holds a model already: it is replaced when this one is done")
     with _folder(out), _noted() as notes:
         labels = None if target is None else LabelFile(target, columns, group)
         if labels is not None and level not in ("auto", labels.level):
@@ -331,7 +333,7 @@ def _summary(sets: SetCollection, values: pd.DataFrame, task: str) -> set_report
     return set_report.DataSummary(
         sets=len(sets),
         elements=len(sets.elements),
-        total_multiplicity=None if quantiles is None else total,
+        total_multiplicity=None if quantiles is None else int(total) if total.is_integer() else total,
         sizes=sets.sizes,
         multiplicity_quantiles=quantiles,
         missing={f"no label of {c}": int(n) for c, n in values.isna().sum().items() if n},

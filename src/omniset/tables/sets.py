@@ -20,6 +20,7 @@ from omniset.tables.files import Chunk, TableFile, _listed
 
 RESERVED = ("set", "multiplicity", "element")
 STEP = 1 << 16  # rows copied at a time
+NAMED = 1_000_000  # rows whose elements' names are kept in memory
 
 
 @dataclass
@@ -204,13 +205,16 @@ def collect(
 
     Args:
         features: The table's.
-        folder: For the file without a name that holds 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
+        folder: For the files without a name that hold 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
+
+    Names of elements are kept up to a million rows; in longer tables elements go by their numbers.
     """
     elements = DiskRows(len(features), torch.float32, folder)
     multiplicity = DiskRows(None, torch.float32, folder)
     names: list[Any] = []
     sizes = [0]
     kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
+    identifiers: list[pa.Array] | None = []
     for found in table:
         for start in range(0, len(found), STEP):
             rows, counts = found.read(start, STEP)
@@ -218,7 +222,12 @@ def collect(
             multiplicity.append(counts)
         for column in columns:
             kept[column].extend(found.columns[column].chunks)
+        if found.identifiers is None or len(elements) > NAMED:
+            identifiers = None
+        elif identifiers is not None:
+            identifiers.extend(found.identifiers.chunks)
         names.append(found.name)
         sizes.append(len(found))
-    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features)
+    named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
+    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, identifiers=named)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

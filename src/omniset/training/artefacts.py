@@ -84,6 +84,15 @@ def load_config(folder: str | Path, kind: str) -> dict[str, Any]:
     return config
 
 
+def load_metrics(folder: str | Path) -> dict[str, Any]:
+    """What metrics.json holds; nothing, where there is none that can be read: a model predicts without it."""
+    try:
+        found = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def load_weights(folder: str | Path, network: nn.Module) -> None:
     """Read the weights into the network.
 

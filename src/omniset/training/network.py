@@ -98,7 +98,7 @@ class SetNetwork(nn.Module):
             elif len(sizes) == 1 and sizes[0] > max_elements and options.get("shard_size") is None:
                 out = self(source, **{**options, "shard_size": max_elements, "store": self._store(options)})
             elif len(parts) > 1 and torch.is_grad_enabled() and options.get("shard_size") is None:
-                out = checkpoint(self, source, use_reentrant=False, **options)  # type: ignore[assignment]
+                out = checkpoint(self, source, use_reentrant=False, **options)
             else:
                 out = self(source, **options)
             for row, (position, size) in enumerate(zip(positions, sizes, strict=True)):
@@ -122,8 +122,8 @@ class SetNetwork(nn.Module):
 
     def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> None:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity."""
-        standardize: Any = self.encoder.embed[0]
-        standardize.fit(_Blocks(sets, which))
+        embed: Any = self.encoder.embed
+        embed[0].fit(_Blocks(sets, which))
 
     def fit_targets(self, values: Float[Tensor, "rows targets"]) -> None:
         """Fit the standardisation of numbers to be predicted, each column where it is not NaN."""

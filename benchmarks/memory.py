@@ -1,0 +1,72 @@
+"""Peak resident memory of the commands on tables: small, long, and of a few very large sets."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.results import record
+
+FEATURES = 5
+BLOCK = 100_000  # rows made at a time
+
+
+def main(seed: int = 0) -> None:
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for sets, size in ((200, 100), (20_000, 100), (4, 500_000)):
+            here = root / f"{sets}x{size}"
+            here.mkdir()
+            make(here, sets, size, seed)
+            fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "run", "--epochs", "1"]
+            fit += ["--validation_fraction", "0"] if sets < 10 else []
+            for command in (fit, ["predict", "sets.csv", "--model", "run", "--out", "predictions.parquet"]):
+                rows.append({"command": command[0], "rows": sets * size, "sets": sets, **measure(command, here)})
+                print(rows[-1], flush=True)
+        from omniset import SetClassifier
+
+        here = root / "20000x100"
+        found = pd.read_parquet(here / "predictions.parquet")
+        whole = SetClassifier.load(here / "run").predict_table(pd.read_csv(here / "sets.csv"))
+        equal = found.astype(whole.dtypes).equals(whole)
+    values = {"rows": rows, "features": FEATURES, "compared": len(whole), "equal_to_the_bit": equal}
+    record("benchmarks/memory", values, seed=seed)
+
+
+def make(folder: Path, sets: int, size: int, seed: int) -> None:
+    """A table whose sets differ in the mean of their first feature, by class."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(sets) % 2
+    names = np.array([f"s{i:06d}" for i in range(sets)])
+    pd.DataFrame({"set": names, "label": np.array(["low", "high"])[classes]}).to_csv(folder / "labels.csv", index=False)
+    with (folder / "sets.csv").open("w", encoding="utf-8") as file:
+        for start in range(0, sets * size, BLOCK):
+            which = np.arange(start, min(start + BLOCK, sets * size)) // size
+            values = rng.normal(size=(len(which), FEATURES)).round(4)
+            values[:, 0] += 0.5 * classes[which]
+            frame = pd.DataFrame(values, columns=[f"f{i}" for i in range(FEATURES)])
+            frame.insert(0, "set", names[which])
+            frame["multiplicity"] = rng.integers(1, 4, len(frame))
+            frame.to_csv(file, index=False, header=start == 0)
+
+
+def measure(command: list[str], folder: Path) -> dict[str, float]:
+    """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds."""
+    start = time.perf_counter()
+    with (folder / "log").open("w", encoding="utf-8") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "omniset", *command, "--device", "cpu"], cwd=folder, stdout=log, stderr=log
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_mb": usage.ru_maxrss * unit / 1e6, "seconds": time.perf_counter() - start}

@@ -1,0 +1,437 @@
+"""How good predictions are: every number that a report or a command shows.
+
+A metric is a function of weights w, one per row, and gives one value per row of `weights`. With w = 1 it is the usual
+metric; with w = how often a row's set was drawn it is the metric of a bootstrap resample. scikit-learn's functions take
+one weight vector a call, too slow for a thousand resamples, so the same formulas are written here as weighted sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.sparse import csr_array
+
+CALIBRATION_BINS = 10
+LARGEST_BLOCK = 2**22  # numbers in one block of resamples x rows
+RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
+
+
+@dataclass
+class Outcome:
+    """Predictions of one target beside the truth. Rows are sets, or elements of sets.
+
+    Args:
+        name: Of the target.
+        truth: (rows,) class labels, or numbers.
+        predicted: (rows,) likewise.
+        sets: (rows,) number of the set that each row belongs to.
+        sizes: (rows,) number of distinct elements of that set.
+        classes: Of a classification: labels, in the order of the columns of `probabilities`. None: a regression.
+        probabilities: (rows, classes), needed for classes.
+
+    Raises:
+        ValueError: A label that is not among the classes, or classes without probabilities.
+    """
+
+    name: str
+    truth: Shaped[np.ndarray, " rows"]
+    predicted: Shaped[np.ndarray, " rows"]
+    sets: Shaped[np.ndarray, " rows"]
+    sizes: Shaped[np.ndarray, " rows"]
+    classes: list[str] | None = None
+    probabilities: Shaped[np.ndarray, "rows classes"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is None:
+            return
+        if self.probabilities is None or self.probabilities.shape[1] != len(self.classes):
+            raise ValueError(f"probabilities must have a column for each of the {len(self.classes)} classes")
+        known = set(self.classes)
+        unknown = sorted({str(label) for label in (*self.truth, *self.predicted)} - known)
+        if unknown:
+            raise ValueError(f"target {self.name!r}: labels {unknown[:5]} are not among its classes")
+
+    @property
+    def classifies(self) -> bool:
+        return self.classes is not None
+
+    @cached_property
+    def codes(self) -> tuple[Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
+        """Truth and prediction as positions in `classes`."""
+        position = {label: i for i, label in enumerate(self.classes or [])}
+        truth, predicted = ([position[str(label)] for label in labels] for labels in (self.truth, self.predicted))
+        return np.array(truth, dtype=np.int64), np.array(predicted, dtype=np.int64)
+
+    @cached_property
+    def numbers(self) -> tuple[Float[np.ndarray, " rows"], Float[np.ndarray, " rows"]]:
+        """Truth and prediction of a regression."""
+        return self.truth.astype(np.float64), self.predicted.astype(np.float64)
+
+    @cached_property
+    def defined(self) -> bool:
+        """There are rows, and no number among them is NaN or infinite."""
+        parts = [self.probabilities] if self.probabilities is not None else self.numbers
+        return len(self.truth) > 0 and all(np.isfinite(np.asarray(p, dtype=np.float64)).all() for p in parts)
+
+    def rows(self, chosen: Shaped[np.ndarray, " _"]) -> Outcome:
+        """The outcome on these rows: a mask or positions."""
+        picked = {name: getattr(self, name)[chosen] for name in ("truth", "predicted", "sets", "sizes")}
+        probabilities = None if self.probabilities is None else self.probabilities[chosen]
+        return replace(self, **picked, probabilities=probabilities)
+
+
+@dataclass
+class Metric:
+    """A value and its 95 % interval; None where it is not defined."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    description: str
+
+
+@dataclass
+class ClassResult:
+    """How one class fared: rows that are it, rows that were called it, and its recall, precision and F1."""
+
+    label: str
+    true: int
+    predicted: int
+    recall: float | None
+    precision: float | None
+    f1: float | None
+
+
+@dataclass
+class Bin:
+    """Predictions whose confidence (largest probability) lies in [low, high): their mean, and the fraction right."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    right: float | None
+
+
+@dataclass
+class SizeGroup:
+    """Sets of `smallest` to `largest` elements, and the accuracy or RMSE on them."""
+
+    smallest: int
+    largest: int
+    sets: int
+    rows: int
+    score: Metric
+
+
+@dataclass
+class Assessment:
+    """All that is said of an outcome. The parts on classes are empty for a regression."""
+
+    name: str
+    rows: int
+    sets: int
+    metrics: list[Metric]
+    classes: list[str] | None
+    confusion: list[list[int]]
+    by_class: list[ClassResult]
+    calibration: list[Bin]
+    by_size: list[SizeGroup]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def assess(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> Assessment:
+    """Every function of this file, applied."""
+    of_classes = outcome.classifies
+    return Assessment(
+        outcome.name,
+        len(outcome.truth),
+        len(np.unique(outcome.sets)),
+        metrics(outcome, resamples, seed),
+        outcome.classes,
+        confusion(outcome).tolist() if of_classes else [],
+        by_class(outcome) if of_classes else [],
+        calibration(outcome) if of_classes else [],
+        by_size(outcome, resamples=resamples, seed=seed),
+    )
+
+
+def metrics(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> list[Metric]:
+    """Metrics with 95 % percentile intervals, most telling first.
+
+    The bootstrap draws whole sets with replacement (rows of one set depend on each other) and leaves out resamples on
+    which a metric is not defined. A single set has no interval. Metrics of ranks (AUROC, Spearman r) have to rank every
+    resample anew: for them there are at most 2e8 / (rows x classes) resamples, but never fewer than 100.
+    """
+    names = list(CLASSIFICATION if outcome.classifies else REGRESSION)
+    return _measure(outcome, names, resamples, seed)
+
+
+def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
+    """Number of rows of each true class (down) that were predicted as each class (across)."""
+    return _confusions(outcome, np.ones((1, len(outcome.truth))))[0].round().astype(np.int64)
+
+
+def by_class(outcome: Outcome) -> list[ClassResult]:
+    counts = confusion(outcome)
+    rows = zip(outcome.classes or [], counts.sum(1), counts.sum(0), counts.diagonal(), strict=True)
+    return [
+        ClassResult(
+            label,
+            int(true),
+            int(predicted),
+            _number(right / true if true else np.nan),
+            _number(right / predicted if predicted else np.nan),
+            _number(2 * right / (true + predicted) if true + predicted else np.nan),
+        )
+        for label, true, predicted, right in rows
+    ]
+
+
+def calibration(outcome: Outcome, bins: int = CALIBRATION_BINS) -> list[Bin]:
+    """Confidence beside the fraction right, in bins of equal width from 0 to 1; empty where it is not a number."""
+    if not outcome.defined:
+        outcome = outcome.rows(np.arange(0))
+    edges = np.arange(bins + 1) / bins
+    weights = np.ones((1, len(outcome.truth)))
+    count, confidence, right = (s[0] for s in _bin_sums(outcome, weights, bins))
+    found = []
+    for i, n in enumerate(count):
+        means = (_number(confidence[i] / n), _number(right[i] / n)) if n else (None, None)
+        found.append(Bin(float(edges[i]), float(edges[i + 1]), round(float(n)), *means))
+    return found
+
+
+def by_size(outcome: Outcome, groups: int = 5, resamples: int = 1000, seed: int = 0) -> list[SizeGroup]:
+    """Accuracy, or RMSE, on sets of similar size: quantile groups of the sets; equal sizes stay together."""
+    if not len(outcome.truth):
+        return []
+    _, first = np.unique(outcome.sets, return_index=True)
+    edges = np.quantile(outcome.sizes[first], np.arange(1, groups) / groups, method="inverted_cdf")
+    group = np.searchsorted(np.unique(edges), outcome.sizes)
+    name = "accuracy" if outcome.classifies else "RMSE"
+    found = []
+    for g in np.unique(group):
+        part = outcome.rows(group == g)
+        (score,) = _measure(part, [name], resamples, seed)
+        sets = len(np.unique(part.sets))
+        found.append(SizeGroup(int(part.sizes.min()), int(part.sizes.max()), sets, len(part.truth), score))
+    return found
+
+
+# ---------------------------------------------------------------------- the bootstrap
+
+Weights = Float[np.ndarray, "resamples rows"]
+Values = Float[np.ndarray, " resamples"]
+Formula = Callable[[Outcome, Weights], Values]
+
+
+def _measure(outcome: Outcome, names: list[str], resamples: int, seed: int) -> list[Metric]:
+    table = CLASSIFICATION if outcome.classifies else REGRESSION
+    if not outcome.defined:
+        return [Metric(name, None, None, None, table[name][1]) for name in names]
+    found = []
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is how a formula says that it is not defined
+        drawn = _resampled(outcome, {name: table[name][0] for name in names}, resamples, seed)
+        for name in names:
+            formula, description = table[name]
+            value = _number(formula(outcome, np.ones((1, len(outcome.truth))))[0])
+            values = drawn[name][np.isfinite(drawn[name])]
+            low, high = np.percentile(values, [2.5, 97.5]) if len(values) and value is not None else (np.nan, np.nan)
+            found.append(Metric(name, value, _number(low), _number(high), description))
+    return found
+
+
+def _resampled(outcome: Outcome, formulas: dict[str, Formula], resamples: int, seed: int) -> dict[str, np.ndarray]:
+    """Values of each formula on resamples of the sets."""
+    numbers, of_row = np.unique(outcome.sets, return_inverse=True)
+    sets, rows, columns = len(numbers), len(of_row), len(outcome.classes or [0])
+    values: dict[str, list[np.ndarray]] = {name: [np.zeros(0)] for name in formulas}
+    if sets > 1:
+        generator = np.random.default_rng(seed)
+        few = min(resamples, max(100, RANKED // (rows * columns)))
+        block = max(1, LARGEST_BLOCK // rows)
+        for start in range(0, resamples, block):
+            size = min(block, resamples - start)
+            drawn = [np.bincount(generator.integers(sets, size=sets), minlength=sets) for _ in range(size)]
+            weights = np.stack(drawn).astype(np.float64)[:, of_row]
+            for name, formula in formulas.items():
+                kept = weights[: max(0, few - start)] if formula in (_auroc, _spearman) else weights
+                if len(kept):
+                    values[name].append(formula(outcome, kept))
+    return {name: np.concatenate(parts) for name, parts in values.items()}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+# ---------------------------------------------------------------------- formulas: classes
+
+
+def _confusions(outcome: Outcome, weights: Weights) -> Float[np.ndarray, "resamples classes classes"]:
+    truth, predicted = outcome.codes
+    k, rows = len(outcome.classes or []), len(truth)
+    cell = csr_array((np.ones(rows), (np.arange(rows), truth * k + predicted)), shape=(rows, k * k))
+    return np.asarray(weights @ cell).reshape(-1, k, k)
+
+
+def _mean_over(values: np.ndarray, where: Bool[np.ndarray, "resamples classes"]) -> Values:
+    return np.where(where, values, 0).sum(1) / where.sum(1)
+
+
+def _mean(values: Shaped[np.ndarray, " rows"], weights: Weights) -> Values:
+    return weights @ np.asarray(values, dtype=np.float64) / weights.sum(1)
+
+
+def _accuracy(outcome: Outcome, weights: Weights) -> Values:
+    truth, predicted = outcome.codes
+    return _mean(truth == predicted, weights)
+
+
+def _balanced_accuracy(outcome: Outcome, weights: Weights) -> Values:
+    counts = _confusions(outcome, weights)
+    true = counts.sum(2)
+    return _mean_over(np.diagonal(counts, axis1=1, axis2=2) / true, true > 0)
+
+
+def _macro_f1(outcome: Outcome, weights: Weights) -> Values:
+    counts = _confusions(outcome, weights)
+    both = counts.sum(1) + counts.sum(2)
+    return _mean_over(2 * np.diagonal(counts, axis1=1, axis2=2) / both, both > 0)
+
+
+def _auroc(outcome: Outcome, weights: Weights) -> Values:
+    """(sum of the ranks of positives - P (P + 1) / 2) / (P N), P and N the numbers of positives and negatives."""
+    truth, _ = outcome.codes
+    scores = _probabilities(outcome)
+    labels = [1] if scores.shape[1] == 2 else range(scores.shape[1])
+    areas = []
+    for label in labels:
+        positive = weights * (truth == label)
+        p = positive.sum(1)
+        n = weights.sum(1) - p
+        ranks = (positive * _ranks(scores[:, label], weights)).sum(1)
+        areas.append((ranks - p * (p + 1) / 2) / (p * n))
+    found = np.stack(areas, 1)
+    return _mean_over(found, np.isfinite(found))
+
+
+def _log_loss(outcome: Outcome, weights: Weights) -> Values:
+    truth, _ = outcome.codes
+    scores = _probabilities(outcome)
+    right = scores[np.arange(len(truth)), truth]
+    return _mean(-np.log(np.clip(right, np.finfo(np.float64).eps, 1)), weights)
+
+
+def _brier(outcome: Outcome, weights: Weights) -> Values:
+    truth, _ = outcome.codes
+    scores = _probabilities(outcome)
+    return _mean(((scores - np.eye(scores.shape[1])[truth]) ** 2).sum(1), weights)
+
+
+def _calibration_error(outcome: Outcome, weights: Weights) -> Values:
+    _, confidence, right = _bin_sums(outcome, weights, CALIBRATION_BINS)
+    return np.abs(confidence - right).sum(1) / weights.sum(1)
+
+
+def _bin_sums(outcome: Outcome, weights: Weights, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By bin of confidence: weight, summed confidence, summed rightness; each (resamples, bins)."""
+    truth, predicted = outcome.codes
+    confidence = _probabilities(outcome).max(1, initial=0)
+    place = np.searchsorted(np.arange(bins + 1) / bins, confidence, side="right") - 1
+    member = np.eye(bins)[np.clip(place, 0, bins - 1)]
+    right = (truth == predicted)[:, None]
+    return weights @ member, weights @ (member * confidence[:, None]), weights @ (member * right)
+
+
+def _probabilities(outcome: Outcome) -> Float[np.ndarray, "rows classes"]:
+    return np.asarray(outcome.probabilities, dtype=np.float64)
+
+
+# ---------------------------------------------------------------------- formulas: numbers
+
+
+def _r2(outcome: Outcome, weights: Weights) -> Values:
+    truth, predicted = outcome.numbers
+    return 1 - weights @ (truth - predicted) ** 2 / _spread(truth, weights)
+
+
+def _rmse(outcome: Outcome, weights: Weights) -> Values:
+    truth, predicted = outcome.numbers
+    return np.sqrt(_mean((truth - predicted) ** 2, weights))
+
+
+def _mae(outcome: Outcome, weights: Weights) -> Values:
+    truth, predicted = outcome.numbers
+    return _mean(np.abs(truth - predicted), weights)
+
+
+def _pearson(outcome: Outcome, weights: Weights) -> Values:
+    x, y = outcome.numbers
+    return _co_spread(x, y, weights) / np.sqrt(_spread(x, weights) * _spread(y, weights))
+
+
+def _spearman(outcome: Outcome, weights: Weights) -> Values:
+    """Pearson's r of ranks, whose mean is (W + 1) / 2."""
+    middle = (weights.sum(1, keepdims=True) + 1) / 2
+    x, y = (_ranks(values, weights) - middle for values in outcome.numbers)
+    return (weights * x * y).sum(1) / np.sqrt((weights * x * x).sum(1) * (weights * y * y).sum(1))
+
+
+def _co_spread(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], weights: Weights) -> Values:
+    """Sum of w (x - mean x)(y - mean y)."""
+    x, y = x - x.mean(), y - y.mean()
+    return weights @ (x * y) - (weights @ x) * (weights @ y) / weights.sum(1)
+
+
+def _spread(x: Float[np.ndarray, " rows"], weights: Weights) -> Values:
+    """Sum of w (x - mean x)^2; NaN where nothing but rounding is left of it."""
+    spread = _co_spread(x, x, weights)
+    return np.where(spread > 1e-12 * (weights @ (x - x.mean()) ** 2), spread, np.nan)
+
+
+def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.ndarray, "resamples rows"]:
+    """Rank of each row where row i is there w_i times: ties share the mean of their ranks."""
+    levels, level = np.unique(values, return_inverse=True)
+    rows = len(values)
+    tied = np.asarray(weights @ csr_array((np.ones(rows), (np.arange(rows), level)), shape=(rows, len(levels))))
+    return (tied.cumsum(1) - (tied - 1) / 2)[:, level]
+
+
+CLASSIFICATION: dict[str, tuple[Formula, str]] = {
+    "accuracy": (_accuracy, "Fraction of predictions that are right."),
+    "balanced accuracy": (_balanced_accuracy, "Recall (fraction right), averaged over the classes that occur."),
+    "macro F1": (_macro_f1, "Harmonic mean of precision and recall, averaged over the classes that occur."),
+    "AUROC": (
+        _auroc,
+        "Chance that a member of a class gets a higher probability of it than a non-member. Two classes: of the "
+        "second; more: averaged over the classes that occur. 0.5 is guessing.",
+    ),
+    "log loss": (_log_loss, "Mean of -log(probability of the true class), natural logarithm. 0 is perfect."),
+    "Brier score": (
+        _brier,
+        "Mean squared distance between probabilities and truth, summed over all classes: from 0, perfect, to 2.",
+    ),
+    "calibration error": (
+        _calibration_error,
+        f"Expected calibration error: mean distance between confidence and fraction right, in {CALIBRATION_BINS} "
+        "equally wide bins of confidence. 0 is perfect.",
+    ),
+}
+REGRESSION: dict[str, tuple[Formula, str]] = {
+    "R2": (_r2, "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean."),
+    "RMSE": (_rmse, "Root of the mean squared error, in the unit of the target."),
+    "MAE": (_mae, "Mean absolute error, in the unit of the target."),
+    "Pearson r": (_pearson, "Linear correlation of prediction and truth, from -1 to 1."),
+    "Spearman r": (_spearman, "Correlation of the ranks of prediction and truth, from -1 to 1."),
+}

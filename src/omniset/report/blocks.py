@@ -1,0 +1,146 @@
+"""What a report is made of. Nothing here knows what the report is about."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+
+@dataclass
+class Cell:
+    """A cell of a table whose text is not the plain form of its value; sorting goes by the value."""
+
+    text: str
+    value: Any
+
+
+@dataclass
+class Table:
+    """Cells are text, numbers, None (not known) or `Cell`s. A column of numbers is right-aligned and sorts as numbers.
+
+    Args:
+        folded: Shut until the reader opens it.
+        half: Half as wide as the page where there is room, beside its neighbour.
+    """
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Any]]
+    folded: bool = False
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.caption!r}: a row of {len(row)} cells for {len(self.columns)} columns")
+
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers."""
+        return [_all_numbers([value_of(row[i]) for row in self.rows]) for i in range(len(self.columns))]
+
+
+@dataclass
+class Plot:
+    """A figure, drawn as SVG. `alt` says in a sentence what is seen, for those who do not see it."""
+
+    figure: Figure
+    alt: str
+    caption: str
+    half: bool = True
+
+
+@dataclass
+class Note:
+    kind: Literal["info", "warning"]
+    text: str
+
+
+@dataclass
+class Facts:
+    """Names and values, one per line."""
+
+    pairs: list[tuple[str, Any]]
+
+
+@dataclass
+class Headline:
+    """The few numbers to remember: name, value, and a remark such as the interval."""
+
+    items: list[tuple[str, Any, str]]
+
+
+Block = Table | Plot | Note | Facts | Headline
+
+
+@dataclass
+class Section:
+    title: str
+    text: str = ""
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """A page.
+
+    Args:
+        command: That makes the run again.
+        provenance: Name and value of what the numbers came from: versions, seed, device.
+    """
+
+    title: str
+    lead: str
+    sections: list[Section]
+    command: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def value_of(cell: Any) -> Any:
+    """What a cell is sorted by; None: not known."""
+    value = cell.value if isinstance(cell, Cell) else cell
+    return None if value != value else value
+
+
+def text_of(cell: Any) -> str:
+    """How a value is read: 4 decimals or 4 digits, thousands apart, a dash for what is not known.
+
+    >>> [text_of(v) for v in (0.833333, 0.05, 12345, 1234567.8, 123.456, 1.2e-7, 0.0, None, True, "a")]
+    ['0.8333', '0.0500', '12,345', '1,234,568', '123.5', '1.200e−07', '0', '–', 'yes', 'a']
+    """
+    if isinstance(cell, Cell):
+        return cell.text
+    if cell is None or cell != cell:
+        return "\N{EN DASH}"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if not _is_number(cell):
+        return str(cell)
+    return _number(cell).replace("-", "\N{MINUS SIGN}")
+
+
+def fact_of(value: Any) -> str:
+    """How a value that a person chose is read: as it was written.
+
+    >>> [fact_of(v) for v in (0.001, 1e-05, 12345, None)]
+    ['0.001', '1e-05', '12,345', '–']
+    """
+    return repr(float(value)) if isinstance(value, float) and math.isfinite(value) else text_of(value)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, Integral) or not value or 1000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 10 else f"{value:#.4g}".rstrip(".")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _all_numbers(values: list[Any]) -> bool:
+    known = [v for v in values if v is not None]
+    return bool(known) and all(_is_number(v) for v in known)

@@ -1,0 +1,268 @@
+"""Figures of reports. Every one is a single panel, small enough to be read on a phone.
+
+Text is drawn as it stands: a label that looks like a formula ($x$) is no formula. So axes that would write powers of
+ten as formulas get plain numbers.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from omniset.evaluation import Bin, SizeGroup
+from omniset.plots import COLOURS
+
+BLUE, ORANGE, GREEN, _ = COLOURS
+NUMBERED = 15  # classes of a confusion matrix that has room for numbers
+GREY = "#5f6670"
+MANY_POINTS = 2000  # more are shown as a density
+WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
+STYLE: Any = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "omniset",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": "#1b1f24",
+    "axes.titlesize": 9.5,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": "#1b1f24",
+    "ytick.labelcolor": "#1b1f24",
+    "axes.grid": False,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+}
+
+
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Draw in the style of reports, whatever the user's own settings of matplotlib are."""
+
+    @wraps(draw)
+    def drawing(*arguments: Any, **options: Any) -> Figure:
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(STYLE)
+            return draw(*arguments, **options)
+
+    return drawing
+
+
+@styled
+def histogram(values: Shaped[np.ndarray, " values"], xlabel: str, ylabel: str) -> Figure:
+    """A log axis where the largest value is over 100 times the smallest; bins of whole numbers where these are few."""
+    values = values[np.isfinite(values)]
+    figure, axes = _panel()
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    whole = np.issubdtype(values.dtype, np.integer)
+    bins: Any = 30
+    if low > 0 and high > 100 * low:
+        bins = np.geomspace(low, high, 31)
+        axes.set(xscale="log", xlim=(low, high))
+        _plain_log(axes.xaxis)
+    elif whole and high - low <= 40:
+        bins = np.arange(low - 0.5, high + 1)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.hist(values, bins=bins, color=BLUE, edgecolor="white", linewidth=0.4)
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set(xlabel=_short(xlabel, 50), ylabel=ylabel)
+    _thousands(axes.yaxis)
+    return figure
+
+
+@styled
+def bars(labels: Sequence[str], values: Sequence[float | int], xlabel: str) -> Figure:
+    """Horizontal bars, the first on top."""
+    figure, axes = _panel(height=0.9 + 0.27 * max(len(labels), 2))
+    places = np.arange(len(labels))
+    axes.barh(places, values, color=BLUE, height=0.72)
+    axes.set_yticks(places, _distinct(labels))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    if all(float(v).is_integer() for v in values):
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        _thousands(axes.xaxis)
+    return figure
+
+
+@styled
+def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | None) -> Figure:
+    """A quantity by epoch. Its keys are `name` itself, or train_`name` and val_`name`."""
+    figure, axes = _panel()
+    styles = {"train_": ("training", ORANGE, "--"), "val_": ("validation", BLUE, "-"), "": ("", BLUE, "-")}
+    seen = [np.nan]
+    for prefix, (label, colour, line) in styles.items():
+        points = [(row["epoch"], row[prefix + name]) for row in history if row.get(prefix + name) is not None]
+        if points:
+            x, y = np.array(points, dtype=np.float64).T
+            marker = "o" if len(x) <= 25 else None
+            axes.plot(x, y, color=colour, linestyle=line, marker=marker, markersize=3, label=label or None)
+            seen += y[np.isfinite(y)].tolist()
+    if min(seen[1:], default=0) > 0 and max(seen[1:]) > 50 * min(seen[1:]):
+        axes.set_yscale("log")
+        _plain_log(axes.yaxis)
+    if kept_epoch is not None:
+        axes.axvline(kept_epoch, color=GREY, linewidth=1, linestyle=":", label=f"kept: epoch {kept_epoch}")
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set(xlabel="epoch", ylabel=_short(words(name), 30))
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside upper left", ncols=3, handlelength=1.8, columnspacing=1.2)
+    return figure
+
+
+@styled
+def confusion_matrix(counts: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> Figure:
+    """Colour: share of the true class. Numbers: counts, where there is room for them."""
+    k = len(classes)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    side = float(np.clip(2.2 + 0.35 * k, 3.6, 8.2))
+    figure, axes = _panel(side + 1.0, side)
+    mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
+    if k <= NUMBERED:
+        for (i, j), n in np.ndenumerate(counts):
+            colour = "white" if shares[i, j] > 0.55 else "#1b1f24" if n else GREY
+            axes.text(j + 0.5, i + 0.5, f"{n:,}", ha="center", va="center", color=colour, fontsize=9 if k <= 9 else 7)
+    names = _distinct(classes)
+    broken = [textwrap.fill(name, 10, break_long_words=False) for name in names]
+    widest = max(len(line) for name in broken for line in name.split("\n"))
+    if widest <= 40 / k:  # characters that fit under a column
+        axes.set_xticks(np.arange(k) + 0.5, broken)
+    else:
+        axes.set_xticks(np.arange(k) + 0.5, names, rotation=90)
+    axes.set_yticks(np.arange(k) + 0.5, names)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+    axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
+    if k > NUMBERED:
+        bar = figure.colorbar(mesh, ax=axes, label="fraction of the true class", shrink=0.75, aspect=25)
+        bar.outline.set_visible(False)
+        bar.solids.set_edgecolor("face")  # type: ignore[union-attr]  # else viewers show seams between its colours
+    return figure
+
+
+@styled
+def calibration_curve(bins: Sequence[Bin]) -> Figure:
+    """Confidence against the fraction right; the area of a point shows how many predictions it stands for."""
+    figure, axes = _panel(height=3.6)
+    filled = [b for b in bins if b.confidence is not None and b.right is not None]
+    x, y = (np.array([getattr(b, part) for b in filled], dtype=np.float64) for part in ("confidence", "right"))
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1, label="perfect calibration")
+    axes.plot(x, y, color=BLUE, linewidth=1)
+    most = max((b.count for b in filled), default=1)
+    axes.scatter(x, y, s=[10 + 140 * b.count / most for b in filled], color=BLUE, edgecolors="white", zorder=3)
+    axes.set(xlabel="mean confidence", ylabel="fraction right", xlim=(-0.03, 1.05), ylim=(-0.03, 1.05), aspect="equal")
+    axes.legend(loc="upper left")
+    return figure
+
+
+@styled
+def score_by_size(groups: Sequence[SizeGroup]) -> Figure:
+    """Score of each group of sizes, with its interval."""
+    figure, axes = _panel()
+    for place, group in enumerate(groups):
+        score = group.score
+        if score.value is None:
+            continue
+        if score.low is not None and score.high is not None:
+            axes.plot([place, place], [score.low, score.high], color=BLUE, linewidth=1.5)
+        axes.plot(place, score.value, "o", color=BLUE, markersize=6, markeredgecolor="white")
+    axes.set_xticks(range(len(groups)), [size_range(group) for group in groups])
+    axes.set(xlabel="elements per set", xlim=(-0.5, len(groups) - 0.5), ylabel=groups[0].score.name if groups else "")
+    axes.margins(y=0.15)
+    return figure
+
+
+@styled
+def predicted_against_true(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> Figure:
+    figure, axes = _panel(height=3.6)
+    truth, predicted = _finite(truth, predicted)
+    both = np.concatenate([truth, predicted])
+    ends = [both.min(), both.max()] if len(both) else [0, 1]
+    axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="predicted = true", zorder=3)
+    _points(figure, axes, truth, predicted)
+    axes.set(xlabel="true value", ylabel="predicted value")
+    axes.legend(loc="upper left")
+    return figure
+
+
+@styled
+def residuals(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> Figure:
+    figure, axes = _panel(height=3.6)
+    truth, predicted = _finite(truth, predicted)
+    axes.axhline(0, color=GREY, linestyle=":", linewidth=1, zorder=3)
+    _points(figure, axes, predicted, predicted - truth)
+    axes.set(xlabel="predicted value", ylabel="predicted minus true")
+    return figure
+
+
+def size_range(group: SizeGroup) -> str:
+    low, high = f"{group.smallest:,}", f"{group.largest:,}"
+    return low if low == high else f"{low}\N{EN DASH}{high}"
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
+    if len(x) <= MANY_POINTS:
+        axes.scatter(x, y, s=12, color=BLUE, alpha=0.45, linewidths=0)
+        return
+    dense = axes.hexbin(x, y, gridsize=45, bins="log", mincnt=1, cmap="viridis", linewidths=0.1)
+    bar = figure.colorbar(dense, ax=axes, label="predictions per cell", aspect=30)
+    bar.outline.set_visible(False)
+    _plain_log(bar.ax.yaxis)
+
+
+def _finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
+    good = np.all([np.isfinite(a) for a in arrays], axis=0)
+    return [a[good] for a in arrays]
+
+
+def _plain_log(axis: Axis) -> None:
+    low, high = sorted(axis.get_view_interval())
+    wide = low <= 0 or high > 500 * low
+    axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5), numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _thousands(axis: Axis) -> None:
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """Short forms; with numbers where two of them would look the same."""
+    short = [_short(label, 20) for label in labels]
+    return short if len(set(short)) == len(set(labels)) else [f"{i}: {s}" for i, s in enumerate(short, 1)]
+
+
+def _short(label: str, length: int) -> str:
+    label = " ".join(label.split())
+    return label if len(label) <= length else f"{label[: length - 8]}…{label[-7:]}"
+
+
+def words(name: str) -> str:
+    """A key of a history for readers."""
+    return " ".join(WORDS.get(word, word) for word in name.split("_"))

@@ -1,0 +1,87 @@
+"""Files that MultiQC collects: run it above any number of runs and it shows them in one report.
+
+They follow MultiQC's "custom content": a JSON file whose name ends in _mqc.json holds one section. Files of several
+runs whose `id` is the same are shown together, a row or a line for each sample.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from omniset.evaluation import Metric
+from omniset.files import writable_folder, write_json
+
+PARENT = {
+    "parent_id": "omniset",
+    "parent_name": "Omniset",
+    "parent_description": "Models of sets, trained and evaluated with omniset.",
+}
+
+
+def write(
+    folder: str | Path, sample: str, metrics: dict[str, list[Metric]], history: list[dict[str, Any]]
+) -> list[Path]:
+    """Write a table of the metrics and a line graph per quantity of the learning curves; files of nothing are left out.
+
+    Args:
+        sample: Name of the run. Runs that share a name overwrite each other in MultiQC.
+        metrics: By target, as `omniset.evaluation.metrics` gives them.
+        history: A dict per epoch, with `epoch`, and quantities such as train_loss and val_loss.
+
+    Returns:
+        The files written.
+    """
+    folder = writable_folder(folder)
+    sections = {"omniset_metrics": _table(sample, metrics)} | _curves(sample, history)
+    written = []
+    for name, section in sections.items():
+        if section["data"]:
+            written.append(folder / f"{name}_mqc.json")
+            write_json(written[-1], {"id": name, **PARENT, **section})
+    return written
+
+
+def _table(sample: str, metrics: dict[str, list[Metric]]) -> dict[str, Any]:
+    row, headers = {}, {}
+    for target, found in metrics.items():
+        for metric in found:
+            if metric.value is not None:
+                key = f"{target}: {metric.name}"
+                row[key] = metric.value
+                headers[key] = {"title": metric.name, "namespace": target, "description": metric.description}
+                headers[key] |= {"format": "{:,.4f}"}
+    return {
+        "section_name": "Metrics",
+        "plot_type": "table",
+        "pconfig": {"id": "omniset_metrics_table", "title": "Omniset: metrics"},
+        "headers": headers,
+        "data": {sample: row} if row else {},
+    }
+
+
+def _curves(sample: str, history: list[dict[str, Any]]) -> dict[str, Any]:
+    lines: dict[str, dict[str, dict[int, float]]] = {}
+    for row in history:
+        for key, value in row.items():
+            if key == "epoch" or value is None or not math.isfinite(value):
+                continue
+            part, _, name = key.partition("_") if key.startswith(("train_", "val_")) else ("", "", key)
+            label = " ".join(filter(None, (sample, {"train": "training", "val": "validation"}.get(part, ""))))
+            lines.setdefault(name, {}).setdefault(label, {})[int(row["epoch"])] = value
+    return {
+        f"omniset_{name}": {
+            "section_name": f"Learning curve: {name.replace('_', ' ')}",
+            "plot_type": "linegraph",
+            "pconfig": {
+                "id": f"omniset_{name}_plot",
+                "title": f"Omniset: {name.replace('_', ' ')} by epoch",
+                "xlab": "epoch",
+                "ylab": name.replace("_", " "),
+                "x_decimals": False,
+            },
+            "data": data,
+        }
+        for name, data in lines.items()
+    }

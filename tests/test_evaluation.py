@@ -1,0 +1,271 @@
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn import metrics as sk
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from omniset import evaluation
+from omniset.evaluation import (
+    CLASSIFICATION,
+    REGRESSION,
+    Outcome,
+    assess,
+    by_class,
+    by_size,
+    calibration,
+    confusion,
+    metrics,
+)
+
+ROWS, SETS, CLASSES = 211, 53, 5
+LABELS = np.array(["b", "a", "e & f", "d", "c"])  # not in alphabetical order: columns go by position
+
+
+def classified(k=CLASSES, rows=ROWS, seed=0):
+    r = np.random.default_rng(seed)
+    truth = r.integers(0, k, rows)
+    scores = r.normal(size=(rows, k)) + 1.3 * np.eye(k)[truth]
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    p[: rows // 3] = p[r.integers(0, 11, rows // 3)]  # ties
+    sets = r.integers(0, SETS, rows)
+    labels = LABELS[:k]
+    return Outcome("kind", labels[truth], labels[p.argmax(1)], sets, 3 + sets % 7, labels.tolist(), p)
+
+
+def regressed(rows=ROWS, seed=0):
+    r = np.random.default_rng(seed)
+    truth = (1e3 + r.normal(size=rows)).round(1)
+    sets = r.integers(0, SETS, rows)
+    return Outcome("weight", truth, truth + r.normal(size=rows).round(1), sets, 3 + sets % 7)
+
+
+def expected(o):
+    """The metrics by other libraries."""
+    if o.classes is None:
+        t, p = o.truth, o.predicted
+        return {
+            "R2": sk.r2_score(t, p),
+            "RMSE": sk.root_mean_squared_error(t, p),
+            "MAE": sk.mean_absolute_error(t, p),
+            "Pearson r": stats.pearsonr(t, p).statistic,
+            "Spearman r": stats.spearmanr(t, p).statistic,
+        }
+    k = len(o.classes)
+    truth = np.array([o.classes.index(label) for label in o.truth])
+    ranked = o.probabilities[:, 1] if k == 2 else o.probabilities
+    p, t = torch.as_tensor(o.probabilities), torch.as_tensor(truth)
+    return {
+        "accuracy": sk.accuracy_score(o.truth, o.predicted),
+        "balanced accuracy": sk.balanced_accuracy_score(o.truth, o.predicted),
+        "macro F1": sk.f1_score(o.truth, o.predicted, average="macro"),
+        "AUROC": sk.roc_auc_score(truth, ranked, multi_class="ovr"),
+        "log loss": sk.log_loss(truth, o.probabilities, labels=range(k)),
+        "Brier score": sk.brier_score_loss(truth, o.probabilities, labels=range(k), scale_by_half=False),
+        "calibration error": multiclass_calibration_error(p, t, k, n_bins=10).item(),
+    }
+
+
+def close(name, value):
+    return pytest.approx(value, rel=1e-5 if name == "calibration error" else 1e-8)  # torchmetrics goes by float32
+
+
+def values(o, **options):
+    return {m.name: m.value for m in metrics(o, **options)}
+
+
+OUTCOMES = pytest.mark.parametrize("make", [classified, lambda: classified(2), regressed], ids=["5", "2", "numbers"])
+
+
+@OUTCOMES
+def test_metrics_against_other_libraries(make):
+    outcome = make()
+    found, others = values(outcome, resamples=2), expected(outcome)
+    assert list(found) == list(others)
+    for name, value in others.items():
+        assert found[name] == close(name, value), name
+
+
+@OUTCOMES
+def test_weights_are_numbers_of_copies(make):
+    """What the bootstrap computes: the metric of the outcome whose rows are there w times."""
+    outcome = make()
+    counts = np.random.default_rng(1).integers(0, 4, (3, ROWS))
+    table = CLASSIFICATION if outcome.classifies else REGRESSION
+    for i, copies in enumerate(counts):
+        repeated = expected(outcome.rows(np.repeat(np.arange(ROWS), copies)))
+        for name, (formula, _) in table.items():
+            assert formula(outcome, counts.astype(float))[i] == close(name, repeated[name]), name
+
+
+@OUTCOMES
+def test_intervals_resample_sets(make):
+    """Copies of a row within its set say nothing new; the same copies as sets of their own narrow the interval."""
+    one = make().rows(np.arange(SETS))
+    one.sets = np.arange(SETS)
+    copied = one.rows(np.repeat(np.arange(SETS), 7))
+    apart = one.rows(np.repeat(np.arange(SETS), 7))
+    apart.sets = np.arange(7 * SETS)
+    for single, same, narrow in zip(metrics(one), metrics(copied), metrics(apart), strict=True):
+        assert (same.value, same.low, same.high) == pytest.approx((single.value, single.low, single.high), rel=1e-6)
+        if single.name != "calibration error":  # whose resamples are biased upwards
+            assert single.low <= single.value <= single.high
+        assert narrow.high - narrow.low < 0.6 * (single.high - single.low)
+
+
+def test_interval_of_a_mean_is_the_normal_one():
+    rows = 4999
+    right = np.arange(rows) % 5 > 0
+    truth = np.full(rows, "yes")
+    p = np.where(right[:, None], [0.9, 0.1], [0.2, 0.8])
+    outcome = Outcome("x", truth, np.where(right, "yes", "no"), np.arange(rows), np.ones(rows, int), ["yes", "no"], p)
+    accuracy = metrics(outcome, resamples=4000)[0]
+    mean = right.mean()
+    half = 1.96 * (mean * (1 - mean) / rows) ** 0.5
+    assert accuracy.value == mean
+    assert (accuracy.low, accuracy.high) == pytest.approx((mean - half, mean + half), abs=0.1 * half)
+
+
+def test_seed_and_blocks(monkeypatch):
+    outcome = classified()
+    first = metrics(outcome, resamples=101)
+    assert metrics(outcome, resamples=101) == first
+    assert metrics(outcome, resamples=101, seed=1) != first
+    monkeypatch.setattr(evaluation, "LARGEST_BLOCK", 7 * ROWS)
+    for m, other in zip(metrics(outcome, resamples=101), first, strict=True):
+        assert (m.low, m.high) == pytest.approx((other.low, other.high), rel=1e-12)
+
+
+def test_metrics_of_ranks_take_fewer_resamples(monkeypatch):
+    monkeypatch.setattr(evaluation, "RANKED", 1)
+    table = {name: CLASSIFICATION[name][0] for name in ("accuracy", "AUROC")}
+    drawn = evaluation._resampled(classified(), table, 307, 0)
+    assert {name: len(v) for name, v in drawn.items()} == {"accuracy": 307, "AUROC": 100}
+
+
+@pytest.mark.parametrize("make", [classified, regressed])
+def test_nothing_is_not_defined(make):
+    empty = make().rows(np.arange(0))
+    assert set(values(empty).values()) == {None}
+    assert by_size(empty) == []
+    found = assess(empty)
+    assert found.rows == found.sets == 0
+    assert sum(b.count for b in found.calibration) == 0
+
+
+def test_one_set_has_no_interval():
+    outcome = regressed().rows(np.arange(7))
+    outcome.sets = np.zeros(7, int)
+    for m in metrics(outcome):
+        assert m.value is not None
+        assert m.low is None
+        assert m.high is None
+
+
+def test_constant_truth():
+    outcome = regressed(rows=11)
+    outcome.truth = np.full(11, 0.1)
+    found = values(outcome)
+    assert found["R2"] is None
+    assert found["Pearson r"] is None
+    assert found["Spearman r"] is None
+    assert found["MAE"] == pytest.approx(np.abs(outcome.predicted - 0.1).mean())
+
+
+def test_classes_that_do_not_occur():
+    """Averages go over the classes that do."""
+    outcome = classified(3)
+    two = outcome.rows((outcome.truth != "a") & (outcome.predicted != "a"))
+    found = values(two, resamples=101)
+    assert found["balanced accuracy"] == pytest.approx(sk.balanced_accuracy_score(two.truth, two.predicted))
+    assert found["macro F1"] == pytest.approx(sk.f1_score(two.truth, two.predicted, average="macro"))
+    areas = [sk.roc_auc_score(two.truth == label, two.probabilities[:, i]) for i, label in ((0, "b"), (2, "e & f"))]
+    assert found["AUROC"] == pytest.approx(np.mean(areas))
+    assert by_class(two)[1].recall is None
+    one = two.rows(two.truth == "b")
+    assert values(one)["AUROC"] is None
+    assert values(one)["accuracy"] is not None
+    rare = outcome.rows(np.r_[np.flatnonzero(outcome.truth == "b")[:19], np.flatnonzero(outcome.truth == "a")[:1]])
+    rare.sets = np.arange(20)  # a third of the resamples lack "a": they are left out
+    auroc = metrics(rare)[3]
+    assert 0 <= auroc.low <= auroc.value <= auroc.high <= 1
+
+
+def test_predictions_that_are_not_numbers():
+    numbers, classes = regressed(), classified()
+    numbers.predicted[3] = np.nan
+    classes.probabilities[3, 0] = np.inf
+    for outcome in (numbers, classes):
+        assert set(values(outcome).values()) == {None}
+        json.dumps(assess(outcome).as_dict(), allow_nan=False)
+
+
+def test_bad_outcomes():
+    ones = np.ones(2, int)
+    with pytest.raises(ValueError, match=r"target 'x': labels \['c'\] are not among its classes"):
+        Outcome("x", np.array(["a", "c"]), np.array(["a", "b"]), ones, ones, ["a", "b"], np.ones((2, 2)))
+    with pytest.raises(ValueError, match="a column for each of the 2 classes"):
+        Outcome("x", np.array(["a", "b"]), np.array(["a", "b"]), ones, ones, ["a", "b"], np.ones((2, 3)))
+
+
+def test_confusion_and_classes_against_sklearn():
+    outcome = classified()
+    labels = outcome.classes
+    assert (confusion(outcome) == sk.confusion_matrix(outcome.truth, outcome.predicted, labels=labels)).all()
+    found = by_class(outcome)
+    precision, recall, f1, true = sk.precision_recall_fscore_support(outcome.truth, outcome.predicted, labels=labels)
+    assert [c.label for c in found] == labels
+    assert [c.true for c in found] == true.tolist()
+    assert [c.predicted for c in found] == [(outcome.predicted == label).sum() for label in labels]
+    for name, reference in (("precision", precision), ("recall", recall), ("f1", f1)):
+        assert [getattr(c, name) for c in found] == pytest.approx(reference.tolist(), rel=1e-12)
+
+
+def test_calibration_by_hand():
+    p = np.array([[0.5, 0.5], [0.3, 0.7], [0.26, 0.74], [0.0, 1.0], [0.9, 0.1]])
+    truth, predicted = np.array(["a", "b", "a", "b", "b"]), np.array(["a", "b", "b", "b", "a"])
+    outcome = Outcome("x", truth, predicted, np.arange(5), np.ones(5, int), ["a", "b"], p)
+    found = calibration(outcome, bins=4)
+    assert [(b.low, b.high, b.count) for b in found] == [(0, 0.25, 0), (0.25, 0.5, 0), (0.5, 0.75, 3), (0.75, 1, 2)]
+    assert calibration(outcome)[7].count == 2  # 0.7 belongs to the bin that it begins
+    assert (found[2].confidence, found[2].right) == pytest.approx(((0.5 + 0.7 + 0.74) / 3, 2 / 3))
+    assert (found[3].confidence, found[3].right) == pytest.approx((0.95, 0.5))
+    assert (found[0].confidence, found[0].right) == (None, None)
+
+
+def test_groups_of_size_by_hand():
+    sizes = np.array([1, 1, 1, 2, 5, 5, 9, 11, 13])
+    error = np.array([1, 1, 1, 3, 4, 4, 5, 6, 8.0])
+    numbers = Outcome("x", np.zeros(9), error, np.arange(9), sizes)
+    found = by_size(numbers, groups=3)
+    assert [(g.smallest, g.largest, g.sets, g.rows) for g in found] == [(1, 1, 3, 3), (2, 5, 3, 3), (9, 13, 3, 3)]
+    rms = [1, ((9 + 16 + 16) / 3) ** 0.5, ((25 + 36 + 64) / 3) ** 0.5]
+    assert [g.score.value for g in found] == pytest.approx(rms)
+    assert found[2].score.low == pytest.approx(5)
+    assert found[2].score.high == pytest.approx(8)
+
+
+def test_groups_of_size_count_sets_and_keep_all_rows():
+    outcome = classified()
+    found = by_size(outcome)
+    assert sum(g.rows for g in found) == ROWS
+    assert sum(g.sets for g in found) == len(set(outcome.sets.tolist()))
+    for g in found:
+        chosen = (outcome.sizes >= g.smallest) & (outcome.sizes <= g.largest)
+        assert g.score.name == "accuracy"
+        assert g.score.value == pytest.approx((outcome.truth == outcome.predicted)[chosen].mean())
+    assert all(a.largest < b.smallest for a, b in pairwise(found))
+    outcome.sizes = np.full(ROWS, 7)
+    (all_of_them,) = by_size(outcome)
+    assert all_of_them.rows == ROWS
+
+
+def test_assessment_is_json():
+    for outcome in (classified(), regressed()):
+        found = assess(outcome, resamples=11)
+        read = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+        assert read["metrics"][0]["value"] == found.metrics[0].value
+        assert read["by_size"][0]["score"]["name"] in ("accuracy", "RMSE")

@@ -1,0 +1,346 @@
+import json
+import re
+from collections import Counter
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from omniset import evaluation
+from omniset.evaluation import Outcome
+from omniset.report import Cell, Facts, Headline, Note, Plot, Report, Section, Table, multiqc, render, write
+from omniset.report.blocks import text_of
+from omniset.report.sets import DataSummary, Example, SetRun, compose, numbers, quantiles
+
+EVIL = '<script>alert(1)</script> & "q" $x_1$ \\frac'
+FORMULA = "$x_1$ <b> \\alpha"
+VOID = {"meta", "link", "br", "img"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes and text; fails where tags do not close what they opened."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        element = {"tag": tag, "text": "", **dict(attributes)}
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append({"tag": tag, "text": "", **dict(attributes)})
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()["tag"] == tag
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data
+
+    def all(self, tag):
+        return [e for e in self.elements if e["tag"] == tag]
+
+
+def data(targets=None, sets=53, seed=0):
+    r = np.random.default_rng(seed)
+    sizes = r.integers(0, 997, sets)
+    features = [("height", 0.833333333, 1.25, -3.0, 2.0), (EVIL, 1e-7, 0.0, 1e-7, 1e-7)]
+    copies = quantiles(r.geometric(0.5, 101))
+    return DataSummary(
+        sets, int(sizes.sum()), 2.0 * sizes.sum(), sizes, copies, {"left out: NaN": 7}, features, targets or {}
+    )
+
+
+def classified(classes, rows=211, seed=0, name="kind"):
+    r = np.random.default_rng(seed)
+    truth = r.integers(0, len(classes), rows)
+    p = r.dirichlet(np.ones(len(classes)), rows)
+    labels = np.array(classes)
+    return Outcome(name, labels[truth], labels[p.argmax(1)], np.arange(rows), r.integers(1, 97, rows), classes, p)
+
+
+def regressed(rows=211, seed=0):
+    r = np.random.default_rng(seed)
+    truth = r.normal(size=rows)
+    return Outcome("weight", truth, truth + r.normal(size=rows), np.arange(rows), r.integers(1, 97, rows))
+
+
+def a_run(*outcomes, **options):
+    r = np.random.default_rng(0)
+    history = [{"epoch": e, "train_loss": 2 / e, "val_loss": 3 / e, "learning_rate": 1e-3} for e in range(1, 8)]
+    rows = [f"row {i}" for i in range(23)]
+    example = Example("s1", "a", None, rows, r.integers(1, 3, 23), r.random(23), {"height": r.normal(size=23)})
+    run = {
+        "title": "Kinds of things",
+        "on": "validation sets",
+        "data": data({o.name: o.truth for o in outcomes}),
+        "history": history,
+        "kept_epoch": 5,
+        "outcomes": list(outcomes),
+        "examples": [example],
+        "warnings": ["one feature is constant"],
+        "arguments": {"dim": 64, "learning_rate": 0.001, "shard_size": None},
+        "command": "omniset train sets.csv --out 'a b'",
+        "provenance": {"omniset": "1.2.3", "seed": 0},
+    }
+    return SetRun(**(run | options))
+
+
+def rendered(run):
+    text = render(compose(run))
+    return text, Page(text)
+
+
+@cache
+def made(name):
+    """A run, its page as text, and what is on it."""
+    run = RUNS[name]()
+    return run, *rendered(run)
+
+
+def cells(page, caption):
+    """Raw values of the rows of the table with this caption."""
+    start = next(i for i, e in enumerate(page.elements) if e["tag"] == "caption" and e["text"] == caption)
+    rows = []
+    for element in page.elements[start + 1 :]:
+        if element["tag"] == "caption":
+            break
+        if element["tag"] == "tr":
+            rows.append([])
+        elif "data-value" in element:
+            rows[-1].append(element["data-value"])
+    return rows[1:]
+
+
+METRICS = "Intervals hold 95 % of bootstrap resamples of whole sets."
+RUNS = {
+    "classes": lambda: a_run(classified(["a", "b", "c", "d"])),
+    "numbers": lambda: a_run(regressed()),
+    "many numbers": lambda: a_run(regressed(2503)),
+    "60 classes": lambda: a_run(classified([f"class {i}" for i in range(60)], 499)),
+    "17 classes": lambda: a_run(classified([f"class {i}" for i in range(17)])),
+    "several": lambda: a_run(classified(["a", "b"]), regressed(), classified(["c", "d", "e"], name="other")),
+    "one set": lambda: a_run(regressed(1), data=data({"weight": np.ones(1)}, sets=1)),
+    "no row": lambda: a_run(regressed(0), data=data({"weight": np.ones(0)}, sets=0)),
+    "no row of classes": lambda: a_run(classified(["a", "b"], 0), history=[{"epoch": 1, "train_loss": float("nan")}]),
+    "nothing": lambda: SetRun("Nothing"),
+    "evil": lambda: evil(),
+}
+
+
+def evil():
+    example = Example(EVIL, EVIL, EVIL, [EVIL], np.ones(1, int), np.ones(1), {EVIL: np.ones(1)})
+    options = {"title": EVIL, "on": EVIL, "warnings": [EVIL], "arguments": {EVIL: EVIL}, "provenance": {EVIL: EVIL}}
+    history = [{"epoch": 1, "train_" + EVIL: 0.5}]
+    outcome = classified([EVIL, FORMULA], name=EVIL)
+    return a_run(outcome, examples=[example], history=history, command=EVIL, **options)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_page(name):
+    """Well formed, closed to the network, and every id and reference has its one place."""
+    _, text, page = made(name)
+    for word in ("http:", "https:", "//www", "@import", "url(http", "src="):
+        assert word not in text
+    assert [s["text"] for s in page.all("script")] != []
+    assert len(page.all("script")) == len(page.all("style")) == len(page.all("h1")) == len(page.all("main")) == 1
+    assert not page.all("img") + page.all("iframe")
+    assert all(e["href"].startswith("data:image/png;base64,") for e in page.all("image"))
+    ids = Counter(e["id"] for e in page.elements if "id" in e)
+    assert max(ids.values()) == 1
+    wanted = [e["href"] for e in page.elements if "href" in e]
+    wanted += [e[k] for e in page.elements for k in e if k != "text" and "url(#" in (e[k] or "")]
+    wanted = [re.search(r"#([^)]*)", w)[1] for w in wanted if not w.startswith("data:")]
+    wanted += [w for e in page.elements for k in ("aria-labelledby", "aria-describedby") for w in e.get(k, "").split()]
+    assert set(wanted) <= set(ids)
+    for picture in page.all("svg"):
+        assert picture["role"] == "img"
+        assert picture["aria-labelledby"]
+    for table in page.all("th"):
+        assert table["scope"] in ("col", "row")
+    assert len(page.all("caption")) == len(page.all("table"))
+    headings = [h["text"] for h in page.all("h2")]
+    assert headings[:4] == ["Contents", "Summary", "Data", "Learning curves"]
+    assert headings[-3:] == ["Examples", "Settings", "How it was made"]
+    policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert "connect-src" not in policy
+
+
+def test_labels_are_no_markup():
+    """Text of the data reaches every place as it stands, in HTML, attributes and drawings, and is no formula either."""
+    _, text, page = made("evil")
+    assert "<script>alert" not in text
+    assert len(page.all("script")) == 1
+    assert page.all("h1")[0]["text"] == page.all("title")[0]["text"] == EVIL
+    assert page.all("code")[0]["text"] == EVIL
+    drawn = "\n".join(e["text"] for e in page.all("text"))
+    assert "<script>aler…" in drawn  # cut to a length that fits
+    assert FORMULA in drawn
+    for caption in (f"Set {EVIL}: features of these elements.", f"Target {EVIL}: how often each label occurs."):
+        assert any(c["text"] == caption for c in page.all("caption"))
+
+
+def test_long_labels_stay_apart():
+    """The same beginning and end: told apart by numbers."""
+    classes = [f"a rather long name, number {i}, of many words" for i in range(5)]
+    drawn = [e["text"] for e in rendered(a_run(classified(classes), data=None))[1].all("text")]
+    assert {f"{i}: a rather lon…y words" for i in range(1, 6)} <= set(drawn)
+
+
+def test_drawn_labels_stay_as_they_are():
+    figure = Figure()
+    with matplotlib.rc_context({"text.parse_math": False}):
+        figure.subplots().set(xlabel=FORMULA, ylabel='a "quote"')
+    page = Page(render(Report("T", "", [Section("S", "", [Plot(figure, "what <is> seen", "caption")])])))
+    assert {FORMULA, 'a "quote"'} <= {e["text"] for e in page.all("text")}
+    assert page.all("desc")[0]["text"] == "what <is> seen"
+
+
+@pytest.mark.parametrize("name", ["classes", "numbers", "one set", "no row"])
+def test_numbers_are_those_of_the_evaluation(name):
+    run, _, page = made(name)
+    found = evaluation.metrics(run.outcomes[0])
+    shown = cells(page, METRICS)
+    write = lambda value: "" if value is None else str(value)  # noqa: E731
+    assert [row[:3] for row in shown] == [[m.name, write(m.value), write(m.low)] for m in found]
+    big = [e["text"] for e in page.all("dd") if "text" in e][:4]
+    assert big[0].startswith(text_of(found[0].value))
+
+
+def test_confusion_and_groups_are_those_of_the_evaluation():
+    run, _, page = made("classes")
+    (outcome,) = run.outcomes
+    expected = [[c, *map(str, row)] for c, row in zip("abcd", evaluation.confusion(outcome).tolist(), strict=True)]
+    assert cells(page, "Confusion matrix as a table") == expected
+    groups = [[str(g.smallest), str(g.sets), str(g.score.value)] for g in evaluation.by_size(outcome)]
+    assert [row[:3] for row in cells(page, "Groups of sets of similar size.")] == groups
+    bins = [str(b.count) for b in evaluation.calibration(outcome)]
+    assert [row[1] for row in cells(page, "Calibration by confidence.")] == bins
+
+
+def test_most_frequent_confusions():
+    truth = np.repeat([f"class {i:02d}" for i in range(31)], 5)
+    predicted = truth.copy()
+    predicted[:3] = "class 07"
+    predicted[5] = "class 09"
+    classes = sorted(set(truth))
+    outcome = Outcome("k", truth, predicted, np.arange(155), np.ones(155, int), classes, np.full((155, 31), 1 / 31))
+    _, page = rendered(a_run(outcome))
+    expected = [["class 00", "class 07", "3", "0.6"], ["class 01", "class 09", "1", "0.2"]]
+    assert cells(page, "The most frequent confusions.") == expected
+
+
+def test_what_is_missing_is_said():
+    _, text, _ = made("nothing")
+    for sentence in (
+        "How good the predictions are is not known",
+        "The data were not summarised.",
+        "Nothing was trained in this run.",
+        "No set was explained in this run.",
+        "No settings were recorded. There were no warnings.",
+    ):
+        assert sentence in text
+    assert "no interval" in made("one set")[1]
+    assert "No set has a known truth." in made("no row")[1]
+
+
+def test_the_same_run_gives_the_same_page():
+    """Whatever the settings of matplotlib are."""
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "svg.fonttype": "path", "text.parse_math": True}):
+        assert rendered(RUNS["classes"]())[0] == made("classes")[1]
+
+
+def test_files(tmp_path):
+    run = a_run(regressed(), history=[{"epoch": 1, "train_loss": float("nan")}], arguments={"out": Path("a")})
+    page = write(tmp_path / "new", compose(run), numbers(run))
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
+    assert page.read_text(encoding="utf-8") == render(compose(run))
+    read = json.loads((tmp_path / "new" / "report.json").read_text())
+    assert (read["format"], read["version"]) == ("omniset report of sets", 1)
+    assert read["targets"][0]["metrics"][0]["value"] == evaluation.metrics(run.outcomes[0])[0].value
+    assert read["history"] == [{"epoch": 1, "train_loss": None}]
+    assert read["arguments"] == {"out": "a"}
+    example = run.examples[0]
+    assert read["examples"][0]["scores"] == sorted(example.scores.tolist(), reverse=True)[:10]
+    assert read["examples"][0]["elements"][0] == f"row {example.scores.argmax()}"
+
+
+def test_blocks():
+    table = Table("t", ["name", "n", "x"], [["a", 10, None], ["b", 9, Cell("nine", 9)], ["c", None, 1.5]])
+    assert table.numeric() == [False, True, True]
+    with pytest.raises(ValueError, match="table 't': a row of 1 cells for 2 columns"):
+        Table("t", ["a", "b"], [[1]])
+    blocks = [table, Note("warning", "<b>"), Facts([("rate", 0.001)]), Headline([("R2", np.float32(0.5), "good")])]
+    page = Page(render(Report("T", "lead", [Section("Same", blocks=blocks), Section("Same"), Section("?")])))
+    assert cells(page, "t") == [["a", "10", ""], ["b", "9", "9"], ["c", "", "1.5"]]
+    assert [s["id"] for s in page.all("section")] == ["same", "same-1", "section", "page:made"]
+    said = [d["text"] for d in page.all("dd")]
+    assert said == ["0.001", "0.5000good"]
+
+
+def test_values_as_text():
+    assert [
+        text_of(np.int64(1234567)),
+        text_of(np.float32(0.25)),
+        text_of(np.nan),
+        text_of(np.inf),
+        text_of(False),
+    ] == [
+        "1,234,567",
+        "0.2500",
+        "\N{EN DASH}",
+        "inf",
+        "no",
+    ]
+
+
+def test_style_for_paper_phone_and_keyboard():
+    _, text, page = made("nothing")
+    for rule in ("@media print", "max-width: 48rem", "prefers-reduced-motion", ":focus-visible", "break-inside: avoid"):
+        assert rule in text
+    assert page.all("html")[0]["lang"] == "en"
+    assert any(m.get("name") == "viewport" for m in page.all("meta"))
+    assert page.all("a")[0]["href"] == "#page:main"
+
+
+def test_contrast():
+    """The contrast ratio of WCAG 2, for text of any size."""
+
+    def luminance(code):
+        parts = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    for colour in ("#1b1f24", "#57606a", "#0a5c91", "#a33c00", "#5f6670"):
+        assert colour in made("classes")[1]
+        for ground in ("#ffffff", "#f5f7f9"):
+            assert (luminance(ground) + 0.05) / (luminance(colour) + 0.05) >= 4.5, (colour, ground)
+
+
+def test_multiqc_files(tmp_path):
+    run = RUNS["several"]()
+    history = [*run.history, {"epoch": 8, "train_loss": float("nan"), "val_loss": None}]
+    found = {a.name: a.metrics for a in run.assessments}
+    written = multiqc.write(tmp_path, "run 1", found, history)
+    names = ["omniset_metrics_mqc.json", "omniset_loss_mqc.json", "omniset_learning_rate_mqc.json"]
+    assert [p.name for p in written] == names
+    table, loss, rate = (json.loads(p.read_text()) for p in written)
+    assert [p["id"] for p in (table, loss, rate)] == ["omniset_metrics", "omniset_loss", "omniset_learning_rate"]
+    row = table["data"]["run 1"]
+    assert set(row) == set(table["headers"])
+    assert row["weight: R2"] == evaluation.metrics(run.outcomes[1])[0].value
+    assert loss["data"]["run 1 training"] == {str(e): 2 / e for e in range(1, 8)}
+    assert loss["data"]["run 1 validation"] == {str(e): 3 / e for e in range(1, 8)}
+    assert list(rate["data"]) == ["run 1"]
+    assert multiqc.write(tmp_path / "empty", "run 2", {}, []) == []
