@@ -252,3 +252,23 @@ def test_another_table_cannot_be_resumed(tmp_path, frame, capsys):
     words = ["fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--epochs=2"]
     run(*words, *SMALL, "--resume=true", code=2)
     assert "the checkpoint is of another run and cannot be resumed: data was" in capsys.readouterr().err
+
+
+def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
+    monkeypatch.setattr(runs, "STEP", 37)
+    frame["flat"] = 3
+    frame.drop(columns="sign").to_csv(tmp_path / "flat.csv", index=False)
+    model = fit(tmp_path, sets="flat.csv")
+    report = json.loads((model / "report.json").read_text())
+    data = report["data"]
+    assert (data["sets"], data["elements"]) == (43, len(frame))
+    assert data["total_multiplicity"] == frame["multiplicity"].sum()
+    assert data["multiplicity_quantiles"]["75 %"] == frame["multiplicity"].quantile(0.75)
+    assert data["sizes"]["median"] == frame.groupby("set").size().median()
+    for feature in data["features"]:
+        name, *found = feature.values()
+        column = frame[name].astype(np.float32).astype(float)
+        expected = [column.mean(), column.std(ddof=0), column.min(), column.max()]
+        assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), name
+    assert any("features with one value in all rows, which say nothing: flat" in w for w in report["warnings"])
+    assert report["command"].startswith("omniset ")

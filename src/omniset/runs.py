@@ -356,17 +356,21 @@ def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None
 
 def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
     """Mean, standard deviation, least and largest value of each feature over all rows."""
-    blocks = [sets.elements[s : s + STEP].double() for s in range(0, 1, STEP)]
-    least, largest = torch.full((sets.dim,), np.inf).double(), torch.full((sets.dim,), -np.inf).double()
-    shift = blocks[0].mean(0) if len(blocks[0]) else torch.zeros(sets.dim).double()
-    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
     rows = len(sets.elements)
+    shift = sets.elements[:STEP].double().mean(0)  # so that squares do not cancel
+    least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
+    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
     for start in range(0, rows, STEP):
-        block = sets.elements[start : start + STEP].double() - shift  # shifted, so that squares do not cancel
+        block = sets.elements[start : start + STEP].double() - shift
         first, second = first + block.sum(0), second + block.square().sum(0)
         least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
     mean = first / rows
     deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
+    constant = [name for name, low, high in zip(sets.features or [], least, largest, strict=True) if low == high]
+    if constant:
+        warnings.warn(
+            f"features with one value in all rows, which say nothing: {', '.join(constant[:5])}", stacklevel=2
+        )
     found = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
     return [(name, *(float(v) for v in values)) for name, *values in found]  # type: ignore[misc]
 

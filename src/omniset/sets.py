@@ -258,6 +258,10 @@ class LargeSet:
     stored: StoredSet
     shard_size: int
 
+    def to(self, *_args: Any, **_kwargs: Any) -> LargeSet:
+        """Stays where it is: the engine moves shard by shard."""
+        return self
+
     def __iter__(self) -> Iterator[SetBatch]:
         for start in range(0, max(len(self.stored), 1), self.shard_size):
             yield collate([self.stored.read(start, self.shard_size)])

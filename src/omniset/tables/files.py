@@ -31,6 +31,7 @@ from omniset.files import replacing
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
+NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 CELLS = 1 << 19  # values held at a time
 
 
@@ -283,7 +284,7 @@ class TableFile:
         damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError)  # further on
         with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
-                if "\0" in line or any("\ud800" <= c <= "\udfff" for c in line):
+                if NO_TEXT.search(line):
                     return number - 1
         return None
 
