@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def fit(
             examples=_examples(model, collection, model.validation_[:EXAMPLES], truth) if outcomes else [],
             arguments=model.get_params() | {"task": chosen},
         )
-        return _finish(run, out, notes, model, model)
+        return _finish(run, out, notes(), model, model)
 
 
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
@@ -111,7 +111,7 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> in
             writer.write(frame)
             rows += len(frame)
     _say(f"{rows:,} predictions written to {out}")
-    _say_notes(notes)
+    _say_notes(notes())
     return rows
 
 
@@ -145,7 +145,7 @@ def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides:
             examples=_examples(estimator, collection, positions[:EXAMPLES], truth),
             arguments=estimator.get_params() | {"model": str(model)},
         )
-        return _finish(run, out, notes, estimator, None)
+        return _finish(run, out, notes(), estimator, None)
 
 
 def explain(
@@ -182,7 +182,7 @@ def explain(
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     _say(f"{rows:,} scores written to {out}")
-    _say_notes(notes)
+    _say_notes(notes())
     return rows
 
 
@@ -469,13 +469,11 @@ def _folder(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _noted() -> Iterator[list[str]]:
-    """Warnings met, for the report, each once."""
-    notes: list[str] = []
+def _noted() -> Iterator[Callable[[], list[str]]]:
+    """Gives a function that tells the warnings met so far, each once."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        yield notes
-        notes += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+        yield lambda: list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
 
 
 def _say_notes(notes: list[str]) -> None:
