@@ -61,6 +61,9 @@ def fit(
         in_table += [group] if group and labels is None else []
         known = ["element"] if labels is not None and labels.level == "element" else []
         table = SetTable(sets, features, in_table, arguments["max_elements"], out)
+        asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before the file is read
+        asked._check_arguments()
+        asked._build(len(table.features), [2])
         collection, kept = _collect(
             table, out, [*in_table, *(known if table.has_elements else [])], arguments["progress"]
         )

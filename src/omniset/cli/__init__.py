@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     import omniset
     from omniset.cli import sets
+    from omniset.cli.parser import Parser
 
     commands: Any = {
         "demo": demo,
@@ -64,13 +65,17 @@ def main(arguments: list[str] | None = None) -> int:
         "explain": sets.explain_sets,
     }
     try:
-        jsonargparse.auto_cli(commands, args=arguments, prog="omniset", version=omniset.__version__)
+        jsonargparse.auto_cli(
+            commands, args=arguments, prog="omniset", version=omniset.__version__, parser_class=Parser
+        )
     except KeyboardInterrupt:
         print("omniset: interrupted", file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            error = ValueError(f"{error.filename}: {error.strerror}")  # without Python's [Errno 2]
         print(f"omniset: error: {error}", file=sys.stderr)
         return 2
     return 0
