@@ -271,4 +271,4 @@ def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
         expected = [column.mean(), column.std(ddof=0), column.min(), column.max()]
         assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), name
     assert any("features with one value in all rows, which say nothing: flat" in w for w in report["warnings"])
-    assert report["command"].startswith("omniset ")
+    assert report["command"].startswith("omniset")

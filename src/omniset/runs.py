@@ -25,7 +25,7 @@ from omniset.report import sets as set_report
 from omniset.report import write as write_report
 from omniset.sets import SetCollection, StoredSet
 from omniset.tables.files import TableFile, TableWriter
-from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels
+from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
 from omniset.tables.sets import SetTable, collect
 
 EXAMPLES = 3
@@ -74,6 +74,7 @@ def fit(
             level = labels.level
             aligned = labels.align(collection, table.file, kept.get("element"))
             values, groups = aligned[labels.columns], labels.groups(aligned)
+        require_choice(labels, values, table.file)
         chosen = choose_task(values, task)
         if chosen == "regression":
             values = as_numbers(labels, values, table.file)
@@ -128,6 +129,7 @@ def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides:
         table = _table_for(estimator, sets, out, [] if labels is not None else estimator.targets_)
         names = estimator.targets_ if labels is None else []
         known = ["element"] if estimator.level == "element" and labels is not None else []
+        known = known if table.has_elements else []
         collection, kept = _collect(table, out, [*names, *known], estimator.progress)
         if labels is None:
             values, _ = column_labels(table.file, collection, kept, names, None, estimator.level)
@@ -137,7 +139,8 @@ def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides:
         if chosen == "regression":
             values = as_numbers(labels, values, table.file)
         else:
-            _check_classes(estimator, values, labels.file if labels else table.file)
+            known_labels = {n: c.tolist() for n, c in zip(estimator.targets_, estimator._classes, strict=True)}
+            require_known(labels, values, table.file, known_labels)
         truth = values.to_numpy()
         positions = np.arange(len(collection))
         run = set_report.SetRun(
@@ -169,6 +172,7 @@ def explain(
         for found in _watched(table, estimator.progress, "explaining"):
             if wanted is not None and found.name not in wanted:
                 continue
+            wanted = wanted and wanted - {found.name}
             if len(found) > estimator.max_elements:
                 warnings.warn(
                     f"set {found.name!r} is left out: it has {len(found):,} elements, more than "
@@ -179,7 +183,6 @@ def explain(
             frame = _explanation(estimator, found, label, steps)
             writer.write(frame)
             rows += len(frame)
-            wanted = wanted and wanted - {found.name}
             if wanted is not None and not wanted:
                 break
         if wanted:
@@ -423,18 +426,6 @@ def _print_metrics(on: str, metrics: dict[str, list[Metric]]) -> None:
                 _say(f"  {metric.name:28}{metric.value:>9.3f}   {interval}")
 
 
-def _check_classes(model: SetClassifier, values: pd.DataFrame, file: TableFile) -> None:
-    for name, classes in zip(model.targets_, model._classes, strict=True):
-        unknown = values[name].dropna()
-        unknown = unknown[~unknown.isin(classes)]
-        if len(unknown):
-            raise file.error(
-                None,
-                f"column {name!r} holds {unknown.iloc[0]!r}, which the model does not know: it learned "
-                f"{', '.join(map(repr, classes.tolist()[:20]))}",
-            )
-
-
 def _described(values: pd.DataFrame, task: str) -> str:
     def one(column: str) -> str:
         return f"{column} ({values[column].nunique()} classes)" if task == "classification" else column
@@ -461,22 +452,32 @@ def _folder(out: Path) -> Iterator[None]:
     """The folder of a run; one that was made for a run that failed at once is removed again."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"out must be a folder, {out} is a file")
-    new = not out.exists()
+    made = [folder for folder in (out, *out.absolute().parents) if not folder.exists()]
     writable_folder(out)
     try:
         yield
     except BaseException:
-        if new and not any(out.iterdir()):
-            out.rmdir()
+        for folder in made:
+            if any(folder.iterdir()):
+                break
+            folder.rmdir()
         raise
 
 
 @contextmanager
 def _noted() -> Iterator[Callable[[], list[str]]]:
-    """Gives a function that tells the warnings met so far, each once."""
+    """Gives a function that tells the warnings met so far, each once. What fails tells them before its error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        yield lambda: list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+
+        def notes() -> list[str]:
+            return list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+
+        try:
+            yield notes
+        except Exception:
+            _say_notes(notes())
+            raise
 
 
 def _say_notes(notes: list[str]) -> None:

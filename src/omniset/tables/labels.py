@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,8 @@ from omniset.tables.files import Chunk, TableFile
 
 Task = Literal["classification", "regression"]
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+ROW = "\0row"  # a name that no column has
 
 
 class LabelFile:
@@ -50,7 +52,7 @@ class LabelFile:
             found |= {c: as_labels(chunk, c) for c in self.columns}
             if self._group:
                 found[self._group] = chunk.text(self._group).to_pandas()
-            frames.append(pd.DataFrame(found).assign(row=np.arange(chunk.first, chunk.first + len(chunk))))
+            frames.append(pd.DataFrame(found).assign(**{ROW: np.arange(chunk.first, chunk.first + len(chunk))}))
         if not frames:
             raise self.file.error(None, "has no rows below its header")
         frame = pd.concat(frames, ignore_index=True)
@@ -58,8 +60,8 @@ class LabelFile:
         if again.any():
             second = frame.iloc[int(again.argmax())]
             same = (frame[self._key] == second[self._key]).all(axis=1).to_numpy()
-            first = self.file.where(int(frame["row"].iloc[int(same.argmax())]))
-            raise self.file.error(int(second["row"]), f"{self._name(second)} has a label already ({first})")
+            first = self.file.where(int(frame[ROW].iloc[int(same.argmax())]))
+            raise self.file.error(int(second[ROW]), f"{self._name(second)} has a label already ({first})")
         return frame
 
     def _name(self, row: pd.Series) -> str:
@@ -86,7 +88,7 @@ class LabelFile:
         extra = np.flatnonzero(~frame.index.isin(wanted))
         if len(extra):
             row = self.frame.iloc[int(extra[0])]
-            raise self.file.error(int(row["row"]), f"{self._name(row)} is not in {source.path}{_more(len(extra))}")
+            raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(len(extra))}")
         if self.level == "set":
             missing = np.flatnonzero(~wanted.isin(frame.index))
             if len(missing):
@@ -96,7 +98,7 @@ class LabelFile:
             empty = self.frame[self.columns].isna().to_numpy()
             if empty.any():
                 row, column = np.argwhere(empty)[0]
-                at = int(self.frame["row"].iloc[row])
+                at = int(self.frame[ROW].iloc[row])
                 raise self.file.error(at, f"column {self.columns[column]!r} is empty: each set needs a label")
         return frame.reindex(wanted)
 
@@ -178,16 +180,36 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile
         found[column] = numbers = _numbers(values[column])
         bad = values[column].notna().to_numpy() & ~(np.abs(numbers) <= np.finfo(np.float32).max)
         if bad.any():
-            value = values[column].iloc[int(bad.argmax())]
-            if labels is None:
-                file, row = source, source.nth(int(values.index[bad][0]))
-            else:
-                held = labels.frame.loc[(labels.frame[column] == value).to_numpy(), "row"]
-                file, row = labels.file, int(held.iloc[0])
-            raise file.error(
-                row, f"column {column!r} is {value!r}, for regression it must be a finite number of at most 3.4e38"
-            )
+            raise _bad_label(labels, values, source, column, bad, "a finite number of at most 3.4e38")
     return pd.DataFrame(found, index=values.index)
+
+
+def require_known(labels: LabelFile | None, values: pd.DataFrame, source: TableFile, classes: dict[str, list]) -> None:
+    """See that a model knows the labels.
+
+    Args:
+        classes: Those it knows, by target.
+
+    Raises:
+        ValueError: Another one.
+    """
+    for column, known in classes.items():
+        bad = (values[column].notna() & ~values[column].isin(known)).to_numpy()
+        if bad.any():
+            bound = f"one of those that the model learned: {', '.join(map(repr, known[:20]))}"
+            raise _bad_label(labels, values, source, column, bad, bound)
+
+
+def _bad_label(
+    labels: LabelFile | None, values: pd.DataFrame, source: TableFile, column: Any, bad: np.ndarray, bound: str
+) -> ValueError:
+    value = values[column].iloc[int(bad.argmax())]
+    if labels is None:
+        file, row = source, source.nth(int(values.index[bad][0]))
+    else:
+        held = labels.frame.loc[(labels.frame[column] == value).to_numpy(), ROW]
+        file, row = labels.file, int(held.iloc[0])
+    return file.error(row, f"column {column!r} is {value!r}, it must be {bound}")
 
 
 def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> None:

@@ -1,0 +1,453 @@
+"""Whatever is wrong with a file, the command says so in one line, with exit code 2, and leaves nothing behind."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from omniset.cli import main
+from omniset.tables import LabelFile, SetTable, collect
+from omniset.tables.labels import as_numbers, choose_task
+
+TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+QUIET = ["--progress=false", "--device=cpu"]
+SETS = "set,x,y\na,1,2\na,3,4\nb,5,6\nb,7,8\n"
+LABELS = "set,label\na,p\nb,q\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "sets.csv").write_text(SETS)
+    (folder / "labels.csv").write_text(LABELS)
+    paths = [str(folder / "sets.csv"), f"--target={folder / 'labels.csv'}", f"--out={folder / 'run'}"]
+    assert main(["fit", *paths, *TINY, *QUIET]) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets.csv").write_text(SETS)
+    (tmp_path / "labels.csv").write_text(LABELS)
+    return tmp_path
+
+
+def listing(folder):
+    return {str(p): p.is_file() and os.access(p, os.R_OK) and p.read_bytes() for p in folder.rglob("*")}
+
+
+def fails(capsys, folder, command, *said):
+    """The command ends with 2, says all that in one line, and leaves the folder as it was."""
+    before = listing(folder)
+    capsys.readouterr()
+    assert main(command.split(" ") + QUIET) == 2
+    message = capsys.readouterr().err
+    assert re.fullmatch(r"omniset: error: [^\n]+\n", message), message
+    for words in said:
+        assert words in message, message
+    assert listing(folder) == before
+
+
+def bad_value(value, message, column="x"):
+    """A value in the second row of a column, in text and in Parquet."""
+    return pytest.param(column, value, message, id=f"{column}={value}")
+
+
+VALUES = [
+    bad_value("red", "is 'red', it must be a number"),
+    bad_value("1,5", "is '1,5', it must be a number"),
+    bad_value("0x1f", "is '0x1f', it must be a number"),
+    bad_value("", "is empty, it must be a number"),
+    bad_value(np.nan, "is nan, it must be a finite number"),
+    bad_value(-np.inf, "is -inf, it must be a finite number"),
+    bad_value(1e39, "is 1e+39, too large for 32-bit numbers (at most 3.4e38)"),
+    bad_value(-1, "is -1, it must be a finite number >= 0", "multiplicity"),
+    bad_value(np.nan, "is nan, it must be a finite number >= 0", "multiplicity"),
+    bad_value(1e39, "is 1e+39, too large for 32-bit numbers (at most 3.4e38)", "multiplicity"),
+    bad_value("", "is empty", "set"),
+    bad_value(" ", "is empty", "element"),
+    bad_value("e0", "names 'e0' a second time in set 'a': use multiplicity", "element"),
+]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv.gz", "parquet"])
+@pytest.mark.parametrize(("column", "value", "message"), VALUES)
+def test_values(column, value, message, kind, here, capsys):
+    frame = pd.DataFrame({"set": list("aab"), "element": ["e0", "e1", "e2"], "x": 1.5, "multiplicity": 2})
+    frame[column] = frame[column].astype(object).where([True, False, True], value)
+    if kind == "parquet":
+        if isinstance(value, str):
+            frame[column] = frame[column].astype(str)
+        frame.infer_objects().to_parquet("t.parquet", index=False)
+        message = message.replace("is nan", "is missing")
+    else:
+        separator = "," if kind == "csv" else "\t"
+        frame.astype(object).map(str).to_csv(f"t.{kind}", index=False, sep=separator)
+    where = "row 2" if kind == "parquet" else "line 3"
+    fails(
+        capsys, here, f"fit t.{kind} --target labels.csv --out run", f"t.{kind}: {where}: column {column!r} {message}"
+    )
+
+
+SHAPES = {
+    "no set column": ("sets,x\na,1\n", "has no column 'set', it has 'sets', 'x'"),
+    "no features": ("set,multiplicity\na,1\n", "has no feature columns, only 'set', 'multiplicity'"),
+    "rows of a set apart": (SETS + "a,1,2\n", "line 6: set 'a' again, after other sets (it began at line 2)"),
+    "empty": ("", "is empty: its first line must hold the names of the columns"),
+    "blank first line": ("\n" + SETS, "is empty: its first line must hold the names"),
+    "header only": ("set,x\n", "has no rows below its header"),
+    "header and blank lines": ("set,x\n\n,\n", "has no rows below its header"),
+    "semicolons": (SETS.replace(",", ";"), "Columns must be separated by commas, here they seem to be by semicolons"),
+    "tabs": (SETS.replace(",", "\t"), "Columns must be separated by commas, here they seem to be by tabs"),
+    "too many fields": (SETS + "\nb,1,2,3\n", "line 7: has 4 fields, the header has 3"),
+    "too few fields": (SETS + "\nb,1\n", "line 7: column 'y' is empty, it must be a number"),
+    "open quote": (SETS + 'b,"1,2\nb,3,4\n', 'line 6: has a quote (") that is never closed'),
+    "Latin-1": (SETS.encode() + b"\xfc,1,2\n", "line 6: is not UTF-8 text"),
+    "UTF-16": (SETS.encode("utf-16"), "line 1: is not UTF-8 text"),
+    "UTF-16 without mark": (SETS.encode("utf-16-le"), "line 1: is not UTF-8 text (it has bytes of 0)"),
+    "NUL": (SETS + "b\0,1,2\n", "line 6: is not UTF-8 text (it has bytes of 0)"),
+    "same name twice": ("set,x, x\na,1,2\n", "column 'x' is there twice"),
+    "no name": (",set,x\n0,a,1\n", "column 1 has no name (a row index? write the table without it)"),
+    "values past a blank line": (SETS + "\n\nb,1,-\n", "line 8: column 'y' is '-', it must be a number"),
+}
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("case", SHAPES)
+def test_shapes(case, packed, here, capsys):
+    content, message = SHAPES[case]
+    content = content.encode() if isinstance(content, str) else content
+    (here / f"t.csv{packed}").write_bytes(gzip.compress(content) if packed else content)
+    fails(capsys, here, f"fit t.csv{packed} --target labels.csv --out run", f"t.csv{packed}", message)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ("sett,label\na,p\nb,q\n", "", "has no column 'set', it has 'sett', 'label'"),
+        ("set\na\nb\n", "", "has no column beside 'set' with what is to be predicted"),
+        (LABELS, " --target_columns age", "has no column 'age', it has 'set', 'label'"),
+        (LABELS, " --target_columns label,label", "column 'label' is asked for twice"),
+        (LABELS, " --group patient", "has no column 'patient'"),
+        ("set,label\nb,q\n", "", "has no label for set 'a' of sets.csv"),
+        (LABELS + "c,p\nd,p\n", "", "line 4: set 'c' is not in sets.csv (2 such)"),
+        (LABELS + "\nb,p\n", "", "line 5: set 'b' has a label already (line 3)"),
+        ("set,label\na,\nb,q\n", "", "line 2: column 'label' is empty: each set needs a label"),
+        ("set,label\na,p\nb\n", "", "line 3: column 'label' is empty: each set needs a label"),
+        ("set,label,g\na,p,\nb,q,1\n", " --group g", "line 2: column 'g' is empty"),
+        ("set,label\na,p\nb,p\n", "", "nothing to learn"),
+        ("set,age\na,1.5\nb,1.5\n", "", "nothing to learn"),
+        (LABELS, " --task regression", "line 2: column 'label' is 'p', it must be a finite number of at most"),
+        ("set,age\na,1.5\nb,inf\n", " --task regression", "line 3: column 'age' is 'inf'"),
+        ("set,age\na,1.5\nb,1e39\n", "", "line 3: column 'age' is '1e39'"),
+        ("set,element,label\na,1,p\n", "", "sets.csv: has no column 'element'"),
+        ("set,label\n", "", "has no rows below its header"),
+        ("", "", "is empty: its first line must hold"),
+        ("set,label\na,p\nb,q,r\n", "", "line 3: has 3 fields, the header has 2"),
+        (LABELS, " --features x,q", "sets.csv: has no column 'q', it has 'set', 'x', 'y'"),
+        (LABELS, " --features x,x", "sets.csv: column 'x' is asked for twice"),
+        (LABELS, " --level element", "labels.csv has labels of sets"),
+    ],
+    ids=str,
+)
+def test_labels(labels, options, message, here, capsys):
+    (here / "labels.csv").write_text(labels)
+    fails(capsys, here, f"fit sets.csv --target labels.csv --out run{options}", message)
+
+
+def test_element_names_twice_in_a_large_set(here, capsys, monkeypatch):
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)  # chunks of 256 rows
+    rows = [f"a,e{i},1" for i in range(600)] + ["", "a,e7,1", "b,f,1"]
+    (here / "t.csv").write_text("\n".join(["set,element,x", *rows]))
+    fails(
+        capsys,
+        here,
+        "fit t.csv --target labels.csv --out run --max_elements 10",
+        "t.csv: line 603: column 'element' names 'e7' a second time in set 'a'",
+    )
+
+
+def test_parquet_that_is_none_or_nested(here, capsys):
+    fit = "fit t.parquet --target labels.csv --out run"
+    frame = pd.DataFrame({"set": list("aabb"), "x": [1.5, 2, 3, 4], "y": [[1], [2], [], [3, 4]]})
+    frame.to_parquet("t.parquet")
+    fails(capsys, here, fit, "column 'y' must be text or numbers, it is list<")
+    fails(capsys, here, fit.replace("t.parquet", "labels.csv --features x"), "has no column 'x'")
+    frame.drop(columns="y").rename(columns={"set": "x", "x": "set"}).to_parquet("t.parquet")
+    fails(capsys, here, fit, "column 'set' must be text or whole numbers, it is double")
+    frame.drop(columns="y").to_parquet("t.parquet")
+    whole = (here / "t.parquet").read_bytes()
+    for length in (0, 3, 11, len(whole) // 2, len(whole) - 7, len(whole) - 1):
+        (here / "t.parquet").write_bytes(whole[:length])
+        fails(capsys, here, fit, "t.parquet: is cut off, damaged or no Parquet file")
+    for at in (20, 40):
+        (here / "t.parquet").write_bytes(whole[:at] + b"\xff" * 20 + whole[at + 20 :])
+        fails(capsys, here, fit, "t.parquet: is cut off")
+    shutil.copy("sets.csv", "t.parquet")
+    fails(capsys, here, fit, "t.parquet: is cut off, damaged or no Parquet file")
+    latin = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xfc"]).buffers())
+    pq.write_table(pa.table({"set": latin, "x": [1.5, 2.5]}), "t.parquet")
+    fails(capsys, here, fit, "t.parquet: is cut off, damaged", "Invalid UTF8 sequence at string index 1")
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_compressed_files_that_are_none_or_cut_off(kind, here, capsys):
+    fit = f"fit t.csv.{kind} --target labels.csv --out run"
+    pd.read_csv("sets.csv").to_csv(f"t.csv.{kind}", index=False)
+    whole = (here / f"t.csv.{kind}").read_bytes()
+    for content in (whole[:-9], whole[: len(whole) // 2], SETS.encode()):
+        (here / f"t.csv.{kind}").write_bytes(content)
+        fails(capsys, here, fit, f"t.csv.{kind}: is cut off or ")
+
+
+def test_commas_in_a_tsv(here, capsys):
+    shutil.copy("sets.csv", "t.tsv")
+    said = ("t.tsv: has no column 'set', it has 'set,x,y'", "separated by tabs, here they seem to be by commas")
+    fails(capsys, here, "fit t.tsv --target labels.csv --out run", *said)
+
+
+def test_paths(here, model, capsys):
+    (here / "folder.csv").mkdir()
+    (here / "old.csv").write_text("old")
+    ends = "the name must end in .parquet, .csv or .tsv"
+    fit, predict = "fit {} --target labels.csv --out run", f"predict {{}} --model {model} --out {{}}"
+    for path, message in (
+        ("t.xlsx", ends),
+        ("t.csv.zip", ends),
+        ("t.parquet.gz", ends),
+        ("folder.csv", "folder.csv is a directory, it must be a file"),
+        ("none.csv", "none.csv: No such file or directory"),
+        ("none/t.parquet", "none/t.parquet: No such file or directory"),
+    ):
+        fails(capsys, here, fit.format(path), message)
+        fails(capsys, here, predict.format(path, "out.csv"), message)
+    for path, message in (
+        ("out.txt", ends),
+        ("folder.csv", "out must be a file, folder.csv is a directory"),
+        ("none/out.csv", "none is no directory: make it before writing out.csv to it"),
+    ):
+        fails(capsys, here, predict.format("sets.csv", path), message)
+        fails(capsys, here, predict.replace("predict", "explain").format("sets.csv", path), message)
+    fails(capsys, here, "fit sets.csv --target labels.csv --out old.csv", "old.csv is a file")
+    fails(capsys, here, f"evaluate sets.csv --target labels.csv --model {model} --out old.csv", "old.csv is a file")
+    (here / "t.csv").write_text(SETS + "c,1,nan\n")
+    fails(capsys, here, predict.format("t.csv", "old.csv") + " --batch_size 1", "line 6: column 'y' is nan")
+    assert main(predict.format("sets.csv", "old.csv").split() + QUIET) == 0
+    assert pd.read_csv("old.csv")["set"].tolist() == ["a", "b"]
+
+
+def test_no_permission(here, model, capsys):
+    (here / "labels.csv").chmod(0)
+    if os.access("labels.csv", os.R_OK):
+        pytest.skip("root may read and write everything")
+    fails(capsys, here, "fit sets.csv --target labels.csv --out run", "labels.csv: Permission denied")
+    here.chmod(0o500)
+    fails(capsys, here, f"predict sets.csv --model {model} --out out.csv", "Permission denied")
+
+
+def test_features_at_predict(here, model, capsys):
+    predict = f"predict t.csv --model {model} --out out.csv"
+    for text, message in (
+        ("set,x\na,1\n", "t.csv: has no column 'y', it has 'set', 'x'"),
+        ("set,x,z,y\na,1,2,3\n", "t.csv: has a column 'z' that the model was not fitted with"),
+    ):
+        (here / "t.csv").write_text(text)
+        fails(capsys, here, predict, message)
+    pd.read_csv("sets.csv")[["y", "set", "x"]].to_csv("t.csv", index=False)
+    for path in ("t.csv", "sets.csv"):
+        assert main(["predict", path, f"--model={model}", f"--out=of_{path}", *QUIET]) == 0
+        other = "t.csv: features are in another order than at fit; they were matched by name\n"
+        assert capsys.readouterr().err == (f"warning: {other}" if path == "t.csv" else "")
+    assert (here / "of_t.csv").read_bytes() == (here / "of_sets.csv").read_bytes()
+
+
+def test_models_that_are_none_or_damaged(here, model, capsys):
+    predict = "predict sets.csv --model broken --out out.csv"
+    fails(capsys, here, predict, "broken is no artefact: it has no config.json")
+    for name, content, message in (
+        ("config.json", b"{", "config.json is not valid JSON"),
+        ("config.json", b"\xff", "config.json is not valid JSON"),
+        ("config.json", b"[]", "config.json is not of format 'omniset-model'"),
+        ("config.json", None, "broken is no artefact: it has no config.json"),
+        ("model.safetensors", b"", "model.safetensors is damaged or not an Omniset model"),
+        ("model.safetensors", (model / "model.safetensors").read_bytes()[:-7], "is damaged or not an Omniset model"),
+        ("model.safetensors", None, "broken is no artefact: it has no model.safetensors"),
+    ):
+        shutil.copytree(model, "broken")
+        (here / "broken" / name).unlink()
+        if content is not None:
+            (here / "broken" / name).write_bytes(content)
+        fails(capsys, here, predict, message)
+        shutil.rmtree("broken")
+    shutil.copytree(model, "broken")
+    config = json.loads((model / "config.json").read_text())
+    for key, value in (("num_heads", 4), ("dim", "many"), ("nonsense", 1)):
+        changed = config | {"arguments": config["arguments"] | {key: value}}
+        (here / "broken" / "config.json").write_text(json.dumps(changed))
+        fails(capsys, here, predict, f"config.json was changed after the model was saved: arguments.{key} was")
+
+
+def test_labels_that_a_model_does_not_know(here, model, capsys):
+    evaluate = f"evaluate sets.csv --target t.csv --model {model} --out evaluation"
+    for text, message in (
+        (
+            "set,label\na,p\nb,z\n",
+            "t.csv: line 3: column 'label' is 'z', it must be one of those that the model learned",
+        ),
+        ("set,label\na,p\n", "t.csv: has no label for set 'b' of sets.csv"),
+        ("set,age\na,1\nb,2\n", "t.csv: has no column 'label', it has 'set', 'age'"),
+        ("set,element,label\na,1,p\n", "t.csv has labels of elements, the model predicts sets"),
+    ):
+        (here / "t.csv").write_text(text)
+        fails(capsys, here, evaluate, message)
+    fails(capsys, here, f"evaluate sets.csv --model {model} --out evaluation", "sets.csv: has no column 'label'")
+    explain = f"explain sets.csv --model {model} --out out.csv"
+    fails(capsys, here, f"{explain} --only a,c", "sets.csv has no set 'c'")
+    fails(capsys, here, f"{explain} --label z", "z")
+
+
+FULL = """
+import resource, signal, sys
+from omniset.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for command in sys.argv[1:]:
+    print(main(command.split()), file=sys.stderr)
+"""
+
+
+def test_full_disk(here, model):
+    x, y = np.random.default_rng(0).normal(size=(2, 998))
+    pd.DataFrame({"set": np.repeat(np.arange(499), 2), "x": x, "y": y}).to_csv("t.csv", index=False)
+    pd.DataFrame({"set": range(499), "label": np.arange(499) % 2}).to_csv("labels.csv", index=False)
+    kinds = ["csv", "csv.xz", "parquet"]
+    commands = [f"predict t.csv --model {model} --out out.{kind} --batch_size 64" for kind in kinds]
+    commands.append("fit t.csv --target labels.csv --out run")
+    before = listing(here)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, *(" ".join([c, *QUIET]) for c in commands)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    errors = [line for line in done.stderr.splitlines() if line != "2"]
+    assert len(errors) == 4, done.stderr
+    for kind, error in zip(kinds, errors, strict=False):
+        assert error == f"omniset: error: out.{kind}: out cannot be written: File too large; nothing is kept"
+    assert re.match("omniset: error: .* the copy of the sets on disk is full: File too large after", errors[3])
+    assert listing(here) == before
+
+
+# ---------------------------------------------------------------------- chance
+
+ODD = ["\0", '"', ",", "\t", "\r", "\n\n", "\ufeff", "nan", "1e999", "-", "é", "\u2028", " ", ";"]
+
+
+def mutated(data: bytes, rng) -> bytes:
+    """Changed as people, programs and disks do it."""
+    a, b = (int(i) for i in np.sort(rng.integers(0, len(data) + 1, 2)))
+    b = min(b, a + 40)
+    lines = data.splitlines(keepends=True)
+    match rng.integers(8):
+        case 0:
+            bits = bytearray(data)
+            for at in rng.integers(len(data), size=3):
+                bits[at] ^= 1 << int(rng.integers(8))
+            return bytes(bits)
+        case 1:
+            return data[:a] + data[b:]
+        case 2:
+            return data[:b] + data[a:]
+        case 3:
+            return data[b:] + data[:b]
+        case 4:
+            return data[:a]
+        case 5:
+            return data[:a] + str(rng.choice(ODD)).encode() + data[a:]
+        case 6:
+            return data[:a] + rng.bytes(b - a) + data[b:]
+        case _:
+            i, j = rng.integers(len(lines), size=2)
+            lines[i], lines[j] = lines[j], lines[i]
+            return b"".join(lines[: rng.integers(1, len(lines) + 1)])
+
+
+@pytest.fixture
+def valid(here, monkeypatch):
+    """Files that are as they should be."""
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)
+    rng = np.random.default_rng(0)
+    names = pd.Series(np.repeat(list("abcd"), [3, 7, 301, 2]))
+    sets = pd.DataFrame({"set": names, "x": rng.normal(size=313), "y": rng.integers(0, 9, 313)})
+    sets["element"] = [f"e{i}" for i in range(313)]
+    sets["multiplicity"] = rng.integers(0, 5, 313)
+    labels = pd.DataFrame({"set": list("dbac"), "label": ["p", "q", "p", "q"], "age": [1.5, 2, 3, 4]})
+    elements = sets[["set", "element"]][::3].assign(label="p")
+    for name, frame in (("sets", sets), ("labels", labels), ("elements", elements)):
+        for kind in ("csv", "csv.gz", "tsv"):
+            frame.to_csv(f"{name}.{kind}", index=False, sep="\t" if kind == "tsv" else ",")
+        frame.to_parquet(f"{name}.parquet")
+    sets.astype({"set": "category", "element": "category"}).to_parquet("sets_of_categories.parquet", compression=None)
+    return sorted(here.iterdir())
+
+
+def complaint_about(sets, *labels):
+    """What reading and matching these files says, None if they are well."""
+    try:
+        table = SetTable(sets, most=5)
+        collection, kept = collect(table, table.features, None, ["element"] if table.has_elements else [])
+        for path in labels:
+            file = LabelFile(path)
+            values = file.align(collection, table.file, kept.get("element"))[file.columns]
+            if choose_task(values, "auto") == "regression":
+                as_numbers(file, values, table.file)
+    except (ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    assert np.isfinite(collection.elements[:].numpy()).all()
+    assert np.isfinite(collection.multiplicity[:].numpy()).all()
+    return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_changes_of_files(seed, valid, here):
+    assert complaint_about("sets.csv", "labels.csv", "elements.csv") is None
+    complaints = []
+    for number, path in enumerate(valid * 8):
+        rng = np.random.default_rng([seed, number])
+        packed = path.suffix == ".gz" and number % 2
+        data = mutated(gzip.decompress(path.read_bytes()) if packed else path.read_bytes(), rng)
+        changed = here / f"changed_{path.name}"
+        changed.write_bytes(gzip.compress(data) if packed else data)
+        of_sets = path.name.startswith("sets")
+        complaint = (
+            complaint_about(changed, "labels.csv", "elements.csv") if of_sets else complaint_about("sets.csv", changed)
+        )
+        complaints.append(complaint)
+        # Of our own words, not of a library's kind of error.
+        assert complaint is None or re.fullmatch(r"ValueError: \S+: [^\n]+", complaint), (path, complaint)
+    assert 3 < complaints.count(None) < len(complaints) / 2
+
+
+def test_chance_changes_through_the_command(valid, here, model, capsys):
+    predict = f"predict changed --model {model} --out out.csv --batch_size 1 --max_elements 100"
+    for number, path in enumerate([p for p in valid if "sets" in p.name] * 7):
+        changed = here / f"changed_{path.name}"
+        changed.write_bytes(mutated(path.read_bytes(), np.random.default_rng(number)))
+        before = listing(here)
+        if main(predict.replace("changed", changed.name).split() + QUIET) == 0:
+            (here / "out.csv").unlink()
+            capsys.readouterr()
+        else:
+            assert re.fullmatch(r"omniset: error: [^\n]+\n", capsys.readouterr().err)
+        assert listing(here) == before
+        changed.unlink()

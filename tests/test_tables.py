@@ -1,0 +1,315 @@
+"""Tables in files give the sets that they hold, whatever the format, the order of lines or the size of chunks."""
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from omniset.disk import DiskRows
+from omniset.sets import SetCollection
+from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
+from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, require_choice
+
+TEXT = [f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".xz")]
+KINDS = [".parquet", *TEXT]
+SIZES = [3, 709, 5, 311, 2, 13]  # over borders of chunks of 256 rows, with or without a header
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)  # 256 rows, the least
+
+
+def long_table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    sets = np.repeat(["e", "a, b", "d\te", 'say "f"', "ü", "c"], SIZES)
+    return pd.DataFrame(
+        {
+            "set": sets,
+            "x": rng.normal(size=len(sets)) * 10.0 ** rng.integers(-30, 30, len(sets)),
+            "element": [f"n{i}" for i in range(len(sets))],
+            "y z": rng.normal(size=len(sets)),
+            "multiplicity": rng.integers(0, 5, len(sets)),
+            "w": rng.integers(-99, 99, len(sets)),
+        }
+    )
+
+
+def write(frame, path):
+    if path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if ".tsv" in path.name else ",")
+    return path
+
+
+def text_file(tmp_path, text, name="t.csv"):
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def lists(table):
+    return [(s.name, s.read()[0].tolist(), s.read()[1].tolist()) for s in table]
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("most", [17, 1 << 15])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_holds_the_same_sets(kind, most, tmp_path):
+    frame = long_table()
+    path = write(frame, tmp_path / f"t{kind}")
+    expected = SetCollection.of(frame, torch.float32)
+    table = SetTable(path, most=most, folder=tmp_path)
+    assert table.features == expected.features == ["x", "y z", "w"]
+    found = list(table)
+    assert [s.name for s in found] == expected.names
+    assert [isinstance(s.elements, DiskRows) for s in found] == [most < size and size > 300 for size in SIZES]
+    for one, other in zip(found, (expected[i] for i in range(len(SIZES))), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.read(), other.read(), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(one.read(2, 7), other.read(2, 7), strict=True))
+        assert one.names_of_elements().tolist() == other.names_of_elements().tolist()
+    collection, kept = collect(found, table.features, tmp_path, ["element"])
+    assert collection.names == expected.names
+    assert collection.offsets.tolist() == expected.offsets.tolist()
+    assert torch.equal(collection.elements[:], expected.elements)
+    assert torch.equal(collection.multiplicity[:], expected.multiplicity)
+    assert kept["element"].to_pylist() == frame["element"].tolist()
+    assert table.file.position == table.file.size or kind == ".parquet"
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_text_as_people_and_programs_write_it(tmp_path):
+    text = (
+        '\ufeffset, x ,"y"\r\n'  # a byte-order mark, spaces, quotes
+        '"a, b", 1 ,-2e-3\n'
+        "\n"
+        '"a, b",+.5,1E2\r'
+        "7,12,3.\n"
+        ",,\n"
+        "   \n"
+        ' 7 ,"4",-0'
+    )
+    table = SetTable(text_file(tmp_path, text))
+    assert table.features == ["x", "y"]
+    single = float(np.float32(-2e-3))
+    assert lists(table) == [("a, b", [[1, single], [0.5, 100]], [1, 1]), ("7", [[12, 3], [4, 0]], [1, 1])]
+    assert [table.file.nth(i) for i in range(4)] == [0, 2, 3, 6]
+    assert lists(SetTable(text_file(tmp_path, text + "\n\n\r\n"))) == lists(table)
+
+
+def test_values_and_indices_of_parquet(tmp_path):
+    frame = pd.DataFrame(
+        {
+            "set": pd.Categorical(["b", "b", "a"], categories=["z", "a", "b"]),
+            "x": np.array([1, 2, 3], dtype=np.int8),
+            "x.1": pd.array([1, 2, 3], dtype="Int64"),
+            "yes": [True, False, True],
+            "d": [Decimal("1.5"), Decimal("2.5"), Decimal("-3.5")],
+            "text": pd.Categorical(["1e1", " 2", "3"]),
+            "single": np.array([0.1, 0.2, 0.3], dtype=np.float32),
+        },
+        index=[5, 7, 11],
+    )
+    path = tmp_path / "t.parquet"
+    frame.to_parquet(path)
+    assert "__index_level_0__" in pq.read_schema(path).names
+    table = SetTable(path, ["x.1", "single", "x", "yes", "d", "text"])
+    one, two, three = (float(np.float32(v)) for v in (0.1, 0.2, 0.3))
+    assert lists(table) == [
+        ("b", [[1, one, 1, 1, 1.5, 10], [2, two, 2, 0, 2.5, 2]], [1, 1]),
+        ("a", [[3, three, 3, 1, -3.5, 3]], [1]),
+    ]
+    assert SetTable(path).features == ["x", "x.1", "yes", "d", "text", "single"]
+    assert TableFile(path).rows == 3
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+def test_categories_and_numbers_as_names_over_chunks(numbers, tmp_path):
+    names = np.repeat([70, 30, 50], [307, 2, 401])
+    elements = np.arange(710) if numbers else pd.Categorical([f"e{i}" for i in range(710)])
+    frame = pd.DataFrame({"set": names if numbers else pd.Categorical(names), "x": 1.5, "element": elements})
+    found = list(SetTable(write(frame, tmp_path / "t.parquet"), most=5))
+    assert [(s.name, len(s)) for s in found] == [("70", 307), ("30", 2), ("50", 401)]
+    assert found[2].names_of_elements(399).tolist() == (["708", "709"] if numbers else ["e708", "e709"])
+
+
+def test_features_and_kept_columns(tmp_path):
+    path = text_file(tmp_path, "kind,x,set,y\np,1,a,2\nq,3,a,4\n")
+    table = SetTable(path, keep=["kind"])
+    assert table.features == ["x", "y"]
+    assert next(iter(table)).columns["kind"].to_pylist() == ["p", "q"]
+    assert lists(SetTable(path, ["y", "x"])) == [("a", [[2, 1], [4, 3]], [1, 1])]
+    for features, keep in ((["x", "x"], []), (["x", "kind"], ["kind"]), (["set"], [])):
+        with pytest.raises(ValueError, match="is asked for twice"):
+            SetTable(path, features, keep)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_read(kind, tmp_path):
+    frame = pd.DataFrame(
+        {
+            "set": ["a, b", 'c"d', "e\tf\ng", "ü"],
+            "label": [None, None, "p", "q"],  # the first piece has none
+            "n": [3, 5, 7, 11],
+            "p": [0.1, 1e-300, np.nan, -1 / 3],
+        }
+    )
+    path = tmp_path / f"t{kind}"
+    with TableWriter(path) as out:
+        for rows in (slice(0, 1), slice(1, 2), slice(2, 4)):
+            out.write(frame[rows])
+        assert not path.exists()
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    (chunk,) = TableFile(path).chunks()
+    empty = None if kind == ".parquet" else ""
+    assert chunk.columns["set"].to_pylist() == frame["set"].tolist()
+    assert chunk.columns["label"].to_pylist() == [empty, empty, "p", "q"]
+    assert chunk.numbers("n").tolist() == [3, 5, 7, 11]
+    assert [v if v in (None, "") else float(v) for v in chunk.columns["p"].to_pylist()] == [0.1, 1e-300, empty, -1 / 3]
+
+
+@pytest.mark.parametrize("kind", [".parquet", ".csv", ".tsv.xz"])
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_nothing_is_written_by_a_block_that_fails(kind, before, tmp_path):
+    path = tmp_path / f"t{kind}"
+    if before:
+        path.write_bytes(before)
+
+    def interrupted():
+        with TableWriter(path) as out:
+            out.write(pd.DataFrame({"x": [1.5]}))
+            raise KeyboardInterrupt
+
+    def without_rows():
+        with TableWriter(path):
+            pass
+
+    for block, error in ((interrupted, KeyboardInterrupt), (without_rows, ValueError)):
+        with pytest.raises(error):
+            block()
+        assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == ([(path.name, before)] if before else [])
+
+
+# ---------------------------------------------------------------------- labels
+
+SETS = "set,element,x,kind,team\nb,1,0,u,s\n\nb,2,0,v,s\na,1,0,,t\nc,1,0,u,t\n"
+
+
+def sets_of(tmp_path, columns=()):
+    table = SetTable(text_file(tmp_path, SETS, "sets.csv"), ["x"], columns)
+    return table.file, *collect(table, ["x"], tmp_path, ["element", *columns])
+
+
+def test_labels_are_matched_by_name(tmp_path):
+    source, sets, _ = sets_of(tmp_path)
+    path = text_file(tmp_path, "patient,label,set,age\nq, p2 ,c,3\n\nq,p 1,a ,5\nr,p2,b,2.5\n", "labels.csv")
+    labels = LabelFile(path, group="patient")
+    assert (labels.level, labels.columns) == ("set", ["label", "age"])
+    aligned = labels.align(sets, source, None)
+    assert aligned["label"].tolist() == ["p2", "p 1", "p2"]
+    assert aligned["age"].tolist() == ["2.5", "5", "3"]
+    assert labels.groups(aligned).tolist() == ["r", "q", "q"]
+    assert LabelFile(path, ["age"]).align(sets, source, None)[["age"]].to_numpy().tolist() == [["2.5"], ["5"], ["3"]]
+    assert LabelFile(path, ["age"]).groups(aligned) is None
+
+
+def test_labels_in_parquet(tmp_path):
+    path = tmp_path / "labels.parquet"
+    frame = pd.DataFrame(
+        {
+            "set": [30, 50, 70],
+            "whole": [1.0, -2.0, 3e15],
+            "parts": [0.5, 2.0, np.nan],
+            "n": [7, 5, 3],
+            "c": pd.Categorical(["u", None, "v"]),
+            "yes": [True, False, True],
+        }
+    )
+    frame.to_parquet(path)
+    found = LabelFile(path).frame
+    assert found["set"].tolist() == ["30", "50", "70"]
+    assert found["whole"].tolist() == ["1", "-2", "3000000000000000"]
+    assert found["parts"].tolist()[:2] == ["0.5", "2"]
+    assert found["n"].tolist() == ["7", "5", "3"]
+    assert found["c"].tolist()[::2] == ["u", "v"]
+    assert found["yes"].tolist() == ["true", "false", "true"]
+    assert found.isna().sum().to_dict() == {"set": 0, "whole": 0, "parts": 1, "n": 0, "c": 1, "yes": 0, ROW: 0}
+
+
+def test_labels_of_elements_may_be_missing(tmp_path):
+    source, sets, kept = sets_of(tmp_path)
+    path = text_file(tmp_path, "element,set,label,n\n2,b,p,3\n1,c,,5\n1,a,q,\n", "labels.csv")
+    labels = LabelFile(path)
+    assert labels.level == "element"
+    aligned = labels.align(sets, source, kept["element"])
+    assert aligned["label"].where(aligned["label"].notna(), None).tolist() == [None, "p", "q", None]
+    assert as_numbers(labels, aligned[["n"]], source)["n"].fillna(-1).tolist() == [-1, 3, -1, 5]
+
+
+def test_labels_in_columns_of_the_table(tmp_path):
+    source, sets, kept = sets_of(tmp_path, ["kind", "team"])
+    of_elements, groups = column_labels(source, sets, kept, ["kind"], "team", "element")
+    assert of_elements["kind"].where(of_elements["kind"].notna(), None).tolist() == ["u", "v", None, "u"]
+    assert groups.tolist() == ["s", "t", "t"]
+    of_sets, none = column_labels(source, sets, kept, ["team"], None, "set")
+    assert (of_sets["team"].tolist(), none) == (["s", "t", "t"], None)
+    with pytest.raises(ValueError, match=r"line 4: column 'kind' is 'v' where set 'b' had 'u'"):
+        column_labels(source, sets, {"kind": pa.chunked_array([["u", "v", "u", "u"]])}, ["kind"], None, "set")
+    with pytest.raises(ValueError, match=r"line 5: column 'kind' is empty: each set needs one"):
+        column_labels(source, sets, {"kind": pa.chunked_array([["u", "u", "", "u"]])}, ["kind"], None, "set")
+
+
+@pytest.mark.parametrize(
+    ("columns", "task"),
+    [
+        ([["1", "2", "1"]], "classification"),
+        ([[str(i) for i in range(20)]], "classification"),
+        ([[str(i) for i in range(21)]], "regression"),
+        ([[f"1_{i}" for i in range(23)]], "classification"),  # Python's float would take them
+        ([["1", "2.5", None]], "regression"),
+        ([["1e-1", "+2", ".5"]], "regression"),
+        ([["1", "nan", "inf"]], "classification"),
+        ([["1.5", "2"], ["u", "v"]], "classification"),
+        ([["1", "2"], ["1.5", "2"]], "regression"),
+        ([[None, None]], "classification"),
+    ],
+)
+def test_choice_of_the_task(columns, task):
+    values = pd.concat([pd.Series(c, dtype=object) for c in columns], axis=1)
+    assert choose_task(values, "auto") == task
+    assert choose_task(values, "regression") == "regression"
+
+
+def test_unknown_task():
+    with pytest.raises(ValueError, match="task must be 'auto', 'classification' or 'regression', got 'guess'"):
+        choose_task(pd.DataFrame(), "guess")
+
+
+def test_numbers_and_choices(tmp_path):
+    source, sets, kept = sets_of(tmp_path, ["kind", "team"])
+    assert as_numbers(None, pd.DataFrame({"n": ["1e1", None, "2"]}), source)["n"].fillna(0).tolist() == [10, 0, 2]
+    labels = LabelFile(text_file(tmp_path, "set,n,m\na,1,1e39\nb,x,1\n\nc,x,1\n"))
+    aligned = labels.align(sets, source, None)
+    for columns, message in ((["n"], "line 3: column 'n' is 'x', .* finite"), (["m"], "line 2: column 'm' is '1e39'")):
+        with pytest.raises(ValueError, match=message):
+            as_numbers(labels, aligned[columns], source)
+    of_elements, _ = column_labels(source, sets, kept, ["kind"], None, "element")
+    with pytest.raises(ValueError, match="sets.csv: line 2: column 'kind' is 'u'"):
+        as_numbers(None, of_elements, source)
+    of_sets, _ = column_labels(source, sets, kept, ["team"], None, "set")
+    with pytest.raises(ValueError, match="line 5: column 'team' is 't'"):
+        as_numbers(None, of_sets[1:], source)
+    require_choice(labels, aligned, source)
+    for values, message in ((["u", None], "'k' is 'u' wherever it is known"), ([None, None], "'k' is empty")):
+        with pytest.raises(ValueError, match=f"sets.csv: column {message}: nothing to learn"):
+            require_choice(None, pd.DataFrame({"k": values}), source)
