@@ -1,24 +1,37 @@
 """Sphinx configuration: sphinx-build -W --keep-going -b html docs docs/_build/html"""
 
+import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import omniset
+
+sys.path.insert(0, str(Path(__file__).parent))  # for option_tables
+# Notebooks call `omniset` as at a shell: the one of this environment.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 project = "Omniset"
 author = "The Omniset authors"
 copyright = "The Omniset authors"  # noqa: A001
 version = release = omniset.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "option_tables"]
 exclude_patterns = ["_build"]
 nitpicky = False
 default_role = "code"  # docstrings write `name`
 smartquotes = False  # and strings with straight quotes
 strip_signature_backslash = True  # keeps the last _ of history_
 
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+
+nb_execution_mode = "force"  # what a notebook shows is what this version does
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 
 autodoc_typehints = "none"  # shapes as types (jaxtyping) are for reading in the source; signatures stay short
 autodoc_member_order = "bysource"
@@ -30,6 +43,8 @@ napoleon_use_rtype = False
 
 html_theme = "sphinx_book_theme"
 html_title = "Omniset"
+html_static_path = ["_static"]
+html_css_files = ["omniset.css"]
 html_show_sourcelink = False
 html_theme_options = {"use_download_button": False, "use_fullscreen_button": False}
 

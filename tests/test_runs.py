@@ -187,7 +187,7 @@ def test_predict_writes_as_it_reads(tmp_path, frame, monkeypatch):
     monkeypatch.setattr(TableWriter, "write", lambda self, f: seen.append(tables[-1].file.position) or write(self, f))
     big = pd.concat([frame.drop(columns="sign").assign(set=frame["set"] + f"_{i}") for i in range(40)])
     big.to_csv(tmp_path / "big.csv", index=False)
-    run("predict", tmp_path / "big.csv", "--model", model, "--out", tmp_path / "p.csv")
+    run("predict", tmp_path / "big.csv", "--model", model, "--out", tmp_path / "p.csv", "--batch_size", 100)
     assert len(pd.read_csv(tmp_path / "p.csv")) == 43 * 40
     size = (tmp_path / "big.csv").stat().st_size
     early = sum(position < size for position in seen)
