@@ -255,7 +255,7 @@ def test_another_table_cannot_be_resumed(tmp_path, frame, capsys):
 
 
 def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
-    monkeypatch.setattr(runs, "STEP", 37)
+    monkeypatch.setattr("omniset.report.data.STEP", 37)
     frame["flat"] = 3
     frame.drop(columns="sign").to_csv(tmp_path / "flat.csv", index=False)
     model = fit(tmp_path, sets="flat.csv")

@@ -16,7 +16,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from torch import Tensor
 
-from omniset import encoders, explain
+from omniset import encoders, explain, labels
 from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
@@ -139,10 +139,10 @@ class SetEstimator(BaseEstimator):
 
         self._check_arguments()
         collection = SetCollection.of(sets, torch.float32)
-        values, self.targets_, self.single_ = _aligned(y, collection, self.level)
+        values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
         train, validation = self._split(
-            targets, len(collection), None if groups is None else _per_set(groups, collection, "groups")
+            targets, len(collection), None if groups is None else labels.per_set(groups, collection, "groups")
         )
         of_elements = self.level == "element"
         known = _rows_of(collection, train) if of_elements else train
@@ -487,9 +487,9 @@ class SetClassifier(SetEstimator):
     def predict(self, sets: Any, shard_size: int | None = None) -> Any:
         """The most probable label of each set (or element, in the form of `predict_proba`)."""
         collection, outputs = self._outputs(sets, shard_size)
-        labels = self._labels(outputs)
+        predicted = self._labels(outputs)
         same = len({c.dtype.kind for c in self._classes}) == 1
-        found = np.stack(labels if same else [c.astype(object) for c in labels], 1)
+        found = np.stack(predicted if same else [c.astype(object) for c in predicted], 1)
         return self._shaped(found[:, 0] if self.single_ else found, collection)
 
     def score(self, sets: Any, y: Any) -> float:
@@ -499,16 +499,16 @@ class SetClassifier(SetEstimator):
             ValueError: A label that was not in training.
         """
         collection, outputs = self._outputs(sets, None)
-        truth = _aligned(y, collection, self.level)[0]
+        truth = labels.aligned(y, collection, self.level)[0]
         found = []
-        for number, labels in enumerate(self._labels(outputs)):
+        for number, predicted in enumerate(self._labels(outputs)):
             values, classes = truth[:, number], self._classes[number]
-            there = ~_missing(values)
+            there = ~labels.missing(values)
             values = values[there]
             unknown = sorted({str(label) for label in values[~np.isin(values, classes)]})
             if unknown:
                 raise ValueError(f"labels {unknown[:5]} were not in training, which had {classes.tolist()[:20]}")
-            found.append(float((labels[there] == values).mean()))
+            found.append(float((predicted[there] == values).mean()))
         return float(np.mean(found))
 
     def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
@@ -528,7 +528,7 @@ class SetClassifier(SetEstimator):
         self._classes: list[np.ndarray] = []
         codes = np.full(y.shape, -1)
         for number, name in enumerate(self.targets_):
-            there = ~_missing(y[:, number])
+            there = ~labels.missing(y[:, number])
             classes, codes[there, number] = np.unique(y[there, number].tolist(), return_inverse=True)
             if len(classes) < 2:
                 found = f"only one class, {classes.tolist()[0]!r}" if len(classes) else "no labels"
@@ -569,7 +569,7 @@ class SetRegressor(SetEstimator):
     def score(self, sets: Any, y: Any) -> float:
         """R2, averaged over targets. Elements without a label are left out."""
         collection, outputs = self._outputs(sets, None)
-        truth = _numbers(_aligned(y, collection, self.level)[0])
+        truth = labels.numbers(labels.aligned(y, collection, self.level)[0])
         found = self._values(outputs)
         there = [np.isfinite(t) for t in truth.T]
         return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, found.T, there, strict=True)]))
@@ -581,7 +581,7 @@ class SetRegressor(SetEstimator):
         return dict(zip(self.targets_, self._values(outputs).T, strict=True))
 
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
-        values = _numbers(y)
+        values = labels.numbers(y)
         bad = np.isinf(values) if self.level == "element" else ~np.isfinite(values)
         if bad.any():
             row, column = np.argwhere(bad)[0]
@@ -595,73 +595,6 @@ class SetRegressor(SetEstimator):
 
     def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
         return 0 if target is None else int(target)
-
-
-def _which(name: str, number: int) -> str:
-    return "y" if number == 1 else f"target {name!r}"
-
-
-def _numbers(y: np.ndarray) -> np.ndarray:
-    try:
-        return np.where(_missing(y), np.nan, y).astype(np.float64)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"y must be numbers for regression: {error}") from error
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    """None and NaN."""
-    return np.asarray(pd.isna(values))
-
-
-def _aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
-    """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
-    column.
-    """
-    if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
-        for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
-            if len(labels) != size:
-                raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
-        y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
-    elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
-        y = _by_name(y, sets, "y")
-    names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]
-    values = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
-    if values.ndim not in (1, 2):
-        raise ValueError(f"y must hold one label, or one row of labels, per {level}, got shape {values.shape}")
-    single = values.ndim == 1
-    values = values[:, None] if single else values
-    if len(names) != values.shape[1]:
-        names = [f"{names[0]}{number}" for number in range(1, values.shape[1] + 1)]
-    number = len(sets) if level == "set" else len(sets.elements)
-    if len(values) != number:
-        raise ValueError(f"y has {len(values)} labels for {number} {level}s")
-    if level == "element":
-        return (values if sets.order is None else values[sets.order]), names, single
-    missing = _missing(values)
-    if missing.any():
-        raise ValueError(f"y[{int(missing.any(1).argmax())}] is missing")
-    return values, names, single
-
-
-def _nested(y: Any) -> bool:
-    return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
-
-
-def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
-    """A Series or DataFrame in the order of the sets, by its index."""
-    missing = [name for name in sets.names if name not in values.index]
-    if missing:
-        raise ValueError(f"{what} has no entry for {len(missing)} sets, among them {missing[:3]}")
-    return values.loc[sets.names]
-
-
-def _per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
-    if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
-        values = _by_name(values, sets, what)
-    found = np.asarray(values)
-    if found.shape != (len(sets),):
-        raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {found.shape}")
-    return found
 
 
 def _rows_of(sets: SetCollection, which: np.ndarray) -> np.ndarray:
@@ -679,3 +612,7 @@ def _checksum(sets: SetCollection, targets: Tensor, train: np.ndarray) -> int:
         for rows in (sets.elements, sets.multiplicity):
             found = zlib.crc32(rows[start : start + step].numpy().tobytes(), found)
     return found
+
+
+def _which(name: str, number: int) -> str:
+    return "y" if number == 1 else f"target {name!r}"

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import torch
 
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.evaluation import Metric, Outcome
@@ -23,14 +22,13 @@ from omniset.progress import Progress
 from omniset.report import multiqc
 from omniset.report import sets as set_report
 from omniset.report import write as write_report
+from omniset.report.data import summarize
 from omniset.sets import SetCollection, StoredSet
 from omniset.tables.files import TableFile, TableWriter
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
 from omniset.tables.sets import SetTable, collect
 
 EXAMPLES = 3
-SAMPLE = 1_000_000  # multiplicities that quantiles are taken of
-STEP = 1 << 16
 
 
 def fit(
@@ -95,7 +93,7 @@ def fit(
         run = set_report.SetRun(
             title=f"Model of {sets.name}",
             on=f"validation sets ({share})" if outcomes else "",
-            data=_summary(collection, values, chosen),
+            data=summarize(collection, values),
             history=model.history_,
             kept_epoch=_kept_epoch(model),
             outcomes=outcomes,
@@ -146,7 +144,7 @@ def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides:
         run = set_report.SetRun(
             title=f"Evaluation on {sets.name}",
             on=f"{len(collection):,} sets of {sets.name}",
-            data=_summary(collection, values, chosen),
+            data=summarize(collection, values),
             outcomes=_outcomes(estimator, collection, positions, truth),
             examples=_examples(estimator, collection, positions[:EXAMPLES], truth),
             arguments=estimator.get_params() | {"model": str(model)},
@@ -332,53 +330,6 @@ def _explanation(model: SetEstimator, stored: StoredSet, label: str | None, step
             else label or model.targets_[0],
         }
     )
-
-
-def _summary(sets: SetCollection, values: pd.DataFrame, task: str) -> set_report.DataSummary:
-    total, quantiles = _multiplicities(sets)
-    return set_report.DataSummary(
-        sets=len(sets),
-        elements=len(sets.elements),
-        total_multiplicity=None if quantiles is None else int(total) if total.is_integer() else total,
-        sizes=sets.sizes,
-        multiplicity_quantiles=quantiles,
-        missing={f"no label of {c}": int(n) for c, n in values.isna().sum().items() if n},
-        features=_features(sets),
-        targets={str(c): values[c].dropna().to_numpy() for c in values},
-    )
-
-
-def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None]:
-    total, sample = 0.0, []
-    rows = len(sets.multiplicity)
-    stride = -(-rows // SAMPLE)
-    for start in range(0, rows, STEP):
-        counts = sets.multiplicity[start : start + STEP].double().numpy()
-        total += float(counts.sum())
-        sample.append(counts[::stride])
-    values = np.concatenate(sample)
-    return total, None if (values == 1).all() else set_report.quantiles(values)
-
-
-def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
-    """Mean, standard deviation, least and largest value of each feature over all rows."""
-    rows = len(sets.elements)
-    shift = sets.elements[:STEP].double().mean(0)  # so that squares do not cancel
-    least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
-    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
-    for start in range(0, rows, STEP):
-        block = sets.elements[start : start + STEP].double() - shift
-        first, second = first + block.sum(0), second + block.square().sum(0)
-        least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
-    mean = first / rows
-    deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
-    constant = [name for name, low, high in zip(sets.features or [], least, largest, strict=True) if low == high]
-    if constant:
-        warnings.warn(
-            f"features with one value in all rows, which say nothing: {', '.join(constant[:5])}", stacklevel=2
-        )
-    found = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
-    return [(name, *(float(v) for v in values)) for name, *values in found]  # type: ignore[misc]
 
 
 def _kept_epoch(model: SetEstimator) -> int | None:

@@ -1,0 +1,74 @@
+"""Labels as users hand them over: matched to sets, or to elements, and checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from omniset.sets import SetCollection
+
+
+def numbers(y: np.ndarray) -> np.ndarray:
+    try:
+        return np.where(missing(y), np.nan, y).astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"y must be numbers for regression: {error}") from error
+
+
+def missing(values: np.ndarray) -> np.ndarray:
+    """None and NaN."""
+    return np.asarray(pd.isna(values))
+
+
+def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
+    """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
+    column.
+    """
+    if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
+        for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
+            if len(labels) != size:
+                raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
+        y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
+    elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
+        y = _by_name(y, sets, "y")
+    names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]
+    values = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+    if values.ndim not in (1, 2):
+        raise ValueError(f"y must hold one label, or one row of labels, per {level}, got shape {values.shape}")
+    single = values.ndim == 1
+    values = values[:, None] if single else values
+    if len(names) != values.shape[1]:
+        names = [f"{names[0]}{number}" for number in range(1, values.shape[1] + 1)]
+    number = len(sets) if level == "set" else len(sets.elements)
+    if len(values) != number:
+        raise ValueError(f"y has {len(values)} labels for {number} {level}s")
+    if level == "element":
+        return (values if sets.order is None else values[sets.order]), names, single
+    absent = missing(values)
+    if absent.any():
+        raise ValueError(f"y[{int(absent.any(1).argmax())}] is missing")
+    return values, names, single
+
+
+def _nested(y: Any) -> bool:
+    return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
+
+
+def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
+    """A Series or DataFrame in the order of the sets, by its index."""
+    missing = [name for name in sets.names if name not in values.index]
+    if missing:
+        raise ValueError(f"{what} has no entry for {len(missing)} sets, among them {missing[:3]}")
+    return values.loc[sets.names]
+
+
+def per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
+    if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
+        values = _by_name(values, sets, what)
+    found = np.asarray(values)
+    if found.shape != (len(sets),):
+        raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {found.shape}")
+    return found

@@ -1,0 +1,67 @@
+"""Summaries of sets, read block by block: they may be larger than memory."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import torch
+
+from omniset.report.sets import DataSummary, quantiles
+from omniset.sets import SetCollection
+
+SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
+STEP = 1 << 16  # rows read at a time
+
+
+def summarize(sets: SetCollection, labels: pd.DataFrame) -> DataSummary:
+    """What a report says of the data.
+
+    Args:
+        labels: A column per target, missing where there is none.
+    """
+    total, quantiles = _multiplicities(sets)
+    return DataSummary(
+        sets=len(sets),
+        elements=len(sets.elements),
+        total_multiplicity=None if quantiles is None else int(total) if total.is_integer() else total,
+        sizes=sets.sizes,
+        multiplicity_quantiles=quantiles,
+        missing={f"no label of {c}": int(n) for c, n in labels.isna().sum().items() if n},
+        features=_features(sets),
+        targets={str(c): labels[c].dropna().to_numpy() for c in labels},
+    )
+
+
+def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None]:
+    total, sample = 0.0, []
+    rows = len(sets.multiplicity)
+    stride = -(-rows // SAMPLE)
+    for start in range(0, rows, STEP):
+        counts = sets.multiplicity[start : start + STEP].double().numpy()
+        total += float(counts.sum())
+        sample.append(counts[::stride])
+    values = np.concatenate(sample)
+    return total, None if (values == 1).all() else quantiles(values)
+
+
+def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
+    """Mean, standard deviation, least and largest value of each feature over all rows."""
+    rows = len(sets.elements)
+    shift = sets.elements[:STEP].double().mean(0)  # so that squares do not cancel
+    least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
+    first, second = torch.zeros_like(shift), torch.zeros_like(shift)
+    for start in range(0, rows, STEP):
+        block = sets.elements[start : start + STEP].double() - shift
+        first, second = first + block.sum(0), second + block.square().sum(0)
+        least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
+    mean = first / rows
+    deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
+    constant = [name for name, low, high in zip(sets.features or [], least, largest, strict=True) if low == high]
+    if constant:
+        warnings.warn(
+            f"features with one value in all rows, which say nothing: {', '.join(constant[:5])}", stacklevel=2
+        )
+    found = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
+    return [(name, *(float(v) for v in values)) for name, *values in found]  # type: ignore[misc]
