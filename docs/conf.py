@@ -1,8 +1,11 @@
 """Sphinx configuration: sphinx-build -W --keep-going -b html docs docs/_build/html"""
 
+import atexit
 import os
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,12 @@ import omniset
 sys.path.insert(0, str(Path(__file__).parent))  # for option_tables
 # Notebooks call `omniset` as at a shell: the one of this environment.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+# They run without the user's settings of IPython, and its kernel does not warn that it talks over TCP (to itself).
+os.environ["IPYTHONDIR"] = folder = tempfile.mkdtemp(prefix="omniset-docs-")
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
+profile = Path(folder, "profile_default")
+profile.mkdir()
+(profile / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 40\n", encoding="utf-8")
 
 project = "Omniset"
 author = "The Omniset authors"
@@ -54,7 +63,8 @@ def setup(app: Any) -> None:
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What would be taken for markup: the stars of `dim, **options:`, and the last _ of a plain classes_."""
+    """What would be taken for markup: the stars of `dim, **options:`, the last _ of a plain classes_, and `Cell`s."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
-            lines[i] = re.sub(r"(?<=\w)_(?=[\s.,;)])", r"\\_", line.replace(", **options:", r", \*\*options:"))
+            line = re.sub(r"(?<=\w)_(?=[\s.,;)])", r"\\_", line.replace(", **options:", r", \*\*options:"))
+            lines[i] = re.sub(r"(?<!\w)(`\w+`)(?=s\b)", r"\1\\ ", line)

@@ -218,9 +218,9 @@ def test_labels_are_matched_by_name(tmp_path):
     aligned = labels.align(sets, source, None)
     assert aligned["label"].tolist() == ["p2", "p 1", "p2"]
     assert aligned["age"].tolist() == ["2.5", "5", "3"]
-    assert labels.groups(aligned).tolist() == ["r", "q", "q"]
+    assert labels.groups(sets).tolist() == ["r", "q", "q"]
     assert LabelFile(path, ["age"]).align(sets, source, None)[["age"]].to_numpy().tolist() == [["2.5"], ["5"], ["3"]]
-    assert LabelFile(path, ["age"]).groups(aligned) is None
+    assert LabelFile(path, ["age"]).groups(sets) is None
 
 
 def test_labels_in_parquet(tmp_path):

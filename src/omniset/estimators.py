@@ -224,14 +224,15 @@ class SetEstimator(BaseEstimator):
         if absent.any():  # nothing is said of what is not there
             for column in frame.columns[2:]:
                 kind = frame[column].dtype.kind
-                frame[column] = frame[column].astype(kind if kind == "f" else object).where(~absent)
+                frame[column] = frame[column].astype(np.float64 if kind == "f" else object).where(~absent)
         return frame
 
     def explain(self, sets: Any, target: Any = None, steps: int = 20) -> list[Float[np.ndarray, " _"]]:
         """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain.attribute).
 
         Args:
-            target: The output explained: a class label (of the first target), or the number of a regression target.
+            target: The output explained: a class label (of the first target), or the name or number of a regression
+                target.
                 Default: each set's predicted class; the first target.
             steps: Of the integral.
 
@@ -239,8 +240,7 @@ class SetEstimator(BaseEstimator):
             ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
                 max_elements elements.
         """
-        if self.level == "element":
-            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
+        self.check_explainable(target)
         collection, device = self._read(sets), self._device()
         network = self._fitted().to(device).eval()
         scores: list[np.ndarray] = []
@@ -256,6 +256,15 @@ class SetEstimator(BaseEstimator):
             scores += [found[row, : len(stored)] for row, stored in enumerate(group)]
         network.to("cpu")
         return scores
+
+    def check_explainable(self, target: Any = None) -> None:
+        """Raise the ValueError that `explain` would, where that can be said without sets."""
+        if self.level == "element":
+            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
+        if not explain.attends(self._fitted()):
+            raise ValueError(f"encoder {self.encoder!r} has no attention over the elements of sets: nothing to explain")
+        if target is not None:
+            self._output_of(target)
 
     def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
         """Write the artefact: config.json, model.safetensors, metrics.json (omniset.training.artefacts).
@@ -426,7 +435,7 @@ class SetEstimator(BaseEstimator):
         here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
         if self.device != "auto":
             if not here[self.device]:
-                raise ValueError(f"device={self.device!r} is not there on this machine: set device to 'auto'")
+                raise ValueError(f"device={self.device!r} is not there on this machine: take 'auto'")
             return torch.device(self.device)
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if accelerator is None else accelerator
@@ -446,6 +455,10 @@ class SetEstimator(BaseEstimator):
 
     def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
         """The output that is explained: one, or one for each set."""
+        raise NotImplementedError
+
+    def _output_of(self, target: Any) -> int:
+        """The number of the output that explains this label, or target."""
         raise NotImplementedError
 
     def _fitted_state(self) -> dict[str, Any]:
@@ -537,10 +550,13 @@ class SetClassifier(SetEstimator):
         return torch.as_tensor(codes), [len(c) for c in self._classes]
 
     def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
-        classes = self._classes[0]
         if target is None:
             with torch.no_grad():
                 return network.split(network(batch))[0].argmax(1)
+        return self._output_of(target)
+
+    def _output_of(self, target: Any) -> int:
+        classes = self._classes[0]
         found = np.flatnonzero(classes == target)
         if not len(found):
             raise ValueError(f"target must be one of {classes.tolist()[:20]}, got {target!r}")
@@ -594,7 +610,14 @@ class SetRegressor(SetEstimator):
         return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
 
     def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
-        return 0 if target is None else int(target)
+        return 0 if target is None else self._output_of(target)
+
+    def _output_of(self, target: Any) -> int:
+        if target in self.targets_:
+            return self.targets_.index(target)
+        if not isinstance(target, int) or not 0 <= target < len(self.targets_):
+            raise ValueError(f"target must be one of {self.targets_}, or its number, got {target!r}")
+        return target
 
 
 def _rows_of(sets: SetCollection, which: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.evaluation import Metric, Outcome
@@ -41,6 +40,7 @@ def fit(
     group: str | None,
     task: str,
     level: str,
+    unused: str,
     arguments: dict[str, Any],
     resume: bool,
 ) -> dict[str, Any]:
@@ -49,29 +49,18 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns:
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    if (out / "config.json").exists() and not resume:
-        _say(f"{out} holds a model already: it is replaced when this one is done")
     with _folder(out), _noted() as notes:
         labels = None if target is None else LabelFile(target, columns, group)
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
         in_table = [*(columns or [])] if labels is None else []
         in_table += [group] if group and labels is None else []
-        known = ["element"] if labels is not None and labels.level == "element" else []
         table = SetTable(sets, features, in_table, arguments["max_elements"], out)
         asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before the file is read
         asked._check_arguments()
         asked._build(len(table.features), [2])
-        collection, kept = _collect(
-            table, out, [*in_table, *(known if table.has_elements else [])], arguments["progress"]
-        )
-        if labels is None:
-            level = "element" if level == "auto" else level
-            values, groups = column_labels(table.file, collection, kept, columns or [], group, level)
-        else:
-            level = labels.level
-            aligned = labels.align(collection, table.file, kept.get("element"))
-            values, groups = aligned[labels.columns], labels.groups(aligned)
+        level = labels.level if labels is not None else "element" if level == "auto" else level
+        collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
         require_choice(labels, values, table.file)
         chosen = choose_task(values, task)
         if chosen == "regression":
@@ -83,12 +72,14 @@ def fit(
             f"{chosen} of {level}s: {_described(values, chosen)}"
         )
         _warn_of_few(values, chosen, level)
+        if (out / "config.json").exists() and not resume:
+            _say(f"{out} holds a model already: it is replaced when this one is done")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
         truth = values.to_numpy()
-        outcomes = _validation_outcomes(model, collection, truth)
+        outcomes = _validation_outcomes(model, collection, truth, groups)
         share = f"{len(model.validation_):,} of {len(collection):,} sets, kept back to watch the training"
         run = set_report.SetRun(
             title=f"Model of {sets.name}",
@@ -117,22 +108,27 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> in
     return rows
 
 
-def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides: dict[str, Any]) -> dict[str, Any]:
+def evaluate(
+    sets: Path,
+    target: Path | None,
+    model: Path,
+    out: Path,
+    group: str | None,
+    unused: str,
+    overrides: dict[str, Any],
+) -> dict[str, Any]:
     """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
     estimator = _load(model, overrides)
     with _folder(out), _noted() as notes:
-        labels = None if target is None else LabelFile(target, estimator.targets_)
+        labels = None if target is None else LabelFile(target, estimator.targets_, group)
         if labels is not None and labels.level != estimator.level:
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
-        table = _table_for(estimator, sets, out, [] if labels is not None else estimator.targets_)
         names = estimator.targets_ if labels is None else []
-        known = ["element"] if estimator.level == "element" and labels is not None else []
-        known = known if table.has_elements else []
-        collection, kept = _collect(table, out, [*names, *known], estimator.progress)
-        if labels is None:
-            values, _ = column_labels(table.file, collection, kept, names, None, estimator.level)
-        else:
-            values = labels.align(collection, table.file, kept.get("element"))[labels.columns]
+        in_table = [*names, *([group] if group and labels is None else [])]
+        table = _table_for(estimator, sets, out, in_table)
+        collection, values, groups = _read(
+            table, labels, names, group, estimator.level, unused, out, estimator.progress
+        )
         chosen = "classification" if isinstance(estimator, SetClassifier) else "regression"
         if chosen == "regression":
             values = as_numbers(labels, values, table.file)
@@ -145,7 +141,7 @@ def evaluate(sets: Path, target: Path | None, model: Path, out: Path, overrides:
             title=f"Evaluation on {sets.name}",
             on=f"{len(collection):,} sets of {sets.name}",
             data=summarize(collection, values),
-            outcomes=_outcomes(estimator, collection, positions, truth),
+            outcomes=_outcomes(estimator, collection, positions, truth, groups),
             examples=_examples(estimator, collection, positions[:EXAMPLES], truth),
             arguments=estimator.get_params() | {"model": str(model)},
         )
@@ -163,6 +159,7 @@ def explain(
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
+    estimator.check_explainable(label)
     wanted = None if only is None else set(only)
     rows = 0
     with _noted() as notes, TableWriter(out) as writer:
@@ -212,7 +209,7 @@ def _table_for(model: SetEstimator, path: Path, folder: Path, keep: Sequence[str
         raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
     file = TableFile(path)
     file.require(["set", *model.features_])
-    known = ("set", "multiplicity", "element", *model.features_, *model.targets_, *model.ignored_)
+    known = ("set", "multiplicity", "element", *model.features_, *model.targets_, *model.ignored_, *keep)
     extra = [c for c in file.columns if c not in known]
     if extra:
         raise file.error(
@@ -225,10 +222,25 @@ def _table_for(model: SetEstimator, path: Path, folder: Path, keep: Sequence[str
     return SetTable(path, model.features_, keep, model.max_elements, folder)
 
 
-def _collect(
-    table: SetTable, folder: Path, columns: Sequence[str], progress: bool
-) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
-    return collect(_watched(table, progress, "reading"), table.features, folder, columns)
+def _read(
+    table: SetTable,
+    labels: LabelFile | None,
+    columns: Sequence[str],
+    group: str | None,
+    level: str,
+    unused: str,
+    folder: Path,
+    progress: bool,
+) -> tuple[SetCollection, pd.DataFrame, np.ndarray | None]:
+    """The sets, on disk, their targets (from the file of labels, or from these columns) and their groups."""
+    wanted = [*columns, *([group] if group else [])]
+    if labels is not None:
+        wanted = ["element"] if labels.level == "element" and table.has_elements else []
+    collection, kept = collect(_watched(table, progress, "reading"), table.features, folder, wanted)
+    if labels is None:
+        return collection, *column_labels(table.file, collection, kept, columns, group, level)
+    aligned = labels.align(collection, table.file, kept.get("element"), unused)
+    return collection, aligned[labels.columns], labels.groups(collection)
 
 
 def _watched(table: SetTable, show: bool, what: str) -> Iterator[Any]:
@@ -243,23 +255,30 @@ def _watched(table: SetTable, show: bool, what: str) -> Iterator[Any]:
 # ---------------------------------------------------------------------- results
 
 
-def _validation_outcomes(model: SetEstimator, sets: SetCollection, truth: np.ndarray) -> list[Outcome]:
+def _validation_outcomes(
+    model: SetEstimator, sets: SetCollection, truth: np.ndarray, groups: np.ndarray | None
+) -> list[Outcome]:
     if not len(model.validation_):
         _say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
         return []
-    return _outcomes(model, sets, model.validation_, truth)
+    return _outcomes(model, sets, model.validation_, truth, groups)
 
 
-def _outcomes(model: SetEstimator, sets: SetCollection, which: np.ndarray, truth: np.ndarray) -> list[Outcome]:
-    """Predictions beside the truth, of each target; elements without label, or with multiplicity 0, left out."""
+def _outcomes(
+    model: SetEstimator, sets: SetCollection, which: np.ndarray, truth: np.ndarray, groups: np.ndarray | None
+) -> list[Outcome]:
+    """Predictions beside the truth, of each target; elements without label, or with multiplicity 0, left out.
+
+    What intervals draw again are the groups, where there are any, and else the sets.
+    """
     frame = pd.concat(model.predictions(sets[int(i)] for i in which), ignore_index=True)
     sizes = sets.sizes[which]
+    numbers = np.arange(len(which)) if groups is None else pd.factorize(groups[which])[0]
     if model.level == "element":
-        rows = np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which])
-        numbers, sizes = np.repeat(np.arange(len(which)), sizes), np.repeat(sizes, sizes)
-        truth = truth[rows]
+        truth = truth[np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which])]
+        numbers, sizes = np.repeat(numbers, sizes), np.repeat(sizes, sizes)
     else:
-        numbers, truth = np.arange(len(which)), truth[which]
+        truth = truth[which]
     found = []
     for i, name in enumerate(model.targets_):
         there = ~pd.isna(truth[:, i]) & frame[name].notna().to_numpy()
@@ -390,7 +409,13 @@ def _warn_of_few(values: pd.DataFrame, task: str, level: str) -> None:
     for column in values:
         counts = values[column].value_counts()
         few = counts[counts < 5]
-        if len(few):
+        if len(counts) > 0.5 * counts.sum():
+            warnings.warn(
+                f"{column}: {len(counts)} classes for {counts.sum()} labelled {level}s: is it meant to be predicted? "
+                "--target_columns and --group say what columns are",
+                stacklevel=2,
+            )
+        elif len(few):
             shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
             warnings.warn(f"{column}: classes with fewer than 5 {level}s: {shown}", stacklevel=2)
 

@@ -18,6 +18,7 @@ def fit(
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
     level: Literal["auto", "set", "element"] = "auto",
+    unused_labels: Literal["error", "ignore"] = "error",
     encoder: str = "ust",
     dim: int = 64,
     depth: int = 3,
@@ -62,6 +63,7 @@ def fit(
             different values.
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
+        unused_labels: What to do with labels whose set is not in the table.
         encoder: Kind of model: ust, set-transformer-isab, set-transformer-sab or deep-sets.
         dim: Width of the model: more learns more, and slower.
         depth: Layers of the model.
@@ -78,7 +80,7 @@ def fit(
         shard_size: Compute on pieces of so many elements of each set. null: whole sets. The results are the same.
         shards: "independent": take pieces for sets of their own, as models without our merging must.
         gradient: How to learn from pieces; "exact" is as from whole sets.
-        store: Where intermediate results of pieces wait: device, cpu, disk or recompute.
+        store: Where intermediate results of pieces wait: device, cpu, disk (or disk:FOLDER) or recompute.
         max_elements: Elements computed on at a time: lower it if memory runs out. Larger sets are streamed.
         seed: The same seed gives the same numbers.
         device: Where to compute.
@@ -89,7 +91,19 @@ def fit(
     from omniset import runs
 
     given = dict(locals())
-    others = ("sets", "target", "out", "target_columns", "features", "group", "task", "level", "resume", "runs")
+    others = (
+        "sets",
+        "target",
+        "out",
+        "target_columns",
+        "features",
+        "group",
+        "task",
+        "level",
+        "unused_labels",
+        "resume",
+        "runs",
+    )
     try:
         runs.fit(
             sets,
@@ -100,6 +114,7 @@ def fit(
             group=group,
             task=task,
             level=level,
+            unused=unused_labels,
             arguments={name: value for name, value in given.items() if name not in others},
             resume=resume,
         )
@@ -143,6 +158,8 @@ def evaluate(
     target: Path | None = None,
     model: Path = Path("run"),
     out: Path = Path("evaluation"),
+    group: str | None = None,
+    unused_labels: Literal["error", "ignore"] = "error",
     shard_size: int | None = None,
     batch_size: int | None = None,
     max_elements: int | None = None,
@@ -158,6 +175,9 @@ def evaluate(
         target: Table of the true labels, as for fit. null: they are columns of the table.
         model: Folder that fit wrote.
         out: Folder for the report and the metrics.
+        group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
+            intervals are then over patients.
+        unused_labels: What to do with labels whose set is not in the table.
         shard_size: Compute on pieces of so many elements of each set. null: as at fit.
         batch_size: Sets computed on at a time. null: as at fit.
         max_elements: Elements computed on at a time. null: as at fit.
@@ -166,7 +186,8 @@ def evaluate(
     """
     from omniset import runs
 
-    runs.evaluate(sets, target, model, out, _overrides(shard_size, batch_size, max_elements, device, progress))
+    overrides = _overrides(shard_size, batch_size, max_elements, device, progress)
+    runs.evaluate(sets, target, model, out, group, unused_labels, overrides)
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.

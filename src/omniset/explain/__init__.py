@@ -81,6 +81,11 @@ def attribute_layers(
     return [_attribute_layer(model, batch, name, block, chosen, full, steps) for name, block in blocks.items()]
 
 
+def attends(model: nn.Module) -> bool:
+    """Whether there is attention over the elements of a set to attribute to."""
+    return bool(_set_attention(model))
+
+
 def combine(layers: list[LayerAttribution]) -> Float[Tensor, "sets elements"]:
     """Clip at 0, sum over heads, queries and layers, divide by the set's largest score."""
     scores = torch.stack([layer.scores.clamp(min=0).sum((1, 2)) for layer in layers]).sum(0)

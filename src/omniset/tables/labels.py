@@ -67,12 +67,15 @@ class LabelFile:
     def _name(self, row: pd.Series) -> str:
         return f"set {row['set']!r}" + (f", element {row['element']!r}" if self.level == "element" else "")
 
-    def align(self, sets: SetCollection, source: TableFile, elements: pa.ChunkedArray | None) -> pd.DataFrame:
+    def align(
+        self, sets: SetCollection, source: TableFile, elements: pa.ChunkedArray | None, unused: str = "error"
+    ) -> pd.DataFrame:
         """The targets in the order of the sets (or of their elements).
 
         Args:
             source: The table of the sets, for messages.
             elements: Its column `element`.
+            unused: "error", or "ignore" labels whose set (or element) is not there.
 
         Raises:
             ValueError: A set without a label; a label without its set (or element). Elements may lack one.
@@ -85,25 +88,40 @@ class LabelFile:
                 raise source.error(None, "has no column 'element', by which the labels of elements could be matched")
             names = np.repeat(np.asarray(sets.names, dtype=object), np.diff(sets.offsets))
             wanted = pd.MultiIndex.from_arrays([names, elements.to_pandas()], names=self._key)
-        extra = np.flatnonzero(~frame.index.isin(wanted))
-        if len(extra):
-            row = self.frame.iloc[int(extra[0])]
-            raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(len(extra))}")
+        used = frame.index.isin(wanted)
+        if not used.all() and unused != "ignore":
+            row, number = self.frame.iloc[int(used.argmin())], int((~used).sum())
+            hint = "; if that is meant, say --unused_labels ignore"
+            raise self.file.error(int(row[ROW]), f"{self._name(row)} is not in {source.path}{_more(number)}{hint}")
         if self.level == "set":
             missing = np.flatnonzero(~wanted.isin(frame.index))
             if len(missing):
                 raise self.file.error(
                     None, f"has no label for set {sets.names[missing[0]]!r} of {source.path}{_more(len(missing))}"
                 )
-            empty = self.frame[self.columns].isna().to_numpy()
+            empty = self.frame[self.columns].isna().to_numpy() & used[:, None]
             if empty.any():
                 row, column = np.argwhere(empty)[0]
                 at = int(self.frame[ROW].iloc[row])
                 raise self.file.error(at, f"column {self.columns[column]!r} is empty: each set needs a label")
         return frame.reindex(wanted)
 
-    def groups(self, aligned: pd.DataFrame) -> np.ndarray | None:
-        return aligned[self._group].to_numpy() if self._group else None
+    def groups(self, sets: SetCollection) -> np.ndarray | None:
+        """The group of each set, if there are groups.
+
+        Raises:
+            ValueError: A set of two groups, or, where elements are labelled, of none.
+        """
+        if self._group is None:
+            return None
+        of = self.frame.groupby("set")[self._group]
+        several = of.nunique() > 1
+        if several.any():
+            raise self.file.error(None, f"column {self._group!r}: set {several.idxmax()!r} is of more than one group")
+        found = of.first().reindex(sets.names)
+        if found.isna().any():
+            raise self.file.error(None, f"column {self._group!r}: set {found.isna().idxmax()!r} is of no group")
+        return found.to_numpy()
 
 
 def as_labels(chunk: Chunk, column: str) -> pd.Series:

@@ -1,0 +1,114 @@
+"""The options of every command, as the parser of the command line has them: the directive `command-options`.
+
+```{command-options} fit
+```
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonargparse
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.util.docutils import SphinxDirective
+
+from omniset.cli import main
+
+# The option that begins each part of a long list.
+PARTS = {
+    "fit": {
+        "sets": "Data",
+        "encoder": "Model",
+        "epochs": "Training",
+        "shard_size": "Shards and memory",
+        "seed": "The run",
+    },
+}
+KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
+
+
+@dataclass
+class Option:
+    """One option of a command. `default` is None for what has to be given."""
+
+    name: str
+    positional: bool
+    kind: str
+    default: str | None
+    text: str
+
+
+def commands() -> dict[str, list[Option]]:
+    """All commands and their options, in the order of `omniset --help`."""
+    parser = jsonargparse.capture_parser(main, [])
+    found = {}
+    for name, command in parser._subcommands_action.choices.items():
+        own = [a for a in command._actions if a.dest not in ("help", "config", "print_config")]
+        found[name] = [_option(a) for a in own]
+    return found
+
+
+def _option(action: Any) -> Option:
+    positional = not action.option_strings
+    name = action.dest if positional else action.option_strings[-1]
+    default = None if positional else _written(action.default)
+    return Option(name, positional, spoken(action._typehint), default, action.help)
+
+
+def _written(value: Any) -> str:
+    """A default as one would type it."""
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
+
+
+def spoken(hint: Any) -> str:
+    """A type in words.
+
+    >>> spoken(int | None), spoken(Literal["a", "b"])
+    ('integer or null', 'a or b')
+    """
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    if origin in (typing.Union, types.UnionType):
+        parts = [spoken(part) for part in typing.get_args(hint) if part is not type(None)]
+        return " or ".join([*parts, "null"] if type(None) in typing.get_args(hint) else parts)
+    return "JSON object" if origin is dict else KINDS[hint]
+
+
+def markdown(command: str, options: list[Option]) -> list[str]:
+    """The lines of the directive."""
+    lines = [f":::{{program}} omniset {command}", ":::", ""]
+    for option in options:
+        if part := PARTS.get(command, {}).get(option.name.removeprefix("--")):
+            lines += [f":::{{rubric}} {part}", ":::", ""]
+        said = "required" if option.default is None else f"default: `{option.default}`"
+        name = option.name if option.positional else f"{option.name} {option.name.removeprefix('--').upper()}"
+        lines += [f":::{{option}} {name}", "", f"{_escaped(option.text)}", "", f"*{option.kind}; {said}*", ":::", ""]
+    return lines
+
+
+def _escaped(text: str) -> str:
+    """Plain text, without markup."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
+
+
+class CommandOptions(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        command = self.arguments[0]
+        lines = markdown(command, commands()[command])
+        node = nodes.container(classes=["command-options"])
+        self.state.nested_parse(StringList(lines, source=f"omniset {command}"), self.content_offset, node)
+        return node.children
+
+
+def setup(app: Any) -> dict[str, Any]:
+    app.add_directive("command-options", CommandOptions)
+    return {"parallel_read_safe": True}

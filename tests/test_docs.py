@@ -1,0 +1,152 @@
+"""The documentation is that of this version: options, commands and Python code of the pages."""
+
+import inspect
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from omniset import cli
+from omniset.cli import sets
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+COMMANDS = {
+    "demo": cli.demo,
+    "fit": sets.fit,
+    "predict": sets.predict,
+    "evaluate": sets.evaluate,
+    "explain": sets.explain_sets,
+}
+
+
+@pytest.fixture
+def option_tables(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS)
+    import option_tables
+
+    yield option_tables
+    del sys.modules["option_tables"]
+
+
+def blocks(path, language):
+    """Code blocks of a page, each with the number of its first line."""
+    text = path.read_text(encoding="utf-8")
+    found = re.finditer(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [(text[: m.start(1)].count("\n") + 1, m[1]) for m in found]
+
+
+def test_options_are_those_of_the_functions(option_tables):
+    """Names, defaults and explanations of all parameters, in their order; `main` has no command beside these."""
+    found = option_tables.commands()
+    assert list(found) == list(COMMANDS)
+    for name, function in COMMANDS.items():
+        parameters = inspect.signature(function).parameters
+        assert [option.name.removeprefix("--") for option in found[name]] == list(parameters)
+        said = re.sub(r"\s+", " ", inspect.getdoc(function))
+        for option, parameter in zip(found[name], parameters.values(), strict=True):
+            required = parameter.default is inspect.Parameter.empty
+            assert option.positional == required
+            assert option.default is None if required else yaml.safe_load(option.default) == _plain(parameter.default)
+            assert option.text
+            assert re.sub(r"\s+", " ", option.text) in said
+
+
+def _plain(default):
+    return str(default) if isinstance(default, Path) else default
+
+
+def test_every_option_is_on_the_page(option_tables):
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert re.findall(r"^```\{command-options\} (\w+)$", page, flags=re.MULTILINE) == [
+        "fit",
+        "predict",
+        "evaluate",
+        "explain",
+        "demo",
+    ]
+    for name, options in option_tables.commands().items():
+        lines = option_tables.markdown(name, options)
+        shown = [line.split()[1] for line in lines if line.startswith(":::{option}")]
+        assert shown == [option.name for option in options]
+        parts = [line for line in lines if line.startswith(":::{rubric}")]
+        assert len(parts) == len(option_tables.PARTS.get(name, {}))
+
+
+def test_types_in_words(option_tables):
+    from typing import Any, Literal
+
+    spoken = option_tables.spoken
+    assert spoken(Literal["a", "b"] | None) == "a or b or null"
+    assert spoken(Path) == "path"
+    assert spoken(dict[str, Any] | None) == "JSON object or null"
+
+
+def command_lines():
+    found = []
+    for page in PAGES:
+        for line, block in blocks(page, "sh"):
+            for number, command in enumerate(block.replace("\\\n", "  ").splitlines()):
+                words = shlex.split(command, comments=True)
+                if words[:1] == ["omniset"]:
+                    found.append(pytest.param(words[1:], id=f"{page.name}:{line + number}"))
+    return found
+
+
+def test_there_are_commands():
+    assert len(command_lines()) > 10
+
+
+@pytest.mark.parametrize("words", command_lines())
+def test_commands_are_accepted(words, tmp_path, monkeypatch, capsys):
+    """They parse; nothing is run. Files of settings that a page makes with --print_config are made first."""
+    monkeypatch.chdir(tmp_path)
+    if ">" in words:
+        words = words[: words.index(">")]
+    if "--config" in words:
+        Path(words[words.index("--config") + 1]).write_text("sets: sets.parquet\ntarget: labels.csv\n")
+    if "--print_config" not in words:
+        words = [*words, "--print_config"]
+    with pytest.raises(SystemExit) as done:
+        cli.main(words)
+    out, err = capsys.readouterr()
+    assert done.value.code == 0, err
+    config = yaml.safe_load(out)
+    assert set(config) - {"config"} == set(inspect.signature(COMMANDS[words[0]]).parameters)
+
+
+@pytest.mark.parametrize("page", ["first-hour.md", "python.md", "encoders.md"])
+def test_python_runs(page, tmp_path, monkeypatch):
+    """All blocks of a page, one after the other, as a reader would."""
+    monkeypatch.chdir(tmp_path)
+    found = blocks(DOCS / page, "python")
+    assert found
+    exec(compile("\n".join(block for _, block in found), page, "exec"), {"__name__": "page"})
+
+
+def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatch):
+    """And the commands take them: with a model that is as small as can be."""
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(block for _, block in blocks(DOCS / "first-hour.md", "python"))
+    exec(compile(text[: text.index("import omniset")], "first-hour.md", "exec"), {"__name__": "page"})
+    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"]
+    for _, block in blocks(DOCS / "first-hour.md", "sh"):
+        for line in block.splitlines():
+            words = shlex.split(line)
+            if words[:1] != ["omniset"] or words[1] == "demo" or "--resume" in words:
+                continue
+            assert cli.main([*words[1:], *(small if words[1] == "fit" else small[-2:])]) == 0
+    for path in ("run/report.html", "evaluation/report.html", "predictions.csv", "explanations.csv", "states.parquet"):
+        assert Path(path).is_file()
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_lines_are_not_too_long(page):
+    found = page.read_text(encoding="utf-8").splitlines()
+    long = [n for n, line in enumerate(found, 1) if len(line) > 120 and "|" not in line and "](" not in line]
+    assert not long
