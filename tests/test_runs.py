@@ -272,3 +272,35 @@ def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
         assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), name
     assert any("features with one value in all rows, which say nothing: flat" in w for w in report["warnings"])
     assert report["command"].startswith("omniset")
+
+
+def test_one_file_of_labels_for_several_tables(tmp_path, frame, capsys):
+    few = frame[frame["set"].isin([f"s{i}" for i in range(30)])].drop(columns="sign")
+    few.to_csv(tmp_path / "few.csv", index=False)
+    words = ["fit", tmp_path / "few.csv", "--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--epochs=1"]
+    run(*words, *SMALL, code=2)
+    assert "if that is meant, say --unused_labels ignore" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    run(*words, *SMALL, "--unused_labels=ignore")
+    assert "30 sets" in capsys.readouterr().out
+
+
+def test_intervals_over_groups(tmp_path, frame):
+    """With one patient to draw there is nothing to vary; with each set for itself there is."""
+    model = fit(tmp_path, "--target_columns=amount", "--encoder=deep-sets", target="all.csv")
+    labels = pd.read_csv(tmp_path / "all.csv").assign(patient="one")
+    labels.to_csv(tmp_path / "one.csv", index=False)
+    words = ["evaluate", tmp_path / "sets.csv", "--target", tmp_path / "one.csv", "--model", model, "--progress=false"]
+    run(*words, "--out", tmp_path / "sets")
+    run(*words, "--out", tmp_path / "patients", "--group", "patient")
+    by_set, by_patient = (json.loads((tmp_path / n / "report.json").read_text()) for n in ("sets", "patients"))
+    rmse = [
+        json.loads((tmp_path / n / "metrics.json").read_text())["metrics"]["amount"]["RMSE"]
+        for n in ("sets", "patients")
+    ]
+    assert rmse[0]["value"] == rmse[1]["value"]
+    assert rmse[0]["high"] > rmse[0]["low"]
+    assert rmse[1]["low"] in (None, rmse[1]["value"])
+    assert by_set["on"] == by_patient["on"]
+    words = ["explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv"]
+    run(*words, code=2)  # deep-sets have no attention
