@@ -251,7 +251,9 @@ def test_another_table_cannot_be_resumed(tmp_path, frame, capsys):
     changed.to_csv(tmp_path / "sets.csv", index=False)
     words = ["fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--epochs=2"]
     run(*words, *SMALL, "--resume=true", code=2)
-    assert "the checkpoint is of another run and cannot be resumed: data was" in capsys.readouterr().err
+    assert (
+        "the checkpoint is of another run and cannot be resumed: the sets, their labels or" in capsys.readouterr().err
+    )
 
 
 def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
@@ -304,3 +306,47 @@ def test_intervals_over_groups(tmp_path, frame):
     assert by_set["on"] == by_patient["on"]
     words = ["explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv"]
     run(*words, code=2)  # deep-sets have no attention
+
+
+def test_targets_and_groups_do_not_leak_into_features(tmp_path, frame, capsys):
+    labels = pd.read_csv(tmp_path / "all.csv").set_index("set")
+    leaky = frame.drop(columns="sign").assign(amount=labels.loc[frame["set"], "amount"].to_numpy(), patient=1)
+    leaky.to_csv(tmp_path / "leaky.csv", index=False)
+    for words in (["--target_columns=amount"], ["--target_columns=label", "--group=patient"]):
+        command = ["fit", tmp_path / "leaky.csv", "--target", tmp_path / "all.csv", "--out", tmp_path / "run", *SMALL]
+        run(*command, *words, code=2)
+        assert "would be learned from as a feature" in capsys.readouterr().err
+        run(*command, *words, "--features=x,y", "--epochs=1", "--task=auto")
+        assert (
+            SetClassifier.load if "label" in words[0] else SetRegressor.load(tmp_path / "run").features_ == ["x", "y"]
+        )
+    run(*command, "--target_columns=label", "--group=label", "--features=x", code=2)
+    assert "column 'label' is the group: it cannot be a target too" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="column 'amount' is both a feature and a target"):
+        SetRegressor(progress=False).fit(leaky, labels["amount"])
+    run(*command, "--target_columns=amount", "--features=x", "--class_weight=balanced", code=2)
+    assert "class_weight='balanced' is for classes" in capsys.readouterr().err
+
+
+def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
+    model = fit(tmp_path)
+    before = (tmp_path / "sets.csv").read_bytes()
+    for verb in ("predict", "explain"):
+        run(verb, tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "sets.csv", code=2)
+        assert "out is the table of sets itself" in capsys.readouterr().err
+    assert (tmp_path / "sets.csv").read_bytes() == before
+    run(
+        "evaluate", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--model", model, "--out", model, code=2
+    )
+    assert "holds a model, whose report would be replaced" in capsys.readouterr().err
+
+
+def test_a_class_that_only_validation_has_is_named(frame):
+    sets = frame.drop(columns=["sign", "element"])
+    names = sets["set"].unique()
+    model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=1, progress=False, device="cpu", validation_fraction=0.3)
+    groups = pd.Series(np.arange(43), index=names)
+    held = model.fit(sets, pd.Series(np.arange(43) % 2, index=names), groups=groups).validation_[0]
+    labels = pd.Series(np.where(np.arange(43) == held, "lone", np.where(np.arange(43) % 2, "a", "b")), index=names)
+    with pytest.warns(UserWarning, match="label: no training set has 'lone'"):
+        model.fit(sets, labels, groups=groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -124,7 +125,8 @@ class SetEstimator(BaseEstimator):
         Args:
             sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or a SetCollection.
             y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
-                DataFrame, sets come in the order in which they first appear, and y with an index is matched by it.
+                DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
+                column `set`.
                 level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
             groups: (B,) sets of one group are not split between training and validation. A Series as y.
             folder: Keep checkpoints and logs here.
@@ -146,6 +148,7 @@ class SetEstimator(BaseEstimator):
         )
         of_elements = self.level == "element"
         known = _rows_of(collection, train) if of_elements else train
+        self._warn_of_classes_not_trained(targets[known])
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             network = self._build(collection.dim, widths)
@@ -407,6 +410,9 @@ class SetEstimator(BaseEstimator):
         train, validation = train_test_split(positions, test_size=held, random_state=self.seed, stratify=stratify)
         return np.sort(train), np.sort(validation)
 
+    def _warn_of_classes_not_trained(self, codes: Tensor) -> None:
+        """Of classes that are known from sets that were kept back, and from no other."""
+
     def _class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
         """N / (classes * count) of each class, as scikit-learn's "balanced"; 0 for one that training lacks."""
         if self.class_weight is None or not self._classify:
@@ -427,6 +433,8 @@ class SetEstimator(BaseEstimator):
         for name, known in (("level", ("set", "element")), ("class_weight", (None, "balanced"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+        if self.class_weight is not None and not self._classify:
+            raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
         if self.device not in ("auto", "cpu", "cuda", "mps"):
             raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'mps', got {self.device!r}")
         self._device()
@@ -548,6 +556,16 @@ class SetClassifier(SetEstimator):
                 raise ValueError(f"{_which(name, len(self.targets_))} has {found}: nothing to learn")
             self._classes.append(classes)
         return torch.as_tensor(codes), [len(c) for c in self._classes]
+
+    def _warn_of_classes_not_trained(self, codes: Tensor) -> None:
+        for number, (name, classes) in enumerate(zip(self.targets_, self._classes, strict=True)):
+            lacking = [c for i, c in enumerate(classes.tolist()) if not bool((codes[:, number] == i).any())]
+            if lacking:
+                warnings.warn(
+                    f"{name}: no training set has {', '.join(map(repr, lacking[:5]))}, only sets kept back have: the "
+                    "model cannot learn it",
+                    stacklevel=3,
+                )
 
     def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
         if target is None:

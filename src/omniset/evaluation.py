@@ -411,7 +411,10 @@ def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.nda
 CLASSIFICATION: dict[str, tuple[Formula, str]] = {
     "accuracy": (_accuracy, "Fraction of predictions that are right."),
     "balanced accuracy": (_balanced_accuracy, "Recall (fraction right), averaged over the classes that occur."),
-    "macro F1": (_macro_f1, "Harmonic mean of precision and recall, averaged over the classes that occur."),
+    "macro F1": (
+        _macro_f1,
+        "Harmonic mean of precision and recall, averaged over the classes that occur or are predicted.",
+    ),
     "AUROC": (
         _auroc,
         "Chance that a member of a class gets a higher probability of it than a non-member. Two classes: of the "

@@ -27,6 +27,8 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
     """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
     column.
     """
+    if hasattr(y, "columns") and "set" in y.columns:
+        y = y.set_index("set")
     if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
         for number, (labels, size) in enumerate(zip(y, sets.sizes, strict=True)):
             if len(labels) != size:
@@ -34,6 +36,10 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
         y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
     elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
         y = _by_name(y, sets, "y")
+    if hasattr(y, "columns") or getattr(y, "name", None):
+        leaked = {*(y.columns if hasattr(y, "columns") else [y.name])} & {*(sets.features or [])}
+        if leaked:
+            raise ValueError(f"column {sorted(leaked)[0]!r} is both a feature and a target: take it out of the table")
     names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]
     values = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
     if values.ndim not in (1, 2):

@@ -56,6 +56,7 @@ def fit(
         in_table = [*(columns or [])] if labels is None else []
         in_table += [group] if group and labels is None else []
         table = SetTable(sets, features, in_table, arguments["max_elements"], out)
+        _refuse_leaks(table, labels, columns or [], group)
         asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before the file is read
         asked._check_arguments()
         asked._build(len(table.features), [2])
@@ -81,6 +82,7 @@ def fit(
         truth = values.to_numpy()
         outcomes = _validation_outcomes(model, collection, truth, groups)
         share = f"{len(model.validation_):,} of {len(collection):,} sets, kept back to watch the training"
+        share += "; they chose the epoch, which flatters" if model.patience is not None else ""
         run = set_report.SetRun(
             title=f"Model of {sets.name}",
             on=f"validation sets ({share})" if outcomes else "",
@@ -97,6 +99,7 @@ def fit(
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
     """See `omniset.cli.sets.predict`. Returns the number of rows written."""
     estimator = _load(model, overrides)
+    _refuse_own_input(out, sets)
     rows = 0
     with _noted() as notes, TableWriter(out) as writer:
         table = _table_for(estimator, sets, out.parent)
@@ -119,6 +122,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
     estimator = _load(model, overrides)
+    if (out / "config.json").exists():
+        raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
     with _folder(out), _noted() as notes:
         labels = None if target is None else LabelFile(target, estimator.targets_, group)
         if labels is not None and labels.level != estimator.level:
@@ -160,6 +165,7 @@ def explain(
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
     estimator.check_explainable(label)
+    _refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
     with _noted() as notes, TableWriter(out) as writer:
@@ -262,6 +268,22 @@ def _validation_outcomes(
         _say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
         return []
     return _outcomes(model, sets, model.validation_, truth, groups)
+
+
+def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[str], group: str | None) -> None:
+    """What is to be predicted, or says which sets belong together, is no feature."""
+    if labels is None and group in columns:
+        raise table.file.error(None, f"column {group!r} is the group: it cannot be a target too")
+    for name in [*(labels.columns if labels else columns), *([group] if group else [])]:
+        if name in table.features:
+            where = f"of {labels.file.path}" if labels else "too"
+            message = f"column {name!r} is a target or the group {where}, and would be learned from as a feature: "
+            raise table.file.error(None, message + "take it out of the table, or name the features with --features")
+
+
+def _refuse_own_input(out: Path, sets: Path) -> None:
+    if out.exists() and sets.exists() and out.samefile(sets):
+        raise ValueError(f"out is the table of sets itself, {sets}: choose another name")
 
 
 def _outcomes(
@@ -417,7 +439,8 @@ def _warn_of_few(values: pd.DataFrame, task: str, level: str) -> None:
             )
         elif len(few):
             shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
-            warnings.warn(f"{column}: classes with fewer than 5 {level}s: {shown}", stacklevel=2)
+            more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+            warnings.warn(f"{column}: classes with fewer than 5 {level}s: {shown}{more}", stacklevel=2)
 
 
 # ---------------------------------------------------------------------- around a run

@@ -59,8 +59,8 @@ def fit(
         features: Names of the features, separated by commas. Default: all other columns of the table.
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             they are never split between training and validation.
-        task: Whether labels are classes or numbers. "auto": numbers where a target has fractions or more than 20
-            different values.
+        task: Whether labels are classes or numbers. "auto": numbers where all labels of all targets are
+            numbers, and some have fractions or more than 20 different values.
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
@@ -119,7 +119,8 @@ def fit(
             resume=resume,
         )
     except KeyboardInterrupt:
-        print(f"\nWhole epochs, if any, are kept in {out}: go on with --resume true", file=sys.stderr)
+        if (out / "checkpoints").is_dir():
+            print(f"\nWhole epochs, if any, are kept in {out}: go on with --resume true", file=sys.stderr)
         raise
 
 

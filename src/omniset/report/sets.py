@@ -146,7 +146,7 @@ def _on(run: SetRun) -> str:
 def _summary(run: SetRun) -> Section:
     notes: list[Block] = [Note("warning", text) for text in run.warnings]
     if not run.outcomes:
-        text = "How good the predictions are is not known: there are no sets with a known truth to compare with."
+        text = "How good the predictions are is not known: no sets were kept back to compare with."
         return Section("Summary", text, notes)
     if len(run.outcomes) == 1:
         (found,) = run.assessments
@@ -291,8 +291,8 @@ def _examples(examples: list[Example]) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
     text = (
-        "What drove the prediction for a few sets. A score is an element's share in the prediction by self-attention "
-        "attribution, all copies together, relative to the set's highest."
+        "What drove the prediction for a few sets. A score, by self-attention attribution, says how much all copies of "
+        "an element drove it; the set's highest is 1."
     )
     return Section("Examples", text, [block for example in examples for block in _example(example)])
 
@@ -333,7 +333,7 @@ def _example(example: Example) -> list[Block]:
 
 
 def _settings(run: SetRun) -> Section:
-    met = f"{_many(len(run.warnings), 'warning')}: see the summary." if run.warnings else "There were no warnings."
+    met = f"{_many(len(run.warnings), 'warning')}: see the summary." if run.warnings else "No warnings were met."
     text = met if run.arguments else f"No settings were recorded. {met}"
     return Section("Settings", text, [Facts(list(run.arguments.items()))] if run.arguments else [])
 

@@ -39,6 +39,8 @@ class LabelFile:
         self.level: Literal["set", "element"] = "element" if "element" in self.file.columns else "set"
         others = [c for c in self.file.columns if c not in ("set", "element", group)]
         self.columns = others if columns is None else list(columns)
+        if group in self.columns:
+            raise self.file.error(None, f"column {group!r} is the group: it cannot be a target too")
         if not self.columns:
             raise self.file.error(None, "has no column beside 'set' with what is to be predicted")
         self._group = group

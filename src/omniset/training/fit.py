@@ -124,8 +124,12 @@ class SetModule(pl.LightningModule):
         before, now = saved["fingerprint"], self.fingerprint
         differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
         if differs:
-            said = "; ".join(f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs)
-            raise ValueError(f"the checkpoint is of another run and cannot be resumed: {said}")
+            # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
+            changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
+            said = "; ".join(changed) or "the sets, their labels or their order are others"
+            raise ValueError(
+                f"the checkpoint is of another run and cannot be resumed: {said}. Start anew, not resuming"
+            )
         self.history = saved["history"]
 
 
