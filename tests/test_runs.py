@@ -16,6 +16,7 @@ import yaml
 
 from omniset import SetClassifier, SetRegressor, runs
 from omniset.cli import main
+from omniset.evaluation import Outcome
 from omniset.tables import TableWriter, files
 
 SMALL = [
@@ -350,3 +351,16 @@ def test_a_class_that_only_validation_has_is_named(frame):
     labels = pd.Series(np.where(np.arange(43) == held, "lone", np.where(np.arange(43) % 2, "a", "b")), index=names)
     with pytest.warns(UserWarning, match="label: no training set has 'lone'"):
         model.fit(sets, labels, groups=groups)
+
+
+def test_telling_examples():
+    share = np.array([0.6, 0.9, 0.8, 0.51, 0.95])
+    truth = np.array(["a", "a", "b", "b", "b"], dtype=object)
+    predicted = np.array(["a"] * 5, dtype=object)
+    about = {"sets": np.arange(5), "sizes": np.ones(5, int)}
+    classes = Outcome("t", truth, predicted, **about, classes=["a", "b"], probabilities=np.stack([share, 1 - share], 1))
+    assert runs._telling(classes) == [1, 4, 3]  # surest right, surest wrong, least sure
+    numbers = Outcome("t", np.array([1.0, 2, 3, 4, 5]), np.array([1.5, 2, 9, 4.1, 4]), **about)
+    assert runs._telling(numbers) == [1, 0, 2]  # errors 0, 0.5, 6
+    one = Outcome("t", np.array([1.0]), np.array([2.0]), sets=np.zeros(1, int), sizes=np.ones(1, int))
+    assert runs._telling(one) == [0]

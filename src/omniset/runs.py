@@ -27,8 +27,6 @@ from omniset.tables.files import TableFile, TableWriter
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
 from omniset.tables.sets import SetTable, collect
 
-EXAMPLES = 3
-
 
 def fit(
     sets: Path,
@@ -90,7 +88,7 @@ def fit(
             history=model.history_,
             kept_epoch=_kept_epoch(model),
             outcomes=outcomes,
-            examples=_examples(model, collection, model.validation_[:EXAMPLES], truth) if outcomes else [],
+            examples=_examples(model, collection, model.validation_, outcomes, truth),
             arguments=model.get_params() | {"task": chosen},
         )
         return _finish(run, out, notes(), model, model)
@@ -142,12 +140,13 @@ def evaluate(
             require_known(labels, values, table.file, known_labels)
         truth = values.to_numpy()
         positions = np.arange(len(collection))
+        outcomes = _outcomes(estimator, collection, positions, truth, groups)
         run = set_report.SetRun(
             title=f"Evaluation on {sets.name}",
             on=f"{len(collection):,} sets of {sets.name}",
             data=summarize(collection, values),
-            outcomes=_outcomes(estimator, collection, positions, truth, groups),
-            examples=_examples(estimator, collection, positions[:EXAMPLES], truth),
+            outcomes=outcomes,
+            examples=_examples(estimator, collection, positions, outcomes, truth),
             arguments=estimator.get_params() | {"model": str(model)},
         )
         return _finish(run, out, notes(), estimator, None)
@@ -256,6 +255,7 @@ def _watched(table: SetTable, show: bool, what: str) -> Iterator[Any]:
             rows += len(found)
             progress.at(table.file.position, rows)
             yield found
+        progress.at(table.file.size, rows)
 
 
 # ---------------------------------------------------------------------- results
@@ -318,18 +318,32 @@ def _outcomes(
     return found
 
 
+def _telling(outcome: Outcome) -> list[int]:
+    """Rows worth a look: the surest right and the surest wrong class, and the least sure; or the least, the median and
+    the largest error.
+    """
+    rows = np.arange(len(outcome.truth))
+    if outcome.probabilities is None:
+        order = np.argsort(np.abs(outcome.truth - outcome.predicted), kind="stable")
+        return list(dict.fromkeys(int(order[i]) for i in (0, len(order) // 2, -1)))
+    sure = outcome.probabilities.max(1)
+    right = outcome.truth == outcome.predicted
+    surest = [part[sure[part].argmax()] for part in (rows[right], rows[~right]) if len(part)]
+    return list(dict.fromkeys(int(i) for i in (*surest, sure.argmin())))
+
+
 def _examples(
-    model: SetEstimator, sets: SetCollection, which: np.ndarray, truth: np.ndarray
+    model: SetEstimator, sets: SetCollection, which: np.ndarray, outcomes: list[Outcome], truth: np.ndarray
 ) -> list[set_report.Example]:
-    """Attributions of a few sets, where there are any to be had."""
+    """Attributions of a few of these sets, where there are any to be had."""
     found = []
-    for i in which:
+    for i in which[_telling(outcomes[0])] if outcomes and model.level == "set" else []:
         stored = sets[int(i)]
         if len(stored) > model.max_elements:
             continue
         try:
             scores = _scores(model, stored, None, 20)
-        except ValueError:  # an encoder without attention, or predictions of elements
+        except ValueError:  # an encoder without attention
             return []
         frame = next(iter(model.predictions([stored])))
         elements, counts = stored.read()
@@ -385,6 +399,8 @@ def _finish(
     run: set_report.SetRun, out: Path, notes: list[str], model: SetEstimator, save: SetEstimator | None
 ) -> dict[str, Any]:
     """Write everything, and print what matters."""
+    if model.progress:
+        print("writing the report", file=sys.stderr)
     run.warnings, run.command = notes, shlex.join(["omniset", *sys.argv[1:]])
     run.provenance = provenance(model.seed, model._device().type)
     metrics = {a.name: a.metrics for a in run.assessments}
