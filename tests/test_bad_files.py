@@ -273,12 +273,12 @@ def test_features_at_predict(here, model, capsys):
 
 def test_models_that_are_none_or_damaged(here, model, capsys):
     predict = "predict sets.csv --model broken --out out.csv"
-    fails(capsys, here, predict, "broken is no artefact: it has no config.json")
+    fails(capsys, here, predict, "broken is no folder of a model, such as fit writes: it has no config.json")
     for name, content, message in (
         ("config.json", b"{", "config.json is not valid JSON"),
         ("config.json", b"\xff", "config.json is not valid JSON"),
         ("config.json", b"[]", "config.json is not of format 'omniset-model'"),
-        ("config.json", None, "broken is no artefact: it has no config.json"),
+        ("config.json", None, "broken is no folder of a model, such as fit writes: it has no config.json"),
         ("model.safetensors", b"", "model.safetensors is damaged or not an Omniset model"),
         ("model.safetensors", (model / "model.safetensors").read_bytes()[:-7], "is damaged or not an Omniset model"),
         ("model.safetensors", None, "broken is no artefact: it has no model.safetensors"),

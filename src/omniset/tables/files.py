@@ -105,7 +105,8 @@ class Chunk:
                     pa.scalar(value, pa.string()).cast(pa.float64())
                 except pa.ArrowInvalid:
                     found = "is empty" if not value else f"is {_short(value)}"
-                    raise self.error(row, column, f"{found}, it must be a number") from None
+                    bound = "it must be a number, or left out with --features"
+                    raise self.error(row, column, f"{found}, {bound}") from None
             raise
 
     def error(self, row: int, column: str | None, message: str) -> ValueError:
@@ -175,7 +176,7 @@ class TableFile:
             if name in columns[:number]:
                 raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
             if name not in self.columns:
-                hint = ""
+                hint = ": rename the column that says of which set a row is" if name == "set" else ""
                 if self.separator and len(self.columns) == 1:
                     others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]
                     hint = f". Columns must be separated by {_spell(self.separator)}"

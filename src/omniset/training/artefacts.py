@@ -65,7 +65,7 @@ def load_config(folder: str | Path, kind: str) -> dict[str, Any]:
     """
     path = Path(folder) / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} is no artefact: it has no config.json")
+        raise FileNotFoundError(f"{folder} is no folder of a model, such as fit writes: it has no config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
