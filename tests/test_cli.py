@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 import subprocess
@@ -166,3 +167,14 @@ def test_bad_idx_files(content, message, tmp_path):
     cut.write_bytes(gzip.compress(idx((50,), range(50)))[:-12])
     with pytest.raises(ValueError, match="is not a whole gzip file"):
         point_clouds.read_idx(cut)
+
+
+def test_fit_has_the_defaults_of_the_estimators():
+    """The shell and Python train the same model unless told otherwise."""
+    from omniset.cli.sets import fit
+
+    shell = {name: p.default for name, p in inspect.signature(fit).parameters.items()}
+    python = SetClassifier().get_params()
+    assert set(python) <= set(shell)
+    differ = {name for name in python if shell[name] != python[name]}
+    assert differ == {"level"}  # "auto" at the shell: the files say which
