@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -114,6 +115,19 @@ def test_intervals_resample_sets(make):
         if single.name != "calibration error":  # whose resamples are biased upwards
             assert single.low <= single.value <= single.high
         assert narrow.high - narrow.low < 0.6 * (single.high - single.low)
+
+
+def test_groups_are_drawn_instead_of_sets():
+    """Intervals are those of an outcome whose sets are the groups; everything else is as without groups."""
+    plain = regressed()
+    groups = plain.sets // 3
+    grouped = replace(plain, groups=groups)
+    drawn, of_groups, of_sets = (evaluation.metrics(o) for o in (grouped, replace(plain, sets=groups), plain))
+    assert drawn == of_groups
+    assert [m.value for m in drawn] == [m.value for m in of_sets]
+    assert [m.low for m in drawn] != [m.low for m in of_sets]
+    counts = [[(g.smallest, g.largest, g.sets, g.rows) for g in evaluation.by_size(o)] for o in (grouped, plain)]
+    assert counts[0] == counts[1]
 
 
 def test_interval_of_a_mean_is_the_normal_one():

@@ -33,6 +33,7 @@ class Outcome:
         sizes: (rows,) number of distinct elements of that set.
         classes: Of a classification: labels, in the order of the columns of `probabilities`. None: a regression.
         probabilities: (rows, classes), needed for classes.
+        groups: (rows,) number of the group, such as the patient, of each row. Intervals then draw groups, not sets.
 
     Raises:
         ValueError: A label that is not among the classes, or classes without probabilities.
@@ -45,6 +46,7 @@ class Outcome:
     sizes: Shaped[np.ndarray, " rows"]
     classes: list[str] | None = None
     probabilities: Shaped[np.ndarray, "rows classes"] | None = None
+    groups: Shaped[np.ndarray, " rows"] | None = None
 
     def __post_init__(self) -> None:
         if self.classes is None:
@@ -81,8 +83,10 @@ class Outcome:
     def rows(self, chosen: Shaped[np.ndarray, " _"]) -> Outcome:
         """The outcome on these rows: a mask or positions."""
         picked = {name: getattr(self, name)[chosen] for name in ("truth", "predicted", "sets", "sizes")}
-        probabilities = None if self.probabilities is None else self.probabilities[chosen]
-        return replace(self, **picked, probabilities=probabilities)
+        for name in ("probabilities", "groups"):
+            values = getattr(self, name)
+            picked[name] = None if values is None else values[chosen]
+        return replace(self, **picked)
 
 
 @dataclass
@@ -168,9 +172,10 @@ def assess(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> Assessment
 def metrics(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> list[Metric]:
     """Metrics with 95 % percentile intervals, most telling first.
 
-    The bootstrap draws whole sets with replacement (rows of one set depend on each other) and leaves out resamples on
-    which a metric is not defined. A single set has no interval. Metrics of ranks (AUROC, Spearman r) have to rank every
-    resample anew: for them there are at most 2e8 / (rows x classes) resamples, but never fewer than 100.
+    The bootstrap draws whole sets, or groups of them, with replacement (rows of one set depend on each other) and
+    leaves out resamples on which a metric is not defined. A single set has no interval. Metrics of ranks (AUROC,
+    Spearman r) have to rank every resample anew: for them there are at most 2e8 / (rows x classes) resamples, but
+    never fewer than 100.
     """
     names = list(CLASSIFICATION if outcome.classifies else REGRESSION)
     return _measure(outcome, names, resamples, seed)
@@ -252,8 +257,8 @@ def _measure(outcome: Outcome, names: list[str], resamples: int, seed: int) -> l
 
 
 def _resampled(outcome: Outcome, formulas: dict[str, Formula], resamples: int, seed: int) -> dict[str, np.ndarray]:
-    """Values of each formula on resamples of the sets."""
-    numbers, of_row = np.unique(outcome.sets, return_inverse=True)
+    """Values of each formula on resamples of the sets, or groups."""
+    numbers, of_row = np.unique(outcome.sets if outcome.groups is None else outcome.groups, return_inverse=True)
     sets, rows, columns = len(numbers), len(of_row), len(outcome.classes or [0])
     values: dict[str, list[np.ndarray]] = {name: [np.zeros(0)] for name in formulas}
     if sets > 1:

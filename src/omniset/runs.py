@@ -295,10 +295,12 @@ def _outcomes(
     """
     frame = pd.concat(model.predictions(sets[int(i)] for i in which), ignore_index=True)
     sizes = sets.sizes[which]
-    numbers = np.arange(len(which)) if groups is None else pd.factorize(groups[which])[0]
+    numbers = np.arange(len(which))
+    group = None if groups is None else pd.factorize(groups[which])[0]
     if model.level == "element":
         truth = truth[np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which])]
-        numbers, sizes = np.repeat(numbers, sizes), np.repeat(sizes, sizes)
+        numbers, group = np.repeat(numbers, sizes), None if group is None else np.repeat(group, sizes)
+        sizes = np.repeat(sizes, sizes)
     else:
         truth = truth[which]
     found = []
@@ -307,12 +309,12 @@ def _outcomes(
         if not there.any():
             continue
         kind = object if isinstance(model, SetClassifier) else np.float64
-        about: dict[str, Any] = {}
+        about: dict[str, Any] = {} if group is None else {"groups": group[there]}
         if isinstance(model, SetClassifier):
             classes = [str(c) for c in model._classes[i]]
             prefix = "p_" if model.single_ or len(model.targets_) == 1 else f"p_{name}_"
             columns = frame[[f"{prefix}{c}" for c in classes]].to_numpy(dtype=np.float64)
-            about = {"classes": classes, "probabilities": columns[there]}
+            about |= {"classes": classes, "probabilities": columns[there]}
         predicted = frame[name].to_numpy(dtype=kind)[there]
         found.append(Outcome(name, truth[there, i].astype(kind), predicted, numbers[there], sizes[there], **about))
     return found

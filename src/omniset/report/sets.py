@@ -228,7 +228,8 @@ def _learning(run: SetRun) -> Section:
 
 def _target(run: SetRun, outcome: Outcome, found: Assessment) -> Section:
     rows = [[*_metric_row(m), m.description] for m in found.metrics]
-    caption = "Intervals hold 95 % of bootstrap resamples of whole sets."
+    units = "sets" if outcome.groups is None else "groups of sets"
+    caption = f"Intervals hold 95 % of bootstrap resamples of whole {units}."
     blocks: list[Block] = [Table(caption, ["metric", "value", "95 % interval", "what it is"], rows)]
     blocks += _classes(found) if outcome.classifies else _numbers(outcome)
     if found.by_size:
