@@ -113,7 +113,99 @@ class Chunk:
         return self.file.error(self.first + row, f"column {column!r} {message}" if column else message)
 
 
-class TableFile:
+class TextFile:
+    """A file of text, which may be compressed (.gz, .bz2, .xz).
+
+    Args:
+        path: Its name may end in anything.
+
+    Attributes:
+        position: Bytes read so far.
+        size: Bytes that there are.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: A directory.
+    """
+
+    separator: str | None = "\t"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            raise ValueError(f"{self.path} is a directory, it must be a file")
+        self._opener = self._prepare()
+        self.position = 0
+        self.size = self.path.stat().st_size
+
+    def _prepare(self) -> Callable[..., Any]:
+        return OPENERS.get(self.path.suffix.lower(), open)
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Every line without its end, with the number that `error` takes: -1 for the first one.
+
+        Raises:
+            ValueError: Cut off, damaged or not UTF-8.
+        """
+        with self._clear_errors(), self._text(encoding="utf-8-sig") as text:
+            for number, line in enumerate(text):
+                if "\0" in line:
+                    raise UnicodeError("it has bytes of 0")
+                yield number - 1, line.rstrip("\r\n")
+
+    def error(self, row: int | None, message: str) -> ValueError:
+        """An error at a row (from 0), which is line row + 2 of a text file."""
+        return ValueError(f"{self.path}: {message}" if row is None else f"{self.path}: {self.where(row)}: {message}")
+
+    def where(self, row: int) -> str:
+        return f"line {row + 2}" if self.separator else f"row {row + 1}"
+
+    @contextmanager
+    def _text(self, **options: Any) -> Iterator[_Text]:
+        with open(self.path, "rb") as file:
+            raw: Any = _Counting(file, self)
+            with _Text(raw if self._opener is open else self._opener(raw, "rb"), newline="", **options) as text:
+                yield text
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except UnicodeError as error:
+            if self.separator is None:
+                raise self.error(None, f"is damaged: {error}") from error
+            raise self.error(self._undecodable(), f"is not UTF-8 text ({error}): save the file as UTF-8") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+            raise self.error(None, f"is cut off or not a whole compressed file: {error}") from error
+        except pd.errors.ParserError as error:
+            raise self._malformed(str(error)) from error
+        except pa.ArrowException as error:
+            raise self.error(None, f"is cut off, damaged or no Parquet file: {_tidy(str(error))}") from error
+        except OSError as error:
+            if error.filename is None and error.errno is None:  # Arrow's and bz2's own
+                raise self.error(None, f"is cut off or damaged: {_tidy(str(error))}") from error
+            raise
+
+    def _undecodable(self) -> int | None:
+        """The row of the first line that is not UTF-8."""
+        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError)  # further on
+        with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
+            for number, line in enumerate(lines):
+                if NO_TEXT.search(line):
+                    return number - 1
+        return None
+
+    def _malformed(self, message: str) -> ValueError:
+        """What pandas says, in our words."""
+        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
+            fields, line, here = map(int, found.groups())
+            return self.error(line - 2, f"has {here} fields, the header has {fields}")
+        if found := re.search(r"EOF inside string starting at row (\d+)", message):
+            return self.error(int(found[1]) - 1, 'has a quote (") that is never closed')
+        return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {_tidy(message)}")
+
+
+class TableFile(TextFile):
     """A table on disk.
 
     Args:
@@ -132,17 +224,16 @@ class TableFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if self.path.is_dir():
-            raise ValueError(f"{self.path} is a directory, it must be a file")
-        self.separator, self._opener = kind_of(self.path)
-        self.position = 0  # bytes read so far
-        self.size = self.path.stat().st_size
+        super().__init__(path)
         self.rows: int | None = None
         self._blank: list[int] = []  # rows left out so far
         with self._clear_errors():
             self.columns = self._read_header() if self.separator else self._read_schema()
         self._check_columns()
+
+    def _prepare(self) -> Callable[..., Any]:
+        self.separator, opener = kind_of(self.path)
+        return opener
 
     def chunks(self, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
         """The rows in order, some tens of thousands at a time.
@@ -157,13 +248,6 @@ class TableFile:
         size = max(CELLS // max(len(self.columns), 1), 256)
         with self._clear_errors():
             yield from (self._text_chunks(chosen, size) if self.separator else self._parquet_chunks(chosen, size))
-
-    def error(self, row: int | None, message: str) -> ValueError:
-        """An error at a row (from 0), which is line row + 2 of a text file."""
-        return ValueError(f"{self.path}: {message}" if row is None else f"{self.path}: {self.where(row)}: {message}")
-
-    def where(self, row: int) -> str:
-        return f"line {row + 2}" if self.separator else f"row {row + 1}"
 
     def nth(self, number: int) -> int:
         """The row of the number-th one (from 0) that is not blank."""
@@ -184,18 +268,13 @@ class TableFile:
                 raise self.error(None, f"has no column {name!r}, it has {_listed(self.columns)}{hint}")
 
     def _check_columns(self) -> None:
+        seen: set[str] = set()
         for number, name in enumerate(self.columns, 1):
             if not name:
                 raise self.error(None, f"column {number} has no name (a row index? write the table without it)")
-            if name in self.columns[: number - 1]:
+            if name in seen:
                 raise self.error(None, f"column {name!r} is there twice")
-
-    @contextmanager
-    def _text(self, **options: Any) -> Iterator[_Text]:
-        with open(self.path, "rb") as file:
-            raw: Any = _Counting(file, self)
-            with _Text(raw if self._opener is open else self._opener(raw, "rb"), newline="", **options) as text:
-                yield text
+            seen.add(name)
 
     def _csv(self, text: _Text, **options: Any) -> Any:
         return pd.read_csv(
@@ -260,43 +339,6 @@ class TableFile:
                 first += len(batch)
         if first != self.rows:
             raise self.error(None, f"is damaged: it has {first} rows and says that it has {self.rows}")
-
-    @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except UnicodeError as error:
-            if self.separator is None:
-                raise self.error(None, f"is damaged: {error}") from error
-            raise self.error(self._undecodable(), f"is not UTF-8 text ({error}): save the file as UTF-8") from error
-        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-            raise self.error(None, f"is cut off or not a whole compressed file: {error}") from error
-        except pd.errors.ParserError as error:
-            raise self._malformed(str(error)) from error
-        except pa.ArrowException as error:
-            raise self.error(None, f"is cut off, damaged or no Parquet file: {_tidy(str(error))}") from error
-        except OSError as error:
-            if error.filename is None and error.errno is None:  # Arrow's and bz2's own
-                raise self.error(None, f"is cut off or damaged: {_tidy(str(error))}") from error
-            raise
-
-    def _undecodable(self) -> int | None:
-        """The row of the first line that is not UTF-8."""
-        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError)  # further on
-        with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
-            for number, line in enumerate(lines):
-                if NO_TEXT.search(line):
-                    return number - 1
-        return None
-
-    def _malformed(self, message: str) -> ValueError:
-        """What pandas says, in our words."""
-        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
-            fields, line, here = map(int, found.groups())
-            return self.error(line - 2, f"has {here} fields, the header has {fields}")
-        if found := re.search(r"EOF inside string starting at row (\d+)", message):
-            return self.error(int(found[1]) - 1, 'has a quote (") that is never closed')
-        return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {_tidy(message)}")
 
 
 class TableWriter:
@@ -395,7 +437,7 @@ class _Text(io.TextIOWrapper):
 class _Counting(io.RawIOBase):
     """A file that tells the table how far it was read, for progress."""
 
-    def __init__(self, file: IO[bytes], table: TableFile) -> None:
+    def __init__(self, file: IO[bytes], table: TextFile) -> None:
         self._file: Any = file
         self._table = table
 

@@ -50,7 +50,7 @@ def save(
         "versions": provenance(arguments.get("seed"), device),
     }
     with replacing(folder / "model.safetensors") as path:
-        weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+        weights = {name: tensor.contiguous() for name, tensor in _tensors(network).items()}
         safetensors.torch.save_file(weights, path, metadata={KEY: json.dumps(config)})
     write_json(folder / "metrics.json", metrics)
     write_json(folder / "config.json", config)  # last: an artefact that can be read is whole
@@ -101,7 +101,7 @@ def load_weights(folder: str | Path, network: nn.Module) -> None:
     """
     path = Path(folder) / "model.safetensors"
     weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-    expected = network.state_dict()
+    expected = _tensors(network)
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is unknown" for name in weights if name not in expected]
     problems += [
@@ -111,7 +111,18 @@ def load_weights(folder: str | Path, network: nn.Module) -> None:
     ]
     if problems:
         raise ValueError(f"{path} does not fit its config.json: {'; '.join(problems[:5])}")
-    network.load_state_dict(weights)
+    network.load_state_dict(weights, strict=False)  # the other names of a shared tensor are not in the file
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The network's tensors, each once: parts may share a module, of which the first name is kept."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in network.state_dict().items():
+        if not tensor.numel() or tensor.data_ptr() not in seen:
+            found[name] = tensor
+        seen.add(tensor.data_ptr())
+    return found
 
 
 def _saved_config(folder: Path) -> Any:

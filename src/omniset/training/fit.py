@@ -21,15 +21,76 @@ import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor
+from torch import Tensor, nn
 
 from omniset.files import replacing, writable_folder
-from omniset.training.data import Batch, SetDataModule
+from omniset.training.data import Batch
 from omniset.training.network import SetNetwork
 
 
-class SetModule(pl.LightningModule):
-    """Cross-entropy of classes, or squared error of standardised targets; AdamW, warm-up over 5 % of all steps, cosine.
+class TrainingModule(pl.LightningModule):
+    """What is trained, whatever its loss: AdamW, warm-up over 5 % of all steps, cosine; repeats and resumes exactly.
+
+    Subclasses give training_step and validation_step; the latter logs val_loss.
+
+    Args:
+        network: What is trained; its weights are what `fit` leaves behind.
+        fingerprint: What must be the same for a checkpoint to be resumed.
+    """
+
+    network: Any
+
+    def __init__(
+        self,
+        network: nn.Module,
+        learning_rate: float,
+        weight_decay: float,
+        seed: int,
+        fingerprint: dict[str, Any],
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
+        self.fingerprint = fingerprint
+        self.history: list[dict[str, float]] = []
+
+    def on_train_batch_start(self, batch: Any, index: int) -> None:
+        torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
+
+    def on_train_epoch_end(self) -> None:
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        self.history.append({"epoch": self.current_epoch + 1, **metrics})
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        steps = max(int(self.trainer.estimated_stepping_batches), 1)
+        warm = max(steps // 20, 1)
+
+        def factor(step: int) -> float:
+            return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(step / steps, 1))))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["omniset"] = {"fingerprint": self.fingerprint, "history": self.history}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint.get("omniset", {"fingerprint": {}, "history": []})
+        before, now = saved["fingerprint"], self.fingerprint
+        differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
+        if differs:
+            # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
+            changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
+            said = "; ".join(changed) or "the sets, their labels or their order are others"
+            raise ValueError(
+                f"the checkpoint is of another run and cannot be resumed: {said}. Start anew, not resuming"
+            )
+        self.history = saved["history"]
+
+
+class SetModule(TrainingModule):
+    """Cross-entropy of classes, or squared error of standardised targets.
 
     The loss of a target is the mean over the sets of a batch, or over its labelled elements with their multiplicities;
     those of several targets are added up (classes) or averaged (numbers).
@@ -38,7 +99,6 @@ class SetModule(pl.LightningModule):
         class_weights: For each target, the weight of each of its classes; None: all the same.
         options: For the encoder, in training: shard_size, shards, gradient, store.
         max_elements: See SetDataModule.
-        fingerprint: What must be the same for a checkpoint to be resumed.
     """
 
     def __init__(
@@ -53,17 +113,11 @@ class SetModule(pl.LightningModule):
         seed: int,
         fingerprint: dict[str, Any],
     ) -> None:
-        super().__init__()
-        self.network, self.classify, self.options, self.max_elements = network, classify, options, max_elements
+        super().__init__(network, learning_rate, weight_decay, seed, fingerprint)
+        self.classify, self.options, self.max_elements = classify, options, max_elements
         self.class_weights = class_weights
-        self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
-        self.fingerprint = fingerprint
-        self.history: list[dict[str, float]] = []
         self.metric_name = "accuracy" if classify else "mse"
         self.train_metric, self.val_metric = torchmetrics.MeanMetric(), torchmetrics.MeanMetric()
-
-    def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
 
     def step(self, batch: Batch, stage: str, metric: torchmetrics.MeanMetric) -> Tensor:
         parts, targets, weights = batch
@@ -101,37 +155,6 @@ class SetModule(pl.LightningModule):
     def validation_step(self, batch: Batch, index: int) -> None:
         self.step(batch, "val", self.val_metric)
 
-    def on_train_epoch_end(self) -> None:
-        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
-        self.history.append({"epoch": self.current_epoch + 1, **metrics})
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.AdamW(self.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
-        steps = max(int(self.trainer.estimated_stepping_batches), 1)
-        warm = max(steps // 20, 1)
-
-        def factor(step: int) -> float:
-            return min((step + 1) / warm, 0.5 * (1 + math.cos(math.pi * min(step / steps, 1))))
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["omniset"] = {"fingerprint": self.fingerprint, "history": self.history}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get("omniset", {"fingerprint": {}, "history": []})
-        before, now = saved["fingerprint"], self.fingerprint
-        differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
-        if differs:
-            # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
-            changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
-            said = "; ".join(changed) or "the sets, their labels or their order are others"
-            raise ValueError(
-                f"the checkpoint is of another run and cannot be resumed: {said}. Start anew, not resuming"
-            )
-        self.history = saved["history"]
-
 
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Checkpoints under a temporary name until they are whole, beside where they belong: a kill leaves the old one."""
@@ -163,8 +186,8 @@ def _spoken(seconds: float) -> str:
 
 
 def fit(
-    module: SetModule,
-    data: SetDataModule,
+    module: TrainingModule,
+    data: Any,
     *,
     epochs: int,
     patience: int | None,
@@ -177,6 +200,7 @@ def fit(
     """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
 
     Args:
+        data: A LightningDataModule whose `validation` holds what is kept back, if anything.
         folder: For checkpoints and logs; None: a temporary one.
         resume: Continue from the folder's last checkpoint if there is one.
 
@@ -234,7 +258,7 @@ def fit(
     module.network.to("cpu").eval()
 
 
-def _run(trainer: pl.Trainer, module: SetModule, data: SetDataModule, checkpoint: Path | None) -> None:
+def _run(trainer: pl.Trainer, module: TrainingModule, data: Any, checkpoint: Path | None) -> None:
     # Lightning answers Ctrl-C by ending the process with status 1 and leaves the signal switched off.
     handler = signal.getsignal(signal.SIGINT)
     try:

@@ -1,0 +1,110 @@
+"""What a model must beat: doing nothing, prevalence, neighbours, principal components, autoencoders."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from omniset.genomes.methods import Method, References, log_odds_of
+from omniset.genomes.noise import NoiseModel, Observed
+
+CERTAIN = 7.0  # log-odds of a probability of 0.999
+
+
+class AsIs(Method):
+    """Doing nothing: what was observed is there, what was not is not."""
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        return torch.where(observed.present, CERTAIN, -CERTAIN).to(observed.counts)
+
+
+class Prevalence(Method):
+    """The share of training genomes with the family, updated by the evidence (Bayes' rule) or not.
+
+    Args:
+        bayes: Add the evidence.
+    """
+
+    def __init__(self, noise: NoiseModel, bayes: bool) -> None:
+        super().__init__(noise)
+        self.bayes = bayes
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        prior = self.noise.prior().expand_as(observed.counts)
+        return prior + self.noise.evidence(observed) if self.bayes else prior
+
+
+class Neighbours(Method):
+    """The share of the 15 training genomes nearest by Jaccard similarity with the family, updated by the evidence."""
+
+    def __init__(self, noise: NoiseModel, references: References) -> None:
+        super().__init__(noise)
+        self.references = references
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        shares = self.references.neighbours(observed, self.noise.prevalence)
+        return log_odds_of(shares) + self.noise.evidence(observed)
+
+
+class PrincipalComponents(Method):
+    """Logistic regression of every family on the principal components of the observed ones, plus the evidence.
+
+    Args:
+        rank: Number of components.
+    """
+
+    components: Float[Tensor, "families rank"]
+    spread: Float[Tensor, " rank"]
+    trained = True
+
+    def __init__(self, noise: NoiseModel, families: int, rank: int = 64) -> None:
+        super().__init__(noise)
+        self.register_buffer("components", torch.zeros(families, rank))
+        self.register_buffer("spread", torch.ones(rank))
+        self.regression = nn.Linear(rank, families)
+
+    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
+        centred = (counts > 0).toarray().astype(np.float32)
+        centred -= centred.mean(0)
+        _, values, directions = np.linalg.svd(centred, full_matrices=False)
+        rank = min(self.components.shape[1], len(values))
+        self.components[:, :rank] = torch.from_numpy(directions[:rank].T.copy())
+        self.spread[:rank] = torch.from_numpy(np.maximum(values[:rank], 1e-6) / np.sqrt(len(centred)))
+        nn.init.zeros_(self.regression.weight)
+        with torch.no_grad():
+            self.regression.bias.copy_(self.noise.prior())
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        # Of a genome that is c complete about c of each family is expected.
+        expected = observed.completeness[:, None] * self.noise.prevalence
+        scores = (observed.present - expected) @ self.components / self.spread
+        return self.regression(scores) + self.noise.evidence(observed)
+
+
+class Autoencoder(Method):
+    """A denoising autoencoder (Vincent et al., "Extracting and composing robust features with denoising autoencoders",
+    2008): presence, completeness and contamination in, log-odds out.
+
+    Args:
+        with_evidence: Add the evidence to its output, which then need not copy what was observed.
+    """
+
+    trained = True
+
+    def __init__(self, noise: NoiseModel, families: int, with_evidence: bool, dim: int = 256) -> None:
+        super().__init__(noise)
+        self.with_evidence = with_evidence
+        self.encoder = nn.Sequential(nn.Linear(families + 2, dim), nn.ReLU(), nn.Dropout(0.1))
+        self.decoder = nn.Linear(dim, families)
+
+    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
+        with torch.no_grad():
+            self.decoder.bias.copy_(self.noise.prior())
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        quality = torch.stack([observed.completeness, observed.contamination], 1)
+        found = self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
+        return found + self.noise.evidence(observed) if self.with_evidence else found

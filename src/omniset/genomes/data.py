@@ -1,0 +1,419 @@
+"""Genomes as multisets of gene families: out of files as a stream, or in memory; their quality and their taxonomy.
+
+Known imperfection: in a table whose rows are families a genome is complete only when the last row is read, so such
+tables are held in memory as sparse counts. All other formats are read in bounded memory (names and families are kept).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from jaxtyping import Bool, Int
+
+from omniset.genomes import tools, wide
+from omniset.genomes.formats import (
+    CHOICES,
+    DRAM,
+    EGGNOG,
+    FAMILY_NAMES,
+    FORMATS,
+    MOST,
+    Found,
+    Genome,
+    Notes,
+    Sheet,
+    detect,
+    key,
+    look,
+    orientation,
+    records,
+    twice,
+)
+from omniset.genomes.identifiers import COGS, distinct, kind_of_identifier, mixture, normalise, summary_of_kinds
+from omniset.genomes.metadata import RANKS, read_qualities, read_taxonomy
+from omniset.tables.files import OPENERS, TextFile
+
+__all__ = [
+    "FORMATS",
+    "RANKS",
+    "Genome",
+    "GenomeFile",
+    "GenomeTable",
+    "kind_of_identifier",
+    "normalise",
+    "read_qualities",
+    "read_table",
+    "read_taxonomy",
+]
+
+READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
+    "genomes-by-families": wide.read_wide,
+    "families-by-genomes": wide.read_transposed,
+    "rtab": wide.read_transposed,
+    "picrust2": wide.read_wide,
+    "long": tools.read_long,
+    "eggnog": tools.read_eggnog,
+    "cogclassifier": tools.read_cogclassifier,
+    "kofamscan": tools.read_kofamscan,
+    "ko-mapper": tools.read_mapper,
+    "dram": tools.read_dram,
+    "anvio-matrix": wide.read_transposed,
+    "anvio-functions": tools.read_functions,
+}
+WIDE = ("genomes-by-families", "families-by-genomes", "rtab", "picrust2")
+READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out")
+# What to take from a folder that holds the other outputs of the same tool too.
+PREFERRED = re.compile(
+    r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
+)
+
+
+class GenomeFile:
+    """Genomes out of a file, a folder or several files, one after another, as often as they are iterated over.
+
+    Args:
+        path: A file, a folder of files, or a list of files. Where a format holds one genome per file, the genome's name
+            is that of the file without what the tool appends. Text may be compressed (.gz, .bz2, .xz).
+        format: One of `FORMATS`, or "auto": told by the columns.
+        identifiers: Which families to take where there are several kinds ("COG", "KO", "Pfam", "EC", "CAZy", ...).
+            "auto": the kind that `known` has most of; else COG out of eggNOG-mapper's files, KO out of DRAM's, all
+            out of tables.
+        known: Families of a model. They tell which way round a table is.
+
+    Attributes:
+        format: Which one it is.
+        identifiers: The main kind of identifiers, "other", or "mixed". After an iteration it is that of all families.
+        categories: Functional category by family, where the file has any; filled while it is read.
+        descriptions: By family, where the file has any; filled while it is read.
+        warnings: What was read tolerantly, a sentence each; filled while it is read.
+
+    Raises:
+        OSError: A file is not there or may not be read.
+        ValueError: Not of a format that can be read, or not of the same format.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        format: str = "auto",  # noqa: A002
+        identifiers: str = "auto",
+        known: Collection[str] | None = None,
+    ) -> None:
+        if format not in ("auto", *FORMATS):
+            raise ValueError(f"format must be 'auto' or one of {', '.join(FORMATS)}, got {format!r}")
+        if identifiers != "auto" and key(identifiers) not in CHOICES:
+            choices = ", ".join(dict.fromkeys(CHOICES.values()))
+            raise ValueError(f"identifiers must be 'auto' or one of {choices}, got {identifiers!r}")
+        self.paths, skipped = _files(path)
+        self.size = sum(p.stat().st_size for p in self.paths)
+        self._known = frozenset(known or ())
+        self._asked = format
+        self._sheet = look(self.paths[0])
+        self._before = 0  # bytes of the files before the one that is read
+        self._guesses: list[str] = [skipped] if skipped else []
+        self.format, guess = self._format_of(self._sheet)
+        self._guesses += [guess] if guess else []
+        self._wanted = self._choose(identifiers)
+        self.identifiers = self._wanted or summary_of_kinds(self._first_kinds())
+        self.categories: dict[str, str] = {}
+        self.descriptions: dict[str, str] = {}
+        self.warnings: list[str] = list(self._guesses)
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._before + self._sheet.file.position
+
+    def __iter__(self) -> Iterator[Genome]:
+        """The genomes.
+
+        Raises:
+            ValueError: Something is wrong with a file; the message names file, line, column and value.
+        """
+        notes = Notes(self._wanted, self._known, self.categories, self.descriptions)
+        self.warnings = notes.warnings
+        notes.warnings += self._guesses
+        where: dict[str, tuple[TextFile, int]] = {}
+        families: set[str] = set()
+        self._before = 0
+        for number, path in enumerate(self.paths):
+            self._before += self._sheet.file.size if number else 0
+            self._sheet = sheet = look(path)
+            if number and (found := self._format_of(sheet)[0]) != self.format:
+                raise sheet.file.error(None, f"is of the format {found}, {self.paths[0]} is of {self.format}")
+            genomes = 0
+            for row, genome in READERS[self.format](sheet, notes):
+                genomes += 1
+                if genome.name in where:
+                    raise twice(sheet.file, row, genome.name, *where[genome.name])
+                where[genome.name] = sheet.file, row
+                families.update(genome.families)
+                notes.tally["genomes without any family"] += not genome.families
+                yield genome
+            if not genomes:
+                raise sheet.file.error(None, "has no genomes: there are no rows below its header")
+        self._finish(notes, families)
+
+    def _finish(self, notes: Notes, families: set[str]) -> None:
+        self._before = self.size - self._sheet.file.position
+        kinds = Counter(map(kind_of_identifier, families))
+        self.identifiers = self._wanted or summary_of_kinds(kinds)
+        tally, of = notes.tally, _name_of(self.paths)
+        if tally["empty"]:
+            notes.warnings.append(
+                f"{of}: {tally['empty']} empty cells were read as 0, since no cell is 0: "
+                "if some mean that nothing is known, leave those genomes or families out"
+            )
+        if tally["unwanted"]:
+            notes.warnings.append(
+                f"{of}: {tally['unwanted']} families or entries are not {self._wanted} and were left out: "
+                "ask for another kind with identifiers if that is not meant"
+            )
+        if tally["genomes without any family"]:
+            notes.warnings.append(
+                f"{of}: {tally['genomes without any family']} genomes have no family at all: "
+                "see whether their files or rows are complete"
+            )
+        if tally["pfam names"]:
+            notes.warnings.append(
+                f"{of}: eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
+                "use them only with models of such names"
+            )
+        if self._wanted is None and len(mixture(kinds)) > 1:
+            counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            notes.warnings.append(
+                f"{of}: families of several kinds are mixed ({counted}): take one kind with identifiers, such as "
+                f'identifiers="{mixture(kinds)[0]}"'
+            )
+
+    def _format_of(self, sheet: Sheet) -> tuple[str, str | None]:
+        """The format of a file, and a warning if that is a guess."""
+        if self._asked not in ("auto", "genomes-by-families", "families-by-genomes", "picrust2", "rtab"):
+            return self._asked, None
+        found = detect(sheet) if self._asked == "auto" else "genomes-by-families"
+        if found not in WIDE:
+            return found, None
+        way, guess = orientation(sheet, self._known)
+        if self._asked != "auto":
+            rows = "families" if self._asked in ("families-by-genomes", "rtab") else "genomes"
+            if guess is None and way != f"{rows}-by-{'genomes' if rows == 'families' else 'families'}":
+                raise sheet.file.error(
+                    None, f"was said to be {self._asked}, but its families are in {_place(way)}: say format={way!r}"
+                )
+            return self._asked, None
+        if way == "families-by-genomes":
+            return ("rtab" if found == "rtab" else way), guess
+        picrust = not sheet.shifted and sheet.keys[0] in ("assembly", "sequence")
+        return ("picrust2" if picrust else way), guess
+
+    def _choose(self, identifiers: str) -> str | None:
+        """The kind of identifiers to take, None where all are."""
+        if identifiers != "auto":
+            return CHOICES[key(identifiers)]
+        kinds = Counter(map(kind_of_identifier, self._known))
+        main = "COG" if summary_of_kinds(kinds) in COGS else summary_of_kinds(kinds)
+        if self.format == "eggnog":
+            return main if main in EGGNOG else "COG"
+        if self.format == "dram":
+            return main if main in DRAM else "KO"
+        if self.format == "anvio-functions":
+            here = self._first_kinds()
+            order = [main, "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common()), "other"]
+            return next(kind for kind in order if kind in here or kind == "other")
+        return {"cogclassifier": "COG", "kofamscan": "KO", "ko-mapper": "KO"}.get(self.format)
+
+    def _first_kinds(self) -> Counter[str]:
+        """Kinds of the families that can be seen at the beginning of the first file."""
+        sheet = self._sheet
+        found: Iterator[str]
+        if self.format == "anvio-functions":
+            found = (
+                row[0].split("!!!")[0] for _, row in records(sheet, [sheet.need(["accession"], "accessions")], False)
+            )
+        elif self.format in ("genomes-by-families", "picrust2"):
+            found = iter(sheet.columns[not sheet.shifted :])
+        else:
+            at = (sheet.first(FAMILY_NAMES) or 0) if self.format == "long" else 0
+            found = (fields[at] for fields in sheet.rows if at < len(fields))
+        return Counter(kind_of_identifier(normalise(name)) for name in dict.fromkeys(found) if name)
+
+
+def _place(way: str) -> str:
+    return "its first column" if way == "families-by-genomes" else "its header"
+
+
+def _name_of(paths: list[Path]) -> str:
+    return str(paths[0]) + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+
+
+def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | None]:
+    """The files to read, and a sentence on those of a folder that are not."""
+    if not isinstance(path, (str, Path)):
+        paths = [Path(p) for p in path]
+        if not paths:
+            raise ValueError("path must name at least one file, the list is empty")
+        return paths, None
+    path = Path(path)
+    if not path.is_dir():
+        return [path], None
+    there = [*sorted(path.iterdir()), *sorted(path.glob("*/*"))]
+    usable = [p for p in there if p.is_file() and not p.name.startswith(".") and _ends_well(p)]
+    chosen = [p for p in usable if PREFERRED.search(p.name)] or [p for p in usable if p.parent == path] or usable
+    if not chosen:
+        raise ValueError(f"{path} is a folder without a file that ends in {', '.join(READABLE)} (or these with .gz)")
+    left = [p for p in usable if p not in set(chosen)]
+    if not left:
+        return chosen, None
+    return (
+        chosen,
+        f"{path}: {len(left)} files such as {left[0].name} were left out: give a list of files to read others",
+    )
+
+
+def _ends_well(path: Path) -> bool:
+    stem = path.name[: -len(path.suffix)] if path.suffix.lower() in OPENERS else path.name
+    return stem.lower().endswith(READABLE)
+
+
+# ---------------------------------------------------------------------- in memory
+
+
+@dataclass
+class GenomeTable:
+    """Genomes in memory.
+
+    Attributes:
+        names: Of the genomes, each its own.
+        families: Of the columns, each its own.
+        counts: Sparse (genomes, families), int32; a genome may have none.
+        categories, descriptions: See GenomeFile.
+    """
+
+    names: list[str]
+    families: list[str]
+    counts: sp.csr_array
+    categories: dict[str, str] = field(default_factory=dict)
+    descriptions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_genomes(cls, genomes: Iterable[Genome], families: Sequence[str] | None = None) -> GenomeTable:
+        """Collect genomes.
+
+        Args:
+            families: The columns. Other families are left out. Default: those that are there, as they come.
+
+        Raises:
+            ValueError: A genome, or one of `families`, is there twice.
+        """
+        columns = {family: i for i, family in enumerate(families or ())}
+        if families is not None and len(columns) != len(families):
+            raise ValueError(f"families must differ, {_again(families)!r} is there twice")
+        names: dict[str, None] = {}
+        pointers, at, counts = [0], [], []
+        for genome in genomes:
+            if genome.name in names:
+                raise ValueError(f"genome {genome.name!r} is there twice: each must have its own name")
+            names[genome.name] = None
+            if families is None:
+                for family in genome.families:
+                    columns.setdefault(family, len(columns))
+            found = np.array([columns.get(family, -1) for family in genome.families], dtype=np.int32)
+            order = np.argsort(found)[(found < 0).sum() :]
+            if genome.counts.max(initial=0) > MOST:
+                raise ValueError(f"genome {genome.name!r} has a family more than {MOST} times")
+            at.append(found[order])
+            counts.append(genome.counts[order].astype(np.int32))
+            pointers.append(pointers[-1] + len(order))
+        empty = np.zeros(0, dtype=np.int32)
+        parts = (np.concatenate([empty, *counts]), np.concatenate([empty, *at]), np.array(pointers))
+        table = sp.csr_array(parts, shape=(len(names), len(columns)), dtype=np.int32)
+        return cls(list(names), list(columns), table)
+
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame) -> GenomeTable:
+        """Out of a frame: index genomes and columns families, or columns `genome`, `family` and, if wanted, `count`.
+
+        Raises:
+            ValueError: A value is no whole number from 0 on, or a name is there twice.
+        """
+        if {"genome", "family"} <= set(frame.columns):
+            genomes, families = [str(g) for g in frame["genome"]], [normalise(str(f)) for f in frame["family"]]
+            counts = frame["count"].to_numpy() if "count" in frame else np.ones(len(frame))
+            counts = _whole(counts[:, None], genomes, ["count"])[:, 0]
+            rows, names = pd.factorize(np.array(genomes, dtype=object))
+            columns, families_there = pd.factorize(np.array(families, dtype=object))
+            table = sp.coo_array((counts, (rows, columns)), shape=(len(names), len(families_there)))
+            genomes, families = list(names), list(families_there)
+        else:
+            genomes = [str(name) for name in frame.index]
+            families, _ = distinct([str(name).strip() for name in frame.columns])
+            table = sp.coo_array(_whole(frame.to_numpy(), genomes, families))
+            if len(set(genomes)) != len(genomes):
+                raise ValueError(f"genome {_again(genomes)!r} is there twice: each must have its own name")
+        matrix = table.tocsr()
+        matrix.eliminate_zeros()
+        if matrix.nnz and matrix.data.max() > MOST:
+            raise ValueError(f"counts must be at most {MOST} in all")
+        return cls(genomes, families, matrix.astype(np.int32))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Genome]:
+        for number, name in enumerate(self.names):
+            inside = slice(self.counts.indptr[number], self.counts.indptr[number + 1])
+            families = [self.families[i] for i in self.counts.indices[inside]]
+            yield Genome(name, families, self.counts.data[inside].astype(np.int64))
+
+    def select(self, rows: Sequence[int] | Int[np.ndarray, " chosen"] | Bool[np.ndarray, " genomes"]) -> GenomeTable:
+        """Some of the genomes, by number or by a mask, with all families."""
+        numbers = np.arange(len(self))[np.asarray(rows, dtype=None if len(rows) else np.int64)]
+        names = [self.names[i] for i in numbers]
+        return GenomeTable(names, self.families, self.counts[numbers], self.categories, self.descriptions)
+
+
+def _whole(values: np.ndarray, names: Sequence[str], columns: Sequence[str]) -> Int[np.ndarray, "rows columns"]:
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"counts must be numbers: {error}") from error
+    bad = ~((numbers >= 0) & (numbers <= MOST) & (numbers == np.floor(numbers)))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise ValueError(
+            f"genome {names[row]!r}, {columns[column]!r} is {numbers[row, column]:g}, it must be a whole number from 0 "
+            f"to {MOST}"
+        )
+    return numbers.astype(np.int64)
+
+
+def _again(names: Sequence[str]) -> str:
+    return next(name for name, count in Counter(names).items() if count > 1)
+
+
+def read_table(
+    path: str | Path | Sequence[str | Path],
+    *,
+    format: str = "auto",  # noqa: A002
+    identifiers: str = "auto",
+    known: Collection[str] | None = None,
+    families: Sequence[str] | None = None,
+) -> GenomeTable:
+    """Genomes of a file, a folder or several files, in memory; see GenomeFile and GenomeTable.from_genomes.
+
+    Warns of what was read tolerantly.
+    """
+    file = GenomeFile(path, format=format, identifiers=identifiers, known=known)
+    table = GenomeTable.from_genomes(file, families)
+    for message in file.warnings:
+        warnings.warn(message, stacklevel=2)
+    return GenomeTable(table.names, table.families, table.counts, file.categories, file.descriptions)

@@ -1,0 +1,138 @@
+"""What every way of completing a genome is: our models and the baselines, so that they can be trained and compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from omniset.genomes.noise import NoiseModel, Observed
+
+NEIGHBOURS = 15
+
+
+class Method(nn.Module):
+    """Log-odds, for each genome and family of the vocabulary, that the complete genome has the family.
+
+    A genome of which nothing was observed gets the prior: the log-odds of the prevalence in the training genomes.
+
+    Args:
+        noise: Shared by the methods of one completer.
+
+    Attributes:
+        trained: Whether there are weights to be learned; else `fit` is all.
+    """
+
+    trained = False
+
+    def __init__(self, noise: NoiseModel) -> None:
+        super().__init__()
+        self.noise = noise
+
+    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
+        """Take what can be had of the (genomes, families) complete training genomes without training."""
+
+    def forward(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+        settled, given = self.noise.settle(observed)
+        empty = ~observed.present.any(1, keepdim=True)
+        return torch.where(empty, self.noise.prior(), self.log_odds(settled, given))
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        """What forward gives for genomes with at least one family.
+
+        Args:
+            observed: With estimates where completeness or contamination is not known.
+            given: 1 where it is.
+        """
+        raise NotImplementedError
+
+
+class References(nn.Module):
+    """Complete training genomes to compare with.
+
+    Args:
+        number: How many are kept.
+        families: Vocabulary size.
+    """
+
+    presence: Int[Tensor, "references families"]
+
+    def __init__(self, number: int, families: int) -> None:
+        super().__init__()
+        self.register_buffer("presence", torch.zeros(number, families, dtype=torch.uint8))
+        self._dense: Tensor | None = None
+
+    def fit(self, counts: sp.csr_array) -> None:
+        self.presence.copy_(torch.from_numpy((counts > 0).toarray().astype(np.uint8)))
+        self._dense = None
+
+    def dense(self, like: Tensor) -> Float[Tensor, "references families"]:
+        """As 0 and 1, made once."""
+        if self._dense is None or self._dense.device != like.device or self._dense.dtype != like.dtype:
+            self._dense = self.presence.to(like)
+        return self._dense
+
+    def similarity(self, observed: Observed) -> Float[Tensor, "genomes references"]:
+        """(B, R) Jaccard similarity of what was observed to each reference; -1 for an excluded one."""
+        references, present = self.dense(observed.counts), observed.present.to(observed.counts)
+        shared = present @ references.T
+        either = present.sum(1, keepdim=True) + references.sum(1) - shared
+        return _masked(shared / either.clamp(min=1), observed, -1.0)
+
+    def corrected_similarity(self, observed: Observed, noise: NoiseModel) -> Float[Tensor, "genomes references"]:
+        """(B, R) Jaccard similarity that the complete genome would have, estimated: every family that was seen stands
+        for 1 / (1 - missed_v) of them (Horvitz and Thompson, "A generalization of sampling without replacement from a
+        finite universe", 1952). -1 for an excluded reference.
+        """
+        references = self.dense(observed.counts)
+        stands_for = observed.present / (1 - noise.rates(observed.completeness, observed.contamination)[0])
+        size, shared = stands_for.sum(1, keepdim=True), stands_for @ references.T
+        # An estimate may say that more is shared than either genome has.
+        shared = shared.minimum(references.sum(1)).minimum(size)
+        return _masked(shared / (size + references.sum(1) - shared).clamp(min=1), observed, -1.0)
+
+    def neighbours(
+        self, observed: Observed, prevalence: Float[Tensor, " families"]
+    ) -> Float[Tensor, "genomes families"]:
+        """(B, V) share of the 15 most similar references that have the family, the prevalence counted as one more."""
+        similarity = self.similarity(observed)
+        nearest, which = similarity.topk(min(NEIGHBOURS, similarity.shape[1]), 1)
+        there = (nearest >= 0).to(observed.counts)
+        have = torch.einsum("bk,bkv->bv", there, self.dense(observed.counts)[which])
+        return (have + prevalence) / (there.sum(1, keepdim=True) + 1)
+
+    def kernels(
+        self,
+        observed: Observed,
+        evidence: Float[Tensor, "genomes families"],
+        prevalence: Float[Tensor, " families"],
+        sharpness: Float[Tensor, " kernels"],
+    ) -> Float[Tensor, "genomes families kernels"]:
+        """(B, V, J) attention over the references: the family's share among them, weighted by likelihood^sharpness.
+
+        The log-likelihood of what was observed, had the genome the families of reference r, is the sum of the evidence
+        over those families, up to a constant: attention with the evidence as query, the references as keys and values.
+        """
+        references = self.dense(observed.counts)
+        scores = evidence @ references.T
+        allowed = torch.ones_like(scores, dtype=torch.bool) if observed.excluded is None else ~observed.excluded
+        some = allowed.any(1, keepdim=True)
+        found = []
+        for sharp in sharpness:
+            # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
+            weights = (sharp * scores).masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(1) * some
+            # As many genomes as the weights amount to (Kish, "Survey Sampling", 1965), and the prevalence as one more.
+            number = some / weights.square().sum(1, keepdim=True).clamp(min=1e-12)
+            found.append((number * (weights @ references) + prevalence) / (number + 1))
+        return torch.stack(found, 2)
+
+
+def _masked(values: Tensor, observed: Observed, fill: float) -> Tensor:
+    return values if observed.excluded is None else values.masked_fill(observed.excluded, fill)
+
+
+def log_odds_of(probability: Tensor) -> Tensor:
+    """Finite log-odds: shares of references are never quite 0 or 1."""
+    return torch.logit(probability, eps=1e-4)

@@ -1,0 +1,453 @@
+"""Gene content by gain and loss along a tree: tables to try the genome system on, whose truth is known.
+
+Known to be simpler than life: nothing is transferred between lineages, all genomes are of similar size, and a family
+that is lost and gained again within one branch keeps its copies.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from omniset.files import writable_folder
+from omniset.tables.files import TableWriter
+
+# Chosen so that the spectrum of frequencies and the similarity of relatives come near to those of archaea.
+SHARE, COPIES, RATE = 0.3, 2.0, 2.0  # share of the families in a genome, copies of each, turnovers from root to leaf
+CONCENTRATION = 1.3  # of the Beta distribution of frequencies; U-shaped where small
+VARIATION = 2.0  # shape of the Gamma distribution of rates; the smaller the more they vary
+MODULE, TOGETHER = 3.0, 0.9  # mean number of families of a module, and how often each follows it
+RANKS = {"p": 0.25, "c": 0.4, "o": 0.5, "f": 0.65, "g": 0.85}  # where the tree is cut, the leaves being at 1
+NOVEL = 0.5  # largest share of the incomplete genomes that are of taxonomic families without a reference
+OFF = 5.0  # points by which an estimated quality is wrong at most
+
+TOKEN = re.compile(r"\s+|\[[^\]]*\]|'(?:[^']|'')*'|[(),:;]|[^\s()\[\]':;,]+")
+
+
+@dataclass
+class Tree:
+    """A rooted tree.
+
+    Attributes:
+        parent: Of each node, -1 of the root. Parents come before children, the root is node 0.
+        length: Of the branch above each node; 0 above the root.
+        names: Of the leaves; "" of inner nodes.
+    """
+
+    parent: Int[np.ndarray, " nodes"]
+    length: Float[np.ndarray, " nodes"]
+    names: list[str]
+
+    @property
+    def leaves(self) -> Int[np.ndarray, " leaves"]:
+        return np.setdiff1d(np.arange(len(self.parent)), self.parent)
+
+    @property
+    def depth(self) -> Float[np.ndarray, " nodes"]:
+        """Distance from the root."""
+        depth = np.zeros(len(self.parent))
+        for node in range(1, len(depth)):
+            depth[node] = depth[self.parent[node]] + self.length[node]
+        return depth
+
+
+@dataclass
+class Families:
+    """How gene families come and go; time is measured in the tree's unit of length.
+
+    Attributes:
+        frequency: pi, the share of genomes that have it in the long run.
+        turnover: r > 0; it is gained at rate r pi and lost at rate r (1 - pi).
+        duplication: rho in [0, 1): a copy is duplicated at rate r rho, one beyond the first is lost at rate r.
+        module: Families with the same number are gained and lost together; they share frequency and turnover.
+    """
+
+    frequency: Float[np.ndarray, " families"]
+    turnover: Float[np.ndarray, " families"]
+    duplication: Float[np.ndarray, " families"]
+    module: Int[np.ndarray, " families"]
+
+
+@dataclass
+class Simulated:
+    """Reference genomes, and incomplete, contaminated ones (mags) that are not among them.
+
+    Attributes:
+        genomes: Names of the references.
+        families: Names of the gene families.
+        counts: Gene copies of the references, of each family.
+        mags: Names of the incomplete genomes.
+        truth: Gene copies of the mags, were they complete and clean.
+        observed: Gene copies that were found of them, foreign ones included.
+        taxonomy: "d__Simulated;p__P1;...;s__S1" of the references, then of the mags.
+        completeness: True one of the mags, in percent; contamination likewise.
+        estimated_completeness: Wrong by up to 5 points, in percent; estimated_contamination likewise.
+    """
+
+    genomes: list[str]
+    families: list[str]
+    counts: Int[np.ndarray, "genomes families"]
+    mags: list[str]
+    truth: Int[np.ndarray, "mags families"]
+    observed: Int[np.ndarray, "mags families"]
+    taxonomy: list[str]
+    completeness: Float[np.ndarray, " mags"]
+    contamination: Float[np.ndarray, " mags"]
+    estimated_completeness: Float[np.ndarray, " mags"]
+    estimated_contamination: Float[np.ndarray, " mags"]
+
+
+def simulate(
+    genomes: int = 400,
+    families: int = 1000,
+    mags: int = 100,
+    completeness: tuple[float, float] = (50.0, 95.0),
+    contamination: tuple[float, float] = (0.0, 10.0),
+    seed: int = 0,
+    tree: str | Path | None = None,
+) -> Simulated:
+    """Relatives with their gene families, some of them complete references, the others spoilt.
+
+    Up to half of the mags are all genomes there are of some taxonomic families, which so have no reference; the others
+    are any. What contaminates a mag is from one other genome, near or far. A family that no reference has would be in
+    no table: one copy of it is given to one of them.
+
+    Args:
+        genomes: Number of references, at least 4.
+        families: Number of gene families, at least 2.
+        mags: Number of incomplete genomes, at least 1.
+        completeness: Lowest and highest one, in percent; drawn uniformly.
+        contamination: Likewise.
+        seed: The same gives the same tables.
+        tree: Newick file whose leaves are the genomes, or more of them: then they are drawn. Distances are divided by
+            the mean distance of leaves from the root. Default: a pure-birth tree.
+
+    Raises:
+        OSError: The tree is not there or may not be read.
+        ValueError: An argument is out of bounds, or the tree is malformed or has too few leaves.
+    """
+    least = {"genomes": (genomes, 4), "families": (families, 2), "mags": (mags, 1), "seed": (seed, 0)}
+    for name, (value, bound) in least.items():
+        if value < bound:
+            raise ValueError(f"{name} must be at least {bound}, it is {value}")
+    for name, (low, high) in (("completeness", completeness), ("contamination", contamination)):
+        if not 0 <= low <= high <= 100:
+            raise ValueError(f"{name} must be two percentages, 0 <= low <= high <= 100, it is {low:g}, {high:g}")
+    rng = np.random.default_rng(seed)
+    number = genomes + mags
+    grown = yule_tree(number, rng) if tree is None else read_newick(tree)
+    if len(grown.leaves) < number:
+        raise ValueError(f"{tree} has {len(grown.leaves)} leaves, genomes + mags must not be more, they are {number}")
+    depth = grown.depth[grown.leaves].mean()
+    if depth <= 0:
+        raise ValueError(f"{tree}: all branches have length 0, some must be longer")
+    grown = Tree(grown.parent, grown.length / depth, grown.names)
+
+    kinds = draw_families(families, size=SHARE * families, copies=COPIES, rate=RATE, rng=rng)
+    chosen = np.sort(rng.choice(len(grown.leaves), number, replace=False))
+    content = gain_and_loss(grown, kinds, rng)[chosen]
+    taxonomy = np.array(clades(grown))[chosen]
+    names = np.array([grown.names[leaf] for leaf in grown.leaves[chosen]])
+    spoilt = _choose_mags(taxonomy.tolist(), mags, rng)
+    references = np.flatnonzero(~spoilt)
+    unseen = np.flatnonzero(~content[references].any(0))
+    content[rng.choice(references, len(unseen)), unseen] = 1
+
+    quality = np.stack([rng.uniform(*completeness, mags), rng.uniform(*contamination, mags)])
+    estimated = np.clip(quality + rng.uniform(-OFF, OFF, quality.shape), 0, 100)
+    observed = np.empty((mags, families), dtype=content.dtype)
+    for row, (genome, complete, foreign) in enumerate(zip(np.flatnonzero(spoilt), *quality, strict=True)):
+        donor = (genome + rng.integers(1, number)) % number  # any other one
+        observed[row] = degrade(content[genome], content[donor], complete, foreign, rng)
+    return Simulated(
+        genomes=names[~spoilt].tolist(),
+        families=_numbered("FAM", families),
+        counts=content[~spoilt],
+        mags=names[spoilt].tolist(),
+        truth=content[spoilt],
+        observed=observed,
+        taxonomy=[*taxonomy[~spoilt].tolist(), *taxonomy[spoilt].tolist()],
+        completeness=quality[0],
+        contamination=quality[1],
+        estimated_completeness=estimated[0],
+        estimated_contamination=estimated[1],
+    )
+
+
+def write(folder: str | Path, simulated: Simulated) -> None:
+    """Five tables, of which none is there under its name before all are written:
+
+    families.tsv and mags.tsv (what is found in references and mags) and truth.tsv (what the mags had) with a row per
+    genome and a column per family, taxonomy.tsv (references and mags), and quality_report.tsv with the columns that
+    CheckM2 writes (Chklovskii et al., 2023), estimated.
+
+    Raises:
+        OSError: The folder cannot be made or written to.
+    """
+    folder = writable_folder(folder)
+    s = simulated
+    quality = {"Completeness": s.estimated_completeness, "Contamination": s.estimated_contamination}
+    tables = {
+        "families": _wide(s.genomes, s.families, s.counts),
+        "taxonomy": pd.DataFrame({"genome": [*s.genomes, *s.mags], "taxonomy": s.taxonomy}),
+        "mags": _wide(s.mags, s.families, s.observed),
+        "quality_report": pd.DataFrame({"Name": s.mags} | {k: v.round(2) for k, v in quality.items()}),
+        "truth": _wide(s.mags, s.families, s.truth),
+    }
+    with ExitStack() as stack:
+        for name, frame in tables.items():
+            stack.enter_context(TableWriter(folder / f"{name}.tsv")).write(frame)
+
+
+def yule_tree(leaves: int, rng: np.random.Generator) -> Tree:
+    """A pure-birth tree, all of its leaves at distance 1 from the root (Yule, "A Mathematical Theory of Evolution",
+    1925): k lineages wait for Exp(k), then one of them splits.
+
+    Raises:
+        ValueError: Fewer than 2 leaves.
+    """
+    if leaves < 2:
+        raise ValueError(f"leaves must be at least 2, it is {leaves}")
+    parent, born, died = [-1, 0, 0], [0.0] * 3, [0.0] * 3
+    alive = [1, 2]
+    now = rng.exponential(1 / 2)
+    while len(alive) < leaves:
+        splits = int(rng.integers(len(alive)))
+        node = alive[splits]
+        died[node] = now
+        alive[splits] = len(parent)
+        alive.append(len(parent) + 1)
+        parent += [node, node]
+        born += [now, now]
+        died += [now, now]
+        now += rng.exponential(1 / len(alive))
+    for node in alive:
+        died[node] = now
+    names = [""] * len(parent)
+    for node, name in zip(sorted(alive), _numbered("GENOME", leaves), strict=True):
+        names[node] = name
+    return Tree(np.array(parent), (np.array(died) - np.array(born)) / now, names)
+
+
+def read_newick(path: str | Path) -> Tree:
+    """The tree of a Newick file, plain or .gz. Comments and labels of inner nodes (support) are passed over.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: It is cut off or malformed (naming the character, from 1), a branch but the root's has no length or
+            one below 0, a leaf has no name or that of another.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            text = file.read().decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a whole gzip file: {error}") from error
+    except UnicodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+    try:
+        return _parse(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _parse(text: str) -> Tree:
+    parent: list[int] = []
+    length: list[float] = []
+    names: list[str] = []
+
+    def child(of: int) -> int:
+        parent.append(of)
+        length.append(math.nan)
+        names.append("")
+        return len(parent) - 1
+
+    node, last, at = (
+        child(-1),
+        "(",
+        0,
+    )  # last: what was read of the node: "(" nothing, ")" children, "name", ":", "length"
+    seen: set[str] = set()
+
+    def wrong(message: str) -> ValueError:
+        return ValueError(f"character {at + 1}: {message}")
+
+    while at < len(text):
+        found = TOKEN.match(text, at)
+        if found is None:
+            raise wrong(
+                {"'": "a quote is never closed", "[": "a comment is never closed", "]": "unexpected ]"}[text[at]]
+            )
+        token = found[0]
+        if token.isspace() or token[0] == "[":
+            pass
+        elif last == ";":
+            raise wrong("there is more after the tree's end, the file must hold one tree")
+        elif last == ":":
+            length[node], last = _length(token), "length"
+            if not length[node] >= 0 or math.isinf(length[node]):
+                raise wrong(f"a branch length must be a finite number >= 0, it is {token!r}")
+        elif token == "(" and last == "(":
+            node = child(node)
+        elif token == ":" and last in (")", "name"):
+            last = ":"
+        elif token in ",);":
+            if last == "(":
+                raise wrong("a leaf without a name ends here")
+            if (node == 0) != (token == ";"):
+                raise wrong(f"{token!r} where {'no bracket is open' if node == 0 else 'a bracket is still open'}")
+            if node and math.isnan(length[node]):
+                raise wrong("a branch without a length ends here")
+            if node:
+                node = child(parent[node]) if token == "," else parent[node]
+            last = "(" if token == "," else token
+        elif token not in "(:" and last in ("(", ")"):
+            if last == "(":
+                names[node] = token[1:-1].replace("''", "'") if token[0] == "'" else token
+                if not names[node] or names[node] in seen:
+                    raise wrong(f"a leaf has the name {names[node]!r}, it must have one of its own")
+                seen.add(names[node])
+            last = "name"
+        else:
+            raise wrong(f"unexpected {token!r}")
+        at = found.end()
+    if last != ";":
+        raise wrong("the file ends without ;, is it cut off?")
+    return Tree(np.array(parent), np.array([0.0, *length[1:]]), names)
+
+
+def _length(token: str) -> float:
+    try:
+        return float(token)
+    except ValueError:
+        return math.nan
+
+
+def draw_families(families: int, *, size: float, copies: float, rate: float, rng: np.random.Generator) -> Families:
+    """Families of all kinds: frequencies are Beta distributed with concentration 1.3, so that many families are rare
+    and some are everywhere (Lapierre and Gogarten, "Estimating the size of the bacterial pan-genome", 2009), turnovers
+    Gamma distributed with shape 2 (after Yang, "Maximum likelihood phylogenetic estimation from DNA sequences with
+    variable rates over sites", 1994), sizes of modules geometrically with mean 3.
+
+    Args:
+        families: How many.
+        size: Mean number of families of a genome, between 0 and `families`.
+        copies: Mean number of copies of a family that was never lost, at least 1: E[1 / (1 - rho)], rho ~ Beta(1/2, .).
+        rate: Mean turnover per unit of the tree's length.
+        rng: Of all draws.
+
+    Raises:
+        ValueError: An argument is out of bounds.
+    """
+    if not 0 < size < families:
+        raise ValueError(f"size must be above 0 and below families ({families}), it is {size:g}")
+    if not copies >= 1:
+        raise ValueError(f"copies must be at least 1, it is {copies:g}")
+    if not rate > 0:
+        raise ValueError(f"rate must be above 0, it is {rate:g}")
+    module = np.repeat(np.arange(families), rng.geometric(1 / MODULE, families))[:families]
+    module = rng.permutation(module)
+    mean = size / families
+    frequency = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1 - mean), families)
+    turnover = rng.gamma(VARIATION, rate / VARIATION, families)
+    duplication = np.zeros(families)
+    if copies > 1:
+        duplication = np.minimum(rng.beta(0.5, 1 + 0.5 / (copies - 1), families), 0.99)
+    return Families(frequency[module], turnover[module], duplication, module)
+
+
+def gain_and_loss(
+    tree: Tree, families: Families, rng: np.random.Generator, *, together: float = TOGETHER
+) -> Int[np.ndarray, "leaves families"]:
+    """Gene copies at the leaves.
+
+    Presence is the two-state Markov chain of Cohen et al., "A likelihood framework to analyse phyletic patterns", 2008:
+    P(present | x) = pi + (x - pi) e^(-r t) after a branch of length t, pi at the root. Each family compares it with a
+    uniform number of its own or, with probability `together`, of its module: what one family does stays the same
+    process, and members that were in the same state mostly stay so. The e copies beyond the first are a linear
+    birth-death process with immigration from the first (Kendall, "On the Generalized Birth-and-Death Process", 1948):
+    e' = s + NB(s + 1, 1 - rho a), s ~ Binomial(e, 1 - a), a = (1 - E) / (1 - rho E), E = e^(-r (1 - rho) t).
+    """
+    content = np.zeros((len(tree.parent), len(families.module)), dtype=np.int64)
+    pi, r, rho = families.frequency, families.turnover, families.duplication
+    for node, (above, t) in enumerate(zip(tree.parent, tree.length, strict=True)):
+        own, shared, follows = rng.random((3, len(pi)))
+        uniform = np.where(follows < together, shared[families.module], own)
+        if above < 0:
+            present, kept, ends = uniform < pi, np.zeros(len(pi), dtype=np.int64), np.ones(len(pi))
+        else:
+            before = content[above]
+            present = uniform < pi + ((before > 0) - pi) * np.exp(-r * t)
+            decay = np.exp(-r * (1 - rho) * t)
+            ends = (1 - decay) / (1 - rho * decay)
+            kept = rng.binomial(np.maximum(before - 1, 0), 1 - ends)
+        content[node] = present * (1 + kept + rng.negative_binomial(kept + 1, 1 - rho * ends))
+    return np.take(content, tree.leaves, axis=0)
+
+
+def clades(tree: Tree) -> list[str]:
+    """Taxonomy of the leaves, "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1": the tree is cut at shares of the mean
+    distance of leaves from the root, and what hangs together below a cut is a clade. Species are single leaves.
+    """
+    leaves, depth = tree.leaves, tree.depth
+    whole = depth[leaves].mean()
+    is_leaf = np.isin(np.arange(len(depth)), leaves)
+    taxonomy = ["d__Simulated"] * len(leaves)
+    for rank, cut in [*RANKS.items(), ("s", math.inf)]:
+        top = np.full(len(depth), -1)  # the node that a clade starts with
+        for node, above in enumerate(tree.parent):
+            inherited = top[above] if above >= 0 else -1
+            starts = is_leaf[node] or depth[node] >= cut * whole
+            top[node] = inherited if inherited >= 0 else node if starts else -1
+        number: dict[int, int] = {}
+        for i, clade in enumerate(top[leaves].tolist()):
+            taxonomy[i] += f";{rank}__{rank.upper()}{number.setdefault(clade, len(number) + 1)}"
+    return taxonomy
+
+
+def degrade(
+    counts: Int[np.ndarray, " families"],
+    donor: Int[np.ndarray, " families"],
+    completeness: float,
+    contamination: float,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, " families"]:
+    """What is found of a genome: Binomial(counts, completeness / 100) + Binomial(donor, q).
+
+    q is such that contamination / 100 x sum(counts) foreign copies are expected, at most all that the donor has.
+    """
+    foreign = contamination / 100 * counts.sum() / max(donor.sum(), 1)
+    return rng.binomial(counts, completeness / 100) + rng.binomial(donor, min(foreign, 1))
+
+
+def _choose_mags(taxonomy: list[str], mags: int, rng: np.random.Generator) -> Bool[np.ndarray, " genomes"]:
+    """Whole taxonomic families, in random order, as long as they are at most half of the mags; then any genomes."""
+    _, family = np.unique([t.rsplit(";", 2)[0] for t in taxonomy], return_inverse=True)
+    chosen = np.zeros(len(taxonomy), dtype=bool)
+    for candidate in rng.permutation(family.max() + 1):
+        more = chosen | (family == candidate)
+        if more.sum() <= NOVEL * mags:
+            chosen = more
+    rest = np.flatnonzero(~chosen)
+    chosen[rng.choice(rest, mags - chosen.sum(), replace=False)] = True
+    return chosen
+
+
+def _numbered(prefix: str, number: int) -> list[str]:
+    """FAM00001, FAM00002, ..."""
+    return [f"{prefix}{i:05}" for i in range(1, number + 1)]
+
+
+def _wide(genomes: list[str], families: list[str], counts: Int[np.ndarray, "genomes families"]) -> pd.DataFrame:
+    frame = pd.DataFrame(counts, columns=families)
+    frame.insert(0, "genome", genomes)
+    return frame

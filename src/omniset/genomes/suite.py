@@ -1,0 +1,98 @@
+"""All methods by name, sharing one noise model and one set of reference genomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from omniset.genomes.baselines import AsIs, Autoencoder, Neighbours, Prevalence, PrincipalComponents
+from omniset.genomes.methods import Method, References
+from omniset.genomes.model import EvidenceModel, SeedModel
+from omniset.genomes.noise import NoiseModel
+from omniset.genomes.training import Draws, Genomes, train
+
+ARCHITECTURES = ("evidence", "seed")
+BASELINES = ("as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "autoencoder-evidence")
+UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")  # kept beside every model: they cost nothing
+# What the baselines are trained with; longer or wider changed nothing on validation clades.
+TRAINING: dict[str, dict[str, Any]] = {
+    "pca": {"epochs": 20, "learning_rate": 3e-3, "weight_decay": 1e-2, "batch_size": 16},
+    "autoencoder": {"epochs": 40, "learning_rate": 1e-3, "weight_decay": 1e-2, "batch_size": 16},
+    "autoencoder-evidence": {"epochs": 40, "learning_rate": 1e-3, "weight_decay": 1e-2, "batch_size": 16},
+}
+
+
+class Suite(nn.Module):
+    """Methods that are fitted on the same genomes.
+
+    Args:
+        families: Vocabulary size.
+        references: Number of reference genomes.
+        names: Methods beside the untrained ones: "evidence", "seed", "pca", "autoencoder", "autoencoder-evidence".
+        sizes: encoder, dim, depth, num_heads, num_inducing, encoder_options of the architectures.
+    """
+
+    def __init__(self, families: int, references: int, names: list[str], sizes: dict[str, Any]) -> None:
+        super().__init__()
+        noise, genomes = NoiseModel(families), References(references, families)
+        self.noise, self.references = noise, genomes
+        makers: dict[str, Any] = {
+            "as-is": lambda: AsIs(noise),
+            "prevalence": lambda: Prevalence(noise, bayes=False),
+            "prevalence-bayes": lambda: Prevalence(noise, bayes=True),
+            "knn": lambda: Neighbours(noise, genomes),
+            "pca": lambda: PrincipalComponents(noise, families),
+            "autoencoder": lambda: Autoencoder(noise, families, with_evidence=False),
+            "autoencoder-evidence": lambda: Autoencoder(noise, families, with_evidence=True),
+            "evidence": lambda: EvidenceModel(noise, genomes, families, **sizes),
+            "seed": lambda: SeedModel(noise, families, **sizes),
+        }
+        self.methods = nn.ModuleDict({name: makers[name]() for name in (*UNTRAINED, *names)})
+
+    def fit(
+        self,
+        genomes: Genomes,
+        *,
+        draws: Draws,
+        seed: int,
+        folder: Path | None,
+        resume: bool,
+        fingerprint: dict[str, Any],
+        **training: Any,
+    ) -> dict[str, list[dict[str, float]]]:
+        """Fit every method; returns the history of those that are trained.
+
+        Args:
+            training: Of the architectures: epochs, batch_size, learning_rate, weight_decay; of all: patience, device,
+                progress.
+        """
+        rng = np.random.default_rng(seed)
+        counts = genomes.counts[genomes.train]
+        self.noise.fit(counts, rng)
+        self.references.fit(genomes.counts[genomes.references])
+        history = {}
+        for name in self.methods:
+            method = self[name]
+            method.fit(counts, rng)
+            if method.trained:
+                history[name] = train(
+                    method,
+                    genomes,
+                    draws=Draws(curriculum=True) if name == "seed" else draws,
+                    seed=seed,
+                    folder=folder if folder is None or name in ARCHITECTURES else folder / name,
+                    resume=resume,
+                    fingerprint=fingerprint | {"method": name},
+                    **training | TRAINING.get(name, {}),
+                )
+        self.eval()
+        return history
+
+    def __getitem__(self, name: str) -> Method:
+        method = self.methods[name]
+        assert isinstance(method, Method)
+        return method
+

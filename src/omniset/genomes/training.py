@@ -1,0 +1,314 @@
+"""Training of methods: complete genomes are degraded anew in every epoch, and the methods learn to undo it."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from omniset.genomes.methods import Method
+from omniset.genomes.noise import Observed, degrade, flip
+from omniset.training.data import EpochSampler, Key
+from omniset.training.fit import TrainingModule, fit
+
+CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
+ERROR = 0.05  # of an estimated completeness or contamination, at most
+# The document's noise: (missed, foreign) in the first, second and last third of the epochs.
+CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
+# How often a genome's clade one rank up, its clade, and only it, are hidden from its references.
+HIDDEN = (0.25, 0.5, 0.25)
+Batch = tuple[Observed, Tensor, Tensor]
+
+
+@dataclass
+class Clades:
+    """Which genomes belong together.
+
+    Attributes:
+        codes: (genomes, 3) number of the clade above, of the clade, and of the genome itself.
+        given: They come from a taxonomy; else from the genomes' similarity.
+    """
+
+    codes: Int[np.ndarray, "genomes three"]
+    given: bool = True
+
+    @classmethod
+    def of_taxonomy(cls, taxonomy: pd.DataFrame, names: list[str], rank: str) -> Clades:
+        """Clades of a rank such as "family", and of the rank above.
+
+        Raises:
+            ValueError: The taxonomy has no such rank, or knows none of the genomes.
+        """
+        ranks = [c for c in taxonomy.columns if taxonomy[c].fillna("").astype(bool).any()]
+        if rank not in ranks:
+            raise ValueError(f"clade must be a rank that the taxonomy has, {', '.join(ranks)}; got {rank!r}")
+        found = taxonomy.reindex(names)[ranks].fillna("").astype(str)
+        lacking = [name for name, value in zip(names, found[rank], strict=True) if not value]
+        if len(lacking) == len(names):
+            raise ValueError(
+                f"taxonomy has a {rank} for none of the {len(names)} genomes: its names are such as "
+                f"{str(taxonomy.index[0])!r}, the genomes' such as {names[0]!r}"
+            )
+        if lacking:
+            warnings.warn(
+                f"taxonomy: {len(lacking)} of {len(names)} genomes have no {rank}, such as {lacking[0]!r}: each is "
+                "taken for a clade of its own",
+                stacklevel=3,
+            )
+        own = np.arange(len(names))
+        above = ranks[max(ranks.index(rank) - 1, 0)]
+        codes = [_codes(found[r].to_numpy(), names) for r in (above, rank)]
+        return cls(np.stack([*codes, own], 1))
+
+    @classmethod
+    def of_similarity(cls, counts: sp.csr_array) -> Clades:
+        """Clusters of average linkage, at Jaccard distances of 0.5 and 0.35; of many genomes each for itself."""
+        own = np.arange(counts.shape[0])
+        if not 1 < len(own) <= CLUSTERED:
+            return cls(np.stack([own] * 3, 1), given=False)
+        present = (counts > 0).astype(np.float32)
+        shared = (present @ present.T).toarray()
+        sizes = present.sum(1)
+        distance = 1 - shared / np.maximum(sizes[:, None] + sizes - shared, 1)
+        np.fill_diagonal(distance, 0)
+        tree = linkage(squareform(distance, checks=False), "average")
+        codes = [fcluster(tree, cut, "distance") for cut in (0.5, 0.35)]
+        return cls(np.stack([*codes, own], 1), given=False)
+
+    def select(self, rows: Int[np.ndarray, " chosen"]) -> Clades:
+        return Clades(self.codes[rows], self.given)
+
+    @property
+    def groups(self) -> Int[np.ndarray, " genomes"]:
+        return self.codes[:, 1]
+
+
+def _codes(values: np.ndarray, names: list[str]) -> Int[np.ndarray, " genomes"]:
+    """Equal values get equal numbers; a genome without a value gets one of its own."""
+    return pd.factorize(np.where(values == "", np.array([f"\0{name}" for name in names], dtype=object), values))[0]
+
+
+def split(
+    groups: Int[np.ndarray, " genomes"], fractions: tuple[float, ...], rng: np.random.Generator
+) -> list[Int[np.ndarray, " part"]]:
+    """Parts of about these fractions of the genomes, no group in two parts; what is left is the first part.
+
+    Groups are taken in random order; one that would overfill a part by more than 2 % of the genomes is passed on.
+    """
+    names, sizes = np.unique(groups, return_counts=True)
+    part_of = dict.fromkeys(names.tolist(), 0)
+    filled = np.zeros(len(fractions))
+    for i in rng.permutation(len(names)):
+        for part, fraction in enumerate(fractions):
+            if filled[part] + sizes[i] <= fraction * len(groups) + 0.02 * len(groups):
+                filled[part] += sizes[i]
+                part_of[int(names[i])] = part + 1
+                break
+    parts = np.array([part_of[int(g)] for g in groups])
+    return [np.flatnonzero(parts == part) for part in range(len(fractions) + 1)]
+
+
+@dataclass
+class Draws:
+    """What noise training draws. Shares between 0 and 1.
+
+    Attributes:
+        completeness, contamination: Bounds of uniform draws; one genome in five is complete, two of five are clean.
+        near: How often the donor is of the clade above the genome's own.
+        curriculum: The document's independent noise instead, by the share of epochs that have passed.
+    """
+
+    completeness: tuple[float, float] = (0.3, 1.0)
+    contamination: tuple[float, float] = (0.0, 0.12)
+    near: float = 0.5
+    curriculum: bool = False
+
+    def quality(self, rng: np.random.Generator) -> tuple[float, float, float, float]:
+        """True completeness and contamination, and what the method is told: the truth, an estimate, or NaN."""
+        c = 1.0 if rng.random() < 0.2 else rng.uniform(*self.completeness)
+        q = 0.0 if rng.random() < 0.4 else rng.uniform(*self.contamination)
+        kind = rng.random()
+        return (c, q, *told(c, q, "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown", rng))
+
+
+def told(completeness: float, contamination: float, kind: str, rng: np.random.Generator) -> tuple[float, float]:
+    """What a method is told of a genome's quality: "known", "estimated" (within 5 points) or "unknown" (NaN)."""
+    if kind == "unknown":
+        return np.nan, np.nan
+    if kind == "known":
+        return completeness, contamination
+    c, q = completeness + rng.uniform(-ERROR, ERROR), contamination + rng.uniform(-ERROR, ERROR)
+    return float(np.clip(c, 0.05, 1.0)), float(max(q, 0.0))
+
+
+@dataclass
+class Genomes:
+    """Complete genomes to learn from.
+
+    Attributes:
+        counts: (genomes, families) of the vocabulary.
+        train, validation: Positions, no clade in both.
+        references: Positions, out of `train`, of the genomes kept to compare with.
+    """
+
+    counts: sp.csr_array
+    clades: Clades
+    train: Int[np.ndarray, " train"]
+    validation: Int[np.ndarray, " validation"]
+    references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def row(self, i: int) -> Int[np.ndarray, " families"]:
+        return self.counts[[i]].toarray()[0]
+
+    def donor(self, i: int, near: bool, rng: np.random.Generator) -> Int[np.ndarray, " families"]:
+        """A training genome that is not of i's clade, of the clade above it if `near` and there is one."""
+        above, clade, _ = self.clades.codes[self.train].T
+        others = self.train[clade != self.clades.codes[i, 1]]
+        close = self.train[(clade != self.clades.codes[i, 1]) & (above == self.clades.codes[i, 0])]
+        pool = close if near and len(close) else others if len(others) else self.train
+        return self.row(int(rng.choice(pool)))
+
+
+class GenomeDataset(Dataset[Any]):
+    """Degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; without epochs it is the
+    same at every call.
+    """
+
+    def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int, training: bool) -> None:
+        self.genomes, self.draws, self.seed, self.epochs, self.training = genomes, draws, seed, epochs, training
+        groups = genomes.clades.groups
+        self.weights = np.ones(len(groups))
+        _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
+        weights = sizes[which] ** -0.5  # large clades count more than small ones, but not as much more
+        self.weights[genomes.train] = weights / weights.mean()
+
+    def __getitem__(self, key: Key) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
+        epoch, i = key
+        rng = np.random.default_rng([self.seed, epoch if self.training else 2**31, i])
+        counts = self.genomes.row(i)
+        if self.draws.curriculum:
+            stage = min(len(CURRICULUM) * epoch // max(self.epochs, 1), len(CURRICULUM) - 1) if self.training else 1
+            seen, c, q = flip(counts, *CURRICULUM[stage], rng), np.nan, np.nan
+        else:
+            completeness, contamination, c, q = self.draws.quality(rng)
+            donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
+            seen = degrade(counts, donor, completeness, contamination, rng)
+        return seen, c, q, self._hidden(i, rng), counts > 0, float(self.weights[i])
+
+    def _hidden(self, i: int, rng: np.random.Generator) -> Bool[np.ndarray, " references"]:
+        codes = self.genomes.clades.codes
+        level = rng.choice(3, p=HIDDEN) if self.training else 2
+        return codes[self.genomes.references, level] == codes[i, level]
+
+    def __len__(self) -> int:
+        return self.genomes.counts.shape[0]
+
+
+class GenomeData(pl.LightningDataModule):
+    """Training and validation batches."""
+
+    def __init__(self, genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> None:
+        super().__init__()
+        self.genomes, self.draws, self.batch_size, self.epochs, self.seed = genomes, draws, batch_size, epochs, seed
+        self.train, self.validation = genomes.train, genomes.validation
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.train, True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.validation, False)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        observed, truth, weights = batch
+        return observed.to(device), truth.to(device), weights.to(device)
+
+    def _loader(self, positions: np.ndarray, training: bool) -> DataLoader:
+        data = GenomeDataset(self.genomes, self.draws, self.seed, self.epochs, training)
+        sampler = EpochSampler(positions, self.seed if training else None)
+        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=_collate)
+
+
+def _collate(items: list[Any]) -> Batch:
+    seen, c, q, hidden, truth, weights = zip(*items, strict=True)
+    observed = Observed(
+        torch.from_numpy(np.stack(seen)).float(),
+        torch.tensor(c, dtype=torch.float32),
+        torch.tensor(q, dtype=torch.float32),
+        torch.from_numpy(np.stack(hidden)),
+    )
+    return observed, torch.from_numpy(np.stack(truth)).float(), torch.tensor(weights, dtype=torch.float32)
+
+
+class GenomeModule(TrainingModule):
+    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more."""
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self._step(batch, "val")
+
+    def _step(self, batch: Batch, stage: str) -> Tensor:
+        observed, truth, weights = batch
+        each = loss(self.network(observed), truth)
+        mean = (weights * each).mean()
+        self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
+        return mean
+
+
+def loss(
+    log_odds: Float[Tensor, "genomes families"], truth: Float[Tensor, "genomes families"]
+) -> Float[Tensor, " genomes"]:
+    """Mean binary cross-entropy over families."""
+    return F.binary_cross_entropy_with_logits(log_odds, truth, reduction="none").mean(1)
+
+
+def train(
+    method: Method,
+    genomes: Genomes,
+    *,
+    draws: Draws,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    weight_decay: float,
+    patience: int | None,
+    seed: int,
+    device: str,
+    progress: bool,
+    folder: Path | None,
+    resume: bool,
+    fingerprint: dict[str, Any],
+) -> list[dict[str, float]]:
+    """Train a method in place. Returns a dict per epoch; arguments as in omniset.training.fit."""
+    checksum = 0
+    for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
+        checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+    module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
+    data = GenomeData(genomes, draws, batch_size, epochs, seed)
+    fit(
+        module,
+        data,
+        epochs=epochs,
+        patience=patience,
+        device=device,
+        progress=progress,
+        log=None,
+        folder=folder,
+        resume=resume,
+    )
+    return module.history

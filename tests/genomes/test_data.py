@@ -1,0 +1,558 @@
+"""Genomes come out of tables as they are, whichever way round, in whatever container; what is wrong is named."""
+
+import bz2
+import gzip
+import lzma
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from omniset.genomes.data import (
+    RANKS,
+    Genome,
+    GenomeFile,
+    GenomeTable,
+    kind_of_identifier,
+    normalise,
+    read_qualities,
+    read_table,
+    read_taxonomy,
+)
+
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, "": bytes}
+TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
+TINY_CONTENT = [("A", {"COG0001": 2}), ("B", {"COG0002": 1})]
+
+
+def write(path, text):
+    packed = next(end for end in PACK if path.name.endswith(end))
+    path.write_bytes(PACK[packed](text.encode() if isinstance(text, str) else text))
+    return path
+
+
+def content(genomes):
+    return [(g.name, dict(zip(g.families, g.counts.tolist(), strict=True))) for g in genomes]
+
+
+@pytest.fixture
+def made():
+    """13 genomes x 29 families, about a third present, one genome and one family without any."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.4, (13, 29))
+    counts[5], counts[:, 7] = 0, 0
+    counts[3, 11] = 70_000
+    names = [f"GCF_{i:09d}.{i % 3}" for i in range(13)]
+    return pd.DataFrame(counts, index=names, columns=[f"K{i:05d}" for i in rng.permutation(29)])
+
+
+def expected(frame):
+    return {g: {f: int(n) for f, n in row.items() if n} for g, row in frame.iterrows()}
+
+
+# ---------------------------------------------------------------------- reading tables
+
+
+def long_lines(frame):
+    rows = [f"{g}\t{f}\t{frame.loc[g, f]}" for g in frame.index for f in frame.columns]
+    return "genome\tfamily\tcount\n" + "\n".join(rows) + "\n"
+
+
+WRITERS = {
+    "wide tsv": lambda f, p: f.to_csv(p, sep="\t", index_label="genome"),
+    "wide csv": lambda f, p: f.to_csv(p, index_label="anything"),
+    "semicolons": lambda f, p: f.to_csv(p, sep=";"),
+    "pandas index": lambda f, p: f.to_csv(p, sep="\t"),
+    "quoted": lambda f, p: f.to_csv(p, quoting=1),
+    "R row names": lambda f, p: p.write_text(
+        "\t".join(f.columns) + "\n" + f.to_csv(sep="\t", header=False, lineterminator="\n")
+    ),
+    "floats": lambda f, p: f.astype(float).to_csv(p, sep="\t"),
+    "CRLF and blank lines": lambda f, p: p.write_bytes(
+        b"\xef\xbb\xbf" + f.to_csv(sep="\t", lineterminator="\r\n\r\n").encode()
+    ),
+    "transposed": lambda f, p: f.T.to_csv(p, sep="\t", index_label="family"),
+    "transposed, unnamed": lambda f, p: f.T.to_csv(p, sep="\t"),
+    "commented header": lambda f, p: p.write_text("# made today\n#" + f.to_csv(sep="\t", index_label="genome")),
+    "empty for absent": lambda f, p: f.replace(0, np.nan).to_csv(p, sep="\t"),
+    "NA for absent": lambda f, p: f.replace(0, np.nan).to_csv(p, sep="\t", na_rep="NA"),
+    "long": lambda f, p: p.write_text(long_lines(f)),
+    "ko: prefix": lambda f, p: f.rename(columns="ko:{}".format).to_csv(p, sep="\t", index_label="assembly"),
+    "parquet, index": lambda f, p: f.to_parquet(p),
+    "parquet, named index": lambda f, p: f.rename_axis("bin").to_parquet(p),
+    "parquet, column": lambda f, p: f.reset_index(names="x").to_parquet(p, index=False),
+    "parquet, floats and missing": lambda f, p: f.replace(0, np.nan).to_parquet(p),
+    "parquet, transposed": lambda f, p: f.T.to_parquet(p),
+    "parquet, text": lambda f, p: f.astype(str).to_parquet(p),
+    "parquet, long": lambda f, p: pd.read_csv(write(p.with_suffix(".tsv"), long_lines(f)), sep="\t").to_parquet(p),
+}
+
+
+@pytest.mark.parametrize("block", [1, 97, 1 << 20])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_every_table_gives_the_same_genomes(kind, block, made, tmp_path, monkeypatch):
+    monkeypatch.setattr("omniset.genomes.formats.BLOCK", block)
+    path = tmp_path / ("t.parquet" if "parquet" in kind else "t.csv")
+    WRITERS[kind](made, path)
+    file = GenomeFile(path)
+    assert file.identifiers == "KO"
+    for _ in range(2):
+        found = content(file)
+        assert [name for name, _ in found] == list(made.index)
+        assert dict(found) == expected(made)
+        assert file.position == file.size == path.stat().st_size
+        assert [w.split(": ")[1] for w in file.warnings][-1] == "1 genomes have no family at all"
+    ways = {"transposed": "families-by-genomes", "ko: prefix": "picrust2", "long": "long"}
+    assert file.format == next((way for word, way in ways.items() if word in kind), "genomes-by-families")
+    assert ("empty cells were read as 0" in "".join(file.warnings)) == ("absent" in kind or "missing" in kind)
+
+
+@pytest.mark.parametrize("packed", PACK)
+def test_compressed_tables(packed, made, tmp_path):
+    text = made.to_csv(sep="\t")
+    whole = write(tmp_path / f"t.tsv{packed}", text)
+    assert dict(content(GenomeFile(whole))) == expected(made)
+    if packed:
+        cut = tmp_path / f"cut.tsv{packed}"
+        cut.write_bytes(whole.read_bytes()[:-20])
+        with pytest.raises(ValueError, match=f"cut.tsv{packed}: is cut off"):
+            list(GenomeFile(cut))
+
+
+def test_a_stream_holds_a_block_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("omniset.genomes.formats.BLOCK", 60)
+    monkeypatch.setattr("omniset.genomes.formats.PEEK", 3)
+    rows = "".join(f"G{i}\t{i}\t1\n" for i in range(100_000))
+    file = GenomeFile(write(tmp_path / "t.tsv", "genome\tCOG0001\tCOG0002\n" + rows))
+    genomes = iter(file)
+    assert next(genomes).families == ["COG0002"]
+    assert next(genomes).counts.tolist() == [1, 1]
+    assert file.position < file.size / 10
+
+
+def test_rows_of_a_long_table_are_summed_and_counted_as_one_without_a_count(tmp_path):
+    text = "bin\tKO\tother\nA\tko:K00001\tx\nA\tK00002\tx\n\nA\tK00001\tx\nB\tK00002\ty\n"
+    assert content(GenomeFile(write(tmp_path / "t.tsv", text))) == [
+        ("A", {"K00001": 2, "K00002": 1}),
+        ("B", {"K00002": 1}),
+    ]
+    text = "genome,family,count\nA,x,2\nA,x,3.0\nA,y,0\n"
+    assert content(GenomeFile(write(tmp_path / "t.csv", text))) == [("A", {"x": 5})]
+
+
+def test_several_files_and_folders(tmp_path):
+    write(tmp_path / "b.tsv", "genome\tCOG0003\nC\t3\n")
+    write(tmp_path / "a.tsv.gz", TINY)
+    write(tmp_path / ".hidden.tsv", "x")
+    write(tmp_path / "notes.md", "x")
+    both = [*TINY_CONTENT, ("C", {"COG0003": 3})]
+    assert content(GenomeFile(tmp_path)) == both
+    file = GenomeFile([tmp_path / "b.tsv", str(tmp_path / "a.tsv.gz")])
+    assert content(file) == both[2:] + both[:2]
+    assert file.position == file.size == sum(p.stat().st_size for p in tmp_path.glob("[ab].*"))
+
+
+# ---------------------------------------------------------------------- which way round, and which families
+
+
+def test_known_families_tell_the_way_round(tmp_path):
+    text = "x\tfoo\tbar\nspam\t1\t0\neggs\t2\t1\n"
+    path = write(tmp_path / "t.tsv", text)
+    genomes = [("spam", {"foo": 1}), ("eggs", {"foo": 2, "bar": 1})]
+    turned = [("foo", {"spam": 1, "eggs": 2}), ("bar", {"eggs": 1})]
+    guess = GenomeFile(path)
+    assert content(guess) == genomes
+    assert 'say format="families-by-genomes"' in guess.warnings[0]
+    for known, want in (({"foo"}, genomes), ({"eggs", "ham"}, turned)):
+        file = GenomeFile(path, known=known)
+        assert content(file) == want
+        assert file.warnings == []
+    assert content(GenomeFile(path, format="families-by-genomes")) == turned
+    with pytest.raises(
+        ValueError, match="t.tsv: was said to be genomes-by-families, but its families are in its first"
+    ):
+        GenomeFile(path, format="genomes-by-families", known={"eggs"})
+    with pytest.raises(ValueError, match="has families .known to the model. in its header and in its first column"):
+        GenomeFile(path, known={"foo", "bar", "spam", "eggs"})
+
+
+def test_identifiers_tell_the_way_round(tmp_path):
+    path = write(tmp_path / "t.tsv", "genome\tg1\tg2\nPF00001.3\t1\t0\nPF00002.17\t0\t4\n")
+    assert content(GenomeFile(path)) == [("g1", {"PF00001": 1}), ("g2", {"PF00002": 4})]
+    with pytest.raises(ValueError, match="say format='families-by-genomes'"):
+        GenomeFile(path, format="genomes-by-families")
+    # Strains may be called as carbohydrate-active enzymes are.
+    rtab = write(tmp_path / "gene_presence_absence.Rtab", "Gene\tCE10\tx9\nlacZ\t1\t0\ngroup_7\t1\t1\n")
+    file = GenomeFile(rtab)
+    assert (file.format, file.warnings) == ("rtab", [])
+    assert content(file) == [("CE10", {"lacZ": 1, "group_7": 1}), ("x9", {"group_7": 1})]
+
+
+def test_mixed_identifiers_are_told(tmp_path):
+    path = write(tmp_path / "t.tsv", "genome\tCOG0001\tK00001\tK00002\tarCOG00001\nA\t1\t1\t1\t1\n")
+    file = GenomeFile(path)
+    assert len(content(file)[0][1]) == 4
+    assert file.identifiers == "mixed"
+    assert "mixed (2 KO, 1 COG, 1 arCOG): take one kind with identifiers" in file.warnings[-1]
+    chosen = GenomeFile(path, identifiers="cog")
+    assert content(chosen) == [("A", {"COG0001": 1, "arCOG00001": 1})]
+    assert (chosen.identifiers, len(chosen.warnings)) == ("COG", 1)
+    assert "2 families or entries are not COG and were left out" in chosen.warnings[0]
+    assert content(GenomeFile(path, identifiers="arCOG")) == [("A", {"arCOG00001": 1})]
+    with pytest.raises(ValueError, match="t.tsv: has no family of kind EC, it has 2 of KO, 1 of COG"):
+        list(GenomeFile(path, identifiers="EC"))
+    both = GenomeFile(write(tmp_path / "u.tsv", "genome\tCOG0001\tarCOG00001\nA\t1\t1\n"))
+    assert (len(list(both)), both.warnings) == (1, [])
+
+
+def test_names_that_differ_in_their_version_stay_apart(tmp_path):
+    path = write(tmp_path / "t.tsv", "genome\tPF00001.1\tPF00001\tPF00002.7\nA\t1\t2\t3\n")
+    file = GenomeFile(path)
+    assert content(file) == [("A", {"PF00001.1": 1, "PF00001": 2, "PF00002": 3})]
+    assert "1 families such as PF00001.1 have the identifier of another one" in file.warnings[0]
+    known = GenomeFile(write(tmp_path / "l.tsv", "genome\tfamily\nA\tPF00001.1\nA\tPF00001.2\n"), known={"PF00001.1"})
+    assert content(known) == [("A", {"PF00001.1": 1, "PF00001": 1})]
+
+
+def test_kinds_and_spelling_of_identifiers():
+    kinds = {
+        **{"COG0001": "COG", "arCOG00123": "arCOG", "KOG0001": "KOG", "K00001": "KO", "ko:K12345": "KO"},
+        **{"PF00001": "Pfam", "PF00001.21": "Pfam", "TIGR00001": "TIGRFAM", "EC:1.1.1.1": "EC", "2.7.1.-": "EC"},
+        **{"GH13": "CAZy", "CBM50_2": "CAZy", "GO:0008150": "GO", "IPR000001": "InterPro", "ENOG5025C3G": "eggNOG"},
+        **{"lacZ": "other", "K1": "other", "cog0001": "other", "": "other", "group_1": "other"},
+    }
+    assert {name: kind_of_identifier(name) for name in kinds} == kinds
+    spelled = {"ko:K00001": "K00001", " KO:K00002 ": "K00002", "PF00001.21": "PF00001", "1.1.1.1": "EC:1.1.1.1"}
+    spelled |= {
+        "EC 1.1.1.-": "EC:1.1.1.-",
+        "EC:2.1.1.n1": "EC:2.1.1.n1",
+        "gene.1": "gene.1",
+        "TIGR00001.3": "TIGR00001",
+    }
+    assert {name: normalise(name) for name in spelled} == spelled
+    assert all(normalise(name) == name for name in spelled.values())
+
+
+# ---------------------------------------------------------------------- bad tables
+
+BAD = {
+    "negative": (TINY.replace("\t2", "\t-2"), "line 2: column 'COG0001' is '-2', it must be a whole number from 0"),
+    "fraction": (TINY.replace("\t2", "\t0.5"), "line 2: column 'COG0001' is '0.5', it must be a whole number"),
+    "word": (TINY.replace("\t2", "\tmany"), "line 2: column 'COG0001' is 'many', it must be a whole number"),
+    "infinite": (TINY.replace("\t2", "\tinf"), "line 2: column 'COG0001' is 'inf'"),
+    "large": (TINY.replace("\t2", "\t3000000000"), "line 2: column 'COG0001' is '3e+09'"),
+    "hexadecimal": (TINY.replace("\t2", "\t0x2"), "line 2: column 'COG0001' is '0x2'"),
+    "empty beside 0": (
+        TINY.replace("\t2", "\t"),
+        "line 2, column 'COG0001' is empty where line 2, column 'COG0002' is 0: write 0",
+    ),
+    "empty in the last line": (TINY + "C\t1\tNA\n", "line 4, column 'COG0002' is empty where line 2, column 'COG0002'"),
+    "genome twice": (TINY + "A\t1\t1\n", "line 4: genome 'A' is there twice (first at line 2)"),
+    "genome without a name": (TINY + "\t1\t1\n", "line 4: column 'genome' is empty"),
+    "family twice": (TINY.replace("COG0002", "COG0001"), "family 'COG0001' is there twice"),
+    "family without a name": (TINY.replace("COG0002", " "), "has a family without a name"),
+    "no header": ("A\t1\t1\nB\t1\t2\n", "family '1' is there twice: is there a header?"),
+    "too few fields": (TINY + "C\t1\n", "line 4: has 2 fields, the header has 3: is the file cut off?"),
+    "too many fields": (TINY + "C\t1\t1\t1\n", "line 4: has 4 fields, the header has 3"),
+    "trailing tabs": (TINY.replace("\n", "\t\n").replace("2\t\n", "2\n", 1), "has 4 fields, the header has 3"),
+    "empty": ("", "is empty"),
+    "blank": ("\n\n", "is empty"),
+    "header only": ("genome\tCOG0001\n", "has no genomes: there are no rows below its header"),
+    "KO header only": ("genome\tK00001\n", "has no genomes"),
+    "one column": (
+        "genome\nA\nB\n",
+        "is of no known format: its columns are 'genome'. What can be read: genomes-by-fam",
+    ),
+    "words only": ("name\tcolour\nA\tred\nB\tblue\n", "is of no known format: its columns are 'name', 'colour'"),
+    "open quote": (TINY + '"C\t1\t1\n', 'line 4: has a quote (") that is never closed'),
+    "UTF-16": (TINY.encode("utf-16"), "is not UTF-8 text"),
+    "NUL": (TINY + "C\0\t1\t1\n", "line 4: is not UTF-8 text"),
+    "Latin-1": (TINY.encode() + b"\xfc\t1\t1\n", "line 4: is not UTF-8 text"),
+    "Roary's csv": (
+        "Gene,Non-unique Gene name,Annotation,No. isolates,x\nlacZ,,b,1,x_1\n",
+        "give the file gene_presence_absence.Rtab",
+    ),
+    "counts of letters": ("LETTER\tCOUNT\tGROUP\nJ\t3\tI\n", "give COGclassifier's cog_classify.tsv"),
+    "long, apart": (
+        "genome\tfamily\nA\tx\nB\tx\nA\ty\n",
+        "line 4: genome 'A' again, after other genomes (it began at line 2)",
+    ),
+    "long, count": ("genome\tfamily\tcount\nA\tx\t1.5\n", "line 2: column 'count' is '1.5', it must be a whole number"),
+    "long, no count": ("genome\tfamily\tcount\nA\tx\t\n", "line 2: column 'count' is empty, it must be a whole number"),
+    "long, family": ("genome\tfamily\nA\tx\nA\t\n", "line 3: column 'family' is empty"),
+    "long, genome": ("genome\tfamily\nA\tx\n\tx\n", "line 3: column 'genome' is empty"),
+    "transposed, genome twice": ("family\tA\tA\nCOG0001\t1\t1\n", "genome 'A' is there twice"),
+    "transposed, genome without a name": ("family\tA\t\nCOG0001\t1\t1\n", "has a column without a name"),
+    "transposed, family twice": (
+        "family\tA\tB\nCOG0001\t1\t1\nCOG0001\t1\t1\n",
+        "line 3: 'COG0001' is there twice (first at line 2)",
+    ),
+    "transposed, value": (
+        "family\tA\tB\nCOG0001\t1\t-1\n",
+        "line 2: column 'B' is '-1', it must be a whole number from 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_tables_are_named(kind, tmp_path):
+    text, message = BAD[kind]
+    path = write(tmp_path / "t.tsv", text)
+    with pytest.raises(ValueError) as error:
+        list(GenomeFile(path))
+    assert str(error.value).startswith(f"{path}: ")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, np.inf, "x"])
+def test_bad_values_in_parquet(value, tmp_path):
+    frame = pd.DataFrame({"COG0001": [1, value], "COG0002": [1, 1]}, index=["A", "B"])
+    frame.astype({"COG0001": str} if value == "x" else {}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=f"t.parquet: row 2: column 'COG0001' is '{value}', it must be a whole number"):
+        list(GenomeFile(tmp_path / "t.parquet"))
+
+
+def test_bad_arguments_and_files(tmp_path):
+    a, b = write(tmp_path / "a.tsv", TINY), write(tmp_path / "b.tsv", TINY)
+    with pytest.raises(ValueError, match="b.tsv: line 2: genome 'A' is there twice .in .*a.tsv.: each must"):
+        list(GenomeFile([a, b]))
+    long = write(tmp_path / "c.tsv", "genome\tfamily\nC\tx\n")
+    with pytest.raises(ValueError, match="c.tsv: is of the format long, .*a.tsv is of genomes-by-families"):
+        list(GenomeFile([a, long]))
+    with pytest.raises(ValueError, match="format must be 'auto' or one of genomes-by-families, .*, got 'wide'"):
+        GenomeFile(a, format="wide")
+    with pytest.raises(ValueError, match="identifiers must be 'auto' or one of COG, .*, got 'x'"):
+        GenomeFile(a, identifiers="x")
+    with pytest.raises(ValueError, match="path must name at least one file"):
+        GenomeFile([])
+    with pytest.raises(FileNotFoundError, match="none.tsv"):
+        GenomeFile(tmp_path / "none.tsv")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="folder is a folder without a file that ends in .tsv"):
+        GenomeFile(tmp_path / "folder")
+    with pytest.raises(ValueError, match="t.parquet: is cut off, damaged or no Parquet file"):
+        GenomeFile(write(tmp_path / "t.parquet", "x" * 99))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_damage_gives_anything_but_a_clear_error(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    texts = [TINY, TINY.replace("\t", ","), "genome\tfamily\tcount\nA\tx\t1\nB\ty\t2\n", '"","a b"\n"r","3"\n']
+    data = bytearray(texts[seed % 4].encode())
+    for _ in range(rng.integers(1, 5)):
+        at = int(rng.integers(len(data)))
+        junk = [b"\t", b"\n", b'"', b"", b"\xff", b"\0", b"-", b"nan", b",", b"\r", b"#", b"9" * 30, b"1e999"]
+        data[at : at + int(rng.integers(0, 3))] = junk[rng.integers(len(junk))]
+    name = ["t.tsv", "t.csv.gz", "t.parquet", "t"][rng.integers(4)]
+    path = write(tmp_path / name, bytes(data))
+    for options in ({}, {"format": "long"}, {"format": "families-by-genomes"}, {"format": "eggnog"}, {"known": {"x"}}):
+        try:
+            genomes = list(GenomeFile(path, **options))
+        except (ValueError, OSError) as error:
+            assert str(tmp_path) in str(error)
+        else:
+            assert all((g.counts > 0).all() and len(set(g.families)) == len(g.families) for g in genomes)
+
+
+# ---------------------------------------------------------------------- in memory
+
+
+def test_a_table_is_what_its_genomes_are(made):
+    genomes = [
+        Genome(name, [f for f in made if row[f]], row.to_numpy()[row > 0].astype(np.int64))
+        for name, row in made.iterrows()
+    ]
+    table = GenomeTable.from_genomes(iter(genomes))
+    assert (len(table), table.names) == (13, list(made.index))
+    assert isinstance(table.counts, sp.csr_array)
+    assert table.counts.dtype == np.int32
+    assert table.families == list(dict.fromkeys(f for g in genomes for f in g.families))
+    np.testing.assert_array_equal(table.counts.toarray(), made[table.families].to_numpy())
+    assert dict(content(table)) == expected(made)
+    given = GenomeTable.from_genomes(genomes, ["none", *made.columns[:11]])
+    assert given.families == ["none", *made.columns[:11]]
+    np.testing.assert_array_equal(given.counts.toarray()[:, 1:], made.iloc[:, :11].to_numpy())
+    assert (given.counts[:, [0]]).nnz == 0
+
+
+def test_tables_of_frames(made):
+    wide = GenomeTable.from_frame(made)
+    assert (wide.names, wide.families) == (list(made.index), list(made.columns))
+    np.testing.assert_array_equal(wide.counts.toarray(), made.to_numpy())
+    long = made.rename_axis("genome").reset_index().melt("genome", var_name="family", value_name="count")
+    shuffled = pd.concat([long, long]).sample(frac=1, random_state=0)
+    twice = GenomeTable.from_frame(shuffled)
+    back = pd.DataFrame(twice.counts.toarray(), twice.names, twice.families).loc[made.index, made.columns]
+    np.testing.assert_array_equal(back.to_numpy(), 2 * made.to_numpy())
+    some = GenomeTable.from_frame(pd.DataFrame({"genome": list("aab"), "family": ["x", "x", "ko:K00001"]}))
+    assert content(some) == [("a", {"x": 2}), ("b", {"K00001": 1})]
+
+
+@pytest.mark.parametrize("rows", [[5, 2, 11], np.array([5, 2, 11]), [], np.arange(13) % 3 == 1])
+def test_selected_genomes(rows, made):
+    table = GenomeTable.from_frame(made)
+    table.categories["K00001"] = "E"
+    chosen = table.select(rows)
+    frame = made.iloc[rows] if len(rows) != 13 else made[rows]
+    assert (chosen.names, chosen.families, chosen.categories) == (list(frame.index), table.families, {"K00001": "E"})
+    np.testing.assert_array_equal(chosen.counts.toarray(), frame.to_numpy())
+
+
+def test_bad_frames_and_genomes():
+    for frame, message in (
+        (pd.DataFrame({"x": [1.5]}, index=["a"]), "genome 'a', 'x' is 1.5, it must be a whole number from 0"),
+        (pd.DataFrame({"x": [np.nan]}, index=["a"]), "genome 'a', 'x' is nan"),
+        (pd.DataFrame({"x": [-1]}, index=["a"]), "genome 'a', 'x' is -1"),
+        (pd.DataFrame({"x": ["y"]}, index=["a"]), "counts must be numbers"),
+        (pd.DataFrame({"x": [1, 1]}, index=["a", "a"]), "genome 'a' is there twice"),
+        (pd.DataFrame([[1, 1]], index=["a"], columns=["x", "x"]), "family 'x' is there twice"),
+        (pd.DataFrame({"genome": ["a"], "family": ["x"], "count": [-2]}), "genome 'a', 'count' is -2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GenomeTable.from_frame(frame)
+    one = Genome("a", ["x"], np.array([1]))
+    with pytest.raises(ValueError, match="genome 'a' is there twice"):
+        GenomeTable.from_genomes([one, one])
+    with pytest.raises(ValueError, match="families must differ, 'x' is there twice"):
+        GenomeTable.from_genomes([one], ["x", "x"])
+    with pytest.raises(ValueError, match="genome 'a' has a family more than 2147483647 times"):
+        GenomeTable.from_genomes([Genome("a", ["x"], np.array([2**31]))])
+
+
+def test_a_table_is_read_with_its_warnings(tmp_path):
+    path = write(tmp_path / "t.tsv", "x\tfoo\tbar\na\t1\t0\n")
+    with pytest.warns(UserWarning, match="nothing tells whether rows are genomes or families"):
+        table = read_table(path, families=["bar", "foo"])
+    assert (table.names, table.families, table.counts.toarray().tolist()) == (["a"], ["bar", "foo"], [[0, 1]])
+
+
+def test_real_genomes(data_folder):
+    path = data_folder / "genomes/archaea_pfam.tsv.gz"
+    with pytest.warns(UserWarning, match="18 families such as PF01654.1 have the identifier of another one"):
+        table = read_table(path)
+    frame = pd.read_csv(path, sep="\t", index_col=0)
+    assert frame.shape == (1002, 5970)
+    assert table.names == list(frame.index)
+    np.testing.assert_array_equal(table.counts.toarray(), frame[table.families].to_numpy())
+    qualities = read_qualities(data_folder / "genomes/archaea_metadata.tsv.gz")
+    taxonomy = read_taxonomy(data_folder / "genomes/archaea_metadata.tsv.gz")
+    assert set(qualities.index) == set(taxonomy.index) == set(table.names)
+    assert qualities["completeness"].between(90, 100).all()
+    assert taxonomy.nunique()[["phylum", "order", "family"]].tolist() == [12, 69, 137]
+
+
+# ---------------------------------------------------------------------- qualities
+
+CHECKM2 = "Name\tCompleteness\tContamination\tCompleteness_Model_Used\nA\t95.5\t0.0\tNeural Network\nB\t50\t120.25\tx\n"
+QUALITIES = {
+    "CheckM2": CHECKM2,
+    "CheckM": "Bin Id\tMarker lineage\t# genomes\t0\t5+\tCompleteness\tContamination\tStrain heterogeneity\n"
+    "A\tk__Bacteria (UID1)\t9\t1\t0\t95.50\t0.00\t0.00\nB\troot (UID2)\t9\t1\t0\t50.00\t120.25\t0.00\n",
+    "GTDB": "accession\tcheckm_completeness\tcheckm2_completeness\tcheckm2_contamination\tcheckm_contamination\n"
+    "A\t1\t95.5\t0\t2\nB\t1\t50\t120.25\t2\n",
+    "upper case, csv": "GENOME,CONTAMINATION,COMPLETENESS\nA,0,95.5%\nB,120.25,50\n",
+    "index": ",completeness,contamination\nA,95.5,0\nB,50,120.25\n",
+}
+
+
+@pytest.mark.parametrize("kind", QUALITIES)
+def test_qualities(kind, tmp_path):
+    frame = read_qualities(write(tmp_path / "q.tsv.gz", QUALITIES[kind]))
+    want = pd.DataFrame(
+        {"completeness": [95.5, 50.0], "contamination": [0.0, 120.25]}, index=pd.Index(["A", "B"], name="genome")
+    )
+    pd.testing.assert_frame_equal(frame, want, check_index_type=False)
+
+
+def test_qualities_that_are_not_given(tmp_path):
+    frame = read_qualities(write(tmp_path / "q.tsv", "genome\tcompleteness\nA\t90\nB\tNA\n"))
+    assert frame["completeness"].fillna(-1).tolist() == [90, -1]
+    assert frame["contamination"].isna().all()
+    table = pd.DataFrame({"genome": ["A"], "completeness": [90], "contamination": [1.5]})
+    table.to_parquet(tmp_path / "q.parquet", index=False)
+    assert read_qualities(tmp_path / "q.parquet").loc["A"].tolist() == [90, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            CHECKM2.replace("95.5", "100.5"),
+            "line 2: column 'Completeness' is '100.5', it must be a number from 0 to 100",
+        ),
+        (CHECKM2.replace("95.5", "-1"), "line 2: column 'Completeness' is '-1', it must be a number from 0 to 100"),
+        (CHECKM2.replace("120.25", "-0.5"), "line 3: column 'Contamination' is '-0.5', it must be a number >= 0"),
+        (CHECKM2.replace("120.25", "inf"), "line 3: column 'Contamination' is 'inf'"),
+        (CHECKM2.replace("95.5", "high"), "line 2: column 'Completeness' is 'high'"),
+        (CHECKM2 + "A\t1\t1\tx\n", "line 4: genome 'A' is there twice (first at line 2)"),
+        (CHECKM2 + "\t1\t1\tx\n", "line 4: column 'Name' is empty"),
+        (
+            CHECKM2.replace("95.5", ".955").replace("50\t", ".5\t"),
+            "column 'Completeness' is at most 0.955, so it seems",
+        ),
+        (
+            CHECKM2.replace("Name", "Who"),
+            "has no column with genomes (named genome, .*), it has 'Who', 'Comp.*rename it",
+        ),
+        (CHECKM2.replace("Completeness\t", "Full\t"), "has no column with completeness, it has 'Name', 'Full'"),
+        ("Name\tCompleteness\n", "has no genomes"),
+        ("", "is empty"),
+        ("-----------\n  Bin Id   Marker lineage\n", "is CheckM's table for readers: write it with --tab_table"),
+    ],
+)
+def test_bad_qualities(text, message, tmp_path):
+    pattern = "q.tsv: " + message.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
+    with pytest.raises(ValueError, match=pattern):
+        read_qualities(write(tmp_path / "q.tsv", text))
+
+
+# ---------------------------------------------------------------------- taxonomy
+
+AEROPYRUM = (
+    "d__Archaea;p__Thermoproteota;c__Thermoprotei_A;o__Sulfolobales;f__Acidilobaceae;g__Aeropyrum;s__Aeropyrum pernix"
+)
+KNOWN = [part[3:] for part in AEROPYRUM.split(";")]
+UNNAMED = "d__Bacteria;p__Bacillota;c__;o__;f__;g__;s__"
+TAXONOMIES = {
+    "GTDB metadata": f"accession\tncbi_taxonomy\tgtdb_taxonomy\nA\tx\t{AEROPYRUM}\nB\tx\t{UNNAMED}\n",
+    "GTDB-Tk": f"user_genome\tclassification\tfastani_ani\nA\t{AEROPYRUM}\t99\nB\t{UNNAMED}\tN/A\n",
+    "GTDB without header": f"A\t{AEROPYRUM}\nB\t{UNNAMED}\n",
+    "words": f"#genome\tLineage\nA\t{'; '.join(KNOWN)}\nB\tBacteria;Bacillota\n",
+    "columns": "genome,Superkingdom,Phylum,Class,Order,Family,Genus,Species\n"
+    + f"A,{','.join(KNOWN)}\nB,Bacteria,Bacillota,,,NA,,\n",
+}
+
+
+@pytest.mark.parametrize("kind", TAXONOMIES)
+def test_taxonomy(kind, tmp_path):
+    frame = read_taxonomy(write(tmp_path / "t.tsv", TAXONOMIES[kind]))
+    assert (list(frame.index), frame.index.name, tuple(frame.columns)) == (["A", "B"], "genome", RANKS)
+    assert frame.loc["A"].tolist() == KNOWN
+    assert frame.loc["B"].tolist() == ["Bacteria", "Bacillota", None, None, None, None, None]
+
+
+def test_taxonomy_as_far_as_it_is_known(tmp_path):
+    frame = read_taxonomy(write(tmp_path / "t.csv", "Bin Id,family,order\nA,f__X,o__Y\n"))
+    assert frame.to_dict("index") == {"A": {"order": "Y", "family": "X"}}
+    frame = read_taxonomy(write(tmp_path / "t.tsv", f"name\ttaxonomy\nA\tUnclassified\nB\t{AEROPYRUM};t__X1\nC\t\n"))
+    assert frame.isna().sum(axis=1).tolist() == [7, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
+        ("who\ttaxonomy\nA\td__B;p__\n", "has no column with genomes"),
+        (TAXONOMIES["GTDB-Tk"] + "A\t\t\n", "line 4: genome 'A' is there twice"),
+        ("genome\ttaxonomy\nA\td__B;Bacilli\n", "line 2: column 'taxonomy' is 'd__B;Bacilli', it must be a lineage"),
+        (
+            "genome\ttaxonomy\nA\ta;b;c;d;e;f;g;h\n",
+            "line 2: column 'taxonomy' is 'a;b;c;d;e;f;g;h', it must be a lineage",
+        ),
+        ("genome\ttaxonomy\n", "has no genomes"),
+    ],
+)
+def test_bad_taxonomies(text, message, tmp_path):
+    with pytest.raises(ValueError, match=f"t.tsv: {message}"):
+        read_taxonomy(write(tmp_path / "t.tsv", text))

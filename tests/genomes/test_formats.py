@@ -1,0 +1,332 @@
+"""What annotation tools write is read as they write it: small files written by hand after their documentation."""
+
+import gzip
+
+import pytest
+
+from omniset.genomes.data import GenomeFile
+
+EGGNOG2 = "\n".join(
+    [
+        "## Mon Feb 27 09:05:50 2023",
+        "## emapper-2.1.9",
+        "## emapper.py -i a.faa -m diamond",
+        "##",
+        "#query\tseed_ortholog\tevalue\tscore\teggNOG_OGs\tmax_annot_lvl\tCOG_category\tDescription\tPreferred_name\tGOs\tEC"
+        "\tKEGG_ko\tCAZy\tPFAMs",
+        "g1\t1.A\t1e-9\t99.5\tCOG0001@1|root,COG0001@2|Bacteria,1MUWI@1224|Proteobacteria\t2|Bacteria\tH\tFirst one\themL"
+        "\tGO:0000001,GO:0000002\t5.4.3.8\tko:K01845,ko:K00002\tGT2\tAminotran_3",
+        "g2\t1.B\t1e-9\t99.5\tCOG0001@1|root,COG0001@2|Bacteria\t2|Bacteria\tH\tAgain\t-\t-\t-\tko:K01845\t-\t-",
+        'g3\t1.C\t1e-9\t99.5\tCOG0002@2|Bacteria,2Z7HE@1|root\t2|Bacteria\tS\t5"-nucleotidase\t-\t-\t-\t-\t-\t-',
+        "g4\t1.D\t1e-9\t99.5\tarCOG00123@2157|Archaea,2Z7HF@1|root\t2157\tEG\t-\t-\t-\t1.1.1.1,2.7.-.-\t-\t-\t-",
+        "g5\t1.E\t1e-9\t99.5\t-\t-\t-\t-\t-\t-\t-\t-\tGH13_31,CBM48\t-",
+        "## 5 queries scanned",
+        "## Total time (seconds): 45.7",
+        "",
+    ]
+)
+EGGNOG3 = (
+    "## emapper-3.0.0-beta6\n## confidence codes: h=high m=medium l=low -=not annotated\n"
+    "#query\tseed_ortholog\tevalue\tscore\teggNOG_OGs\ttax_ceiling\tfarthest_donor_lineage\tCOG_category\tPreferred_name"
+    "\tGOs\tEC\tKEGG_ko\tPFAMs\tannotation_confidence\n"
+    "c_1\t1.A\t2e-50\t200.0\tCOG0001@1|root,COG0001@2|Bacteria\t2|Bacteria\t1|root\tEG\tmockA\t-\t-\tK00001,K00002\tX_1\th--h\n"
+    "## 1 queries scanned\n"
+)
+# Its header lacked the last five names.
+EGGNOG20 = (
+    "# emapper version: emapper-2.0.1\n"
+    "#query_name\tseed_eggNOG_ortholog\tseed_ortholog_evalue\tseed_ortholog_score\tbest_tax_level\tPreferred_name\tGOs\tEC"
+    "\tKEGG_ko\tBiGG_Reaction\n"
+    "g1\t1.A\t1e-9\t9\tBacteria\themL\t\t\tko:K01845\t\tBacteria\tCOG0001@1|root,COG0001@2|Bacteria\tNA|NA|NA\tH\tFirst\n"
+)
+COGCLASSIFIER = (
+    "QUERY_ID\tCOG_ID\tCDD_ID\tEVALUE\tIDENTITY\tGENE_NAME\tCOG_NAME\tCOG_LETTER\tCOG_DESCRIPTION\n"
+    "p1\tCOG0527\t223601\t0.0\t46.97\tMetL1\tAspartate kinase\tE\tAmino acid transport\n"
+    "p2\tCOG0083\t223161\t2.5e-150\t45.8\tThrB\tHomoserine kinase\tE\tAmino acid transport\n"
+    "p3\tCOG0527\t223601\t1e-9\t46.97\tMetL1\tAspartate kinase\tE\tAmino acid transport\n"
+)
+KOFAM = (
+    "# gene name           KO     thrshld  score   E-value KO definition\n"
+    "#-------------------- ------ ------- ------ --------- ---------------------\n"
+    "  gene1               K00001   99.52   50.1    0.0009 alcohol dehydrogenase [EC:1.1.1.1]\n"
+    "* gene2               K00002  150.00  180.0     5e-05 alcohol dehydrogenase (NADP+) [EC:1.1.1.2]\n"
+    "  gene3               -            -      -         - -\n"
+    "* gene4               K00003  200.00  200.0   1.2e-10 homoserine dehydrogenase [EC:1.1.1.3]\n"
+    "* gene5               K00002  150.00  180.0     5e-05 alcohol dehydrogenase (NADP+) [EC:1.1.1.2]\n"
+)
+KOFAM_TSV = (
+    '#\tgene name\tKO\tthrshld\tscore\tE-value\t"KO definition"\n'
+    "#\t---------\t------\t-------\t------\t---------\t-------------\n"
+    '\tgene1\tK00001\t99.52\t50.1\t0.0009\t"alcohol dehydrogenase [EC:1.1.1.1]"\n'
+    '*\tgene2\tK00002\t150.00\t180.0\t5e-05\t"alcohol dehydrogenase (NADP+) [EC:1.1.1.2]"\n'
+    "\tgene3\t\t\t\t\t\n"
+    '*\tgene4\tK00003\t200.00\t200.0\t1.2e-10\t"homoserine dehydrogenase [EC:1.1.1.3]"\n'
+    '*\tgene5\tK00002\t150.00\t180.0\t5e-05\t"alcohol dehydrogenase (NADP+) [EC:1.1.1.2]"\n'
+)
+MAPPER = "gene1\ngene2\tK00002\ngene3\ngene3b\t\ngene4\tK00003\ngene5\tK00002\n"
+DRAM = (
+    "\tfasta\tscaffold\tgene_position\trank\tko_id\tkegg_hit\tpfam_hits\tcazy_ids\tcazy_hits\n"
+    "b1_1\tb1\ts\t1\tC\tK00001\tx\tGlycosyl transferases group 1 [PF00534.20]; Other [PF13692.6]\tGT4; GH13_31\tGT4 sucrose\n"
+    'b1_2\tb1\ts\t2\tE\t\t\tX"y [PF00534.20]\t\t\n'
+    "b1_3\tb1\ts\t3\tC\tK00001,K00003\tx\t\t\t\n"
+    "b2_1\tb2\ts\t1\tC\tK00003\tx\t\t\t\n"
+)
+FUNCTIONS = (
+    "gene_callers_id\tsource\taccession\tfunction\te_value\n"
+    "0\tCOG20_FUNCTION\tCOG0187!!!COG0188\tDNA gyrase B!!!DNA gyrase A\t4e-136\n"
+    "0\tCOG20_CATEGORY\tL\tReplication\t4e-136\n"
+    "0\tKOfam\tK02470\tDNA gyrase subunit B\t1e-99\n"
+    "0\tPfam\tPF00204.28\tDNA gyrase B\t1e-99\n"
+    "3\tKOfam\tK02470\tDNA gyrase subunit B\t1e-99\n"
+    "4\tCOG20_FUNCTION\tCOG0187\tDNA gyrase B\t4e-136\n"
+)
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+def content(genomes):
+    return [(g.name, dict(zip(g.families, g.counts.tolist(), strict=True))) for g in genomes]
+
+
+KOS = {"K00002": 2, "K00003": 1}
+FILES = {
+    "eggNOG 2": ("A.1.faa.emapper.annotations", EGGNOG2, "eggnog", "COG", [("A.1", {"COG0001": 2, "arCOG00123": 1})]),
+    "eggNOG 2 without comments": (
+        "A.emapper.annotations.gz",
+        "\n".join(line.removeprefix("#") for line in EGGNOG2.split("\n") if not line.startswith("##")),
+        "eggnog",
+        "COG",
+        [("A", {"COG0001": 2, "arCOG00123": 1})],
+    ),
+    "eggNOG 3": ("B.emapper.annotations", EGGNOG3, "eggnog", "COG", [("B", {"COG0001": 1})]),
+    "eggNOG 2.0": ("C.emapper.annotations", EGGNOG20, "eggnog", "COG", [("C", {"COG0001": 1})]),
+    "COGclassifier": (
+        "mag-7/cog_classify.tsv",
+        COGCLASSIFIER,
+        "cogclassifier",
+        "COG",
+        [("mag-7", {"COG0527": 2, "COG0083": 1})],
+    ),
+    "COGclassifier 1": (
+        "mag-7/classifier_result.tsv",
+        COGCLASSIFIER,
+        "cogclassifier",
+        "COG",
+        [("mag-7", {"COG0527": 2, "COG0083": 1})],
+    ),
+    "KofamScan": ("D_kofam.txt", KOFAM, "kofamscan", "KO", [("D", KOS)]),
+    "KofamScan tsv": ("D.detail.tsv.gz", KOFAM_TSV, "kofamscan", "KO", [("D", KOS)]),
+    "mapper": ("D.mapper.txt", MAPPER, "ko-mapper", "KO", [("D", KOS)]),
+    "mapper, late": ("D.ko", "gene0\n" * 999 + MAPPER, "ko-mapper", "KO", [("D", KOS)]),
+    "mapper, one line": (
+        "D_ko.txt",
+        "gene1\ngene2\tK00002\tK00003\ngene4\tK00002\n",
+        "ko-mapper",
+        "KO",
+        [("D", KOS)],
+    ),
+    "BlastKOALA": (
+        "D.txt",
+        "g1\tK00002\talcohol\t99\tK00009\t9\ng2\tK00002\ta\t9\t\t\ng3\t\t\t\t\t\ng4\tK00003\th\t9\t\t\n",
+        "ko-mapper",
+        "KO",
+        [("D", KOS)],
+    ),
+    "DRAM": (
+        "annotations.tsv",
+        DRAM,
+        "dram",
+        "KO",
+        [("b1", {"K00001": 2, "K00003": 1}), ("b2", {"K00003": 1})],
+    ),
+    "anvi'o functions": ("E-functions.txt", FUNCTIONS, "anvio-functions", "COG", [("E", {"COG0187": 2, "COG0188": 1})]),
+    "anvi'o matrix": (
+        "x-FREQUENCY.txt",
+        "key\tA 1\tB\tCOG20_FUNCTION\nfunc_1\t1\t2\tGyrase (GyrB) 2\nfunc_2\t0\t3\tATPase\n",
+        "anvio-matrix",
+        "other",
+        [("A 1", {"Gyrase (GyrB) 2": 1}), ("B", {"Gyrase (GyrB) 2": 2, "ATPase": 3})],
+    ),
+    "anvi'o matrix with accessions": (
+        "x-FREQUENCY.txt",
+        "key\tCOG24_FUNCTION\taccession\tA\tB\nf1\tGyrase\tCOG0187\t1\t2\nf2\tx!!!y\tCOG0187!!!COG0188\t0\t3\n",
+        "anvio-matrix",
+        "COG",
+        [("A", {"COG0187": 1}), ("B", {"COG0187": 5, "COG0188": 3})],
+    ),
+    "Rtab": (
+        "gene_presence_absence.Rtab",
+        "Gene\tx1\tx2\nlacZ\t1\t0\ngroup_1\t1\t1\n",
+        "rtab",
+        "other",
+        [("x1", {"lacZ": 1, "group_1": 1}), ("x2", {"group_1": 1})],
+    ),
+    "PICRUSt2": (
+        "KO_predicted.tsv.gz",
+        "sequence\tK00001\tK00002\tmetadata_NSTI\ns1\t1\t0\t0.03\ns2\t0\t2\t1.7\n",
+        "picrust2",
+        "KO",
+        [("s1", {"K00001": 1}), ("s2", {"K00002": 2})],
+    ),
+    "PICRUSt2, ec": (
+        "ec.txt.gz",
+        "assembly\tEC:1.1.1.1\tEC:2.7.1.-\ng\t1\t2\n",
+        "picrust2",
+        "EC",
+        [("g", {"EC:1.1.1.1": 1, "EC:2.7.1.-": 2})],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_what_tools_write(kind, tmp_path):
+    name, text, form, identifiers, genomes = FILES[kind]
+    file = GenomeFile(write(tmp_path, name, text))
+    assert (file.format, file.identifiers) == (form, identifiers)
+    assert content(file) == content(file) == genomes
+    assert file.position == file.size
+    assert file.identifiers == identifiers
+    told = {"PICRUSt2": "column 'metadata_NSTI' is no family and was left out"}
+    told["anvi'o functions"] = "3 families or entries are not COG"
+    assert [told.get(kind, "nothing") in w for w in file.warnings] == [True] * (kind == "PICRUSt2")
+
+
+@pytest.mark.parametrize(
+    ("identifiers", "families"),
+    [
+        ("COG", {"COG0001": 2, "arCOG00123": 1}),
+        ("arCOG", {"arCOG00123": 1}),
+        ("ko", {"K01845": 2, "K00002": 1}),
+        ("EC", {"EC:5.4.3.8": 1, "EC:1.1.1.1": 1, "EC:2.7.-.-": 1}),
+        ("CAZy", {"GT2": 1, "GH13_31": 1, "CBM48": 1}),
+        ("Pfam", {"Aminotran_3": 1}),
+        ("GO", {"GO:0000001": 1, "GO:0000002": 1}),
+    ],
+)
+def test_identifiers_out_of_eggnog(identifiers, families, tmp_path):
+    path = write(tmp_path, "A.emapper.annotations", EGGNOG2)
+    file = GenomeFile(path, identifiers=identifiers)
+    assert content(file) == [("A", families)]
+    assert [("names of Pfam families" in w) for w in file.warnings] == [True] * (identifiers == "Pfam")
+    if identifiers != "Pfam":
+        known = GenomeFile(path, known=set(families))
+        assert content(known) == [("A", families if identifiers != "arCOG" else {"COG0001": 2, "arCOG00123": 1})]
+
+
+@pytest.mark.parametrize(
+    ("identifiers", "families"),
+    [
+        ("ko_id", {"K00001": 2, "K00003": 1}),
+        ("pfam", {"PF00534": 2, "PF13692": 1}),
+        ("cazy", {"GT4": 1, "GH13_31": 1}),
+    ],
+)
+def test_identifiers_out_of_dram(identifiers, families, tmp_path):
+    path = write(tmp_path, "annotations.tsv", DRAM)
+    assert content(GenomeFile(path, identifiers=identifiers))[0] == ("b1", families)
+    assert content(GenomeFile(path, known=set(families)))[0] == ("b1", families)
+
+
+@pytest.mark.parametrize(
+    ("identifiers", "families"),
+    [("KO", {"K02470": 2}), ("Pfam", {"PF00204": 1}), ("COG", {"COG0187": 2, "COG0188": 1})],
+)
+def test_identifiers_out_of_anvio(identifiers, families, tmp_path):
+    path = write(tmp_path, "E.txt", FUNCTIONS)
+    assert content(GenomeFile(path, identifiers=identifiers)) == [("E", families)]
+    assert content(GenomeFile(path, known=set(families))) == [("E", families)]
+
+
+def test_categories_and_descriptions(tmp_path):
+    for name, text, categories, descriptions in (
+        ("A.emapper.annotations", EGGNOG2, {"COG0001": "H", "arCOG00123": "EG"}, {"COG0001": "First one"}),
+        ("B.emapper.annotations", EGGNOG3, {"COG0001": "EG"}, {}),
+        ("C.emapper.annotations", EGGNOG20, {"COG0001": "H"}, {"COG0001": "First"}),
+        (
+            "cog_classify.tsv",
+            COGCLASSIFIER,
+            {"COG0527": "E", "COG0083": "E"},
+            {"COG0527": "Aspartate kinase", "COG0083": "Homoserine kinase"},
+        ),
+        *(
+            (
+                name,
+                text,
+                {},
+                {
+                    "K00002": "alcohol dehydrogenase (NADP+) [EC:1.1.1.2]",
+                    "K00003": "homoserine dehydrogenase [EC:1.1.1.3]",
+                },
+            )
+            for name, text in (("D.txt", KOFAM), ("D.tsv", KOFAM_TSV))
+        ),
+        ("E.txt", FUNCTIONS, {}, {"COG0187": "DNA gyrase B", "COG0188": "DNA gyrase A"}),
+    ):
+        file = GenomeFile(write(tmp_path, name, text))
+        list(file)
+        assert (file.categories, file.descriptions) == (categories, descriptions)
+
+
+def test_a_folder_of_a_tools_outputs(tmp_path):
+    for bin_, text in (("bin.1", COGCLASSIFIER), ("bin.2", COGCLASSIFIER.replace("COG0083", "COG0084"))):
+        write(tmp_path, f"{bin_}/cog_classify.tsv", text)
+        write(tmp_path, f"{bin_}/cog_count.tsv", "LETTER\tCOUNT\nE\t3\n")
+        write(tmp_path, f"{bin_}/rpsblast.tsv", "p1\tx\t9\n")
+    file = GenomeFile(tmp_path)
+    assert content(file) == [("bin.1", {"COG0527": 2, "COG0083": 1}), ("bin.2", {"COG0527": 2, "COG0084": 1})]
+    assert "4 files such as cog_count.tsv were left out: give a list of files" in file.warnings[0]
+    with pytest.raises(ValueError, match="cog_count.tsv: counts letters .* give COGclassifier's cog_classify.tsv"):
+        GenomeFile(tmp_path / "bin.1/cog_count.tsv")
+
+
+def test_genomes_without_genes_are_kept_and_told(tmp_path):
+    write(tmp_path, "A.ko", MAPPER)
+    write(tmp_path, "B.ko", "gene1\ngene2\n")
+    file = GenomeFile([tmp_path / "A.ko", tmp_path / "B.ko"], format="ko-mapper")
+    assert content(file) == [("A", KOS), ("B", {})]
+    assert "1 genomes have no family at all" in file.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        (
+            "A.annotations",
+            EGGNOG3,
+            {"identifiers": "CAZy"},
+            "has no column for identifiers 'CAZy', it has some for 'COG'",
+        ),
+        ("A.annotations", EGGNOG2[:-120], {}, "line 10: has 1[0-9] fields|line 10: has [0-9] fields"),
+        ("A.tsv", DRAM.replace("b2\t", "b1\t").replace("b1_2\tb1", "b1_2\tb3"), {}, "line 4: genome 'b1' again, after"),
+        ("A.tsv", DRAM.replace("b2\t", "\t"), {}, "line 5: column 'fasta' is empty"),
+        (
+            "A.tsv",
+            DRAM,
+            {"identifiers": "EC"},
+            "has no column for identifiers 'EC', it has some for 'KO', 'CAZy', 'Pfam'",
+        ),
+        ("A.txt", KOFAM.replace("K00003", "x"), {}, "line 6: column 'KO' is 'x', it must be a KO such as 'K00001'"),
+        ("A.txt", MAPPER, {"format": "kofamscan"}, "does not begin with KofamScan's header"),
+        (
+            "A.txt",
+            MAPPER + "gene6\tCOG0001\n",
+            {"format": "ko-mapper"},
+            "line 7: column 2 is 'COG0001', it must be a KO",
+        ),
+        ("A.txt", MAPPER, {"format": "cogclassifier"}, "has no column with COGs"),
+        ("A.txt", MAPPER, {"format": "anvio-functions"}, "has no column with accessions"),
+        ("A.txt", MAPPER, {"format": "dram"}, "has no column with genomes .fasta."),
+        ("A.txt", MAPPER, {"format": "eggnog"}, "has no column for identifiers 'COG', it has some for "),
+        ("A.txt", MAPPER, {"format": "long"}, "has no column with genomes, it has 'gene1'"),
+        ("A.txt", COGCLASSIFIER + "p9\n", {}, "line 5: has 1 fields, the header has 9: is the file cut off?"),
+    ],
+)
+def test_bad_files_of_tools(name, text, options, message, tmp_path):
+    path = write(tmp_path, name, text)
+    with pytest.raises(ValueError, match=f"{name}: (?:{message})"):
+        list(GenomeFile(path, **options))

@@ -1,0 +1,411 @@
+import dataclasses
+import gzip
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.linalg import expm
+from scipy.stats import beta
+
+from omniset.genomes import simulate as module
+from omniset.genomes.simulate import (
+    Families,
+    Tree,
+    clades,
+    degrade,
+    draw_families,
+    gain_and_loss,
+    read_newick,
+    simulate,
+    write,
+    yule_tree,
+)
+
+SIGMAS = 4.5  # of a mean over draws; the seeds are fixed
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return simulate(genomes=211, families=307, mags=53, seed=5)
+
+
+def same(families, frequency, turnover, duplication, per_module=1):
+    ones = np.ones(families)
+    return Families(frequency * ones, turnover * ones, duplication * ones, np.arange(families) // per_module)
+
+
+def before_and_after(t):
+    """The first leaf is what the root was, the second is a branch away."""
+    return Tree(np.array([-1, 0, 0]), np.array([0.0, 0.0, t]), ["", "before", "after"])
+
+
+def assert_drawn_from(values, probabilities, variance=1.0):
+    """`values` are draws of 0, 1, 2, ...; `variance` of their shares, relative to independent draws."""
+    shares = np.bincount(values, minlength=len(probabilities))[: len(probabilities)] / len(values)
+    error = np.sqrt(variance * probabilities * (1 - probabilities) / len(values))
+    assert (np.abs(shares - probabilities) <= SIGMAS * error + 1e-9).all()
+    assert (SIGMAS * error).max() < 0.05  # else it says little
+
+
+@pytest.mark.parametrize(("together", "per_module"), [(0.0, 1), (0.9, 2), (1.0, 3)])
+def test_presence_is_the_two_state_chain(rng, together, per_module):
+    pi, r, t = 0.3, 1.7, 0.6
+    gain, loss = r * pi, r * (1 - pi)
+    transition = expm(t * np.array([[-gain, gain], [loss, -loss]]))
+    families = same(30_030, pi, r, 0.0, per_module)
+    before, after = gain_and_loss(before_and_after(t), families, rng, together=together)
+    assert_drawn_from(before, np.array([1 - pi, pi]), per_module)
+    for state in (0, 1):
+        assert_drawn_from(after[before == state], transition[state], per_module)
+
+
+def test_copies_are_the_birth_death_process(rng):
+    r, rho, t, most = 1.3, 0.4, 0.7, 60
+    extra = np.arange(most)
+    generator = np.diag(r * rho * (1 + extra[:-1]), 1) + np.diag(r * extra[1:].astype(float), -1)
+    generator -= np.diag(generator.sum(1))
+    transition = expm(t * generator)
+    stationary = (1 - rho) * rho**extra
+    assert np.abs(stationary @ transition - stationary).max() < 1e-12
+    before, after = gain_and_loss(before_and_after(t), same(40_009, 1.0, r, rho), rng)
+    assert before.min() == after.min() == 1
+    assert_drawn_from(before - 1, stationary[:7])
+    for copies in (1, 2, 3):
+        assert_drawn_from(after[before == copies] - 1, transition[copies - 1, :7])
+
+
+def test_a_family_that_is_gained_starts_with_one_copy(rng):
+    before, after = gain_and_loss(before_and_after(1e-3), same(50_021, 0.5, 1.0, 0.8), rng)
+    gained = after[(before == 0) & (after > 0)]
+    assert len(gained) > 5
+    assert gained.max() == 1
+    assert before.max() > 5
+
+
+def test_drawn_families_have_the_means_asked_for(rng):
+    families = draw_families(60_013, size=24_000.0, copies=1.2, rate=3.0, rng=rng)
+    assert families.frequency.sum() == pytest.approx(24_000, rel=0.03)
+    assert (1 / (1 - families.duplication)).mean() == pytest.approx(1.2, rel=0.02)
+    assert families.turnover.mean() == pytest.approx(3.0, rel=0.03)
+    edges = np.linspace(0, 1, 11)
+    shares = np.histogram(families.frequency, edges)[0] / 60_013
+    assert np.abs(shares - np.diff(beta(1.3 * 0.4, 1.3 * 0.6).cdf(edges))).max() < 0.02
+    assert shares[0] > 2 * shares[5]
+    assert shares[9] > shares[5]
+    sizes = np.bincount(families.module)
+    assert sizes[sizes > 0].mean() == pytest.approx(3, rel=0.02)
+    for shared in (families.frequency, families.turnover):
+        assert len(np.unique(shared)) == (sizes > 0).sum()
+    assert (draw_families(11, size=3.0, copies=1.0, rate=1.0, rng=rng).duplication == 0).all()
+
+
+def within_and_between(content, groups):
+    """Mean correlation of columns of one group, and of different ones."""
+    varied = content.std(0) > 0
+    found, groups = np.corrcoef(content[:, varied].T), groups[varied]
+    pairs = np.triu(np.ones_like(found, dtype=bool), 1)
+    together = groups[:, None] == groups
+    return found[pairs & together].mean(), found[pairs & ~together].mean()
+
+
+def test_members_of_a_module_go_together(rng):
+    tree = yule_tree(151, rng)
+    families = draw_families(211, size=80.0, copies=1.3, rate=2.0, rng=rng)
+    content = gain_and_loss(tree, families, rng) > 0
+    inside, between = within_and_between(content, families.module)
+    assert inside > 0.5
+    assert abs(between) < 0.05
+    inside, _ = within_and_between(gain_and_loss(tree, families, rng, together=0.0) > 0, families.module)
+    assert abs(inside) < 0.1
+
+
+def test_relatives_are_more_alike_than_strangers(simulated):
+    present = (simulated.counts > 0).astype(float)
+    common = present @ present.T
+    size = present.sum(1)
+    jaccard = common / (size[:, None] + size - common)
+    taxa = np.array([line.split(";") for line in simulated.taxonomy[: len(present)]])
+    ranks = [taxa[:, None, rank] == taxa[:, rank] for rank in (1, 4, 5)]
+    different = ~np.eye(len(present), dtype=bool)
+    genus, family, phylum, none = (
+        jaccard[different & where].mean() for where in (ranks[2], ranks[1] & ~ranks[2], ranks[0] & ~ranks[1], ~ranks[0])
+    )
+    assert genus > family + 0.05
+    assert family > phylum + 0.03
+    assert phylum > none + 0.01
+
+
+def test_degrading_has_the_expected_counts(rng):
+    counts, donor = rng.integers(0, 5, 31), rng.integers(0, 3, 31)
+    draws = np.array([degrade(counts, donor, 70.0, 10.0, rng) for _ in range(4001)])
+    foreign = 0.1 * counts.sum() * donor / donor.sum()
+    error = np.sqrt((0.21 * counts + foreign) / len(draws))
+    assert (np.abs(draws.mean(0) - (0.7 * counts + foreign)) <= SIGMAS * error).all()
+    assert draws.sum(1).mean() == pytest.approx(0.8 * counts.sum(), rel=0.01)
+
+
+def test_degrading_at_the_bounds(rng):
+    counts, donor = rng.integers(0, 5, 31), rng.integers(0, 2, 31)
+    none = np.zeros_like(counts)
+    assert (degrade(counts, donor, 100.0, 0.0, rng) == counts).all()
+    assert (degrade(counts, donor, 0.0, 0.0, rng) == 0).all()
+    assert (degrade(counts, donor, 0.0, 100.0, rng) == donor).all()  # it has no more
+    assert (degrade(counts, none, 100.0, 50.0, rng) == counts).all()
+    assert (degrade(none, donor, 50.0, 50.0, rng) == 0).all()
+
+
+def test_a_yule_tree(rng):
+    tree = yule_tree(997, rng)
+    inner = np.setdiff1d(np.arange(len(tree.parent)), tree.leaves)
+    assert (tree.parent[1:] < np.arange(1, len(tree.parent))).all()
+    assert (np.bincount(tree.parent[1:])[inner] == 2).all()
+    assert np.abs(tree.depth[tree.leaves] - 1).max() < 1e-12
+    assert tree.length.min() >= 0
+    assert len({tree.names[leaf] for leaf in tree.leaves}) == 997
+    assert {tree.names[node] for node in inner} == {""}
+    # Pairs of leaves: n / 3, variance 2 n / 45 (McKenzie and Steel, "Distributions of cherries", 2000).
+    cherries = (np.bincount(tree.parent[tree.leaves]) == 2).sum()
+    assert abs(cherries - 997 / 3) < SIGMAS * np.sqrt(2 * 997 / 45)
+    # k lineages wait for Exp(k): times k, all waits have the same mean.
+    waits = np.diff(np.append(np.sort(tree.depth[inner]), 1.0)) * np.arange(2, 998)
+    assert 0.75 < waits[:498].mean() / waits[498:].mean() < 1.33
+    with pytest.raises(ValueError, match="leaves must be at least 2, it is 1"):
+        yule_tree(1, rng)
+
+
+def newick(tmp_path, text, name="tree.nwk"):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["tree.nwk", "tree.tre.gz"])
+def test_a_newick_tree(tmp_path, name):
+    text = "[&R] ((A:0.1,'it''s (B), [x];':2e-1)0.98:.3[&!c=1],\n(C_1 :0,D:4,E:5)'inner one':6):9;\n"
+    tree = read_newick(newick(tmp_path, text, name))
+    assert tree.parent.tolist() == [-1, 0, 1, 1, 0, 4, 4, 4]
+    assert tree.length.tolist() == [0, 0.3, 0.1, 0.2, 6, 0, 4, 5]
+    assert tree.names == ["", "", "A", "it's (B), [x];", "", "C_1", "D", "E"]
+    assert tree.leaves.tolist() == [2, 3, 5, 6, 7]
+    assert tree.depth.tolist() == pytest.approx([0, 0.3, 0.4, 0.5, 6, 6, 10, 11])
+
+
+def test_a_deep_newick_tree(tmp_path):
+    number = 5000
+    text = "(" * (number - 1) + "L0:1" + "".join(f",L{i}:1):1" for i in range(1, number)) + ";"
+    tree = read_newick(newick(tmp_path, text))
+    assert [tree.names[leaf] for leaf in tree.leaves] == [f"L{i}" for i in range(number)]
+    assert tree.depth[tree.leaves].tolist() == [number - 1, *range(number - 1, 0, -1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "character 1: the file ends without ;"),
+        ("(A:1,B:1)", "character 10: the file ends without ;"),
+        ("(A:1,B:1", "character 9: the file ends without ;"),
+        ("(A:1,B:1;", "character 9: ';' where a bracket is still open"),
+        ("(A:1,B:1));", "character 10: ')' where no bracket is open"),
+        ("A:1,B:1;", "character 4: ',' where no bracket is open"),
+        ("(A:1,B:1); (C:1,D:1);", "character 12: there is more after the tree's end"),
+        ("(A:1,B);", "character 7: a branch without a length"),
+        ("((A:1,B:1),C:1);", "character 11: a branch without a length"),
+        ("(A:1,B:x);", "character 8: a branch length must be a finite number >= 0, it is 'x'"),
+        ("(A:1,B:-1);", "it is '-1'"),
+        ("(A:1,B:inf);", "it is 'inf'"),
+        ("(A:1,B:);", "it is ')'"),
+        ("(A:1,:1);", "character 6: unexpected ':'"),
+        ("(A:1,);", "character 6: a leaf without a name"),
+        ("();", "character 2: a leaf without a name"),
+        ("(A:1,A:1);", "character 6: a leaf has the name 'A', it must have one of its own"),
+        ("('':1,A:1);", "character 2: a leaf has the name ''"),
+        ("(A B:1,C:1);", "character 4: unexpected 'B'"),
+        ("(A:1:2,C:1);", "character 5: unexpected ':'"),
+        ("(A:1(B:1,C:1):1);", "character 5: unexpected '('"),
+        ("(A:1,'B:1);", "character 6: a quote is never closed"),
+        ("(A:1,[B:1);", "character 6: a comment is never closed"),
+        ("(A:1],B:1);", "character 5: unexpected ]"),
+    ],
+)
+def test_a_broken_newick_tree(tmp_path, text, message):
+    with pytest.raises(ValueError, match=f"tree.nwk: .*{re.escape(message)}"):
+        read_newick(newick(tmp_path, text))
+
+
+def test_a_newick_file_that_is_none(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.nwk"):
+        read_newick(tmp_path / "nowhere.nwk")
+    path = tmp_path / "tree.gz"
+    for content in (b"(A:1,B:1);", gzip.compress(b"(A:1,B:1);")[:-9], b"\x1f\x8b\x08\0\0\0\0\0\0\xff\xff"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="tree.gz is not a whole gzip file"):
+            read_newick(path)
+    path = tmp_path / "tree.nwk"
+    path.write_bytes(b"(A\xff:1,B:1);")
+    with pytest.raises(ValueError, match="tree.nwk is not UTF-8 text"):
+        read_newick(path)
+
+
+def test_the_tree_of_the_archaea(data_folder):
+    tree = read_newick(data_folder / "genomes" / "archaea.tre")
+    names = pd.read_csv(data_folder / "genomes" / "archaea_metadata.tsv.gz", sep="\t", usecols=["assembly"])["assembly"]
+    assert {tree.names[leaf] for leaf in tree.leaves} == set(names)
+
+
+def test_clades_of_a_tree(tmp_path):
+    tree = read_newick(newick(tmp_path, "((a:2,b:2):8,(c:7,d:7):3);"))
+    assert clades(tree) == [
+        "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1",
+        "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G2;s__S2",
+        "d__Simulated;p__P2;c__C2;o__O2;f__F2;g__G3;s__S3",
+        "d__Simulated;p__P2;c__C3;o__O3;f__F3;g__G4;s__S4",
+    ]
+
+
+def test_what_is_simulated(simulated):
+    s = simulated
+    assert s.counts.shape == (211, 307)
+    assert s.truth.shape == s.observed.shape == (53, 307)
+    assert (s.families[0], s.families[-1]) == ("FAM00001", "FAM00307")
+    assert len({*s.genomes, *s.mags}) == len(s.taxonomy) == 211 + 53
+    assert (s.counts > 0).any(0).all()
+    for true, estimated, (low, high) in (
+        (s.completeness, s.estimated_completeness, (50, 95)),
+        (s.contamination, s.estimated_contamination, (0, 10)),
+    ):
+        assert low <= true.min() < low + 5
+        assert high - 5 < true.max() <= high
+        assert 2 < np.abs(estimated - true).max() <= 5
+        assert estimated.min() >= 0
+        assert estimated.max() <= 100
+    recovered = np.minimum(s.observed, s.truth).sum(1) / s.truth.sum(1)
+    assert np.corrcoef(recovered, s.completeness)[0, 1] > 0.9
+    foreign = (s.observed * (s.truth == 0)).sum(1)
+    assert np.corrcoef(foreign, s.contamination)[0, 1] > 0.5
+
+
+def test_some_mags_have_relatives_and_some_have_none(simulated):
+    family = [line.split(";")[4] for line in simulated.taxonomy]
+    references = set(family[:211])
+    novel = sum(name not in references for name in family[211:])
+    assert 0.3 * 53 < novel < 0.7 * 53
+
+
+def test_mags_may_be_whole_and_clean():
+    s = simulate(genomes=23, families=31, mags=7, completeness=(100.0, 100.0), contamination=(0.0, 0.0))
+    assert (s.observed == s.truth).all()
+    assert s.truth.any()
+    s = simulate(genomes=4, families=2, mags=1, completeness=(0.0, 0.0), contamination=(0.0, 0.0))
+    assert not s.observed.any()
+
+
+def test_the_seed_decides():
+    one, again, other = (dataclasses.asdict(simulate(genomes=23, families=31, mags=7, seed=seed)) for seed in (3, 3, 4))
+    assert all(np.array_equal(one[name], again[name]) for name in one)
+    for name in ("counts", "truth", "observed", "completeness", "contamination", "taxonomy"):
+        assert not np.array_equal(one[name], other[name])
+
+
+def test_along_a_given_tree(tmp_path, rng):
+    sisters = [f"((a{i}:1e-9,b{i}:1e-9):50,c{i}:50):50" for i in range(11)]
+    path = newick(tmp_path, f"({','.join(sisters)});")
+    s = simulate(genomes=30, families=101, mags=3, tree=path)
+    assert {*s.genomes, *s.mags} == {f"{x}{i}" for x in "abc" for i in range(11)}
+    content = dict(zip([*s.genomes, *s.mags], np.concatenate([s.counts, s.truth]), strict=True))
+    shared = (s.counts > 0).sum(0) > 1  # others were given to a single reference
+    for i in range(11):
+        assert (content[f"a{i}"] == content[f"b{i}"])[shared].all()
+        assert (content[f"a{i}"] != content[f"c{i}"])[shared].any()
+    longer = newick(tmp_path, path.read_text().replace(":50", ":51200").replace("e-9", ".024e-6"), "longer.nwk")
+    assert (simulate(genomes=30, families=101, mags=3, tree=longer).counts == s.counts).all()
+    fewer = simulate(genomes=20, families=101, mags=3, tree=path)
+    assert {*fewer.genomes, *fewer.mags} < set(content)
+    with pytest.raises(ValueError, match="tree.nwk has 33 leaves, genomes \\+ mags must not be more, they are 34"):
+        simulate(genomes=30, mags=4, tree=path)
+    with pytest.raises(ValueError, match="tree.nwk: all branches have length 0"):
+        simulate(genomes=4, mags=1, tree=newick(tmp_path, "(a:0,b:0,c:0,d:0,e:0);"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"genomes": 3}, "genomes must be at least 4, it is 3"),
+        ({"families": 1}, "families must be at least 2, it is 1"),
+        ({"mags": 0}, "mags must be at least 1, it is 0"),
+        ({"seed": -1}, "seed must be at least 0, it is -1"),
+        ({"completeness": (60.0, 50.0)}, "completeness must be .* 0 <= low <= high <= 100, it is 60, 50"),
+        ({"completeness": (50.0, 101.0)}, "completeness must be .* it is 50, 101"),
+        ({"contamination": (-1.0, 5.0)}, "contamination must be .* it is -1, 5"),
+        ({"contamination": (float("nan"), 5.0)}, "contamination must be .* it is nan, 5"),
+    ],
+)
+def test_arguments_out_of_bounds(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": 0.0}, "size must be above 0 and below families \\(11\\), it is 0"),
+        ({"size": 11.0}, "size must be .* it is 11"),
+        ({"copies": 0.9}, "copies must be at least 1, it is 0.9"),
+        ({"rate": 0.0}, "rate must be above 0, it is 0"),
+    ],
+)
+def test_families_out_of_bounds(rng, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        draw_families(11, **{"size": 3.0, "copies": 1.5, "rate": 1.0, "rng": rng} | arguments)
+
+
+def test_what_is_written(tmp_path, simulated):
+    folder = tmp_path / "new" / "folder"
+    write(folder, simulated)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "families.tsv",
+        "mags.tsv",
+        "quality_report.tsv",
+        "taxonomy.tsv",
+        "truth.tsv",
+    ]
+    for name, genomes, counts in (
+        ("families", simulated.genomes, simulated.counts),
+        ("mags", simulated.mags, simulated.observed),
+        ("truth", simulated.mags, simulated.truth),
+    ):
+        table = pd.read_csv(folder / f"{name}.tsv", sep="\t")
+        assert table.columns.tolist() == ["genome", *simulated.families]
+        assert table["genome"].tolist() == genomes
+        assert (table[simulated.families].to_numpy() == counts).all()
+    taxonomy = pd.read_csv(folder / "taxonomy.tsv", sep="\t")
+    assert taxonomy.to_dict("list") == {
+        "genome": [*simulated.genomes, *simulated.mags],
+        "taxonomy": simulated.taxonomy,
+    }
+    quality = pd.read_csv(folder / "quality_report.tsv", sep="\t")
+    assert quality.columns.tolist() == ["Name", "Completeness", "Contamination"]
+    assert quality["Name"].tolist() == simulated.mags
+    assert np.abs(quality["Completeness"] - simulated.estimated_completeness).max() <= 0.00501
+    assert np.abs(quality["Contamination"] - simulated.estimated_contamination).max() <= 0.00501
+
+
+def test_nothing_is_half_written(tmp_path, simulated, monkeypatch):
+    (tmp_path / "mags.tsv").write_text("of before")
+
+    class Failing(module.TableWriter):
+        def write(self, frame):
+            super().write(frame)
+            if self.path.name == "truth.tsv":
+                raise OSError("the disk is full")
+
+    monkeypatch.setattr(module, "TableWriter", Failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        write(tmp_path, simulated)
+    assert [path.name for path in tmp_path.iterdir()] == ["mags.tsv"]
+    assert (tmp_path / "mags.tsv").read_text() == "of before"
