@@ -1,4 +1,4 @@
-"""What validation clades, degraded in known ways, teach about a method: thresholds, intervals, novelty, which to take."""
+"""What validation clades, degraded in known ways, teach about a method: thresholds, intervals, novelty."""
 
 from __future__ import annotations
 
@@ -173,7 +173,9 @@ def calibrate(
 
 
 def _precision(
-    probability: Float[np.ndarray, " changes"], right: Bool[np.ndarray, " changes"], weights: Float[np.ndarray, " changes"]
+    probability: Float[np.ndarray, " changes"],
+    right: Bool[np.ndarray, " changes"],
+    weights: Float[np.ndarray, " changes"],
 ) -> list[float | None]:
     """(GRID,) weighted share of right changes among those with at least each probability; None where there are few."""
     order = np.argsort(-probability)
@@ -205,7 +207,9 @@ def reliability(
     return ece, [(int(n), float(a), float(b)) for n, a, b in zip(number, said / several, was / several, strict=True)]
 
 
-def cross_entropy(log_odds: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]) -> float:
+def cross_entropy(
+    log_odds: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
+) -> float:
     """Mean binary cross-entropy."""
     z = torch.from_numpy(log_odds).double()
     found: Tensor = torch.nn.functional.binary_cross_entropy_with_logits(z, torch.from_numpy(truth).double())

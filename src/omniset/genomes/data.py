@@ -35,6 +35,7 @@ from omniset.genomes.formats import (
     look,
     orientation,
     records,
+    text_columns,
     twice,
 )
 from omniset.genomes.identifiers import COGS, distinct, kind_of_identifier, mixture, normalise, summary_of_kinds
@@ -89,6 +90,8 @@ class GenomeFile:
         known: Families of a model. They tell which way round a table is.
 
     Attributes:
+        paths: The files, in the order in which they are read.
+        size: Their bytes; `position` says how many of them were read.
         format: Which one it is.
         identifiers: The main kind of identifiers, "other", or "mixed". After an iteration it is that of all families.
         categories: Functional category by family, where the file has any; filled while it is read.
@@ -189,7 +192,7 @@ class GenomeFile:
                 "use them only with models of such names"
             )
         if self._wanted is None and len(mixture(kinds)) > 1:
-            counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+            counted = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds, key=lambda k: (-kinds[k], k)))
             notes.warnings.append(
                 f"{of}: families of several kinds are mixed ({counted}): take one kind with identifiers, such as "
                 f'identifiers="{mixture(kinds)[0]}"'
@@ -227,8 +230,8 @@ class GenomeFile:
             return main if main in DRAM else "KO"
         if self.format == "anvio-functions":
             here = self._first_kinds()
-            order = [main, "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common()), "other"]
-            return next(kind for kind in order if kind in here or kind == "other")
+            order = [*([main] if self._known else []), "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common())]
+            return next((kind for kind in order if kind in here), "other")
         return {"cogclassifier": "COG", "kofamscan": "KO", "ko-mapper": "KO"}.get(self.format)
 
     def _first_kinds(self) -> Counter[str]:
@@ -242,7 +245,8 @@ class GenomeFile:
         elif self.format in ("genomes-by-families", "picrust2"):
             found = iter(sheet.columns[not sheet.shifted :])
         else:
-            at = (sheet.first(FAMILY_NAMES) or 0) if self.format == "long" else 0
+            named = {"long": FAMILY_NAMES, "anvio-matrix": ["accession", *(sheet.keys[i] for i in text_columns(sheet))]}
+            at = sheet.first(named.get(self.format, ())) or 0
             found = (fields[at] for fields in sheet.rows if at < len(fields))
         return Counter(kind_of_identifier(normalise(name)) for name in dict.fromkeys(found) if name)
 

@@ -160,7 +160,7 @@ def _look_text(path: Path) -> Sheet:
     for row, line in file.lines():
         if sheet is None:
             if re.match(r"#\s*gene name\s+KO\b", line):
-                return Sheet(file, "\t", [], row, kofam=True)
+                return Sheet(file, "\t", _fields(line[1:].strip(), "\t"), row, kofam=True)
             if line.startswith("#"):
                 comment = row, line[1:]
                 continue
@@ -256,10 +256,10 @@ def detect(sheet: Sheet) -> str:
         return "anvio-functions"
     if keys & {"fasta", "input_fasta"} and keys & {name for names in DRAM.values() for name in names}:
         return "dram"
-    if sheet.first(GENOME_NAMES) is not None and sheet.first(FAMILY_NAMES) not in (None, sheet.first(GENOME_NAMES)):
-        return "long"
     if sheet.keys[0] == "key" and text_columns(sheet):
         return "anvio-matrix"
+    if sheet.first(GENOME_NAMES) is not None and sheet.first(FAMILY_NAMES) not in (None, sheet.first(GENOME_NAMES)):
+        return "long"
     if _is_mapper(sheet):
         return "ko-mapper"
     if len(sheet.columns) > 1 or sheet.shifted:
@@ -385,7 +385,7 @@ def records(sheet: Sheet, at: Sequence[int], quoted: bool = True) -> Iterator[tu
         quoted: Fields may be in quotes.
 
     Raises:
-        ValueError: A row that lacks one of them.
+        ValueError: A row with fewer fields than the header, or, with quotes, with more.
     """
     file = sheet.file
     if isinstance(file, TableFile):
@@ -401,7 +401,7 @@ def records(sheet: Sheet, at: Sequence[int], quoted: bool = True) -> Iterator[tu
         fields = split_at(file, row, line, sheet.separator) if quoted else line.split(sheet.separator)
         shift = int(quoted and sheet.shifted)  # tools have names for all their columns
         width = len(sheet.columns) + shift
-        if len(fields) <= max(at) + shift or (quoted and len(fields) > width):
+        if len(fields) < width or (quoted and len(fields) > width):
             cut = ": is the file cut off?" if len(fields) < width else ""
             raise file.error(row, f"has {len(fields)} fields, the header has {width}{cut}")
         yield row, [fields[i + shift].strip() for i in at]

@@ -129,7 +129,30 @@ class EvidenceModel(Method):
         return self._terms(*self.noise.settle(observed))
 
     def _terms(self, observed: Observed, given: Tensor) -> dict[str, Tensor]:
-        summary = self.summarize(observed, given)
+        tokens, quality = self.read(observed, given)
+        return self.terms_of(observed, self.summarize(self.tokens(observed.counts), tokens, quality))
+
+    def read(
+        self, observed: Observed, given: Float[Tensor, "genomes two"]
+    ) -> tuple[SetBatch, Float[Tensor, "genomes dim"]]:
+        """What the encoder reads: families, each with the genome's quality added to it; and that quality."""
+        size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
+        told = [observed.completeness, 10 * observed.contamination, *given.unbind(1), size]
+        quality = self.quality(torch.stack(told, 1))
+        tokens = self.tokens(observed.counts)
+        marked = (tokens.elements + quality[:, None]) * tokens.multiplicity[..., None]
+        return SetBatch(marked, tokens.multiplicity, validate=False), quality
+
+    def summarize(
+        self, plain: SetBatch, tokens: SetBatch, quality: Float[Tensor, "genomes dim"]
+    ) -> Float[Tensor, "genomes width"]:
+        """The set transformer's view of each genome: its summary, the mean of its families, and its quality."""
+        summary = self.summary_norm(self.encoder(tokens).summary)
+        return torch.cat([summary.flatten(1), self.local_norm(mean_of_present(plain)), quality], 1)
+
+    def terms_of(
+        self, observed: Observed, summary: Float[Tensor, "genomes width"]
+    ) -> dict[str, Float[Tensor, "genomes families"]]:
         evidence = self.noise.evidence(observed)
         near = self._near(observed, evidence)
         nearest = self.references.corrected_similarity(observed, self.noise).amax(1, keepdim=True)
@@ -140,18 +163,6 @@ class EvidenceModel(Method):
             "context": self.output(self.decoder(summary)),
             "evidence": (1 + torch.where(observed.present, seen, unseen)) * evidence,
         }
-
-    def summarize(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes width"]:
-        """The set transformer's view of each genome: its summary, the mean of its families, and its quality."""
-        tokens = self.tokens(observed.counts)
-        size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
-        told = [observed.completeness, 10 * observed.contamination, *given.unbind(1), size]
-        quality = self.quality(torch.stack(told, 1))
-        marked = SetBatch(
-            (tokens.elements + quality[:, None]) * tokens.multiplicity[..., None], tokens.multiplicity, validate=False
-        )
-        summary = self.summary_norm(self.encoder(marked).summary)
-        return torch.cat([summary.flatten(1), self.local_norm(mean_of_present(tokens)), quality], 1)
 
     def _near(self, observed: Observed, evidence: Tensor) -> Float[Tensor, "genomes families four"]:
         prevalence = self.noise.prevalence

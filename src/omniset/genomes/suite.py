@@ -32,7 +32,7 @@ class Suite(nn.Module):
         families: Vocabulary size.
         references: Number of reference genomes.
         names: Methods beside the untrained ones: "evidence", "seed", "pca", "autoencoder", "autoencoder-evidence".
-        sizes: encoder, dim, depth, num_heads, num_inducing, encoder_options of the architectures.
+        sizes: encoder (None: each architecture's own), dim, depth, num_heads, num_inducing, encoder_options.
     """
 
     def __init__(self, families: int, references: int, names: list[str], sizes: dict[str, Any]) -> None:
@@ -47,8 +47,8 @@ class Suite(nn.Module):
             "pca": lambda: PrincipalComponents(noise, families),
             "autoencoder": lambda: Autoencoder(noise, families, with_evidence=False),
             "autoencoder-evidence": lambda: Autoencoder(noise, families, with_evidence=True),
-            "evidence": lambda: EvidenceModel(noise, genomes, families, **sizes),
-            "seed": lambda: SeedModel(noise, families, **sizes),
+            "evidence": lambda: EvidenceModel(noise, genomes, families, **_with_encoder("ust", sizes)),
+            "seed": lambda: SeedModel(noise, families, **_with_encoder("set-transformer-sab", sizes)),
         }
         self.methods = nn.ModuleDict({name: makers[name]() for name in (*UNTRAINED, *names)})
 
@@ -96,3 +96,6 @@ class Suite(nn.Module):
         assert isinstance(method, Method)
         return method
 
+
+def _with_encoder(default: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    return sizes | {"encoder": sizes["encoder"] or default}
