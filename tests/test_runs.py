@@ -334,7 +334,7 @@ def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
     before = (tmp_path / "sets.csv").read_bytes()
     for verb in ("predict", "explain"):
         run(verb, tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "sets.csv", code=2)
-        assert "out is the table of sets itself" in capsys.readouterr().err
+        assert "out is the input itself" in capsys.readouterr().err
     assert (tmp_path / "sets.csv").read_bytes() == before
     run(
         "evaluate", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--model", model, "--out", model, code=2

@@ -25,8 +25,8 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def at(self, position: int, rows: int) -> None:
-        self._bar.set_postfix_str(f"{rows:,} rows", refresh=False)
+    def at(self, position: int, rows: int, unit: str = "rows") -> None:
+        self._bar.set_postfix_str(f"{rows:,} {unit}", refresh=False)
         self._bar.update(position - self._bar.n)
 
     def __exit__(

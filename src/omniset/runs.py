@@ -6,17 +6,17 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.evaluation import Metric, Outcome
-from omniset.files import provenance, writable_folder, write_json
+from omniset.files import provenance, write_json
 from omniset.progress import Progress
 from omniset.report import multiqc
 from omniset.report import sets as set_report
@@ -47,7 +47,7 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns:
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    with _folder(out), _noted() as notes:
+    with run_folder(out), noted() as notes:
         labels = None if target is None else LabelFile(target, columns, group)
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
@@ -66,13 +66,13 @@ def fit(
             values = as_numbers(labels, values, table.file)
         maker = SetClassifier if chosen == "classification" else SetRegressor
         model = maker(**arguments | {"level": level})
-        _say(
+        say(
             f"{len(collection):,} sets, {len(collection.elements):,} elements, {collection.dim} features; "
             f"{chosen} of {level}s: {_described(values, chosen)}"
         )
         _warn_of_few(values, chosen, level)
         if (out / "config.json").exists() and not resume:
-            _say(f"{out} holds a model already: it is replaced when this one is done")
+            say(f"{out} holds a model already: it is replaced when this one is done")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
@@ -97,15 +97,15 @@ def fit(
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
     """See `omniset.cli.sets.predict`. Returns the number of rows written."""
     estimator = _load(model, overrides)
-    _refuse_own_input(out, sets)
+    refuse_own_input(out, sets)
     rows = 0
-    with _noted() as notes, TableWriter(out) as writer:
+    with noted() as notes, TableWriter(out) as writer:
         table = _table_for(estimator, sets, out.parent)
         for frame in estimator.predictions(_watched(table, estimator.progress, "predicting")):
             writer.write(frame)
             rows += len(frame)
-    _say(f"{rows:,} predictions written to {out}")
-    _say_notes(notes())
+    say(f"{rows:,} predictions written to {out}")
+    say_notes(notes())
     return rows
 
 
@@ -122,7 +122,7 @@ def evaluate(
     estimator = _load(model, overrides)
     if (out / "config.json").exists():
         raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
-    with _folder(out), _noted() as notes:
+    with run_folder(out), noted() as notes:
         labels = None if target is None else LabelFile(target, estimator.targets_, group)
         if labels is not None and labels.level != estimator.level:
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
@@ -164,10 +164,10 @@ def explain(
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
     estimator.check_explainable(label)
-    _refuse_own_input(out, sets)
+    refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
-    with _noted() as notes, TableWriter(out) as writer:
+    with noted() as notes, TableWriter(out) as writer:
         table = _table_for(estimator, sets, out.parent)
         for found in _watched(table, estimator.progress, "explaining"):
             if wanted is not None and found.name not in wanted:
@@ -187,8 +187,8 @@ def explain(
                 break
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
-    _say(f"{rows:,} scores written to {out}")
-    _say_notes(notes())
+    say(f"{rows:,} scores written to {out}")
+    say_notes(notes())
     return rows
 
 
@@ -265,7 +265,7 @@ def _validation_outcomes(
     model: SetEstimator, sets: SetCollection, truth: np.ndarray, groups: np.ndarray | None
 ) -> list[Outcome]:
     if not len(model.validation_):
-        _say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+        say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
         return []
     return _outcomes(model, sets, model.validation_, truth, groups)
 
@@ -279,11 +279,6 @@ def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[s
             where = f"of {labels.file.path}" if labels else "too"
             message = f"column {name!r} is a target or the group {where}, and would be learned from as a feature: "
             raise table.file.error(None, message + "take it out of the table, or name the features with --features")
-
-
-def _refuse_own_input(out: Path, sets: Path) -> None:
-    if out.exists() and sets.exists() and out.samefile(sets):
-        raise ValueError(f"out is the table of sets itself, {sets}: choose another name")
 
 
 def _outcomes(
@@ -418,8 +413,8 @@ def _finish(
     write_report(out, set_report.compose(run), set_report.numbers(run))
     multiqc.write(out, out.resolve().name, metrics, run.history)
     _print_metrics(run.on, metrics)
-    _say_notes(notes)
-    _say(f"\nWritten to {out}: {'the model, ' if save else ''}metrics.json, report.html, report.json")
+    say_notes(notes)
+    say(f"\nWritten to {out}: {'the model, ' if save else ''}metrics.json, report.html, report.json")
     return numbers
 
 
@@ -429,11 +424,11 @@ def _plain(metric: Metric) -> dict[str, float | None]:
 
 def _print_metrics(on: str, metrics: dict[str, list[Metric]]) -> None:
     for name, found in metrics.items():
-        _say(f"\n{name}, on {on}\n\n  {'':28}{'value':>9}   95 % interval")
+        say(f"\n{name}, on {on}\n\n  {'':28}{'value':>9}   95 % interval")
         for metric in found:
             if metric.value is not None:
                 interval = "" if metric.low is None else f"{metric.low:.3f} to {metric.high:.3f}"
-                _say(f"  {metric.name:28}{metric.value:>9.3f}   {interval}")
+                say(f"  {metric.name:28}{metric.value:>9.3f}   {interval}")
 
 
 def _described(values: pd.DataFrame, task: str) -> str:
@@ -459,48 +454,3 @@ def _warn_of_few(values: pd.DataFrame, task: str, level: str) -> None:
             shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
             more = f" and {len(few) - 5} more" if len(few) > 5 else ""
             warnings.warn(f"{column}: classes with fewer than 5 {level}s: {shown}{more}", stacklevel=2)
-
-
-# ---------------------------------------------------------------------- around a run
-
-
-@contextmanager
-def _folder(out: Path) -> Iterator[None]:
-    """The folder of a run; one that was made for a run that failed at once is removed again."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out must be a folder, {out} is a file")
-    made = [folder for folder in (out, *out.absolute().parents) if not folder.exists()]
-    writable_folder(out)
-    try:
-        yield
-    except BaseException:
-        for folder in made:
-            if any(folder.iterdir()):
-                break
-            folder.rmdir()
-        raise
-
-
-@contextmanager
-def _noted() -> Iterator[Callable[[], list[str]]]:
-    """Gives a function that tells the warnings met so far, each once. What fails tells them before its error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-
-        def notes() -> list[str]:
-            return list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
-
-        try:
-            yield notes
-        except Exception:
-            _say_notes(notes())
-            raise
-
-
-def _say_notes(notes: list[str]) -> None:
-    for note in notes:
-        print(f"warning: {note}", file=sys.stderr)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -9,18 +9,9 @@ from scipy.linalg import expm
 from scipy.stats import beta
 
 from omniset.genomes import simulate as module
-from omniset.genomes.simulate import (
-    Families,
-    Tree,
-    clades,
-    degrade,
-    draw_families,
-    gain_and_loss,
-    read_newick,
-    simulate,
-    write,
-    yule_tree,
-)
+from omniset.genomes.noise import degrade
+from omniset.genomes.simulate import Families, draw_families, gain_and_loss, simulate, write
+from omniset.genomes.trees import Tree, clades, read_newick, yule_tree
 
 SIGMAS = 4.5  # of a mean over draws; the seeds are fixed
 
@@ -143,7 +134,7 @@ def test_relatives_are_more_alike_than_strangers(simulated):
 
 def test_degrading_has_the_expected_counts(rng):
     counts, donor = rng.integers(0, 5, 31), rng.integers(0, 3, 31)
-    draws = np.array([degrade(counts, donor, 70.0, 10.0, rng) for _ in range(4001)])
+    draws = np.array([degrade(counts, donor, 0.7, 0.1, rng) for _ in range(4001)])
     foreign = 0.1 * counts.sum() * donor / donor.sum()
     error = np.sqrt((0.21 * counts + foreign) / len(draws))
     assert (np.abs(draws.mean(0) - (0.7 * counts + foreign)) <= SIGMAS * error).all()
@@ -153,11 +144,11 @@ def test_degrading_has_the_expected_counts(rng):
 def test_degrading_at_the_bounds(rng):
     counts, donor = rng.integers(0, 5, 31), rng.integers(0, 2, 31)
     none = np.zeros_like(counts)
-    assert (degrade(counts, donor, 100.0, 0.0, rng) == counts).all()
+    assert (degrade(counts, donor, 1.0, 0.0, rng) == counts).all()
     assert (degrade(counts, donor, 0.0, 0.0, rng) == 0).all()
-    assert (degrade(counts, donor, 0.0, 100.0, rng) == donor).all()  # it has no more
-    assert (degrade(counts, none, 100.0, 50.0, rng) == counts).all()
-    assert (degrade(none, donor, 50.0, 50.0, rng) == 0).all()
+    assert (degrade(counts, donor, 0.0, 1.0, rng) == donor).all()  # it has no more
+    assert (degrade(counts, none, 1.0, 0.5, rng) == counts).all()
+    assert (degrade(none, donor, 0.5, 0.5, rng) == 0).all()
 
 
 def test_a_yule_tree(rng):

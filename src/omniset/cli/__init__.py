@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
-    from omniset.cli import sets
+    from omniset.cli import genomes, sets
     from omniset.cli.parser import Parser
 
     commands: Any = {
@@ -63,6 +63,14 @@ def main(arguments: list[str] | None = None) -> int:
         "predict": sets.predict,
         "evaluate": sets.evaluate,
         "explain": sets.explain_sets,
+        "genomes": {
+            "_help": "Gene content of genomes: complete and clean it, with probabilities.",
+            "fit": genomes.fit,
+            "complete": genomes.complete,
+            "evaluate": genomes.evaluate,
+            "explain": genomes.explain_call,
+            "simulate": genomes.simulate,
+        },
     }
     try:
         jsonargparse.auto_cli(

@@ -70,9 +70,9 @@ class PrincipalComponents(Method):
         centred = (counts > 0).toarray().astype(np.float32)
         centred -= centred.mean(0)
         _, values, directions = np.linalg.svd(centred, full_matrices=False)
-        rank = min(self.components.shape[1], len(values))
+        rank = min(self.components.shape[1], int((values > 1e-4 * values[0]).sum()))  # few genomes have few
         self.components[:, :rank] = torch.from_numpy(directions[:rank].T.copy())
-        self.spread[:rank] = torch.from_numpy(np.maximum(values[:rank], 1e-6) / np.sqrt(len(centred)))
+        self.spread[:rank] = torch.from_numpy(values[:rank] / np.sqrt(len(centred)))
         nn.init.zeros_(self.regression.weight)
         with torch.no_grad():
             self.regression.bias.copy_(self.noise.prior())
@@ -80,7 +80,7 @@ class PrincipalComponents(Method):
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         # Of a genome that is c complete about c of each family is expected.
         expected = observed.completeness[:, None] * self.noise.prevalence
-        scores = (observed.present - expected) @ self.components / self.spread
+        scores = (observed.present.to(observed.counts) - expected) @ self.components / self.spread
         return self.regression(scores) + self.noise.evidence(observed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from omniset.files import replacing
 from omniset.genomes import calibration
 from omniset.genomes.calibration import Level
 from omniset.genomes.data import RANKS, Genome, GenomeTable, kind_of_identifier, read_table
+from omniset.genomes.metadata import lineages, rows_by_name
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
 from omniset.genomes.suite import ARCHITECTURES, BASELINES, UNTRAINED, Suite
@@ -128,7 +129,7 @@ class GenomeCompleter(BaseEstimator):
             the genome's completeness and contamination: the model, knn, prevalence-bayes or as-is).
         encoder: In `omniset.encoders.ENCODERS`. None: "ust" for "evidence", "set-transformer-sab" for "seed".
         dim, depth, num_heads, num_inducing, encoder_options: Its size.
-        epochs: At most so many.
+        epochs: At most so many. None: 6, or for few genomes enough for 250 steps.
         batch_size: Genomes per step, and at a time when completing.
         learning_rate, weight_decay: Of AdamW.
         patience: Stop after so many epochs without a better validation loss. None: never.
@@ -160,7 +161,7 @@ class GenomeCompleter(BaseEstimator):
         num_heads: int = 4,
         num_inducing: int = 16,
         encoder_options: dict[str, Any] | None = None,
-        epochs: int = 8,
+        epochs: int | None = None,
         batch_size: int = 16,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-2,
@@ -290,6 +291,7 @@ class GenomeCompleter(BaseEstimator):
         unwatched = ("device", "progress", "method")
         histories = suite.fit(
             genomes,
+            main=self.architecture,
             draws=Draws(
                 (self.completeness[0] / 100, self.completeness[1] / 100),
                 (self.contamination[0] / 100, self.contamination[1] / 100),
@@ -298,7 +300,7 @@ class GenomeCompleter(BaseEstimator):
             folder=None if folder is None else Path(folder),
             resume=resume,
             fingerprint={k: v for k, v in self.get_params().items() if k not in unwatched},
-            epochs=self.epochs,
+            epochs=self.epochs or max(6, -(-250 * self.batch_size // len(train))),
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
@@ -375,8 +377,7 @@ class GenomeCompleter(BaseEstimator):
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
         if precision is not None and not 0.5 <= precision < 1:
             raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
-        quality = check_quality(quality)
-        return self._completions(genomes, quality, method, threshold, precision)
+        return self._completions(genomes, check_quality(quality), method, threshold, precision)
 
     def explain(
         self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None, *, steps: int = 20
@@ -514,8 +515,9 @@ class GenomeCompleter(BaseEstimator):
         if self.clade not in RANKS:
             raise ValueError(f"clade must be one of {', '.join(RANKS)}, got {self.clade!r}")
         for name, least in (("epochs", 1), ("batch_size", 1), ("min_genomes", 1), ("max_references", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be >= {least}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
         for name in ("completeness", "contamination"):
@@ -573,7 +575,7 @@ class GenomeCompleter(BaseEstimator):
         at = {family: i for i, family in enumerate(table.families)}
         return table.counts[:, [at[family] for family in self.families_]]
 
-    def _batch(self, genomes: Sequence[Genome], quality: pd.DataFrame | None) -> tuple[Observed, list[dict[str, int]]]:
+    def _batch(self, genomes: Sequence[Genome], quality: Quality | None) -> tuple[Observed, list[dict[str, int]]]:
         counts = np.zeros((len(genomes), len(self.families_)), dtype=np.float32)
         told = np.full((len(genomes), 2), np.nan, dtype=np.float32)
         unknown: list[dict[str, int]] = []
@@ -586,14 +588,16 @@ class GenomeCompleter(BaseEstimator):
                 else:
                     counts[row, column] += count
             unknown.append(lost)
-            if quality is not None and genome.name in quality.index:
-                told[row] = quality.loc[genome.name, ["completeness", "contamination"]].to_numpy(np.float32) / 100
+            if quality is not None:
+                at = quality.row_of(genome.name)
+                if at >= 0:
+                    told[row] = quality.values[at]
         return Observed(torch.from_numpy(counts), *torch.from_numpy(told).unbind(1)), unknown
 
     def _completions(
         self,
         genomes: Iterable[Genome],
-        quality: pd.DataFrame | None,
+        quality: Quality | None,
         method: str,
         threshold: float,
         precision: float | None,
@@ -727,7 +731,20 @@ def as_table(table: Table, known: Sequence[str] | None = None) -> GenomeTable:
     return GenomeTable.from_frame(table) if isinstance(table, pd.DataFrame) else read_table(table, known=known)
 
 
-def check_quality(quality: pd.DataFrame | None) -> pd.DataFrame | None:
+@dataclass
+class Quality:
+    """Completeness and contamination by name, as shares.
+
+    Attributes:
+        values: (genomes, 2)
+        row_of: Row of a genome; -1: none.
+    """
+
+    values: Float[np.ndarray, "genomes two"]
+    row_of: Callable[[str], int]
+
+
+def check_quality(quality: pd.DataFrame | None) -> Quality | None:
     """Both columns, in bounds.
 
     Raises:
@@ -746,14 +763,13 @@ def check_quality(quality: pd.DataFrame | None) -> pd.DataFrame | None:
             raise ValueError(f"quality of genome {found.index[bad][0]!r}: {name} is {value:g}, it must be {bound} (%)")
     if found.index.duplicated().any():
         raise ValueError(f"quality: genome {found.index[found.index.duplicated()][0]!r} is there twice")
-    return found
+    return Quality(found.to_numpy() / 100, rows_by_name(found))
 
 
 def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:
     if taxonomy is None:
         return pd.DataFrame({"genome": names, "lineage": ""})
-    ranks = [c for c in taxonomy.columns if c in RANKS]
-    found = taxonomy.reindex(names)[ranks].fillna("").astype(str)
+    found = lineages(taxonomy[[c for c in taxonomy.columns if c in RANKS]], names)
     return pd.DataFrame({"genome": names, "lineage": [";".join(v for v in row if v) for row in found.to_numpy()]})
 
 

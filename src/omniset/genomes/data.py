@@ -107,7 +107,7 @@ class GenomeFile:
         self,
         path: str | Path | Sequence[str | Path],
         *,
-        format: str = "auto",  # noqa: A002
+        format: str = "auto",
         identifiers: str = "auto",
         known: Collection[str] | None = None,
     ) -> None:
@@ -407,7 +407,7 @@ def _again(names: Sequence[str]) -> str:
 def read_table(
     path: str | Path | Sequence[str | Path],
     *,
-    format: str = "auto",  # noqa: A002
+    format: str = "auto",
     identifiers: str = "auto",
     known: Collection[str] | None = None,
     families: Sequence[str] | None = None,

@@ -17,6 +17,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from omniset.files import provenance, replacing, writable_folder
 from omniset.genomes.calibration import BINS, LEVELS, Level, Noisy, apply_all, nearest_level
 from omniset.genomes.completer import GenomeCompleter, Table, as_table
+from omniset.genomes.metadata import lineages
 from omniset.genomes.suite import BASELINES
 from omniset.genomes.training import Clades, Genomes, split
 
@@ -309,7 +310,11 @@ def _one_seed(
     # The noise of the test draws its donors from the training genomes.
     genomes = Genomes(completer._columns(table), clades, train, validation)
     prevalence = suite.noise.prevalence.numpy()
-    names = pd.factorize(clades.groups)[0] if taxonomy is None else taxonomy.reindex(table.names)[completer.clade]
+    names = (
+        pd.factorize(clades.groups)[0]
+        if taxonomy is None
+        else lineages(taxonomy, table.names)[completer.clade].to_numpy()
+    )
     labels = pd.Series(np.asarray(names)[test]).astype(str).to_numpy()
     frames = []
     for number, condition in enumerate(CONDITIONS):
@@ -416,7 +421,7 @@ def _interval(values: Float[np.ndarray, " resamples"]) -> tuple[float, float, fl
 
 
 def _frame(found: Mapping[str, tuple[float, ...]], more: tuple[str, ...] = ()) -> pd.DataFrame:
-    return pd.DataFrame.from_dict(found, orient="index", columns=["value", "low", "high", *more])
+    return pd.DataFrame.from_dict(dict(found), orient="index", columns=["value", "low", "high", *more])
 
 
 def _plain(frame: pd.DataFrame) -> dict[str, dict[str, float]]:

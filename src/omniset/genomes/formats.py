@@ -392,8 +392,8 @@ def records(sheet: Sheet, at: Sequence[int], quoted: bool = True) -> Iterator[tu
         names = [file.columns[i] for i in at]
         for chunk in file.chunks(list(dict.fromkeys(names))):
             texts = [texts_of(chunk.columns[name]) for name in names]
-            for i, fields in enumerate(zip(*texts, strict=True)):
-                yield chunk.first + i, list(fields)
+            for i, values in enumerate(zip(*texts, strict=True)):
+                yield chunk.first + i, list(values)
         return
     for row, line in file.lines():
         if row <= sheet.header or line.startswith("##") or not line.strip(sheet.separator + " "):

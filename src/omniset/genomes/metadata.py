@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,29 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     if not first:
         raise sheet.file.error(None, "has no genomes: there are no rows below its header")
     return list(first), list(first.values()), texts
+
+
+def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:
+    """A function from a genome's name to its row in a frame indexed by names; -1 where there is none.
+
+    Names that differ only in what databases and assemblers put around them ("RS_" and "GB_" of GTDB in front, ".fa",
+    ".fna", ".fasta" and a compression's ending behind) are the same, where that is not ambiguous.
+    """
+    exact = {str(name): row for row, name in enumerate(frame.index)}
+    plain: dict[str, int] = {}
+    for name, row in exact.items():
+        plain[_plain(name)] = -1 if _plain(name) in plain else row
+    return lambda name: exact.get(name, plain.get(_plain(name), -1))
+
+
+def lineages(taxonomy: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The taxonomy of these genomes, in their order, "" where a rank is not known; found by `rows_by_name`."""
+    row_of = rows_by_name(taxonomy)
+    rows = np.array([row_of(name) for name in names], dtype=np.int64)
+    found = taxonomy.iloc[rows].fillna("").astype(str).set_axis(names)
+    found[rows < 0] = ""
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\.(fa|fna|fasta|faa)$", "", re.sub(r"\.(gz|bz2|xz)$", "", re.sub(r"^(RS|GB)_", "", name)))

@@ -201,11 +201,13 @@ class SeedModel(Method):
         self.tokens = FamilyTokens(families, dim, binary=True)
         options = {"norm": "post", "num_outputs": num_outputs} | (encoder_options or {})
         self.encoder = build_encoder(encoder, dim, depth, num_heads, num_inducing, options, dropout=dropout)
-        if isinstance(self.encoder, encoders.AttentionEncoder):  # the document's PMA has no feed-forward part
+        seeds = self.encoder.num_outputs
+        if self.encoder.pool is not None and isinstance(self.encoder, encoders.AttentionEncoder):
+            # The document's PMA has no feed-forward part.
             self.encoder.pool = PoolingByMultiheadAttention(
-                dim, num_heads, num_outputs, ffn_dim=0, norm="post", dropout=dropout
+                dim, num_heads, seeds, ffn_dim=0, norm="post", dropout=dropout
             )
-        self.decoder = nn.Sequential(nn.Linear((num_outputs + 1) * dim, dim), nn.ReLU(), nn.Linear(dim, families))
+        self.decoder = nn.Sequential(nn.Linear((seeds + 1) * dim, dim), nn.ReLU(), nn.Linear(dim, families))
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         tokens = self.tokens(observed.counts)

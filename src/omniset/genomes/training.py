@@ -20,6 +20,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from omniset.genomes.metadata import lineages
 from omniset.genomes.methods import Method
 from omniset.genomes.noise import Observed, degrade, flip
 from omniset.training.data import EpochSampler, Key
@@ -56,7 +57,7 @@ class Clades:
         ranks = [c for c in taxonomy.columns if taxonomy[c].fillna("").astype(bool).any()]
         if rank not in ranks:
             raise ValueError(f"clade must be a rank that the taxonomy has, {', '.join(ranks)}; got {rank!r}")
-        found = taxonomy.reindex(names)[ranks].fillna("").astype(str)
+        found = lineages(taxonomy, names)[ranks]
         lacking = [name for name, value in zip(names, found[rank], strict=True) if not value]
         if len(lacking) == len(names):
             raise ValueError(
@@ -88,9 +89,6 @@ class Clades:
         tree = linkage(squareform(distance, checks=False), "average")
         codes = [fcluster(tree, cut, "distance") for cut in (0.5, 0.35)]
         return cls(np.stack([*codes, own], 1), given=False)
-
-    def select(self, rows: Int[np.ndarray, " chosen"]) -> Clades:
-        return Clades(self.codes[rows], self.given)
 
     @property
     def groups(self) -> Int[np.ndarray, " genomes"]:
@@ -298,6 +296,7 @@ def train(
     checksum = 0
     for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
         checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+    method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
     data = GenomeData(genomes, draws, batch_size, epochs, seed)
     fit(

@@ -243,9 +243,9 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
             for family in _functions(sheet, words, block.texts[number], notes) if words else [name]:
                 of_row.append(number)
                 families_of.append(numbers.setdefault(family, len(numbers)))
-        at, genome = np.nonzero(counts[of_row])
+        at, which = np.nonzero(counts[of_row])
         found.append(
-            (np.array(families_of, dtype=np.int64)[at], genome, counts[np.array(of_row, dtype=np.int64)[at], genome])
+            (np.array(families_of, dtype=np.int64)[at], which, counts[np.array(of_row, dtype=np.int64)[at], which])
         )
     if not found:
         return

@@ -42,12 +42,18 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
-        if multiplicity is not None or self.gate is not None or not elements.shape[1]:
+        if self.gate is not None or not elements.shape[1]:
             return self.finish(queries, self.reduce(queries, elements, multiplicity))
-        # Every element once, all of them here: PyTorch's fused attention computes the same.
+        # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements)
         q = q.expand(len(k), -1, -1, -1)
-        return self._combine(queries, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+        if multiplicity is None:
+            return self._combine(queries, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+        empty = ~(multiplicity > 0).any(1)
+        # An empty set contributes nothing; its softmax would be NaN.
+        bias = multiplicity.to(q).log().masked_fill(empty[:, None], 0)[:, None, None]
+        average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
+        return self._combine(queries, average.masked_fill(empty[:, None, None, None], 0))
 
     def reduce(
         self,

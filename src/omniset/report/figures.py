@@ -7,7 +7,8 @@ ten as formulas get plain numbers.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -16,7 +17,9 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from omniset.evaluation import Bin, SizeGroup
@@ -25,6 +28,8 @@ from omniset.plots import COLOURS
 BLUE, ORANGE, GREEN, _ = COLOURS
 NUMBERED = 15  # classes of a confusion matrix that has room for numbers
 GREY = "#5f6670"
+MORE_COLOURS = (*COLOURS, "#56b4e9", "#e69f00", "#000000")  # the rest of Okabe and Ito's that can be seen on white
+MARKERS = "osD^vP*Xh"
 MANY_POINTS = 2000  # more are shown as a density
 WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
 STYLE: Any = {
@@ -60,6 +65,16 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
             return draw(*arguments, **options)
 
     return drawing
+
+
+@dataclass
+class Series:
+    """Points of a line, with an interval or without."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
 
 
 @styled
@@ -212,6 +227,182 @@ def residuals(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " 
     return figure
 
 
+@styled
+def lines(
+    series: Mapping[str, Series],
+    xlabel: str,
+    ylabel: str,
+    *,
+    order: Sequence[str] = (),
+    reference: str | None = None,
+    bound: tuple[str, float] | None = None,
+) -> Figure:
+    """A line each, with the band of its interval where it has one.
+
+    Args:
+        order: Names whose place gives the colour and marker, so that figures agree. Default: the series'.
+        reference: Is drawn grey and dashed.
+        bound: Name and height of a dotted line.
+    """
+    figure, axes = _panel(height=3.1 + 0.22 * -(-len(series) // 2))
+    styles = _styles(order or list(series), reference)
+    for name, one in series.items():
+        axes.plot(one.x, one.y, label=_short(name, 24), linewidth=1.3, markersize=4.5, **styles[name])
+        if one.low is not None and one.high is not None:
+            axes.fill_between(one.x, one.low, one.high, color=styles[name]["color"], alpha=0.16, linewidth=0)
+    if bound is not None:
+        axes.axhline(bound[1], color=GREY, linewidth=1, linestyle=":", label=bound[0])
+    seen = np.concatenate([np.asarray(s.y, dtype=np.float64) for s in series.values()] or [np.zeros(0)])
+    seen = seen[np.isfinite(seen)]
+    if len(seen) and seen.min() > 0 and seen.max() > 20 * seen.min():
+        axes.set_yscale("log")
+        _plain_log(axes.yaxis)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    figure.legend(loc="outside lower left", ncols=2, handlelength=2.2, columnspacing=1.2)
+    return figure
+
+
+@styled
+def calibration_curves(
+    curves: Mapping[str, Sequence[tuple[int, float, float]]],
+    *,
+    order: Sequence[str] = (),
+    reference: str | None = None,
+) -> Figure:
+    """Mean probability against the share that is so, a line each; arguments as in `lines`.
+
+    Args:
+        curves: Number, mean probability and share of each bin; bins of none are left out.
+    """
+    figure, axes = _panel(height=3.6 + 0.22 * -(-len(curves) // 2))
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+    styles = _styles(order or list(curves), reference)
+    for name, bins in curves.items():
+        points = np.array([(p, share) for n, p, share in bins if n], dtype=np.float64).reshape(-1, 2)
+        axes.plot(*points.T, label=_short(name, 24), linewidth=1.2, markersize=4.5, **styles[name])
+    axes.set(xlabel="mean probability", ylabel="share that is so", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    axes.set_aspect("equal")
+    figure.legend(loc="outside lower left", ncols=2, handlelength=2.2, columnspacing=1.2)
+    return figure
+
+
+@styled
+def intervals(
+    labels: Sequence[str],
+    found: tuple[str, Sequence[float], Sequence[float], Sequence[float]],
+    beside: tuple[str, Sequence[float]],
+    xlabel: str,
+) -> Figure:
+    """A row each, the first on top: a dot with its interval, and a second value to compare with.
+
+    Args:
+        found: Name, values, lower and upper ends.
+        beside: Name and values.
+    """
+    figure, axes = _panel(height=1.3 + 0.2 * max(len(labels), 3))
+    places = np.arange(len(labels))
+    name, values, low, high = found
+    axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
+    axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
+    axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
+    axes.set_yticks(places, _distinct(labels), fontsize=8)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.set(xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    _thousands(axes.xaxis)
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@styled
+def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str) -> Figure:
+    """With the line on which both are the same."""
+    figure, axes = _panel(height=3.6)
+    x, y = _finite(x, y)
+    both = np.concatenate([x, y])
+    ends = [both.min(), both.max()] if len(both) else [0, 1]
+    axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="the same", zorder=3)
+    _points(figure, axes, x, y)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(5))
+        _thousands(axis)
+    axes.legend(loc="lower right")
+    return figure
+
+
+@styled
+def two_sided_bars(
+    labels: Sequence[str], left: tuple[str, Sequence[float]], right: tuple[str, Sequence[float]], xlabel: str
+) -> Figure:
+    """Horizontal bars to the left and to the right of a middle line, the first on top; names and sizes, none < 0."""
+    figure, axes = _panel(height=1.3 + 0.25 * max(len(labels), 2))
+    places = np.arange(len(labels))
+    axes.barh(places, [-v for v in left[1]], color=ORANGE, height=0.72, label=left[0])
+    axes.barh(places, right[1], color=BLUE, height=0.72, label=right[0])
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set_yticks(places, [_short(label, 34) for label in labels])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):,.10g}"))
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+@styled
+def limited_histogram(
+    values: Float[np.ndarray, " values"], xlabel: str, ylabel: str, limit: str, low: float, high: float
+) -> Figure:
+    """A histogram and a limit by its name, which lies between low and high."""
+    figure = histogram(values, xlabel, ylabel)
+    axes = figure.axes[0]
+    if high > low:
+        axes.axvspan(low, high, color=ORANGE, alpha=0.18, linewidth=0)
+    axes.axvline((low + high) / 2, color=ORANGE, linestyle="--", linewidth=1.3, label=limit)
+    figure.legend(loc="outside upper left")
+    return figure
+
+
+@styled
+def state_map(
+    states: Int[np.ndarray, "rows columns"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    kinds: Sequence[tuple[str, str, str]],
+    xlabel: str,
+    ylabel: str,
+) -> Figure:
+    """A cell each, coloured by what it is.
+
+    Args:
+        states: Positions in `kinds`.
+        kinds: Name, colour, and a sign that is written into its cells ("" for none).
+    """
+    height, width = states.shape
+    figure, axes = _panel(float(max(1.7 + 0.19 * width, 4.6)), float(2.0 + 0.19 * height))
+    colours = ListedColormap([colour for _, colour, _ in kinds])
+    axes.pcolormesh(states, cmap=colours, vmin=-0.5, vmax=len(kinds) - 0.5, edgecolors="white", linewidth=0.8)
+    for (i, j), state in np.ndenumerate(states):
+        if sign := kinds[state][2]:
+            axes.text(j + 0.5, i + 0.5, sign, ha="center", va="center_baseline", color="white", fontsize=7.5)
+    axes.set_xticks(np.arange(width) + 0.5, _distinct(columns), rotation=90, fontsize=8)
+    axes.set_yticks(np.arange(height) + 0.5, _distinct(rows), fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    shown = [Patch(facecolor=c, label=f"{name} ({sign})" if sign else name) for name, c, sign in kinds]
+    figure.legend(handles=shown, loc="outside upper left", ncols=len(kinds), handlelength=1.2)
+    return figure
+
+
 def size_range(group: SizeGroup) -> str:
     low, high = f"{group.smallest:,}", f"{group.largest:,}"
     return low if low == high else f"{low}\N{EN DASH}{high}"
@@ -223,6 +414,17 @@ def size_range(group: SizeGroup) -> str:
 def _panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, Any]]:
+    """Colour, marker and dashes by place in the list."""
+    styles: dict[str, dict[str, Any]] = {}
+    for i, name in enumerate(names):
+        colour, again = MORE_COLOURS[i % len(MORE_COLOURS)], i // len(MORE_COLOURS)
+        styles[name] = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": "--" if again else "-"}
+    if reference in styles:
+        styles[reference] = {"color": GREY, "marker": "", "linestyle": "--"}
+    return styles
 
 
 def _points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:

@@ -1,0 +1,158 @@
+"""Genomes for tests, and independent float64 references of the noise model and of the comparison with references:
+plain loops over one genome and one family at a time.
+"""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import torch
+
+from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, NoiseModel, Observed
+from omniset.genomes.suite import Suite
+
+SIZES = {"encoder": None, "dim": 6, "depth": 2, "num_heads": 2, "num_inducing": 3, "encoder_options": None}
+TRAINED = ("evidence", "seed", "pca", "autoencoder", "autoencoder-evidence")
+UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")
+FAMILIES = 41  # a prime that is no other size, so that the families' axis of a tensor is known by it
+
+
+def some_counts(genomes=29, families=FAMILIES, clades=7, seed=0):
+    """Copies of families; genomes i, i + clades, ... are alike; some families are everywhere, one is nowhere."""
+    rng = np.random.default_rng(seed)
+    frequency = np.concatenate([np.ones(families // 4), rng.uniform(0.05, 0.9, families - families // 4 - 1), [0.0]])
+    kinds = rng.random((clades, families)) < frequency
+    others = rng.random((genomes, families)) < frequency
+    have = np.where(rng.random((genomes, families)) < 0.8, kinds[np.arange(genomes) % clades], others)
+    return have * rng.integers(1, 4, (genomes, families))
+
+
+def some_frame(genomes=24, families=FAMILIES, clades=6, seed=0):
+    names = [f"g{i:02}" for i in range(genomes)]
+    columns = [f"COG{i:04}" for i in range(1, families + 1)]
+    return pd.DataFrame(some_counts(genomes, families, clades, seed), index=names, columns=columns)
+
+
+def some_taxonomy(genomes=24, clades=6):
+    """Two families to an order, as `some_frame` has its clades."""
+    clade = np.arange(genomes) % clades
+    index = pd.Index([f"g{i:02}" for i in range(genomes)], name="genome")
+    return pd.DataFrame({"order": [f"O{c // 2}" for c in clade], "family": [f"F{c}" for c in clade]}, index=index)
+
+
+def observed_of(counts, completeness=None, contamination=None, excluded=None, seed=1):
+    """An Observed in float64 with some quality each."""
+    rng = np.random.default_rng(seed)
+    c = rng.uniform(0.4, 1.0, len(counts)) if completeness is None else completeness
+    q = rng.uniform(0.0, 0.15, len(counts)) if contamination is None else contamination
+    told = (torch.as_tensor(np.broadcast_to(v, len(counts)).astype(np.float64)) for v in (c, q))
+    return Observed(torch.as_tensor(np.asarray(counts)).double(), *told, excluded)
+
+
+def suite_of(names=TRAINED, counts=None, references=None, seed=0, random=True, double=True, **sizes):
+    """All methods, fitted to complete genomes, their weights then drawn at random."""
+    counts = some_counts() if counts is None else counts
+    references = counts[:23] if references is None else references
+    torch.manual_seed(seed)
+    suite = Suite(counts.shape[1], len(references), list(names), SIZES | sizes)
+    suite = suite.double() if double else suite  # before it is fitted, to be exact
+    suite.noise.load_state_dict(noise_of(counts).state_dict())
+    suite.references.fit(sp.csr_array(references))
+    rng = np.random.default_rng(seed)
+    for method in suite.methods.values():
+        method.fit(sp.csr_array(counts), rng)
+    if random:
+        with torch.no_grad():
+            for parameter in suite.parameters():
+                parameter += torch.randn_like(parameter) * 0.3
+    return suite.eval()
+
+
+def noise_of(counts):
+    """A noise model in float64, fitted to complete genomes."""
+    noise = NoiseModel(counts.shape[1]).double()
+    noise.load_state_dict(_noise_state(counts.tobytes(), counts.shape))
+    return noise
+
+
+@functools.cache
+def _noise_state(counts, shape):
+    """Fitting is most of the time that it takes to make methods."""
+    noise = NoiseModel(shape[1]).double()
+    noise.fit(sp.csr_array(np.frombuffer(counts, dtype=np.int64).reshape(shape)), np.random.default_rng(0))
+    return noise.state_dict()
+
+
+# ---------------------------------------------------------------------- noise
+
+
+def rates(counts, completeness, contamination):
+    """(missed, foreign) of each family in the complete genomes `counts`, at one quality."""
+    missed, foreign = [], []
+    for column in np.asarray(counts).T:
+        copies = [min(int(k), 10) for k in column if k > 0]
+        # and half a genome with one copy
+        lost = (sum((1 - completeness) ** k for k in copies) + 0.5 * (1 - completeness)) / (len(copies) + 0.5)
+        q = min(contamination, 1.0)
+        none = (sum((1 - q) ** k for k in copies) + 0.5 * (1 - q)) / (len(copies) + 0.5)
+        prevalence = (len(copies) + 0.5) / (len(column) + 1)
+        missed.append(min(max(lost, LEAST_MISSED), 1 - LEAST_MISSED))
+        foreign.append(min(max(prevalence * (1 - none), LEAST_FOREIGN), 0.5))
+    return np.array(missed), np.array(foreign)
+
+
+def prevalence(counts):
+    return ((np.asarray(counts) > 0).sum(0) + 0.5) / (len(counts) + 1)
+
+
+def evidence(counts, seen, completeness, contamination):
+    missed, foreign = rates(counts, completeness, contamination)
+    return np.array(
+        [
+            np.log((1 - m) / f) if there else np.log(m / (1 - f))
+            for m, f, there in zip(missed, foreign, seen, strict=True)
+        ]
+    )
+
+
+def logit(p):
+    p = np.clip(p, 1e-4, 1 - 1e-4)
+    return np.log(p) - np.log1p(-p)
+
+
+# ---------------------------------------------------------------------- references
+
+
+def jaccard(a, b):
+    a, b = set(np.flatnonzero(a)), set(np.flatnonzero(b))
+    return len(a & b) / max(len(a | b), 1)
+
+
+def corrected(seen, reference, missed):
+    """Jaccard similarity with every family that was seen standing for 1 / (1 - missed) of them."""
+    stands_for = {v: 1 / (1 - missed[v]) for v in np.flatnonzero(seen)}
+    size, other = sum(stands_for.values()), int((np.asarray(reference) > 0).sum())
+    shared = min(sum(w for v, w in stands_for.items() if reference[v] > 0), other, size)
+    return shared / max(size + other - shared, 1)
+
+
+def neighbours(seen, references, allowed, prevalence, k=15):
+    """Share of the k nearest that have each family, the prevalence one more. Ties: the earlier reference."""
+    near = sorted((r for r in range(len(references)) if allowed[r]), key=lambda r: -jaccard(seen, references[r]))[:k]
+    return np.array(
+        [(sum(references[r][v] > 0 for r in near) + p) / (len(near) + 1) for v, p in enumerate(prevalence)]
+    )
+
+
+def kernel(evidence, references, allowed, prevalence, sharp):
+    """Share of the references, weighted by likelihood ** sharp, that have each family."""
+    rows = [r for r in range(len(references)) if allowed[r]]
+    if not rows:
+        return np.array(prevalence)
+    scores = np.array([sharp * evidence[np.asarray(references[r]) > 0].sum() for r in rows])
+    weights = np.exp(scores - scores.max())
+    weights = weights / weights.sum()
+    number = 1 / (weights**2).sum()
+    share = sum(w * (np.asarray(references[r]) > 0) for w, r in zip(weights, rows, strict=True))
+    return (number * share + prevalence) / (number + 1)

@@ -1,0 +1,599 @@
+"""Every method that completes genomes: what all of them hold, then each against its mathematics in float64."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F  # noqa: N812
+from genome_oracle import (
+    FAMILIES,
+    TRAINED,
+    UNTRAINED,
+    corrected,
+    evidence,
+    jaccard,
+    kernel,
+    logit,
+    neighbours,
+    observed_of,
+    prevalence,
+    rates,
+    some_counts,
+    suite_of,
+)
+
+from omniset.encoders import ENCODERS
+from omniset.genomes.baselines import CERTAIN
+from omniset.genomes.methods import References
+from omniset.genomes.model import FamilyTokens, mean_of_present
+from omniset.genomes.noise import LEAST_MISSED, NoiseModel, Observed
+from omniset.sets import SetBatch
+
+ALL = (*UNTRAINED, *TRAINED)
+SET_TRANSFORMERS = [(name, encoder) for name in ("evidence", "seed") for encoder in ENCODERS]
+COUNTS = some_counts()
+REFERENCES = COUNTS[:23]
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return suite_of()
+
+
+def genomes_of_all_sizes(excluded=True):
+    """From no family at all to every one of them."""
+    seen = some_counts(11, seed=5)
+    seen[3] = 0
+    seen[4] = np.arange(FAMILIES) == 13
+    seen[7] = 2
+    hidden = torch.as_tensor(np.random.default_rng(2).random((11, len(REFERENCES))) < 0.3) if excluded else None
+    return observed_of(seen, excluded=hidden)
+
+
+def row(observed, i):
+    excluded = None if observed.excluded is None else observed.excluded[i : i + 1]
+    return Observed(
+        observed.counts[i : i + 1], observed.completeness[i : i + 1], observed.contamination[i : i + 1], excluded
+    )
+
+
+def unknown_quality(observed):
+    nan = torch.full_like(observed.completeness, np.nan)
+    return Observed(observed.counts, nan, nan, observed.excluded)
+
+
+# ---------------------------------------------------------------------- what all methods hold
+
+
+def assert_no_batch_mates(method, observed):
+    together = method(observed)
+    for i in range(len(observed)):
+        alone = method(row(observed, i))
+        assert (alone[0] - together[i]).abs().max() <= 1e-10, f"genome {i}"
+    some = [7, 2, 3]  # other mates, another order
+    chosen = Observed(
+        observed.counts[some], observed.completeness[some], observed.contamination[some], observed.excluded[some]
+    )
+    assert (method(chosen) - together[some]).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_a_prediction_does_not_depend_on_batch_mates(suite, name):
+    assert_no_batch_mates(suite[name], genomes_of_all_sizes())
+    assert_no_batch_mates(suite[name], unknown_quality(genomes_of_all_sizes()))
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(("name", "encoder"), SET_TRANSFORMERS)
+@torch.no_grad()
+def test_no_encoder_depends_on_batch_mates(name, encoder, outputs):
+    method = suite_of([name], encoder=encoder, encoder_options={"num_outputs": outputs})[name]
+    assert_no_batch_mates(method, genomes_of_all_sizes())
+
+
+@pytest.mark.parametrize(("name", "encoder"), SET_TRANSFORMERS)
+def test_every_seed_of_the_pool_counts(name, encoder):
+    """Three vectors in the summary, of which each reaches the log-odds, of one genome by itself too."""
+    method = suite_of([name], encoder=encoder, encoder_options={"num_outputs": 3})[name]
+    assert method.encoder.num_outputs == 3
+    observed = row(genomes_of_all_sizes(), 0)
+    summaries = []
+
+    def keep(module, inputs, output):
+        assert output.summary.shape == (1, 3, 6)
+        summaries.append(output.summary)
+        output.summary.retain_grad()
+
+    with_hook = method.encoder.register_forward_hook(keep)
+    method(observed).square().sum().backward()
+    with_hook.remove()
+    assert (summaries[0].grad.abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n != "as-is"])
+@torch.no_grad()
+def test_an_empty_genome_gets_exactly_the_prior(suite, name):
+    method = suite[name]
+    expected = torch.as_tensor(np.log(prevalence(COUNTS) / (1 - prevalence(COUNTS))))
+    among = method(genomes_of_all_sizes())
+    assert torch.equal(among[3], method.noise.prior())
+    assert torch.allclose(among[3], expected)
+    for observed in (genomes_of_all_sizes(), unknown_quality(genomes_of_all_sizes()), genomes_of_all_sizes(False)):
+        assert torch.equal(method(row(observed, 3))[0], method.noise.prior())
+    no_genomes = method(Observed(torch.zeros(0, FAMILIES).double(), *torch.zeros(2, 0).double()))
+    assert no_genomes.shape == (0, FAMILIES)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_are_finite(name, told):
+    """With an empty genome, with one all of whose references are excluded, and with both."""
+    method = suite_of([name])[name].train()
+    observed = genomes_of_all_sizes() if told else unknown_quality(genomes_of_all_sizes())
+    observed.excluded[:2] = True
+    observed.excluded[3] = True
+    for some in (observed, row(observed, 0), row(observed, 3)):
+        method.zero_grad()
+        out = method(some)
+        assert out.isfinite().all()
+        out.square().sum().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_nothing_is_nan_without_references(suite, name):
+    observed = genomes_of_all_sizes()
+    observed.excluded[:] = True
+    assert suite[name](observed).isfinite().all()
+    assert suite[name](unknown_quality(observed)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_parameter_is_trained(name):
+    method = suite_of([name], encoder_options={"num_outputs": 2} if name in ("evidence", "seed") else None)[name]
+    method(genomes_of_all_sizes()).square().sum().backward()
+    unused = [n for n, p in method.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    # a key's bias shifts all scores of a query alike
+    assert [n for n in unused if not n.endswith("key.bias")] == []
+
+
+def permuted(tensor, order):
+    for axis, size in enumerate(tensor.shape):
+        if size == FAMILIES:
+            tensor = tensor.index_select(axis, order)
+        elif size == FAMILIES + 2:  # the autoencoder's input: families, completeness, contamination
+            tensor = tensor.index_select(axis, torch.cat([order, torch.tensor([FAMILIES, FAMILIES + 1])]))
+    return tensor
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_the_order_of_the_vocabulary_means_nothing(name):
+    """In float32, as users have it."""
+    names = [name] if name in TRAINED else []
+    one, other = (suite_of(names, double=False)[name] for _ in range(2))
+    order = torch.randperm(FAMILIES)
+    moved = {k: permuted(v, order) for k, v in one.state_dict().items()}
+    assert sum(not torch.equal(v, moved[k]) for k, v in one.state_dict().items()) > 1
+    other.load_state_dict(moved)
+    observed = genomes_of_all_sizes()
+    told = [v.float() for v in (observed.counts, observed.completeness, observed.contamination)]
+    for quality in (told[1:], [torch.full((11,), torch.nan)] * 2):
+        expected = one(Observed(told[0], *quality, observed.excluded))[:, order]
+        found = other(Observed(told[0][:, order], *quality, observed.excluded))
+        assert (torch.sigmoid(found) - torch.sigmoid(expected)).abs().max() <= 1e-5
+        assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n not in ("as-is", "prevalence", "seed")])
+@torch.no_grad()
+def test_the_noise_level_is_told(suite, name):
+    """And where it is not, it is estimated."""
+    method, seen = suite[name], some_counts(5, seed=5)
+    at = [method(observed_of(seen, *quality)) for quality in ((0.6, 0.02), (0.95, 0.02), (0.95, 0.1))]
+    assert (at[0] - at[1]).abs().amax(1).min() > 1e-3
+    assert (at[1] - at[2]).abs().amax(1).min() > 1e-3
+    c, q = method.noise.estimate(torch.from_numpy(seen).double())
+    found = method(unknown_quality(observed_of(seen)))
+    settled = Observed(torch.from_numpy(seen).double(), c, q)
+    assert torch.equal(found, method.log_odds(settled, torch.zeros(5, 2).double()))
+    # The default is told whether quality was given, the others are told estimates as if they were.
+    assert torch.equal(found, method(settled)) == (name != "evidence")
+
+
+# ---------------------------------------------------------------------- references
+
+
+def references_of(counts):
+    found = References(len(counts), counts.shape[1])
+    found.fit(sp.csr_array(counts))
+    return found
+
+
+def hidden(shape, share=0.4, seed=3):
+    return torch.as_tensor(np.random.default_rng(seed).random(shape) < share)
+
+
+def test_similarity_by_hand():
+    seen = some_counts(7, seed=8)
+    seen[1] = 0
+    excluded = hidden((7, 29))
+    found = references_of(COUNTS).similarity(observed_of(seen, excluded=excluded))
+    for i in range(7):
+        for r in range(29):
+            expected = -1.0 if excluded[i, r] else jaccard(seen[i], COUNTS[r])
+            assert float(found[i, r]) == pytest.approx(expected, abs=1e-12)
+    assert (references_of(COUNTS).similarity(observed_of(seen)) >= 0).all()
+
+
+@pytest.mark.parametrize("quality", [(1.0, 0.0), (0.7, 0.05), (0.2, 0.1), (0.0, 0.0)])
+def test_corrected_similarity_by_hand(quality):
+    noise = suite_of([]).noise
+    seen = some_counts(7, seed=8)
+    seen[1], seen[2] = 0, 3
+    excluded = hidden((7, 29))
+    found = references_of(COUNTS).corrected_similarity(observed_of(seen, *quality, excluded), noise)
+    missed, _ = rates(COUNTS, *quality)
+    for i in range(7):
+        for r in range(29):
+            expected = -1.0 if excluded[i, r] else corrected(seen[i], COUNTS[r], missed)
+            assert float(found[i, r]) == pytest.approx(expected, rel=1e-5)
+    assert found.max() <= 1
+
+
+def test_corrected_similarity_of_a_complete_genome_is_the_similarity():
+    noise, references = suite_of([]).noise, references_of(COUNTS)
+    observed = observed_of(COUNTS, 1.0, 0.0)
+    plain, found = references.similarity(observed), references.corrected_similarity(observed, noise)
+    assert (found - plain).abs().max() <= LEAST_MISSED / (1 - LEAST_MISSED)
+    assert (found.argmax(1) == plain.argmax(1)).all()
+
+
+def test_corrected_similarity_sees_through_what_is_missed():
+    """Half of a genome is as near to it, in the mean, as the whole."""
+    noise, references = suite_of([]).noise, references_of(COUNTS)
+    rng = np.random.default_rng(0)
+    half = np.array([rng.binomial(COUNTS[4], 0.5) for _ in range(200)])
+    observed = observed_of(half, 0.5, 0.0)
+    assert references.similarity(observed)[:, 4].mean() < 0.75
+    assert references.corrected_similarity(observed, noise)[:, 4].mean() > 0.85
+    assert (references.corrected_similarity(observed, noise).argmax(1) == 4).double().mean() > 0.6
+
+
+@pytest.mark.parametrize("number", [1, 7, 15, 29])
+def test_neighbours_by_hand(number):
+    seen, references = some_counts(7, seed=8), COUNTS[:number]
+    p = prevalence(COUNTS)
+    excluded = hidden((7, number))
+    excluded[2], excluded[3] = True, False  # none is left; all are
+    excluded[4] = torch.arange(number) > 4  # fewer than 15
+    found = references_of(references).neighbours(observed_of(seen, excluded=excluded), torch.as_tensor(p)).numpy()
+    for i in range(7):
+        allowed = ~excluded[i].numpy()
+        if not tied(seen[i], references, allowed):  # of ties below
+            assert np.allclose(found[i], neighbours(seen[i], references, allowed, p), atol=1e-12)
+    assert sum(tied(seen[i], references, ~excluded[i].numpy()) for i in range(7)) < 3
+    assert np.allclose(found[2], p)
+
+
+def tied(seen, references, allowed):
+    """Whether the 15th and the 16th reference are equally near."""
+    order = sorted(-jaccard(seen, r) for r, may in zip(references, allowed, strict=True) if may)
+    return len(order) > 15 and order[14] == order[15]
+
+
+def test_ties_of_neighbours():
+    """Of equally near references any may be taken, but exactly 15, and the nearer ones first."""
+    one = np.zeros((20, FAMILIES), dtype=int)
+    one[:, :5] = 1
+    one[np.arange(20), 10 + np.arange(20)] = 1  # each with a family of its own
+    near = np.zeros((3, FAMILIES), dtype=int)
+    near[:, :5], near[:, 7] = 1, 1
+    seen = np.zeros((1, FAMILIES), dtype=int)
+    seen[0, [0, 1, 2, 3, 4, 7]] = 1
+    p = torch.full((FAMILIES,), 0.25).double()
+    found = references_of(np.concatenate([one, near])).neighbours(observed_of(seen), p)[0] * 16 - 0.25
+    assert torch.allclose(found[:5], torch.tensor(15.0).double())
+    assert found[7] == pytest.approx(3)
+    assert sorted(found[10:30].round().tolist()) == [0.0] * 8 + [1.0] * 12
+
+
+@pytest.mark.parametrize("sharp", [0.0, 0.3, 1.0, 40.0])
+def test_kernels_by_hand(sharp):
+    p, seen = prevalence(COUNTS), some_counts(7, seed=8)
+    excluded = hidden((7, 29))
+    excluded[2] = True
+    llr = np.array([evidence(COUNTS, s > 0, 0.7, 0.05) for s in seen])
+    found = references_of(COUNTS).kernels(
+        observed_of(seen, excluded=excluded), torch.as_tensor(llr), torch.as_tensor(p), torch.tensor([sharp, 0.1])
+    )
+    assert found.shape == (7, FAMILIES, 2)
+    for i in range(7):
+        for j, s in enumerate((sharp, 0.1)):
+            expected = kernel(llr[i], COUNTS, ~excluded[i].numpy(), p, s)
+            assert np.allclose(found[i, :, j], expected, atol=1e-6)
+    assert np.allclose(found[2, :, 0], p)
+    everyone = references_of(COUNTS).kernels(
+        observed_of(seen), torch.as_tensor(llr), torch.as_tensor(p), torch.tensor([0.0])
+    )
+    # Sharpness 0: all references alike, so many as there are.
+    assert np.allclose(everyone[0, :, 0], ((COUNTS > 0).sum(0) + p) / 30)
+
+
+def test_kernels_are_posteriors():
+    """Sharpness 1: a reference counts by the likelihood of what was seen, had the genome its families."""
+    counts, seen = COUNTS[:5], some_counts(1, seed=8)[0] > 0
+    missed, foreign = rates(COUNTS, 0.7, 0.05)
+    likelihood = []
+    for reference in counts > 0:
+        chance = np.where(reference, np.where(seen, 1 - missed, missed), np.where(seen, foreign, 1 - foreign))
+        likelihood.append(chance.prod())
+    posterior = np.array(likelihood) / sum(likelihood)
+    number = 1 / (posterior**2).sum()
+    p = prevalence(COUNTS)
+    expected = (number * posterior @ (counts > 0) + p) / (number + 1)
+    observed = observed_of(seen[None], 0.7, 0.05)
+    llr = suite_of([]).noise.evidence(observed)
+    found = references_of(counts).kernels(observed, llr, torch.as_tensor(p), torch.tensor([1.0]).double())
+    assert np.allclose(found[0, :, 0], expected, rtol=1e-5)
+
+
+def test_gradients_of_kernels():
+    references = references_of(COUNTS[:5, :7])
+    excluded = torch.tensor([[True, False, False, True, False], [True] * 5])
+    observed = observed_of(COUNTS[:2, :7], excluded=excluded)
+    llr = torch.randn(2, 7, dtype=torch.float64, requires_grad=True)
+    sharp = torch.tensor([0.2, 1.3], dtype=torch.float64, requires_grad=True)
+    p = torch.full((7,), 0.3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda e, s: references.kernels(observed, e, p, s), (llr, sharp))
+
+
+# ---------------------------------------------------------------------- baselines
+
+
+def by_hand(name, method, seen, c, q):
+    """Log-odds of one genome."""
+    there, p = seen > 0, prevalence(COUNTS)
+    prior, llr = np.log(p / (1 - p)), evidence(COUNTS, seen > 0, c, q)
+    weights = {k: v.numpy() for k, v in method.state_dict().items()}
+    if name == "as-is":
+        return np.where(there, CERTAIN, -CERTAIN)
+    if name == "prevalence":
+        return prior
+    if name == "prevalence-bayes":
+        return prior + llr
+    if name == "knn":
+        return logit(neighbours(seen, REFERENCES, [True] * len(REFERENCES), p)) + llr
+    if name == "pca":
+        scores = (there - c * p) @ weights["components"] / weights["spread"]
+        return weights["regression.weight"] @ scores + weights["regression.bias"] + llr
+    hidden = weights["encoder.0.weight"] @ [*there, c, q] + weights["encoder.0.bias"]
+    out = weights["decoder.weight"] @ np.maximum(hidden, 0) + weights["decoder.bias"]
+    return out + llr if name == "autoencoder-evidence" else out
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n not in ("evidence", "seed")])
+@torch.no_grad()
+def test_baselines_by_hand(suite, name):
+    seen = np.array([s for s in some_counts(17, seed=6) if not tied(s, REFERENCES, [True] * len(REFERENCES))][:5])
+    observed = observed_of(seen)
+    found = suite[name](observed)
+    assert len(seen) == 5
+    for i in range(5):
+        expected = by_hand(name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i]))
+        assert np.allclose(found[i], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_principal_components_are_those_of_the_covariance():
+    method = suite_of(["pca"], random=False)["pca"]
+    present = (COUNTS > 0).astype(float)
+    values, vectors = np.linalg.eigh(np.cov(present.T, bias=True))
+    rank = len(COUNTS) - 1  # the last is 0: centred
+    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    found = method.components.numpy()[:, :rank]
+    assert np.allclose(method.spread.numpy()[:rank], np.sqrt(values), rtol=1e-4)
+    assert np.allclose(np.abs((found * vectors).sum(0)), 1, atol=1e-3)
+    scores = (present - present.mean(0)) @ found / np.sqrt(values)
+    assert np.allclose(scores.std(0), 1, rtol=1e-3)
+    assert not method.components[:, rank:].any()
+    # Before training it is prevalence + Bayes.
+    observed = observed_of(some_counts(3, seed=9))
+    assert torch.allclose(method(observed), suite_of([])["prevalence-bayes"](observed), atol=1e-6)
+
+
+# ---------------------------------------------------------------------- the seed document
+
+
+def document(method, seen, heads, dim):
+    """seeds/000 in PyTorch's own functions, one genome without padding."""
+    w = dict(method.state_dict())
+    which = torch.as_tensor(seen > 0).nonzero()[:, 0]
+
+    def attention(queries, elements, at):
+        parts = [f"{at}.{part}" for part in ("query", "key", "value")]
+        return F.multi_head_attention_forward(
+            queries,
+            elements,
+            elements,
+            dim,
+            heads,
+            torch.cat([w[f"{p}.weight"] for p in parts]),
+            torch.cat([w[f"{p}.bias"] for p in parts]),
+            None,
+            None,
+            False,
+            0.0,
+            w[f"{at}.output.weight"],
+            w[f"{at}.output.bias"],
+            need_weights=False,
+        )[0]
+
+    def norm(x, at):
+        return F.layer_norm(x, (dim,), w[f"{at}.weight"], w[f"{at}.bias"])
+
+    noisy_count = (torch.as_tensor(seen)[which] > 0).double()[:, None]
+    x = F.embedding(which, w["tokens.family.weight"])
+    x = x + F.linear(noisy_count, w["tokens.count.weight"], w["tokens.count.bias"])
+    local = x.mean(0)
+    for layer in range(2):
+        at = f"encoder.layers.{layer}.block"
+        x = norm(x + attention(x, x, at), f"{at}.norm_attention")
+        feed = F.linear(x, w[f"{at}.ffn.0.weight"], w[f"{at}.ffn.0.bias"]).relu()
+        x = norm(x + F.linear(feed, w[f"{at}.ffn.2.weight"], w[f"{at}.ffn.2.bias"]), f"{at}.norm_ffn")
+    seeds = w["encoder.pool.points"][0]
+    pooled = norm(seeds + attention(seeds, x, "encoder.pool.gather"), "encoder.pool.gather.norm_attention")
+    combined = torch.cat([pooled.flatten(), local])
+    hidden = F.linear(combined, w["decoder.0.weight"], w["decoder.0.bias"]).relu()
+    return F.linear(hidden, w["decoder.2.weight"], w["decoder.2.bias"])
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@torch.no_grad()
+def test_the_seed_is_its_document(outputs):
+    method = suite_of(["seed"], encoder_options={"num_outputs": outputs})["seed"]
+    observed = genomes_of_all_sizes()
+    found = method(observed)
+    for i in range(len(observed)):
+        if i != 3:
+            expected = document(method, observed.counts[i].numpy(), heads=2, dim=6)
+            assert (found[i] - expected).abs().max() <= 1e-10
+    names = {n.split(".", 1)[1] for n in method.state_dict() if n.startswith("encoder.pool")}
+    assert not [n for n in names if "ffn" in n]  # PMA as written has none
+    copies = Observed(observed.counts * 3, observed.completeness, observed.contamination)
+    assert torch.equal(method(copies), found)  # counts are thresholded
+
+
+# ---------------------------------------------------------------------- our default
+
+
+def test_tokens_by_hand():
+    counts = torch.tensor([[0, 2, 0, 0, 1], [0, 0, 0, 0, 0], [3, 1, 1, 0, 7]]).double()
+    for binary in (True, False):
+        tokens = FamilyTokens(5, 3, binary).double()
+        batch = tokens(counts)
+        assert batch.multiplicity.tolist() == [[1, 1, 0, 0], [0] * 4, [1] * 4]
+        assert not batch.elements[batch.multiplicity == 0].any()
+        for i, present in ((0, [1, 4]), (2, [0, 1, 2, 4])):
+            for position, family in enumerate(present):
+                count = 1.0 if binary else np.log1p(float(counts[i, family]))
+                expected = tokens.family.weight[family] + tokens.count.weight[:, 0] * count + tokens.count.bias
+                assert torch.allclose(batch.elements[i, position], expected, atol=1e-12)
+
+
+def test_the_local_mean_is_of_present_families():
+    elements = torch.tensor([[[1.0], [4.0], [100.0]], [[9.0], [9.0], [9.0]]])
+    batch = SetBatch(elements, torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), validate=False)
+    assert mean_of_present(batch).tolist() == [[2.5], [0.0]]
+
+
+@torch.no_grad()
+def test_terms_are_what_the_log_odds_are_the_sum_of(suite):
+    model = suite["evidence"]
+    for observed in (genomes_of_all_sizes(), unknown_quality(genomes_of_all_sizes())):
+        terms = model.terms(observed)
+        assert list(terms) == ["neighbours", "context", "evidence"]
+        total = sum(terms.values())
+        some = observed.present.any(1)
+        assert torch.allclose(total[some], model(observed)[some], atol=1e-12)
+        assert all((t[some].abs().amax(1) > 1e-3).all() for t in terms.values())
+
+
+@torch.no_grad()
+def test_terms_by_hand():
+    """Weights of the neighbours depend on the family and on what the genome asks for; evidence on a_v."""
+    model = suite_of(["evidence"])["evidence"]
+    model.gate.weight[:, :-2] = 0  # what is asked for then depends on novelty and completeness alone
+    observed = genomes_of_all_sizes()
+    terms = model.terms(observed)
+    p = prevalence(COUNTS)
+    start, bias = np.array([0.1, 0.3, 0.3, 0.3]), model.gate.bias.numpy()
+    of_nearest, of_completeness = model.gate.weight[:, -2:].numpy().T
+    trust, belief = model.trust.numpy(), model.belief.numpy()
+    sharp = np.exp(model.log_sharpness.numpy())
+    for i in (0, 1, 4, 7):
+        seen, c, q = observed.counts[i].numpy(), float(observed.completeness[i]), float(observed.contamination[i])
+        allowed = ~observed.excluded[i].numpy()
+        llr = evidence(COUNTS, seen > 0, c, q)
+        shares = [p, neighbours(seen, REFERENCES, allowed, p)]
+        shares += [kernel(llr, REFERENCES, allowed, p, s) for s in sharp]
+        missed, _ = rates(COUNTS, c, q)
+        nearest = max(corrected(seen, REFERENCES[r], missed) for r in np.flatnonzero(allowed))
+        asked = start + bias + of_nearest * nearest + of_completeness * c
+        expected = sum(asked[j] * (1 + trust[:, j]) * logit(share) for j, share in enumerate(shares))
+        assert np.allclose(terms["neighbours"][i], expected, atol=1e-5)
+        a = 1 + np.where(seen > 0, belief[:, 0], belief[:, 1])
+        assert np.allclose(terms["evidence"][i], a * llr, atol=1e-5)
+
+
+@torch.no_grad()
+def test_what_the_genome_asks_for_comes_from_its_summary():
+    model = suite_of(["evidence"])["evidence"]
+    observed = genomes_of_all_sizes()
+    before = model.terms(observed)["neighbours"]
+    model.gate.weight[:, 3] += 1.0  # of the summary
+    assert (model.terms(observed)["neighbours"] - before).abs().amax(1).min() > 1e-6
+
+
+def zeroed(model):
+    for part in (model.output, model.gate):
+        part.weight.zero_()
+        part.bias.zero_()
+    model.trust.zero_()
+    model.belief.zero_()
+
+
+@torch.no_grad()
+def test_prevalence_and_bayes_and_nearest_neighbours_are_special_cases(suite):
+    model = suite_of(["evidence"])["evidence"]
+    zeroed(model)
+    observed = genomes_of_all_sizes()
+    model.gate.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]) - model.start)
+    assert torch.allclose(model(observed), suite["prevalence-bayes"](observed), atol=1e-6)
+    model.gate.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]) - model.start)
+    assert torch.allclose(model(observed), suite["knn"](observed), atol=1e-6)
+    # A weight of 0 can also be the family's: 1 + trust.
+    model.gate.bias.copy_(1 - model.start)
+    model.trust[:, 1:] = -1
+    assert torch.allclose(model(observed), suite["prevalence-bayes"](observed), atol=1e-6)
+
+
+@torch.no_grad()
+def test_doing_nothing_is_a_special_case():
+    model = suite_of(["evidence"])["evidence"]
+    zeroed(model)
+    model.gate.bias.copy_(-model.start)
+    observed = genomes_of_all_sizes()
+    found, some = model(observed), observed.present.any(1)
+    assert torch.equal((found > 0)[some], observed.present[some])
+    model.belief[:] = 99.0  # the surer of itself the more evidence counts
+    assert ((model(observed).sigmoid() - observed.present.double()).abs()[some] < 1e-6).double().mean() > 0.99
+
+
+def test_it_starts_as_a_sum_without_context():
+    """Before training the network says nothing, the weights of the parts add up to 1 and the evidence counts once."""
+    model = suite_of(["evidence"], random=False)["evidence"]
+    observed = genomes_of_all_sizes()
+    terms = model.terms(observed)
+    assert not terms["context"].any()
+    assert torch.allclose(terms["evidence"], model.noise.evidence(observed))
+    assert float(model.start.sum()) == pytest.approx(1)
+    assert torch.allclose(model.log_sharpness.exp(), torch.tensor([60.0, 180.0]).double() / FAMILIES, rtol=1e-6)
+
+
+def test_families_start_at_principal_directions():
+    counts = some_counts(61)
+    noise, references = NoiseModel(FAMILIES), References(5, FAMILIES)
+    from omniset.genomes.model import EvidenceModel
+
+    sizes = {"encoder": "ust", "dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3}
+    model = EvidenceModel(noise, references, FAMILIES, **sizes)
+    model.fit(sp.csr_array(counts), np.random.default_rng(0))
+    present = (counts > 0).astype(float)
+    _, vectors = np.linalg.eigh(np.cov(present.T))
+    found = model.tokens.family.weight.detach().numpy()
+    for j in range(6):
+        direction = vectors[:, -1 - j] * 0.5 * np.sqrt(FAMILIES)
+        rest = min(np.abs(found[:, j] - s * direction).max() for s in (1, -1))
+        assert rest < 0.05 * 5  # the noise added to it

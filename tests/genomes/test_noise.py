@@ -1,0 +1,195 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from genome_oracle import evidence, noise_of, observed_of, prevalence, rates, some_counts
+
+from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, Observed, degrade, flip
+
+SIGMAS = 4.5  # of a mean over draws; the seeds are fixed
+QUALITIES = [(1.0, 0.0), (0.95, 0.05), (0.71, 0.13), (0.31, 0.0), (0.0, 1.7)]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def many():
+    """997 genomes with 53 families: 37 markers with a copy or two, the others by chance with many copies."""
+    rng = np.random.default_rng(3)
+    markers = (rng.random((997, 37)) < 0.99) * rng.choice([1, 2], p=[0.95, 0.05], size=(997, 37))
+    return np.concatenate([markers, (rng.random((997, 16)) < 0.4) * rng.integers(1, 14, (997, 16))], 1)
+
+
+# ---------------------------------------------------------------------- error rates and evidence
+
+
+@pytest.mark.parametrize("copies", [1, 3, 17])
+def test_rates_by_hand(copies):
+    counts = some_counts() * copies
+    model = noise_of(counts)
+    c, q = torch.tensor(QUALITIES).double().T
+    missed, foreign = model.rates(c, q)
+    for row, quality in enumerate(QUALITIES):
+        expected = rates(counts, *quality)
+        assert np.allclose(missed[row], expected[0], rtol=1e-6, atol=0)
+        assert np.allclose(foreign[row], expected[1], rtol=1e-6, atol=0)
+    assert torch.allclose(model.prevalence, torch.as_tensor(prevalence(counts)))
+    assert torch.allclose(model.prior(), torch.as_tensor(np.log(prevalence(counts) / (1 - prevalence(counts)))))
+
+
+def test_rates_are_what_happens(many, rng):
+    """Degrade complete genomes, and count how often their families are lost and how often a donor brings one in."""
+    model = noise_of(many)
+    c, q, draws = 0.6, 0.08, 20
+    missed, foreign = (r[0].numpy() for r in model.rates(torch.tensor([c]).double(), torch.tensor([q]).double()))
+    has = many > 0
+    lost = np.mean([(rng.binomial(many, c) == 0) & has for _ in range(draws)], 0).sum(0) / has.sum(0)
+    came = np.mean([rng.binomial(many, q) > 0 for _ in range(draws)], (0, 1))
+    error = np.sqrt(missed * (1 - missed) / (draws * has.sum(0)))
+    assert (np.abs(lost - missed) < SIGMAS * error + 1 / len(many)).all()
+    error = np.sqrt(foreign * (1 - foreign) / (draws * len(many)))
+    assert (np.abs(came - foreign) < SIGMAS * error + 1 / len(many)).all()
+    assert np.ptp(missed) > 0.2  # families with many copies are missed less
+    assert np.ptp(foreign) > 0.03
+
+
+def test_rates_are_never_0_or_1():
+    model = noise_of(some_counts())
+    missed, foreign = model.rates(torch.tensor([1.0, 0.0, 0.5]).double(), torch.tensor([0.0, 5.0, 1.0]).double())
+    assert (missed[0] == LEAST_MISSED).all()
+    assert (missed[1] == 1 - LEAST_MISSED).all()
+    assert (foreign[0] == LEAST_FOREIGN).all()
+    assert (foreign[1:].max() == 0.5) and (foreign >= LEAST_FOREIGN).all()
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+def test_evidence_by_hand(quality):
+    counts = some_counts()
+    seen = some_counts(5, seed=4)
+    seen[2] = 0
+    found = noise_of(counts).evidence(observed_of(seen, *quality)).numpy()
+    for row in range(5):
+        assert np.allclose(found[row], evidence(counts, seen[row] > 0, *quality), rtol=1e-6)
+
+
+def test_prior_and_evidence_are_bayes_rule(many):
+    """Over the joint distribution of a family being there and being seen."""
+    model = noise_of(many)
+    c, q = torch.tensor([0.7]).double(), torch.tensor([0.1]).double()
+    missed, foreign = (r[0].numpy() for r in model.rates(c, q))
+    p = prevalence(many)
+    for seen in (0, 1):
+        there = p * ((1 - missed) if seen else missed)
+        not_there = (1 - p) * (foreign if seen else 1 - foreign)
+        odds = model.prior() + model.evidence(observed_of(np.full((1, many.shape[1]), seen), 0.7, 0.1))[0]
+        assert np.allclose(torch.sigmoid(odds), there / (there + not_there), rtol=1e-6)
+
+
+# ---------------------------------------------------------------------- noise itself
+
+
+def test_degrade_keeps_and_brings_what_it_should(rng):
+    counts, donor = rng.integers(0, 5, 23), rng.integers(0, 3, 23)
+    counts[:2], donor[:2] = (0, 4), (4, 0)
+    draws = np.array([degrade(counts, donor, 0.7, 0.2, rng) for _ in range(2000)])
+    share = 0.2 * counts.sum() / donor.sum()
+    expected = 0.7 * counts + share * donor
+    error = np.sqrt((0.21 * counts + share * (1 - share) * donor) / len(draws))
+    assert (np.abs(draws.mean(0) - expected) <= SIGMAS * error).all()
+    assert (draws <= counts + donor).all()
+    # foreign copies are a fifth of the complete genome's
+    foreign = np.array([degrade(counts, donor, 0.0, 0.2, rng).sum() for _ in range(2000)])
+    assert abs(foreign.mean() - 0.2 * counts.sum()) < SIGMAS * foreign.std() / np.sqrt(len(foreign))
+
+
+def test_degrade_at_its_bounds(rng):
+    counts, donor = rng.integers(0, 5, 23), rng.integers(0, 2, 23)
+    assert (degrade(counts, donor, 1.0, 0.0, rng) == counts).all()
+    assert (degrade(counts, donor, 0.0, 0.0, rng) == 0).all()
+    assert (degrade(counts, donor, 0.0, 99.0, rng) == donor).all()  # at most all that the donor has
+    assert (degrade(counts, np.zeros_like(donor), 1.0, 0.5, rng) == counts).all()  # an empty donor
+
+
+def test_flip(rng):
+    counts = np.array([0, 0, 1, 3, 7] * 101)
+    draws = np.array([flip(counts, 0.25, 0.1, rng) for _ in range(200)])
+    has = counts > 0
+    assert set(np.unique(draws[:, ~has])) == {0, 1}
+    assert ((draws[:, has] == 0) | (draws[:, has] == counts[has])).all()
+    for found, expected in (((draws[:, has] == 0), 0.25), (draws[:, ~has], 0.1)):
+        assert abs(found.mean() - expected) < SIGMAS * np.sqrt(expected * (1 - expected) / found.size)
+    assert (flip(counts, 0.0, 0.0, rng) == counts).all()
+    assert (flip(counts, 1.0, 1.0, rng) == ~has).all()
+
+
+# ---------------------------------------------------------------------- estimates
+
+
+def test_completeness_and_contamination_are_read_off_the_markers(many, rng):
+    """The error of one genome is that of 37 markers; the means show that there is little bias."""
+    model = noise_of(many)
+    for c, q in itertools.product((0.3, 0.6, 0.9, 1.0), (0.0, 0.05, 0.15)):
+        seen = np.array(
+            [degrade(many[i], many[d], c, q, rng) for i, d in rng.integers(len(many), size=(150, 2)).tolist()]
+        )
+        found = [v.numpy() for v in model.estimate(torch.from_numpy(seen).double())]
+        # Of a third of the markers, with as many again by half foreign, the two cannot be told apart.
+        assert abs(found[0].mean() - c) < (0.04 if c > 0.5 else 0.1), (c, q)
+        assert abs(found[1].mean() - q) < (0.06 if c > 0.5 else 0.1), (c, q)
+        assert np.abs(found[0] - c).mean() < 0.1
+        others = torch.from_numpy(seen).double()
+        others[:, 37:] = 5
+        assert torch.equal(model.estimate(others)[0], torch.from_numpy(found[0]))  # families that are no markers
+
+
+def test_markers_are_the_most_common_families():
+    counts = some_counts(genomes=61, families=53, clades=5)
+    counts[:, :11] = 1
+    weights = noise_of(counts).markers.numpy()
+    chosen = weights > 0
+    have = (counts > 0).sum(0)
+    assert chosen.sum() == max((have >= 0.95 * 61).sum(), 30)
+    assert have[chosen].min() >= have[~chosen].max()
+    assert np.allclose(weights[chosen], 1 / chosen.sum(), rtol=1e-6)
+    few = noise_of(some_counts(families=7))
+    assert (few.markers > 0).all()  # of fewer than 30 families all are
+
+
+def test_estimates_stay_in_bounds(many):
+    model = noise_of(many)
+    c, q = model.estimate(torch.stack([torch.zeros(53), torch.full((53,), 1000.0)]).double())
+    assert ((c >= 0.05) & (c <= 1)).all()
+    assert ((q >= 0) & (q <= 0.3)).all()
+
+
+def test_settle_fills_only_what_is_not_given(many):
+    model = noise_of(many)
+    counts = torch.from_numpy(many[:4]).double()
+    nan = np.nan
+    observed = Observed(counts, torch.tensor([0.5, nan, 0.7, nan]).double(), torch.tensor([0.1, 0.2, nan, nan]).double())
+    settled, given = model.settle(observed)
+    c, q = model.estimate(counts)
+    assert settled.completeness.tolist() == [0.5, c[1], observed.completeness[2], c[3]]
+    assert settled.contamination.tolist() == [observed.contamination[0], observed.contamination[1], q[2], q[3]]
+    assert given.tolist() == [[1, 1], [0, 1], [1, 0], [0, 0]]
+    whole, all_given = model.settle(observed_of(many[:3], 0.5, 0.1))
+    assert all_given.tolist() == [[1, 1]] * 3
+    assert (whole.completeness == 0.5).all() and (whole.contamination == 0.1).all()
+    excluded = torch.ones(4, 5, dtype=torch.bool)
+    hidden = model.settle(Observed(counts, observed.completeness, observed.contamination, excluded))[0].excluded
+    assert hidden is not None and hidden.all()
+
+
+def test_a_family_that_nobody_has(rng):
+    counts = some_counts()
+    counts[:, 5] = 0
+    model = noise_of(counts)
+    assert float(model.prevalence[5]) == pytest.approx(0.5 / (len(counts) + 1))
+    c, q = torch.tensor([0.6]).double(), torch.tensor([0.1]).double()
+    missed, foreign = model.rates(c, q)
+    assert float(missed[0, 5]) == pytest.approx(0.4)  # as one copy
+    assert float(foreign[0, 5]) == pytest.approx(0.1 * 0.5 / (len(counts) + 1))
