@@ -1,6 +1,6 @@
 """The options of every command, as the parser of the command line has them: the directive `command-options`.
 
-```{command-options} fit
+```{command-options} genomes fit
 ```
 """
 
@@ -29,6 +29,22 @@ PARTS = {
         "shard_size": "Shards and memory",
         "seed": "The run",
     },
+    "genomes fit": {
+        "table": "Data",
+        "architecture": "Model",
+        "epochs": "Training",
+        "validation_fraction": "Genomes, families and noise",
+        "seed": "The run",
+    },
+    "genomes evaluate": {
+        "table": "Data",
+        "methods": "The comparison",
+        "format": "What is read",
+        "encoder": "Model",
+        "epochs": "Training",
+        "validation_fraction": "Genomes, families and noise",
+        "seed": "The run",
+    },
 }
 KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
 
@@ -45,12 +61,18 @@ class Option:
 
 
 def commands() -> dict[str, list[Option]]:
-    """All commands and their options, in the order of `omniset --help`."""
-    parser = jsonargparse.capture_parser(main, [])
+    """All commands and their options, in the order of `omniset --help`; those of a group with its name in front."""
+    return _of(jsonargparse.capture_parser(main, []), "")
+
+
+def _of(parser: Any, group: str) -> dict[str, list[Option]]:
     found = {}
     for name, command in parser._subcommands_action.choices.items():
+        if command._subcommands_action is not None:
+            found |= _of(command, f"{group}{name} ")
+            continue
         own = [a for a in command._actions if a.dest not in ("help", "config", "print_config")]
-        found[name] = [_option(a) for a in own]
+        found[group + name] = [_option(a) for a in own]
     return found
 
 
@@ -63,6 +85,8 @@ def _option(action: Any) -> Option:
 
 def _written(value: Any) -> str:
     """A default as one would type it."""
+    if isinstance(value, tuple):
+        return f"[{','.join(f'{number:g}' for number in value)}]"
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
@@ -78,6 +102,8 @@ def spoken(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         parts = [spoken(part) for part in typing.get_args(hint) if part is not type(None)]
         return " or ".join([*parts, "null"] if type(None) in typing.get_args(hint) else parts)
+    if origin is tuple:
+        return f"[{','.join(spoken(part) for part in typing.get_args(hint))}]"
     return "JSON object" if origin is dict else KINDS[hint]
 
 
@@ -100,9 +126,10 @@ def _escaped(text: str) -> str:
 
 class CommandOptions(SphinxDirective):
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        command = self.arguments[0]
+        command = " ".join(self.arguments[0].split())
         lines = markdown(command, commands()[command])
         node = nodes.container(classes=["command-options"])
         self.state.nested_parse(StringList(lines, source=f"omniset {command}"), self.content_offset, node)

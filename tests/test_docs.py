@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from omniset import cli
-from omniset.cli import sets
+from omniset.cli import genomes, sets
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -21,6 +21,11 @@ COMMANDS = {
     "predict": sets.predict,
     "evaluate": sets.evaluate,
     "explain": sets.explain_sets,
+    "genomes fit": genomes.fit,
+    "genomes complete": genomes.complete,
+    "genomes evaluate": genomes.evaluate,
+    "genomes explain": genomes.explain_call,
+    "genomes simulate": genomes.simulate,
 }
 
 
@@ -58,18 +63,15 @@ def test_options_are_those_of_the_functions(option_tables):
 
 
 def _plain(default):
+    if isinstance(default, tuple):
+        return list(default)
     return str(default) if isinstance(default, Path) else default
 
 
 def test_every_option_is_on_the_page(option_tables):
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
-    assert re.findall(r"^```\{command-options\} (\w+)$", page, flags=re.MULTILINE) == [
-        "fit",
-        "predict",
-        "evaluate",
-        "explain",
-        "demo",
-    ]
+    shown = re.findall(r"^```\{command-options\} (.+)$", page, flags=re.MULTILINE)
+    assert shown == [*(name for name in COMMANDS if name != "demo"), "demo"]
     for name, options in option_tables.commands().items():
         lines = option_tables.markdown(name, options)
         shown = [line.split()[1] for line in lines if line.startswith(":::{option}")]
@@ -85,6 +87,7 @@ def test_types_in_words(option_tables):
     assert spoken(Literal["a", "b"] | None) == "a or b or null"
     assert spoken(Path) == "path"
     assert spoken(dict[str, Any] | None) == "JSON object or null"
+    assert spoken(tuple[float, float]) == "[number,number]"
 
 
 def command_lines():
@@ -108,6 +111,7 @@ def test_commands_are_accepted(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if ">" in words:
         words = words[: words.index(">")]
+    name = " ".join(words[: 1 + (words[0] == "genomes")])
     if "--config" in words:
         Path(words[words.index("--config") + 1]).write_text("sets: sets.parquet\ntarget: labels.csv\n")
     if "--print_config" not in words:
@@ -117,7 +121,7 @@ def test_commands_are_accepted(words, tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert done.value.code == 0, err
     config = yaml.safe_load(out)
-    assert set(config) - {"config"} == set(inspect.signature(COMMANDS[words[0]]).parameters)
+    assert set(config) - {"config"} == set(inspect.signature(COMMANDS[name]).parameters)
 
 
 @pytest.mark.parametrize("page", ["first-hour.md", "python.md", "encoders.md"])

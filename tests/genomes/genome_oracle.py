@@ -140,9 +140,7 @@ def corrected(seen, reference, missed):
 def neighbours(seen, references, allowed, prevalence, k=15):
     """Share of the k nearest that have each family, the prevalence one more. Ties: the earlier reference."""
     near = sorted((r for r in range(len(references)) if allowed[r]), key=lambda r: -jaccard(seen, references[r]))[:k]
-    return np.array(
-        [(sum(references[r][v] > 0 for r in near) + p) / (len(near) + 1) for v, p in enumerate(prevalence)]
-    )
+    return np.array([(sum(references[r][v] > 0 for r in near) + p) / (len(near) + 1) for v, p in enumerate(prevalence)])
 
 
 def kernel(evidence, references, allowed, prevalence, sharp):

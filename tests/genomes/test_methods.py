@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from genome_oracle import (
     FAMILIES,
     TRAINED,
@@ -382,7 +382,9 @@ def test_baselines_by_hand(suite, name):
     found = suite[name](observed)
     assert len(seen) == 5
     for i in range(5):
-        expected = by_hand(name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i]))
+        expected = by_hand(
+            name, suite[name], seen[i], float(observed.completeness[i]), float(observed.contamination[i])
+        )
         assert np.allclose(found[i], expected, rtol=1e-6, atol=1e-6)
 
 

@@ -63,7 +63,8 @@ def test_rates_are_never_0_or_1():
     assert (missed[0] == LEAST_MISSED).all()
     assert (missed[1] == 1 - LEAST_MISSED).all()
     assert (foreign[0] == LEAST_FOREIGN).all()
-    assert (foreign[1:].max() == 0.5) and (foreign >= LEAST_FOREIGN).all()
+    assert (foreign[1:].max() == 0.5)
+    assert (foreign >= LEAST_FOREIGN).all()
 
 
 @pytest.mark.parametrize("quality", QUALITIES)
@@ -170,7 +171,9 @@ def test_settle_fills_only_what_is_not_given(many):
     model = noise_of(many)
     counts = torch.from_numpy(many[:4]).double()
     nan = np.nan
-    observed = Observed(counts, torch.tensor([0.5, nan, 0.7, nan]).double(), torch.tensor([0.1, 0.2, nan, nan]).double())
+    observed = Observed(
+        counts, torch.tensor([0.5, nan, 0.7, nan]).double(), torch.tensor([0.1, 0.2, nan, nan]).double()
+    )
     settled, given = model.settle(observed)
     c, q = model.estimate(counts)
     assert settled.completeness.tolist() == [0.5, c[1], observed.completeness[2], c[3]]
@@ -178,10 +181,12 @@ def test_settle_fills_only_what_is_not_given(many):
     assert given.tolist() == [[1, 1], [0, 1], [1, 0], [0, 0]]
     whole, all_given = model.settle(observed_of(many[:3], 0.5, 0.1))
     assert all_given.tolist() == [[1, 1]] * 3
-    assert (whole.completeness == 0.5).all() and (whole.contamination == 0.1).all()
+    assert (whole.completeness == 0.5).all()
+    assert (whole.contamination == 0.1).all()
     excluded = torch.ones(4, 5, dtype=torch.bool)
     hidden = model.settle(Observed(counts, observed.completeness, observed.contamination, excluded))[0].excluded
-    assert hidden is not None and hidden.all()
+    assert hidden is not None
+    assert hidden.all()
 
 
 def test_a_family_that_nobody_has(rng):

@@ -68,6 +68,7 @@ class Run:
         self.token_summary: Tensor | None = None
         self.detach_before_pool = False
         self.keep_for_backward = False
+        self.whole = not replay
         self._live: Live = always
         self._memory = DeviceStore()  # shards that carry a graph cannot leave memory
         dropout = encoder.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in encoder.modules())
@@ -95,7 +96,7 @@ class Run:
             self.states.append(state)
             self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
-                self.contexts[t] = KeptElements(self._reader(t), live)
+                self.contexts[t] = KeptElements(self._reader(t), live, whole=self.whole)
         if pieces:
             self.elements = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 

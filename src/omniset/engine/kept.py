@@ -26,11 +26,20 @@ Accumulate = Callable[[int, Tensor, Tensor | None], None]
 class KeptElements:
     """The inputs of one SAB. `read` yields (shard number, elements, multiplicity); `live` tells through which shards
     gradients flow; with `accumulate` set, the gradients of the elements and multiplicities of a shard go there.
+    `whole`: there is one shard, under plain autograd.
     """
 
     read: Read
     live: Callable[[int], bool] = lambda i: True
     accumulate: Accumulate | None = None
+    whole: bool = False
+
+    def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
+        """The block's output for `queries`."""
+        if self.whole:
+            ((_, elements, multiplicity),) = self.read()
+            return block(queries, elements, multiplicity)
+        return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
         """The state of `queries` having attended to all kept elements."""

@@ -226,4 +226,4 @@ def to_json(levels: list[Level]) -> list[dict[str, Any]]:
 
 
 def of_json(values: list[dict[str, Any]]) -> list[Level]:
-    return [Level(**value) for value in values]
+    return [Level(**value | {"bins": [tuple(b) for b in value["bins"]]}) for value in values]

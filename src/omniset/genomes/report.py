@@ -8,11 +8,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from omniset.genomes.calibration import Level, nearest_level
 from omniset.genomes.completer import Completion, GenomeCompleter
@@ -24,6 +25,7 @@ from omniset.report.sets import _many, _said
 
 FORMAT, VERSION = "omniset report of genomes", 1
 SHOWN = {"rows": 500, "genomes with intervals": 60, "often changed": 25, "map rows": 60, "map columns": 40}
+DIAGONAL = "On the diagonal probabilities are right; tenths of less than 20 pairs of genome and family are left out."
 PRECISION = 0.95  # for which the report on a fit shows thresholds
 
 # Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
@@ -123,7 +125,8 @@ class Cohort:
     @property
     def by_category(self) -> pd.DataFrame:
         """Index category; `families` and the sums of `by_family`. A family of several categories counts for each."""
-        found = self.by_family.assign(category=[categories_of(c) for c in self.vocabulary["category"]], families=1)
+        found = self.by_family.assign(families=1)
+        found["category"] = found["category"].map(categories_of)
         found = found.explode("category").dropna(subset="category")
         return found.groupby("category")[["families", *self.sums]].sum()
 
@@ -198,8 +201,8 @@ SUMMARY = [
 MEANING: list[list[Any]] = [
     ["p", "Probability that the complete, clean genome has the family, given all that was observed and its quality."],
     ["observed", "Families of the model's vocabulary that were found in the genome."],
-    ["expected", "Families that the complete genome should have: the sum of p. In 95 of 100 validation genomes the true "
-     "number lay in the interval."],
+    ["expected", "Families that the complete genome should have: the sum of p. In 95 of 100 validation genomes "
+     "the true number lay in the interval."],
     ["added", "Families that were not observed and are called present: probably there, but not recovered."],
     ["removed", "Families that were observed and are called absent: probably foreign, from another genome."],
     ["called", "Families called present: those observed, minus removed, plus added."],
@@ -215,8 +218,8 @@ MEANING: list[list[Any]] = [
 CAVEATS = [
     "In real assemblies genes are missing together, with the contig they lie on. Probabilities, intervals and "
     "thresholds come from genomes whose genes were removed independently of each other, so they may be too sure.",
-    "References are the genomes that the model was trained on, and no others. A genome may be far from them and near to "
-    "one that is public.",
+    "References are the genomes that the model was trained on, and no others. A genome may be far from them and near "
+    "to one that is public.",
 ]
 
 
@@ -251,32 +254,32 @@ def _genomes(rows: pd.DataFrame, levels: list[Level]) -> Section:
     if rows.empty:
         return Section("Genomes", "There was no genome.")
     blocks: list[Block] = [_sizes(rows)]
-    columns = ["genome", "completeness %", "contamination %", "quality", "observed", "expected", "95 % interval"]
-    columns += ["called", "added", "removed", "unknown families %", "novelty", "far", "nearest reference", "method"]
+    columns = ["genome", "completeness %", "contamination %", "observed", "expected", "95 % interval", "added"]
+    columns += ["removed", "novelty", "far", "called", "unknown families %", "nearest reference", "quality", "method"]
     cells = [
         [
-            row.genome,
-            _rounded(row.completeness, 1),
-            _rounded(row.contamination, 1),
-            row.quality,
-            row.observed,
-            _rounded(row.expected, 0),
-            Cell(f"{row.low:,.0f} to {row.high:,.0f}", row.low),
-            row.called,
-            row.added,
-            row.removed,
-            _rounded(100 * row.unknown_share, 1),
-            _rounded(row.novelty, 3),
-            bool(row.far),
-            row.nearest_reference,
-            row.method,
+            row["genome"],
+            _rounded(row["completeness"], 1),
+            _rounded(row["contamination"], 1),
+            row["observed"],
+            _rounded(row["expected"], 0),
+            Cell(f"{row['low']:,.0f} to {row['high']:,.0f}", row["low"]),
+            row["added"],
+            row["removed"],
+            _rounded(row["novelty"], 3),
+            bool(row["far"]),
+            row["called"],
+            _rounded(100 * row["unknown_share"], 1),
+            row["nearest_reference"],
+            row["quality"],
+            row["method"],
         ]
-        for row in rows.head(SHOWN["rows"]).itertuples()
+        for row in rows.head(SHOWN["rows"]).to_dict("records")
     ]
     blocks.append(Table(f"The genomes.{_cut(len(rows))}", columns, cells))
     warned = rows[rows["warnings"] != ""]
     if len(warned):
-        cells = [[row.genome, row.warnings] for row in warned.head(SHOWN["rows"]).itertuples()]
+        cells = [[row["genome"], row["warnings"]] for row in warned.head(SHOWN["rows"]).to_dict("records")]
         blocks.append(Table(f"Genomes with warnings.{_cut(len(warned))}", ["genome", "warnings"], cells))
     text = "How many families each complete genome should have, and what was changed to get there."
     return Section("Genomes", text, blocks)
@@ -317,9 +320,9 @@ def _changes(cohort: Cohort, families: pd.DataFrame) -> Section:
             ]
             for row in order.to_dict("records")
         ]
-        caption = f"Families most often {change}." if cells else f"No family was {change}."
         columns = ["family", "genomes", "% of genomes", *extra]
-        blocks.append(Table(caption, columns, cells, half=not described))
+        table = Table(f"Families most often {change}.", columns, cells, half=not described)
+        blocks.append(table if cells else Note("info", f"No family was {change}."))
     blocks += _map(cohort, families)
     text = "Added: not observed, but probably there. Removed: observed, but probably foreign."
     return Section("Changes", text, blocks)
@@ -336,14 +339,21 @@ def _by_category(found: pd.DataFrame) -> list[Block]:
     figure = figures.two_sided_bars(names, sides[0], sides[1], "changes, over all genomes")
     alt = f"Bars of changes by category. {_said(dict(zip(names, found['changes'].tolist(), strict=True)), 6)}."
     cells = [
-        [name, int(row.families), int(row.observed), _rounded(row.expected, 0), int(row.added), int(row.removed)]
-        for name, row in zip(names, found.itertuples(), strict=True)
+        [
+            name,
+            int(row["families"]),
+            int(row["observed"]),
+            _rounded(row["expected"], 0),
+            int(row["added"]),
+            int(row["removed"]),
+        ]
+        for name, row in zip(names, found.to_dict("records"), strict=True)
     ]
     columns = ["category", "families", "observed", "expected", "added", "removed"]
     caption = "Functional categories, summed over all genomes. A family of several categories counts for each."
     return [
         Plot(figure, alt, "Changes by functional category. A family of several categories counts for each."),
-        Table(caption, columns, cells, half=True),
+        Table(caption, columns, cells),
     ]
 
 
@@ -356,23 +366,22 @@ STATES = [
 
 
 def _map(cohort: Cohort, families: pd.DataFrame) -> list[Block]:
-    changes = families["added"] + families["removed"]
-    columns = changes.sort_values(ascending=False, kind="stable").index[: SHOWN["map columns"]]
-    columns = np.array([i for i in columns if changes[i]])
+    changes = (families["added"] + families["removed"]).to_numpy()
+    columns = np.argsort(-changes, kind="stable")[: SHOWN["map columns"]]
+    columns = columns[changes[columns] > 0]
     genomes = sorted(cohort.most_changed, key=lambda entry: -entry[1])
-    observed, called = (np.stack([entry[i][columns] for entry in genomes]) for i in (3, 4))  # type: ignore[index]
-    states = _states(observed, called)
-    figure = figures.state_map(
-        states, [entry[2] for entry in genomes], families["family"].iloc[columns].tolist(), STATES, "family", "genome"
-    )
+    states = np.stack([_states(observed[columns], call[columns]) for *_, observed, call in genomes])
+    names = [name for _, _, name, _, _ in genomes]
+    figure = figures.state_map(states, names, families["family"].iloc[columns].tolist(), STATES, "family", "genome")
     which = "all genomes" if len(genomes) == len(cohort.rows) else f"the {len(genomes)} genomes that changed most"
-    several = _many(len(columns), "most often changed family").replace("familys", "families")
-    caption = f"What became of the {several} in {which}."
+    caption = f"What became of the families most often changed, {len(columns)} of them, in {which}."
     said = {name: int((states == i).sum()) for i, (name, _, _) in enumerate(STATES)}
     return [Plot(figure, f"{caption} Cells: {_said(said)}.", caption, half=len(columns) <= 12)]
 
 
-def _states(observed: Bool[np.ndarray, "genomes families"], called: Bool[np.ndarray, "genomes families"]) -> np.ndarray:
+def _states(
+    observed: Bool[np.ndarray, " families"], called: Bool[np.ndarray, " families"]
+) -> Int[np.ndarray, " families"]:
     """Positions in STATES."""
     return np.where(called, np.where(observed, 1, 2), np.where(observed, 3, 0))
 
@@ -381,7 +390,7 @@ def _novelty(rows: pd.DataFrame, levels: list[Level]) -> Section:
     values = rows["novelty"].to_numpy(np.float64)
     if not np.isfinite(values).any():
         return Section("Novelty", "Of no genome is known how far it is from the reference genomes.")
-    limits = [nearest_level(levels, r.completeness, r.contamination).novelty for r in rows.itertuples()]
+    limits = [nearest_level(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
     far = int(rows["far"].sum())
     text = (
         f"How far genomes are from the nearest reference genome. {_many(far, 'genome')} of {len(rows):,} "
@@ -405,10 +414,11 @@ def of_fit(
     sizes, levels = completer.sizes_, completer.levels_
     worst = max(levels, key=lambda level: level.ece)
     seconds = getattr(completer, "seconds_", None)
+    kept_back, clades = sizes["validation clades"], sizes["training clades"] + sizes["validation clades"]
     headline = Headline(
         [
             ("genomes", sizes["genomes"], f"{sizes['validation']:,} kept back for validation"),
-            ("clades", sizes["training clades"] + sizes["validation clades"], f"{sizes['validation clades']:,} kept back"),
+            ("clades", clades, f"{kept_back:,} kept back"),
             ("families", sizes["families"], "the vocabulary"),
             ("largest calibration error", worst.ece, f"at {_level(worst)}"),
             ("seconds", seconds, "of training"),
@@ -448,16 +458,13 @@ def of_fit(
 
 
 def _about_clades(completer: GenomeCompleter) -> str:
-    what = (
-        f"of rank {completer.clade}"
-        if completer.with_taxonomy_
-        else "clusters of similar genomes, found without taxonomy"
-    )
+    taxonomy = completer.with_taxonomy_
+    what = f"of rank {completer.clade}" if taxonomy else "clusters of similar genomes, without a taxonomy"
     return (
-        f"Clades ({what}) were split into training and validation clades. No genome of a validation clade was learned "
-        "from, so results on them tell what to expect of genomes that are new to the model. Thresholds, intervals, "
-        "limits of novelty and calibration below all come from validation clades, their genomes made incomplete and "
-        "contaminated in known ways."
+        f"Clades ({what}) were split into training and validation clades. No genome of a validation clade was "
+        "learned from, so results on them tell what to expect of genomes that are new to the model. Thresholds, "
+        "intervals, limits of novelty and calibration below all come from validation clades, their genomes made "
+        "incomplete and contaminated in known ways."
     )
 
 
@@ -467,10 +474,9 @@ def _learning(completer: GenomeCompleter) -> Section:
         return Section("Learning curves", "Nothing was trained with gradients in this run.")
     blocks: list[Block] = []
     for name, history in histories.items():
-        watched = [row for row in history if row.get("val_loss") is not None]
-        best = (
-            min(watched, key=lambda row: row["val_loss"]) if watched and completer.patience is not None else history[-1]
-        )
+        best = history[-1]
+        if completer.patience is not None:
+            best = min(history, key=lambda row: row.get("val_loss", np.inf))
         alt = f"Line plot of the loss of {name} by epoch; at epoch {best['epoch']:g}: {_said(dict(best))}."
         caption = f"{name}: binary cross-entropy by epoch, mean over families and genomes."
         blocks.append(Plot(figures.learning_curve(history, "loss", int(best["epoch"])), alt, caption))
@@ -484,7 +490,7 @@ def _calibration(levels: list[Level]) -> Section:
     rows = [
         [Cell(f"{c:g} %", c), *(found.get((c, q)) for q in across)] for c in sorted({c for c, _ in found}, reverse=True)
     ]
-    columns = ["completeness", *(f"contamination {q:g} %" for q in across)]
+    columns = ["completeness", *(f"{q:g} %" for q in across)]
     wanted = [(100, 0), (90, 0), (70, 0), (50, 0), (50, 10)]
     curves = {_level(x): x.bins for x in levels if (x.completeness, x.contamination) in wanted}
     said = ", ".join(f"{_level(level)}: {text_of(level.ece)}" for level in levels)
@@ -496,9 +502,14 @@ def _calibration(levels: list[Level]) -> Section:
             Plot(
                 figures.calibration_curves(curves),
                 f"Share present against mean probability. Expected calibration errors: {said}.",
-                "Lines on the dotted diagonal are perfectly calibrated. Completeness / contamination in percent.",
+                f"Completeness / contamination in percent. {DIAGONAL}",
             ),
-            Table("Expected calibration error on validation clades.", columns, rows, half=True),
+            Table(
+                "Expected calibration error on validation clades, by completeness and, across, contamination.",
+                columns,
+                rows,
+                half=True,
+            ),
         ],
     )
 
@@ -520,9 +531,9 @@ def _thresholds(levels: list[Level]) -> Section:
     text = (
         f"From which probability on {_percent(PRECISION)} of additions, and of removals, were right on validation "
         "clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability was sure enough. "
-        "95 % of the validation genomes have a novelty up to its limit. The interval of a genome's size is the expected "
-        "number \N{PLUS-MINUS SIGN} factor \N{MULTIPLICATION SIGN} its standard deviation were families independent "
-        "(which alone would give 1.96)."
+        "95 % of the validation genomes have a novelty up to its limit. The interval of a genome's size is the "
+        "expected number \N{PLUS-MINUS SIGN} factor \N{MULTIPLICATION SIGN} the standard deviation it would have if "
+        "families were independent (which alone would give a factor of 1.96)."
     )
     return Section("Thresholds and limits", text, [Table("By level of noise.", columns, rows)])
 
@@ -538,8 +549,8 @@ def _choice(levels: list[Level], chosen: list[str]) -> Section:
         for level, name in zip(levels, chosen, strict=True)
     ]
     text = (
-        "Mean binary cross-entropy on validation clades; lower is better. With method=auto, each genome is completed by "
-        "the method that lost least at its level."
+        "Mean binary cross-entropy on validation clades; lower is better. With method=auto, each genome is completed "
+        "by the method that lost least at its level."
     )
     columns = ["completeness / contamination", "auto takes", *methods]
     return Section("Which method", text, [Table("Loss by method.", columns, rows)])
@@ -579,6 +590,8 @@ WHAT: list[list[Any]] = [
     *([name, text] for name, text in METRICS.items()),
     ["ece", "expected calibration error over tenths of probability"],
 ]
+RELIABLE = (MINE, "knn", "as-is")  # whose reliability is drawn
+CLEAN = "No contamination, quality known; band: 95 % interval."
 WORSE = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}"
 
 
@@ -589,7 +602,7 @@ class _Compared:
     evaluation: Evaluation
     tables: dict[str, dict[str, dict[str, dict[str, float]]]]
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         return self.evaluation.methods
 
@@ -604,22 +617,22 @@ class _Compared:
         nothing = dict.fromkeys(("value", "low", "high"), np.nan)
         return self.tables.get(condition, {}).get(metric, {}).get(method, nothing)
 
+    def less(self, condition: str, metric: str, method: str) -> bool:
+        """Less than for doing nothing."""
+        return self.value(condition, metric, method)["value"] < self.value(condition, metric, "as-is")["value"]
+
     def table(self, metric: str, conditions: Sequence[Condition], caption: str, *, mark: bool = False) -> list[Block]:
-        """Method by condition; the intervals in a second table, shut. `mark`: what is less than for as-is."""
-        names = [c.name for c in conditions]
-        rows, wide = [], []
-        for method in self.methods:
-            of = [self.value(name, metric, method) for name in names]
-            less = [
-                mark and v["value"] < self.value(n, metric, "as-is")["value"] for n, v in zip(names, of, strict=True)
-            ]
-            texts = [f"{v['value']:.3f}{WORSE if worse else ''}" for v, worse in zip(of, less, strict=True)]
-            rows.append([_label(method), *(_known(v["value"], text) for v, text in zip(of, texts, strict=True))])
-            wide.append([_label(method), *(_known(v["value"], _with_interval(v)) for v in of)])
-        columns = ["method", *names]
-        said = f" {WORSE} less than doing nothing (as-is)." if mark and WORSE in str(rows) else ""
+        """Condition by method; the intervals in a second table, shut. `mark`: what is less than for as-is."""
+        rows, wide, any_less = [], [], False
+        for condition in (c.name for c in conditions):
+            of = {m: self.value(condition, metric, m) for m in self.methods}
+            less = {m: mark and self.less(condition, metric, m) for m in self.methods}
+            rows.append([condition, *(_rounded(v["value"], 3, WORSE if less[m] else "") for m, v in of.items())])
+            wide.append([condition, *(_known(v["value"], _with_interval(v)) for v in of.values())])
+            any_less |= any(less.values())
+        columns = ["condition", *map(_label, self.methods)]
         return [
-            Table(caption + said, columns, rows),
+            Table(caption + (f" {WORSE} less than doing nothing (as-is)." if any_less else ""), columns, rows),
             Table(f"{caption.rstrip('.')}, with 95 % intervals over clades.", columns, wide, folded=True),
         ]
 
@@ -648,17 +661,17 @@ def _gates(compared: _Compared, gates: list[dict[str, Any]], notes: list[str]) -
     items: list[tuple[str, Any, str]] = [("gates held", Cell(f"{held} of {len(gates)}", held), "")]
     for metric, name, other in (("f1", "F1", "as-is"), ("auprc_missing", "AUPRC of missing families", "knn")):
         ours, theirs = (compared.value("70/0", metric, method)["value"] for method in (MINE, other))
-        items.append((f"{name} at 70/0", _known(ours, f"{ours:.3f}"), f"{other}: {text_of(_rounded(theirs, 3))}"))
+        items.append((f"{name} at 70/0", _rounded(ours, 3), f"{other}: {text_of(_rounded(theirs, 3))}"))
     items.append(("largest calibration error", max(errors, default=None), "quality known"))
     failed = [gate for gate in gates if not gate["holds"]]
     blocks: list[Block] = [Headline(items), *_warnings(notes)]
-    blocks += _warnings(
-        f"Gate not held: {gate['gate']} is {text_of(gate['value'])}, asked for: {gate['bound']}." for gate in failed
-    )
+    if failed:
+        said = "; ".join(f"{g['gate']}: {text_of(g['value'])}, asked for {g['bound']}" for g in failed)
+        blocks.append(Note("warning", f"{_many(len(failed), 'gate')} of {len(gates)} not held. {said}."))
     rows = [
-        [gate["gate"], gate["value"], Cell(_ends(gate), gate["low"]), gate["bound"], Cell("yes" if gate["holds"] else "NO", int(gate["holds"]))]
-        for gate in gates
-    ]  # fmt: skip
+        [g["gate"], g["value"], Cell(_ends(g), g["low"]), g["bound"], Cell("yes" if g["holds"] else "NO", g["holds"])]
+        for g in gates
+    ]
     blocks.append(Table("Gates.", ["gate", "value", "95 % interval", "asked for", "holds"], rows))
     text = (
         "What a useful method must hold. Names such as 70/5 are completeness / contamination in percent. "
@@ -673,34 +686,28 @@ def _tested(splits: list[dict[str, Any]], methods: int) -> Section:
     columns = [k for k in (splits[0] if splits else {}) if k not in ("epochs", "provenance")]
     rows = [[Cell(str(v), v) if k == "seed" else v for k, v in split.items() if k in columns] for split in splits]
     text = (
-        "Genomes are split by clade: trained on the first part, chosen and calibrated on the second (validation clades), "
-        "tested once on the third. Genomes are made incomplete by losing genes independently, and contaminated by "
-        "genes of another genome, so what is there is known. Genes of real assemblies are lost together, with their "
-        "contig: there, results may be worse."
+        "Genomes are split by clade: trained on the first part, chosen and calibrated on the second (validation "
+        "clades), tested once on the third. Genomes are made incomplete by losing genes independently, and "
+        "contaminated by genes of another genome, so what is there is known. Genes of real assemblies are lost "
+        "together, with their contig: there, results may be worse."
     )
     return Section("How it was tested", text, [Table("Splits.", columns, rows)])
 
 
 def _called(compared: _Compared) -> Section:
     known = compared.of_kind("known")
-    seed = [c.name for c in known if _less(compared, c.name, "seed")]
+    seed = [c.name for c in known if compared.less(c.name, "f1", "seed")]
     blocks: list[Block] = []
     if seed:
-        text = f"seed, the architecture as first described, is worse than doing nothing at {', '.join(seed)}."
-        blocks.append(Note("info", f"{text} It cannot copy its input."))
-    blocks += compared.lines(
-        "f1", "F1", "F1 of called families by completeness, no contamination. Band: 95 % interval."
-    )
-    blocks += compared.lines("worse", "share made worse", "Share of genomes whose F1 is lower than doing nothing.")
+        where = f"at {', '.join(seed)}" if len(seed) < len(known) else "at every level"
+        text = f"seed, the architecture as first described, has a lower F1 than doing nothing {where}:"
+        blocks.append(Note("info", f"{text} it has no way to copy what was observed."))
+    blocks += compared.lines("f1", "F1", f"F1 of called families by completeness. {CLEAN}")
+    blocks += compared.lines("worse", "share made worse", f"Share of genomes made worse by completeness. {CLEAN}")
     blocks += compared.table("f1", known, "F1 of the families called present.", mark=True)
     blocks += compared.table("worse", known, "Share of genomes made worse than by doing nothing.")
     text = "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."
     return Section("Families called present", text, blocks)
-
-
-def _less(compared: _Compared, condition: str, method: str) -> bool:
-    """Whether its F1 is less than that of doing nothing."""
-    return compared.value(condition, "f1", method)["value"] < compared.value(condition, "f1", "as-is")["value"]
 
 
 def _ranking(compared: _Compared) -> Section:
@@ -710,7 +717,7 @@ def _ranking(compared: _Compared) -> Section:
         "Average precision (AUPRC): are families that are there ranked above those that are not, among what was not "
         "observed; and foreign ones above own ones, among what was observed. It needs no threshold."
     )
-    caption = "Average precision among unobserved families by completeness, no contamination. Band: 95 % interval."
+    caption = f"Average precision among unobserved families by completeness. {CLEAN}"
     blocks = compared.lines("auprc_missing", "AUPRC, missing families", caption)
     blocks += compared.table("auprc_missing", known, "AUPRC of missing families.")
     if foreign:
@@ -719,16 +726,15 @@ def _ranking(compared: _Compared) -> Section:
 
 
 def _calibrated(compared: _Compared, reliability: dict[str, Any]) -> Section:
-    caption = "Expected calibration error by completeness, no contamination. Band: 95 % interval."
+    caption = f"Expected calibration error by completeness. {CLEAN}"
     blocks = compared.lines("ece", "calibration error", caption, ("asked for: at most 0.02", 0.02))
     for condition, bins in reliability.items():
-        curves = {_label(m): bins[m] for m in (MINE, "knn", "as-is") if m in bins}
+        curves_of = [m for m in RELIABLE if m in bins]
+        curves = {_label(m): bins[m] for m in curves_of}
         order = [_label(m) for m in compared.methods]
         figure = figures.calibration_curves(curves, order=order, reference=_label("as-is"))
-        said = _said(
-            {name: compared.value(condition, "ece", m)["value"] for m, name in zip(bins, curves, strict=False)}
-        )
-        caption = f"Share present against mean probability at {condition}. On the diagonal: perfectly calibrated."
+        said = _said({_label(m): compared.value(condition, "ece", m)["value"] for m in curves_of})
+        caption = f"Share present against mean probability at {condition}. {DIAGONAL}"
         blocks.append(Plot(figure, f"Reliability at {condition}. Expected calibration errors: {said}.", caption))
     blocks += compared.table("ece", compared.of_kind("known"), "Expected calibration error.")
     text = "Of all families given a probability of 0.8, 80 % should be there."
@@ -741,7 +747,7 @@ def _precise(compared: _Compared) -> Section:
         row: list[Any] = [condition.name]
         for change in ("added", "removed"):
             of = compared.value(condition.name, f"precision_{change}", MINE)
-            row += [_known(of["value"], f"{of['value']:.3f}"), Cell(_ends(of), of["low"]), of.get("changes")]
+            row += [_rounded(of["value"], 3), Cell(_ends(of), of["low"]), of.get("changes")]
             if of["high"] < asked:
                 low.append(f"{change} at {condition.name}")
         rows.append(row)
@@ -763,10 +769,7 @@ def _prevalence(found: dict[str, dict[str, dict[str, float]]]) -> Section:
     blocks: list[Block] = []
     for condition, by_method in found.items():
         bins = list(dict.fromkeys(b for row in by_method.values() for b in row))
-        rows = [
-            [_label(m), *(_known(row.get(b, np.nan), f"{row.get(b, np.nan):.3f}") for b in bins)]
-            for m, row in by_method.items()
-        ]
+        rows = [[_label(m), *(_rounded(row.get(b, np.nan), 3) for b in bins)] for m, row in by_method.items()]
         columns = ["method", *(b.replace("-", "\N{EN DASH}") for b in bins)]
         caption = f"F1 at {condition} by the share of training genomes that have the family."
         blocks.append(Table(caption, columns, rows))
@@ -793,8 +796,8 @@ def _original(compared: _Compared) -> Section:
     if not conditions:
         return Section("Independent noise", "Not measured.")
     text = (
-        "Each family of a genome is missed, and each other one is added, independently at the given rates: noise as the "
-        "seed architecture was first judged with."
+        "Each family of a genome is missed, and each other one is added, independently at the given rates: noise as "
+        "the seed architecture was first judged with."
     )
     return Section("Independent noise", text, compared.table("f1", conditions, "F1, independent noise.", mark=True))
 
@@ -824,8 +827,8 @@ def _percent(share: float) -> str:
     return text_of(None) if share != share else f"{100 * share:.3g} %"
 
 
-def _rounded(value: float, digits: int) -> Cell:
-    return _known(value, f"{value:,.{digits}f}")
+def _rounded(value: float, digits: int, sign: str = "") -> Cell:
+    return _known(value, f"{value:,.{digits}f}{sign}")
 
 
 def _known(value: float, text: str) -> Cell:

@@ -219,11 +219,11 @@ def explain(
         for name, value in found.terms.items():
             say(f"  {value:+8.2f}  {name:11} {meaning.get(name, '')}")
         say("\nnearest references        similarity  has it")
-        for row in found.references.head(5).itertuples():
-            say(f"  {row.genome:24}{row.similarity:>10.3f}  {'yes' if row.has_family else 'no'}")
+        for row in found.references.head(5).to_dict("records"):
+            say(f"  {row['genome']:24}{row['similarity']:>10.3f}  {'yes' if row['has_family'] else 'no'}")
         say(f"\nobserved families whose absence would change the log-odds most (of {len(found.families)})")
-        for row in found.families.head(top).itertuples():
-            say(f"  {row.change:+8.3f}  {row.family}{' (itself)' if row.family == family else ''}")
+        for row in found.families.head(top).to_dict("records"):
+            say(f"  {row['change']:+8.3f}  {row['family']}{' (itself)' if row['family'] == family else ''}")
         if out is not None:
             with TableWriter(out) as writer:
                 writer.write(found.families.assign(genome=genome, explained=family))
@@ -249,7 +249,7 @@ def long_rows(one: Completion, families: Sequence[str]) -> pd.DataFrame:
     known = pd.DataFrame(
         {
             "genome": one.name,
-            "family": [families[i] for i in which],
+            "family": [families[i] for i in which.tolist()],
             "observed": one.counts[which],
             "probability": np.round(one.probability[which], 5),
             "call": one.call[which].astype(np.int64),
@@ -335,7 +335,7 @@ def _print_evaluation(evaluation: Evaluation) -> None:
         say(" " * 22 + "".join(f"{c:>9}" for c in shown))
         tables = {c: evaluation.ece(c) if metric == "ece" else evaluation.table(metric, c) for c in shown}
         for method in evaluation.methods:
-            values = [tables[c].loc[method, "value"] for c in shown]
+            values = [float(tables[c]["value"].get(method, np.nan)) for c in shown]
             mark = "*" if method == MINE else " "
             say(f"{mark} {method:20}" + "".join(f"{v:>9.3f}" if v == v else f"{'':>8}-" for v in values))
     say("\n* ours. What it must hold:\n")

@@ -20,7 +20,7 @@ UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")  # kept beside ev
 # What the methods that are compared with are trained with.
 TRAINING: dict[str, dict[str, Any]] = {
     # The document's optimiser; its curriculum needs all its epochs.
-    "seed": {"epochs": 15, "learning_rate": 1e-3, "weight_decay": 0.0, "batch_size": 10, "patience": None},
+    "seed": {"epochs": 6, "learning_rate": 1e-3, "weight_decay": 0.0, "batch_size": 10, "patience": None},
     "pca": {"epochs": 20, "learning_rate": 3e-3, "weight_decay": 1e-2, "batch_size": 16},
     "autoencoder": {"epochs": 40, "learning_rate": 1e-3, "weight_decay": 1e-2, "batch_size": 16},
     "autoencoder-evidence": {"epochs": 40, "learning_rate": 1e-3, "weight_decay": 1e-2, "batch_size": 16},
@@ -65,7 +65,7 @@ class Suite(nn.Module):
         resume: bool,
         fingerprint: dict[str, Any],
         **training: Any,
-    ) -> dict[str, list[dict[str, float]]]:
+    ) -> dict[str, list[dict[str, Any]]]:
         """Fit every method; returns the history of those that are trained.
 
         Args:

@@ -291,7 +291,7 @@ def train(
     folder: Path | None,
     resume: bool,
     fingerprint: dict[str, Any],
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     """Train a method in place. Returns a dict per epoch; arguments as in omniset.training.fit."""
     checksum = 0
     for part in (genomes.counts.data, genomes.counts.indices, genomes.train):

@@ -44,7 +44,7 @@ class SetAttentionBlock(SetLayer):
         return self.block(elements, elements, multiplicity)
 
     def map(self, elements: Float[Tensor, "sets elements dim"], context: Any) -> Float[Tensor, "sets elements dim"]:
-        return self.block.finish(elements, context.attend(self.block, elements))
+        return context.apply(self.block, elements)
 
     @property
     def set_attention(self) -> AttentionBlock:

@@ -71,10 +71,10 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 class Series:
     """Points of a line, with an interval or without."""
 
-    x: Sequence[float]
-    y: Sequence[float]
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
+    x: Sequence[float | int]
+    y: Sequence[float | int]
+    low: Sequence[float | int] | None = None
+    high: Sequence[float | int] | None = None
 
 
 @styled
@@ -268,19 +268,21 @@ def calibration_curves(
     *,
     order: Sequence[str] = (),
     reference: str | None = None,
+    least: int = 20,
 ) -> Figure:
-    """Mean probability against the share that is so, a line each; arguments as in `lines`.
+    """Mean probability against the share that is true, a line each; `order` and `reference` as in `lines`.
 
     Args:
-        curves: Number, mean probability and share of each bin; bins of none are left out.
+        curves: Number, mean probability and share of each bin.
+        least: Bins of fewer are left out.
     """
     figure, axes = _panel(height=3.6 + 0.22 * -(-len(curves) // 2))
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     styles = _styles(order or list(curves), reference)
     for name, bins in curves.items():
-        points = np.array([(p, share) for n, p, share in bins if n], dtype=np.float64).reshape(-1, 2)
+        points = np.array([(p, share) for n, p, share in bins if n >= least], dtype=np.float64).reshape(-1, 2)
         axes.plot(*points.T, label=_short(name, 24), linewidth=1.2, markersize=4.5, **styles[name])
-    axes.set(xlabel="mean probability", ylabel="share that is so", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    axes.set(xlabel="mean probability", ylabel="share that is true", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     axes.set_aspect("equal")
     figure.legend(loc="outside lower left", ncols=2, handlelength=2.2, columnspacing=1.2)
     return figure
@@ -289,8 +291,8 @@ def calibration_curves(
 @styled
 def intervals(
     labels: Sequence[str],
-    found: tuple[str, Sequence[float], Sequence[float], Sequence[float]],
-    beside: tuple[str, Sequence[float]],
+    found: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
+    beside: tuple[str, Sequence[float | int]],
     xlabel: str,
 ) -> Figure:
     """A row each, the first on top: a dot with its interval, and a second value to compare with.
@@ -337,7 +339,10 @@ def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel
 
 @styled
 def two_sided_bars(
-    labels: Sequence[str], left: tuple[str, Sequence[float]], right: tuple[str, Sequence[float]], xlabel: str
+    labels: Sequence[str],
+    left: tuple[str, Sequence[float | int]],
+    right: tuple[str, Sequence[float | int]],
+    xlabel: str,
 ) -> Figure:
     """Horizontal bars to the left and to the right of a middle line, the first on top; names and sizes, none < 0."""
     figure, axes = _panel(height=1.3 + 0.25 * max(len(labels), 2))
@@ -364,7 +369,7 @@ def limited_histogram(
     figure = histogram(values, xlabel, ylabel)
     axes = figure.axes[0]
     if high > low:
-        axes.axvspan(low, high, color=ORANGE, alpha=0.18, linewidth=0)
+        axes.axvspan(low, high, color=ORANGE, alpha=0.18, linewidth=0, zorder=0)
     axes.axvline((low + high) / 2, color=ORANGE, linestyle="--", linewidth=1.3, label=limit)
     figure.legend(loc="outside upper left")
     return figure

@@ -1,0 +1,395 @@
+import json
+import tracemalloc
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from omniset.genomes import Completion, GenomeCompleter, GenomeTable, report
+from omniset.genomes.calibration import BINS
+from omniset.genomes.evaluate import METRICS, PREVALENCE, Evaluation
+from omniset.genomes.simulate import simulate
+from omniset.report import Note, Plot, Table, render, write
+from omniset.report.blocks import value_of
+
+EVIL = '<script>alert(1)</script> & "q" $x_1$'
+ABOUT = {"title": "A title", "command": "omniset genomes", "notes": ["take care"], "provenance": {"seed": 3}}
+RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
+
+
+@cache
+def fitted():
+    """A completer, and incomplete genomes."""
+    made = simulate(genomes=61, families=83, mags=7)
+    families = [EVIL, *made.families[1:]]
+    categories = {EVIL: "CE", families[1]: "C", families[2]: "-", families[3]: EVIL, families[4]: "EJ"}
+    table = GenomeTable(made.genomes, families, sp.csr_array(made.counts.astype(np.int32)), categories, {EVIL: EVIL})
+    lineages = [line.split(";") for line in made.taxonomy[: len(made.genomes)]]
+    taxonomy = pd.DataFrame(lineages, index=made.genomes, columns=RANKS)
+    completer = GenomeCompleter(
+        dim=8, depth=1, num_heads=2, epochs=2, validation_fraction=0.2, min_genomes=1, device="cpu", progress=False
+    )
+    mags = GenomeTable([EVIL, *made.mags[1:]], families, sp.csr_array(made.observed.astype(np.int32)))
+    return completer.fit(table, taxonomy), mags
+
+
+def completion(name, observed, call, **changes):
+    """By hand: p is 0.9 where it is called, else 0.1."""
+    observed, call = np.array(observed, dtype=bool), np.array(call, dtype=bool)
+    log_odds = np.where(call, np.log(9.0), -np.log(9.0))
+    given = {
+        "unknown": {},
+        "completeness": 70.0,
+        "contamination": 2.0,
+        "given": True,
+        "expected": float(np.where(call, 0.9, 0.1).sum()),
+        "low": 1.0,
+        "high": 4.0,
+        "novelty": 0.25,
+        "nearest": "R1",
+        "far": False,
+        "method": "evidence",
+        "warnings": [],
+    }
+    return Completion(name, observed.astype(np.int64), log_odds, call, **(given | changes))
+
+
+def cohort_of(completions, categories=("C", "CE", "", "S", "transport"), descriptions=("", "", "", "", "a pump")):
+    families = [f"F{i}" for i in range(len(categories))]
+    vocabulary = pd.DataFrame({"family": families, "category": categories, "description": descriptions})
+    cohort = report.Cohort(families, vocabulary)
+    for one in completions:
+        cohort.add(one)
+    return cohort
+
+
+def on_completion(cohort, **options):
+    return report.of_completion(cohort, fitted()[0], **{"threshold": 0.5, "precision": None, **ABOUT, **options})
+
+
+def table_of(page, start):
+    """The table whose caption starts so, as a frame of raw values."""
+    tables = [b for s in page.sections for b in s.blocks if isinstance(b, Table) and b.caption.startswith(start)]
+    assert len({t.caption for t in tables}) == len(tables) > 0, start
+    return pd.DataFrame([[value_of(c) for c in row] for row in tables[0].rows], columns=tables[0].columns)
+
+
+def plots(page):
+    return [b for s in page.sections for b in s.blocks if isinstance(b, Plot)]
+
+
+def notes(page):
+    return [b.text for s in page.sections for b in s.blocks if isinstance(b, Note)]
+
+
+def written(folder, page, numbers):
+    """report.json, read strictly."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    write(folder, page, numbers)
+    return json.loads((folder / "report.json").read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+# ---------------------------------------------------------------------- completed genomes
+
+HAND = [
+    completion("a", [1, 1, 0, 0, 1], [1, 1, 1, 0, 0], unknown={"X": 2, "Y": 1}, warnings=["one", "two"]),
+    completion("b", [1, 0, 0, 0, 1], [1, 1, 1, 0, 0], given=False, far=True, completeness=50.0),
+    completion("c", [0, 0, 0, 0, 0], [1, 0, 0, 0, 0], novelty=float("nan"), completeness=90.0),
+]
+
+
+def test_summary_by_hand():
+    found = report.summary_row(HAND[0])
+    assert found == {
+        "genome": "a",
+        "completeness": 70.0,
+        "contamination": 2.0,
+        "quality": "given",
+        "observed": 3,
+        "expected": pytest.approx(2.9),
+        "low": 1.0,
+        "high": 4.0,
+        "called": 3,
+        "kept": 2,
+        "added": 1,
+        "removed": 1,
+        "unknown_families": 2,
+        "unknown_share": pytest.approx(0.4),
+        "novelty": 0.25,
+        "nearest_reference": "R1",
+        "far": False,
+        "method": "evidence",
+        "warnings": "one; two",
+    }
+    summary = cohort_of(HAND).summary
+    assert summary.columns.tolist() == list(found) == cohort_of([]).summary.columns.tolist()
+    assert summary["quality"].tolist() == ["given", "estimated", "given"]
+
+
+def test_letters_of_categories_count_each():
+    """C: F0 and F1; E: F1. F0 added in c; F1 added in b; F2 has no category; F4, a pump, removed in a and b."""
+    found = cohort_of(HAND).by_category
+    assert found.index.tolist() == ["C", "E", "S", "transport"]
+    assert found["families"].tolist() == [2, 1, 1, 1]
+    assert found["observed"].tolist() == [3, 1, 0, 2]
+    assert found["expected"].tolist() == pytest.approx([0.9 * 5 + 0.1, 0.9 * 2 + 0.1, 0.3, 0.3])
+    assert found["added"].tolist() == [2, 1, 0, 0]
+    assert found["removed"].tolist() == [0, 0, 0, 2]
+    assert report.categories_of("EEC") == ["E", "C"]
+    assert report.categories_of("Ec") == ["Ec"]
+    assert report.categories_of("-") == []
+    assert len(report.COG) == 26
+
+
+def test_completion_by_hand(tmp_path):
+    page, numbers = on_completion(cohort_of(HAND))
+    (headline,) = [b.items for b in page.sections[0].blocks if hasattr(b, "items")]
+    shown = {name: value_of(value) for name, value, _ in headline}
+    assert shown == {
+        "genomes": 3,
+        "median completeness": 70.0,
+        "families added": 4,
+        "families removed": 2,
+        "far from references": 1,
+        "unknown families": pytest.approx(2 / 7),
+    }
+    added, removed = (table_of(page, f"Families most often {change}.") for change in ("added", "removed"))
+    assert added.iloc[:, :3].to_numpy().tolist() == [["F2", 2, 200 / 3], ["F0", 1, 100 / 3], ["F1", 1, 100 / 3]]
+    assert removed.to_numpy().tolist() == [["F4", 2, 200 / 3, "transport", "a pump"]]
+    genomes = table_of(page, "The genomes.")
+    assert genomes["genome"].tolist() == ["a", "b", "c"]
+    assert genomes["added"].tolist() == [1, 2, 1]
+    assert genomes["unknown families %"].tolist() == pytest.approx([40, 0, 0])
+    assert table_of(page, "Genomes with warnings.").to_numpy().tolist() == [["a", "one; two"]]
+    categories = table_of(page, "Functional categories")
+    assert categories["category"].tolist()[0] == "C Energy production and conversion"
+    assert "take care" in notes(page)
+    found = written(tmp_path, page, numbers)
+    assert found["kind"] == "completion"
+    assert found["totals"] == {"observed": 5, "added": 4, "removed": 2, "unknown_families": 2, "far": 1}
+    assert found["summary"][2]["novelty"] is None
+    assert [f["family"] for f in found["families"]] == ["F0", "F1", "F2", "F4"]
+
+
+def test_map_shows_what_became_of_families():
+    observed, called = np.array([0, 1, 0, 1], dtype=bool), np.array([0, 1, 1, 0], dtype=bool)
+    assert [report.STATES[i][0] for i in report._states(observed, called)] == ["absent", "kept", "added", "removed"]
+    (drawn,) = [p for p in plots(on_completion(cohort_of(HAND))[0]) if p.caption.startswith("What became")]
+    cells = drawn.figure.axes[0].collections[0].get_array()
+    # columns: F2 (2 changes), F4 (2), F0, F1
+    assert np.asarray(cells).tolist() == [[2, 3, 1, 1], [2, 3, 1, 2], [0, 0, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    "case", ["none", "one", "no change", "no categories", "nothing observed", "all NaN", "names", "precision"]
+)
+def test_odd_cohorts(case, tmp_path):
+    options = {"precision": 0.95} if case == "precision" else {}
+    nan = float("nan")
+    genomes = {
+        "none": [],
+        "one": HAND[:1],
+        "no change": [completion("a", [1, 0, 1, 0, 0], [1, 0, 1, 0, 0])],
+        "nothing observed": HAND[2:],
+        "all NaN": [completion("a", [0] * 5, [0] * 5, completeness=nan, contamination=nan, novelty=nan, expected=nan)],
+        "names": [completion(EVIL, [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], nearest=EVIL, method=EVIL, warnings=[EVIL])],
+    }.get(case, HAND)
+    plain = {"categories": [""] * 5, "descriptions": [""] * 5} if case == "no categories" else {}
+    page, numbers = on_completion(cohort_of(genomes, **plain), **options)
+    text = render(page)
+    assert "<script>alert" not in text
+    assert written(tmp_path, page, numbers)["genomes"] == len(genomes)
+    if case == "none":
+        assert "There was no genome." in text
+    if case in ("none", "no change", "all NaN"):
+        assert "No family was added to, or removed from, any genome." in text
+    if case == "no categories":
+        assert any("categories of the families are not known" in note for note in notes(page))
+        assert table_of(page, "Families most often added.").columns.tolist() == ["family", "genomes", "% of genomes"]
+    if case == "precision":
+        assert "at least 95 % of such changes" in text
+    if case == "names":
+        assert "&lt;script&gt;alert(1)" in text
+
+
+def test_many_genomes_are_cut_and_bounded(tmp_path):
+    """2,003 genomes of 997 families: their calls alone would be 4 MB. Shown are 500, on the map those that changed
+    most.
+    """
+    r = np.random.default_rng(0)
+    families = [f"F{i}" for i in range(997)]
+    vocabulary = pd.DataFrame({"family": families, "category": "S", "description": ""})
+    cohort = report.Cohort(families, vocabulary)
+    changed = []
+    tracemalloc.start()
+    for i in range(2003):
+        observed = r.random(997) < 0.5
+        call = observed ^ (r.random(997) < 0.01)
+        changed.append(int((observed ^ call).sum()))
+        cohort.add(completion(f"g{i}", observed, call, warnings=["a warning"]))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 4e6
+    assert sorted(entry[0] for entry in cohort.most_changed) == sorted(changed)[-60:]
+    assert cohort.summary["added"].sum() + cohort.summary["removed"].sum() == sum(changed)
+    page, numbers = on_completion(cohort)
+    assert len(table_of(page, "The genomes. The first 500 of 2,003 are shown")) == 500
+    assert len(table_of(page, "Genomes with warnings. The first 500 of 2,003")) == 500
+    (drawn,) = [p for p in plots(page) if p.caption.startswith("What became")]
+    assert drawn.caption.endswith("40 of them, in the 60 genomes that changed most.")
+    assert len(drawn.figure.axes[0].collections[0].get_array().ravel()) == 40 * 60
+    assert any(p.caption.startswith("Expected size against observed") for p in plots(page))
+    assert len(written(tmp_path, page, numbers)["summary"]) == 500
+
+
+def test_real_completions():
+    completer, mags = fitted()
+    cohort = report.Cohort(completer.families_, completer.vocabulary_)
+    found = list(completer.completions(mags))
+    for one in found:
+        cohort.add(one)
+    page, _ = on_completion(cohort)
+    assert "<script>alert" not in render(page)
+    by_family = cohort.by_family.set_index("family")
+    assert by_family["added"].sum() == sum(one.added.sum() for one in found)
+    expected = sum(one.probability[completer.families_.index(EVIL)] for one in found)
+    assert by_family.loc[EVIL, "expected"] == pytest.approx(expected)
+    assert by_family["observed"].sum() == sum(len(one.counts.nonzero()[0]) for one in found)
+
+
+# ---------------------------------------------------------------------- a fitted model
+
+
+def test_fit(tmp_path):
+    completer, _ = fitted()
+    page, numbers = report.of_fit(completer, **ABOUT)
+    assert "<script>alert" not in render(page)
+    ece = table_of(page, "Expected calibration error on").set_index("completeness")
+    losses, limits = table_of(page, "Loss by method."), table_of(page, "By level of noise.")
+    for i, level in enumerate(completer.levels_):
+        assert ece.loc[level.completeness, f"{level.contamination:g} %"] == level.ece
+        best = sorted(level.loss.items(), key=lambda item: item[1])[0][0]
+        assert losses["auto takes"][i] == best
+        assert losses[best][i] == level.loss[best]
+        add, remove = (level.threshold(change, 0.95) for change in ("added", "removed"))
+        assert limits["add where"][i] == ("never" if add == 1 else add)
+        assert limits["remove where"][i] == ("never" if remove == 1 else pytest.approx(1 - remove))
+        assert limits["far above a novelty of"][i] == level.novelty
+    found = written(tmp_path, page, numbers)
+    assert found["sizes"] == completer.sizes_
+    assert found["histories"]["evidence"] == completer.history_
+    assert [level["ece"] for level in found["levels"]] == [level.ece for level in completer.levels_]
+    assert "take care" in notes(page)
+    assert "validation clade" in page.sections[0].text
+    assert "of rank family" in page.sections[0].text
+
+
+def test_fit_loaded_and_untrained(tmp_path):
+    """An artefact does not know how long training took; a baseline has no learning curve."""
+    completer, _ = fitted()
+    completer.save(tmp_path)
+    loaded = GenomeCompleter.load(tmp_path)
+    loaded.histories_ = {}
+    loaded.with_taxonomy_ = False
+    page, numbers = report.of_fit(loaded, **ABOUT)
+    assert numbers["seconds"] is None
+    text = render(page)
+    assert "Nothing was trained" in text
+    assert "clusters of similar genomes" in text
+
+
+# ---------------------------------------------------------------------- an evaluation
+
+
+def evaluation(methods=("evidence", "seed", "as-is", "knn"), conditions=None, genomes=7, seeds=(0, 1), nan=()):
+    """Rows of random numbers; seed is worst in F1, evidence best in ranking."""
+    r = np.random.default_rng(0)
+    wanted = conditions or ["100/0", "70/0", "50/0", "70/5", "70/0 estimated", "missed 0.1, foreign 0"]
+    rows = []
+    for seed in seeds:
+        for condition in wanted:
+            for i in range(genomes):
+                for method in methods:
+                    n, share = r.integers(1, 101, BINS).astype(float), r.random(BINS)
+                    row = {"seed": seed, "genome": f"g{i}{EVIL}", "clade": f"{EVIL}{i % 3}"}
+                    row |= {"condition": condition, "method": method, **{m: float(r.random()) for m in METRICS}}
+                    row["f1"] = {"seed": 0.1, "as-is": 0.5}.get(method, 0.9) + 0.05 * r.random()
+                    row["auprc_missing"] = (0.8 if method == "evidence" else 0.5) + 0.05 * r.random()
+                    row |= dict.fromkeys(nan, np.nan)
+                    for b in range(BINS):
+                        row |= {f"n{b}": n[b], f"said{b}": n[b] * (b + 0.5) / BINS, f"was{b}": n[b] * share[b]}
+                    for b in range(len(PREVALENCE) - 1):
+                        row |= {f"tp{b}": 1.0 + i, f"called{b}": 9.0, f"true{b}": 8.0 if b else 0.0}
+                    mine = method == "evidence" and not condition.startswith("missed")
+                    row |= {f"{c}_made": 10.0 if mine else np.nan for c in ("added", "removed")}
+                    row |= {"added_right": 9.0 if mine else np.nan, "removed_right": 10.0 if mine else np.nan}
+                    rows.append(row)
+    splits = [{"seed": s, "test genomes": 7, "epochs": {"seed": 3}, "provenance": {"seed": s}} for s in seeds]
+    return Evaluation(pd.DataFrame(rows), pd.DataFrame(splits), 0.95, resamples=50)
+
+
+def test_evaluation(tmp_path):
+    made = evaluation()
+    page, numbers = report.of_evaluation(made, **ABOUT)
+    assert "<script>alert" not in render(page)
+    f1 = table_of(page, "F1 of the families called present. ").set_index("condition")
+    assert f1.columns.tolist() == ["evidence (ours)", "seed", "as-is", "knn"]
+    of = made.rows.groupby(["condition", "method"])
+    for condition in ("100/0", "70/0", "50/0", "70/5"):
+        assert f1.loc[condition, "seed"] == pytest.approx(of["f1"].mean()[condition, "seed"])
+    missing = table_of(page, "AUPRC of missing families.").set_index("condition")
+    assert missing.loc["50/0", "knn"] == pytest.approx(of["auprc_missing"].mean()["50/0", "knn"])
+    ours = made.rows.query("condition == '70/0' and method == 'evidence'")
+    said, was, n = (np.array([ours[f"{k}{b}"].sum() for b in range(BINS)]) for k in ("said", "was", "n"))
+    ece = table_of(page, "Expected calibration error.").set_index("condition")
+    assert ece.loc["70/0", "evidence (ours)"] == pytest.approx(np.abs(said - was).sum() / n.sum())
+    by_prevalence = table_of(page, "F1 at 70/0 by the share").set_index("method")
+    tp = sum(1.0 + i for i in range(7)) / 7
+    assert by_prevalence.loc["knn"].tolist() == pytest.approx([2 * tp / 9] + [2 * tp / 17] * 4)
+    precise = table_of(page, "Precision of changes").set_index("condition")
+    assert precise.loc["70/0", "added: precision"] == 0.9
+    assert precise.loc["70/0", "removed: precision"] == 1.0
+    assert precise.loc["70/0", "added per genome"] == 10.0
+    assert "missed 0.1, foreign 0" not in precise.index
+    assert any(n.startswith("Less precise than asked for") and "added at 70/0" in n for n in notes(page))
+    gates = table_of(page, "Gates.")
+    assert gates["holds"].tolist() == [gate["holds"] for gate in made.gates()]
+    assert gates["value"].tolist() == [gate["value"] for gate in made.gates()]
+    found = written(tmp_path, page, numbers)
+    assert found["tables"]["70/0"]["f1"]["seed"]["value"] == f1.loc["70/0", "seed"]
+    assert found["precision"] == 0.95
+
+
+def test_gates_that_fail_and_a_seed_that_is_worse_are_said():
+    page, _ = report.of_evaluation(evaluation(), **ABOUT)
+    assert any("not held" in note and "ECE at 70/0" in note for note in notes(page))
+    assert any("seed" in note and "lower F1 than doing nothing at every level" in note for note in notes(page))
+    (table,) = [
+        b for s in page.sections for b in s.blocks if isinstance(b, Table) and b.caption.startswith("F1 of the families")
+        and not b.folded
+    ]  # fmt: skip
+    seed, as_is = table.columns.index("seed"), table.columns.index("as-is")
+    for row in table.rows:
+        assert row[seed].text.endswith(report.WORSE)
+        assert not row[as_is].text.endswith(report.WORSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("one method", {"methods": ["evidence"]}),
+        ("one genome", {"genomes": 1, "seeds": (5,)}),
+        ("no known level", {"conditions": ["70/0 unknown", "missed 0, foreign 0"]}),
+        ("nothing to rank", {"nan": ["auprc_missing", "auprc_foreign", "auroc_missing", "auroc_foreign"]}),
+        ("no ranking of contaminants", {"conditions": ["100/0", "95/0"], "nan": ["f1"]}),
+    ],
+)
+def test_odd_evaluations(name, made, tmp_path):
+    page, numbers = report.of_evaluation(evaluation(**made), **ABOUT)
+    render(page)
+    assert written(tmp_path, page, numbers)["kind"] == "evaluation"
