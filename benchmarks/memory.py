@@ -25,9 +25,12 @@ def main(seed: int = 0) -> None:
             here = root / f"{sets}x{size}"
             here.mkdir()
             make(here, sets, size, seed)
-            fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "run", "--epochs", "1"]
+            fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "run", "--epochs", "1", "--device", "cpu"]
             fit += ["--validation_fraction", "0"] if sets < 10 else []
-            for command in (fit, ["predict", "sets.csv", "--model", "run", "--out", "predictions.parquet"]):
+            for command in (
+                fit,
+                ["predict", "sets.csv", "--model", "run", "--out", "predictions.parquet", "--device", "cpu"],
+            ):
                 rows.append({"command": command[0], "rows": sets * size, "sets": sets, **measure(command, here)})
                 print(rows[-1], flush=True)
         from omniset import SetClassifier
@@ -61,9 +64,7 @@ def measure(command: list[str], folder: Path) -> dict[str, float]:
     """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds."""
     start = time.perf_counter()
     with (folder / "log").open("w", encoding="utf-8") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "omniset", *command, "--device", "cpu"], cwd=folder, stdout=log, stderr=log
-        )
+        child = subprocess.Popen([sys.executable, "-m", "omniset", *command], cwd=folder, stdout=log, stderr=log)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:

@@ -149,6 +149,48 @@ def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatc
         assert Path(path).is_file()
 
 
+@pytest.mark.filterwarnings("ignore:.*are not in the model's vocabulary")
+def test_genomes_page_runs(tmp_path, monkeypatch):
+    """Its walk on simulated data, as small as can be, then its Python. (evaluate: tests/genomes.)"""
+    monkeypatch.chdir(tmp_path)
+    small = {
+        "simulate": ["--genomes=40", "--families=60", "--mags=6"],
+        "fit": ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"],
+        "complete": ["--progress=false"],
+        "explain": ["--progress=false"],
+    }
+    text = (DOCS / "genomes.md").read_text(encoding="utf-8")
+    verbs = []
+    for line in re.findall(r"^omniset genomes .*$", text[: text.index("## With your genomes")], flags=re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if (verb := words[1]) in small:
+            if verb == "explain":  # another genome and family than among many
+                words[2:4] = Path("simulated/mags.tsv").read_text().splitlines()[1].split("\t")[0], "FAM01"
+            assert cli.main([*words, *small[verb]]) == 0
+        verbs.append(verb)
+    assert verbs == ["simulate", "fit", "complete", "explain", "evaluate"]
+    assert Path("completed/report.html").is_file()
+    found = blocks(DOCS / "genomes.md", "python")
+    assert found
+    exec(compile("\n".join(block for _, block in found), "genomes.md", "exec"), {"__name__": "page"})
+
+
+def test_formats_are_those_on_the_genomes_page():
+    from omniset.genomes.data import FORMATS
+
+    text = (DOCS / "genomes.md").read_text(encoding="utf-8")
+    table = text[text.index("| `--format` |") :]
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table[: table.index("\n\n")], flags=re.MULTILINE) == list(FORMATS)
+
+
+def test_columns_are_those_on_the_genomes_page():
+    from omniset.genomes.report import SUMMARY
+
+    text = (DOCS / "genomes.md").read_text(encoding="utf-8")
+    table = text[text.index("`summary`, one row per genome") : text.index("## How to read it")]
+    assert set(SUMMARY) - {"genome"} <= set(re.findall(r"`(\w+)`", table))
+
+
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 def test_lines_are_not_too_long(page):
     found = page.read_text(encoding="utf-8").splitlines()

@@ -17,7 +17,7 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from torch import Tensor
 
-from omniset import encoders, explain, labels
+from omniset import devices, encoders, explain, labels
 from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
@@ -435,18 +435,10 @@ class SetEstimator(BaseEstimator):
                 raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
         if self.class_weight is not None and not self._classify:
             raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
-        if self.device not in ("auto", "cpu", "cuda", "mps"):
-            raise ValueError(f"device must be 'auto', 'cpu', 'cuda' or 'mps', got {self.device!r}")
         self._device()
 
     def _device(self) -> torch.device:
-        here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if self.device != "auto":
-            if not here[self.device]:
-                raise ValueError(f"device={self.device!r} is not there on this machine: take 'auto'")
-            return torch.device(self.device)
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return torch.device("cpu") if accelerator is None else accelerator
+        return devices.find(self.device)
 
     def _fitted(self) -> SetNetwork:
         if not hasattr(self, "network_"):

@@ -80,9 +80,11 @@ def apply_all(
     level: tuple[float, float] | str,
     kind: str,
     seed: int,
-    device: str = "cpu",
+    device: torch.device | str = "cpu",
 ) -> dict[str, Noisy]:
     """What several methods make of the same degraded genomes."""
+    for method in methods.values():
+        method.to(device)
     found: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     observed, novelty = [], []
     any_method = next(iter(methods.values()))
@@ -142,7 +144,7 @@ class Level:
 
 
 def calibrate(
-    methods: dict[str, Method], main: str, genomes: Genomes, seed: int, device: str = "cpu", levels: Any = None
+    methods: dict[str, Method], main: str, genomes: Genomes, seed: int, device: torch.device | str = "cpu"
 ) -> list[Level]:
     """Degrade the validation genomes at every level, and see.
 
@@ -151,7 +153,7 @@ def calibrate(
     """
     weights = clade_weights(genomes.clades.groups[genomes.validation])
     found = []
-    for number, (c, q) in enumerate(levels or LEVELS):
+    for number, (c, q) in enumerate(LEVELS):
         noisy = apply_all(methods, genomes, genomes.validation, (c, q), "estimated", seed * 1000 + number, device)
         one = noisy[main]
         p, truth, observed = one.probability, one.truth, one.observed

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from omniset import explain
+from omniset import devices, explain
 from omniset.encoders import ENCODERS
 from omniset.files import replacing
 from omniset.genomes import calibration
@@ -116,6 +116,19 @@ class Explanation:
     @property
     def probability(self) -> float:
         return float(1 / (1 + np.exp(-self.log_odds)))
+
+
+@dataclass
+class _About:
+    """What a completion depends on beside its families; see Completion."""
+
+    completeness: float
+    contamination: float
+    given: bool
+    novelty: float
+    nearest: str
+    level: Level
+    method: str
 
 
 class GenomeCompleter(BaseEstimator):
@@ -314,7 +327,10 @@ class GenomeCompleter(BaseEstimator):
         self.history_ = histories.get(self.architecture, [])
         candidates = {name: suite[name] for name in self._candidates()}
         main = self._name_of(self.method if self.method != "auto" else "model")
-        self.levels_ = calibration.calibrate(candidates | {main: suite[main]}, main, genomes, self.seed)
+        self.levels_ = calibration.calibrate(
+            candidates | {main: suite[main]}, main, genomes, self.seed, devices.find(self.device)
+        )
+        suite.to("cpu")
         self.sizes_ = {
             "genomes": len(train) + len(validation),
             "training": len(train),
@@ -337,6 +353,7 @@ class GenomeCompleter(BaseEstimator):
         Raises:
             ValueError: A quality out of its bounds; no family that is known.
         """
+        self._fitted()
         found = as_table(table, known=self.families_)
         rows = list(self.completions(found, quality, method=method))
         lost = {family for one in rows for family in one.unknown}
@@ -371,6 +388,7 @@ class GenomeCompleter(BaseEstimator):
         Raises:
             ValueError: An argument out of its bounds; no family of the first genomes is known.
         """
+        self._fitted()
         method = self.method if method is None else method
         self._check_method(method)
         if not 0 < threshold < 1:
@@ -467,7 +485,7 @@ class GenomeCompleter(BaseEstimator):
             "contamination": list(self.contamination),
         }
         kept = {"history": self.history_, "histories": self.histories_, **(metrics or {})}
-        artefacts.save(folder, type(self).__name__, arguments, fitted, suite, kept, self.device)
+        artefacts.save(folder, type(self).__name__, arguments, fitted, suite, kept, devices.find(self.device).type)
 
     @classmethod
     def load(cls, folder: str | Path) -> GenomeCompleter:
@@ -518,6 +536,7 @@ class GenomeCompleter(BaseEstimator):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be >= {least}, got {value}")
+        devices.find(self.device)
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
         for name in ("completeness", "contamination"):
@@ -602,57 +621,66 @@ class GenomeCompleter(BaseEstimator):
         threshold: float,
         precision: float | None,
     ) -> Iterator[Completion]:
-        suite = self._fitted()
+        device = devices.find(self.device)
+        suite = self._fitted().to(device)
         stream = iter(genomes)
         first = True
-        while group := list(islice(stream, self.batch_size)):
-            batch, unknown = self._batch(group, quality)
-            if first and not bool(batch.present.any()) and any(unknown):
-                raise ValueError(self._all_unknown(next(family for lost in unknown for family in lost)))
-            first = False
-            with torch.no_grad():
-                settled, given = suite.noise.settle(batch)
-                similar, nearest = suite.references.corrected_similarity(settled, suite.noise).max(1)
-                levels = [
-                    calibration.nearest_level(self.levels_, 100 * c, 100 * q)
-                    for c, q in zip(settled.completeness.tolist(), settled.contamination.tolist(), strict=True)
-                ]
-                names = [self._method_at(method, level) for level in levels]
-                odds = torch.zeros_like(batch.counts)
-                for name in dict.fromkeys(names):
-                    of = torch.tensor([n == name for n in names])
-                    odds[of] = suite[name](Observed(batch.counts[of], batch.completeness[of], batch.contamination[of]))
-            for row, genome in enumerate(group):
-                yield self._completion(
-                    genome,
-                    batch.counts[row].long().numpy(),
-                    odds[row].double().numpy(),
-                    unknown[row],
-                    (100 * float(settled.completeness[row]), 100 * float(settled.contamination[row])),
-                    bool(given[row].all()),
-                    1 - float(similar[row]),
-                    str(self.references_["genome"].iloc[int(nearest[row])]),
-                    levels[row],
-                    names[row],
-                    threshold,
-                    precision,
-                )
+        try:
+            while group := list(islice(stream, self.batch_size)):
+                batch, unknown = self._batch(group, quality)
+                if first and not bool(batch.present.any()) and any(unknown):
+                    raise ValueError(self._all_unknown(next(family for lost in unknown for family in lost)))
+                first = False
+                odds, about = self._apply(suite, batch.to(device), method)
+                for row, genome in enumerate(group):
+                    yield self._completion(
+                        genome,
+                        batch.counts[row].long().numpy(),
+                        odds[row],
+                        unknown[row],
+                        about[row],
+                        threshold,
+                        precision,
+                    )
+        finally:
+            suite.to("cpu")
+
+    @torch.no_grad()
+    def _apply(
+        self, suite: Suite, batch: Observed, method: str
+    ) -> tuple[Float[np.ndarray, "genomes families"], list[_About]]:
+        """Log-odds of a batch, and what they depend on."""
+        settled, given = suite.noise.settle(batch)
+        similar, nearest = suite.references.corrected_similarity(settled, suite.noise).max(1)
+        found = zip(
+            *(100 * v.double().cpu().numpy() for v in (settled.completeness, settled.contamination)),
+            given.all(1).tolist(),
+            (1 - similar).tolist(),
+            nearest.tolist(),
+            strict=True,
+        )
+        about = []
+        for c, q, known, novelty, which in found:
+            level = calibration.nearest_level(self.levels_, c, q)
+            nearest_name = str(self.references_["genome"].iloc[which])
+            about.append(_About(c, q, known, novelty, nearest_name, level, self._method_at(method, level)))
+        odds = torch.zeros_like(batch.counts)
+        for name in dict.fromkeys(one.method for one in about):
+            of = torch.tensor([one.method == name for one in about], device=odds.device)
+            odds[of] = suite[name](Observed(batch.counts[of], batch.completeness[of], batch.contamination[of]))
+        return odds.double().cpu().numpy(), about
 
     def _completion(
         self,
         genome: Genome,
-        counts: np.ndarray,
-        odds: np.ndarray,
+        counts: Int[np.ndarray, " families"],
+        odds: Float[np.ndarray, " families"],
         unknown: dict[str, int],
-        quality: tuple[float, float],
-        given: bool,
-        novelty: float,
-        nearest: str,
-        level: Level,
-        method: str,
+        about: _About,
         threshold: float,
         precision: float | None,
     ) -> Completion:
+        level = about.level
         p = 1 / (1 + np.exp(-odds))
         add, remove = threshold, 1 - threshold
         notes = []
@@ -661,34 +689,40 @@ class GenomeCompleter(BaseEstimator):
             lacking = " and ".join(w for w, t in (("addition", add), ("removal", remove)) if t == 1)
             if lacking:
                 notes.append(f"no {lacking} reaches a precision of {precision:g} at this quality")
+            add, remove = (2.0 if t == 1 else t for t in (add, remove))  # more than what rounds to 1
         call = np.where(counts > 0, ~((1 - p >= remove) if precision is not None else (p < threshold)), p >= add)
         expected, spread = p.sum(), level.spread * np.sqrt((p * (1 - p)).sum())
-        far = novelty > level.novelty
+        far = about.novelty > level.novelty
         if not counts.any():
             notes.append("no family that the model knows was observed: probabilities are the prior")
         elif far:
             notes.append("farther from the reference genomes than 95 % of those of validation clades: trust it less")
         if len(unknown) > 0.1 * max(len(genome.families), 1):
             notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
-        if quality[0] < self.completeness[0]:
-            notes.append(f"completeness {quality[0]:.0f} % is below what was trained on, {self.completeness[0]:g} %")
-        if quality[1] > self.contamination[1]:
-            notes.append(f"contamination {quality[1]:.0f} % is above what was trained on, {self.contamination[1]:g} %")
+        if about.completeness < self.completeness[0]:
+            notes.append(
+                f"completeness {about.completeness:.0f} % is below what was trained on, {self.completeness[0]:g} %"
+            )
+        if about.contamination > self.contamination[1]:
+            notes.append(
+                f"contamination {about.contamination:.0f} % is above what was trained on, {self.contamination[1]:g} %"
+            )
         return Completion(
             genome.name,
             counts,
             odds,
             call,
             unknown,
-            *quality,
-            given,
+            about.completeness,
+            about.contamination,
+            about.given,
             float(expected),
             float(max(expected - spread, 0.0)),
             float(min(expected + spread, len(p))),
-            novelty,
-            nearest,
+            about.novelty,
+            about.nearest,
             bool(far),
-            method,
+            about.method,
             notes,
         )
 

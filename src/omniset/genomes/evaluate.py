@@ -18,7 +18,7 @@ from omniset.files import provenance, replacing, writable_folder
 from omniset.genomes.calibration import BINS, LEVELS, Level, Noisy, apply_all, nearest_level
 from omniset.genomes.completer import GenomeCompleter, Table, as_table
 from omniset.genomes.metadata import lineages
-from omniset.genomes.suite import BASELINES
+from omniset.genomes.suite import BASELINES, UNTRAINED
 from omniset.genomes.training import Clades, Genomes, split
 
 MINE = "evidence"
@@ -303,18 +303,17 @@ def _one_seed(
         raise ValueError(
             f"test_fraction={test_fraction} of {len(table)} genomes is less than any clade has: take a lower rank"
         )
-    also = [m for m in methods if m not in ("as-is", "prevalence", "prevalence-bayes", "knn", MINE)]
+    also = [m for m in methods if m not in (*UNTRAINED, MINE)]
     completer.fit_split(table, taxonomy, clades, train, validation, also=also)
     suite = completer.network_
     chosen = {name: suite[name] for name in ALL if name in suite.methods}
     # The noise of the test draws its donors from the training genomes.
     genomes = Genomes(completer._columns(table), clades, train, validation)
     prevalence = suite.noise.prevalence.numpy()
-    names = (
-        pd.factorize(clades.groups)[0]
-        if taxonomy is None
-        else lineages(taxonomy, table.names)[completer.clade].to_numpy()
-    )
+    names: Any = clades.groups
+    if taxonomy is not None:  # a genome without a clade is one of its own
+        given = lineages(taxonomy, table.names)[completer.clade]
+        names = [clade or name for clade, name in zip(given, table.names, strict=True)]
     labels = pd.Series(np.asarray(names)[test]).astype(str).to_numpy()
     frames = []
     for number, condition in enumerate(CONDITIONS):
@@ -382,7 +381,8 @@ def _of_genomes(
             sums = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
             one |= {f"{key}{b}": float(v) for b, v in enumerate(sums)}
         if limits is not None:
-            added, removed = ~observed & (p >= limits[0]), observed & (1 - p >= limits[1])
+            add, remove = (2.0 if t == 1 else t for t in limits)  # more than what rounds to 1
+            added, removed = ~observed & (p >= add), observed & (1 - p >= remove)
             one |= {
                 "added_made": float(added.sum()),
                 "added_right": float((added & truth).sum()),

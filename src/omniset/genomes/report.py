@@ -6,7 +6,7 @@ Each composer returns the page and the plain numbers behind it. Every part of wh
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,13 +19,14 @@ from omniset.genomes.calibration import Level, nearest_level
 from omniset.genomes.completer import Completion, GenomeCompleter
 from omniset.genomes.evaluate import CONDITIONS, METRICS, MINE, Condition, Evaluation
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, text_of
+from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, text_of, value_of
 from omniset.report.figures import BLUE, ORANGE, Series
 from omniset.report.sets import _many, _said
 
 FORMAT, VERSION = "omniset report of genomes", 1
 SHOWN = {"rows": 500, "genomes with intervals": 60, "often changed": 25, "map rows": 60, "map columns": 40}
 DIAGONAL = "On the diagonal probabilities are right; tenths of less than 20 pairs of genome and family are left out."
+MINUS = "\N{MINUS SIGN}"
 PRECISION = 0.95  # for which the report on a fit shows thresholds
 
 # Galperin et al., "COG database update: focus on microbial diversity, model organisms, and widespread pathogens", 2021.
@@ -163,7 +164,7 @@ def of_completion(
         Section("How to read the numbers", "", [Table("What each number is.", ["number", "meaning"], MEANING)]),
     ]
     sections[-1].blocks += [Note("info", text) for text in CAVEATS]
-    lead = f"{_many(len(rows), 'genome')}, completed and cleaned over {_many(len(families), 'family')}."
+    lead = f"{_many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
     changed = families[families["added"] + families["removed"] > 0]
     found = {
         "threshold": threshold,
@@ -201,8 +202,8 @@ SUMMARY = [
 MEANING: list[list[Any]] = [
     ["p", "Probability that the complete, clean genome has the family, given all that was observed and its quality."],
     ["observed", "Families of the model's vocabulary that were found in the genome."],
-    ["expected", "Families that the complete genome should have: the sum of p. In 95 of 100 validation genomes "
-     "the true number lay in the interval."],
+    ["expected", "Families that the complete genome should have: the sum of p. In at least 95 of 100 "
+     "validation genomes the true number lay in the interval."],
     ["added", "Families that were not observed and are called present: probably there, but not recovered."],
     ["removed", "Families that were observed and are called absent: probably foreign, from another genome."],
     ["called", "Families called present: those observed, minus removed, plus added."],
@@ -357,12 +358,7 @@ def _by_category(found: pd.DataFrame) -> list[Block]:
     ]
 
 
-STATES = [
-    ("absent", "#eceff2", ""),
-    ("kept", "#b9c0c8", ""),
-    ("added", BLUE, "+"),
-    ("removed", ORANGE, "\N{MINUS SIGN}"),
-]
+STATES = [("absent", "#eceff2", ""), ("kept", "#b9c0c8", ""), ("added", BLUE, "+"), ("removed", ORANGE, MINUS)]
 
 
 def _map(cohort: Cohort, families: pd.DataFrame) -> list[Block]:
@@ -628,7 +624,7 @@ class _Compared:
             of = {m: self.value(condition, metric, m) for m in self.methods}
             less = {m: mark and self.less(condition, metric, m) for m in self.methods}
             rows.append([condition, *(_rounded(v["value"], 3, WORSE if less[m] else "") for m, v in of.items())])
-            wide.append([condition, *(_known(v["value"], _with_interval(v)) for v in of.values())])
+            wide.append([condition, *map(_with_interval, of.values())])
             any_less |= any(less.values())
         columns = ["condition", *map(_label, self.methods)]
         return [
@@ -666,25 +662,36 @@ def _gates(compared: _Compared, gates: list[dict[str, Any]], notes: list[str]) -
     failed = [gate for gate in gates if not gate["holds"]]
     blocks: list[Block] = [Headline(items), *_warnings(notes)]
     if failed:
-        said = "; ".join(f"{g['gate']}: {text_of(g['value'])}, asked for {g['bound']}" for g in failed)
+        said = "; ".join(f"{g['gate']}: {_rounded(g['value'], 4).text}, asked for {_bound(g)}" for g in failed)
         blocks.append(Note("warning", f"{_many(len(failed), 'gate')} of {len(gates)} not held. {said}."))
     rows = [
-        [g["gate"], g["value"], Cell(_ends(g), g["low"]), g["bound"], Cell("yes" if g["holds"] else "NO", g["holds"])]
-        for g in gates
+        [
+            gate["gate"],
+            _rounded(gate["value"], 4),
+            Cell(_ends(gate, 4), gate["low"]),
+            _bound(gate),
+            Cell("yes" if gate["holds"] else "NO", gate["holds"]),
+        ]
+        for gate in gates
     ]
     blocks.append(Table("Gates.", ["gate", "value", "95 % interval", "asked for", "holds"], rows))
     text = (
         "What a useful method must hold. Names such as 70/5 are completeness / contamination in percent. "
-        f"Ours is {_label(MINE)}; intervals are bootstrapped over clades."
+        f"Ours is the method {MINE}; intervals are bootstrapped over clades."
     )
     if not failed and gates:
         text += " Every gate is held."
     return Section("Summary", text, blocks)
 
 
+def _bound(gate: Mapping[str, Any]) -> str:
+    return str(gate["bound"]).replace(">=", "\N{GREATER-THAN OR EQUAL TO}").replace("<=", "\N{LESS-THAN OR EQUAL TO}")
+
+
 def _tested(splits: list[dict[str, Any]], methods: int) -> Section:
     columns = [k for k in (splits[0] if splits else {}) if k not in ("epochs", "provenance")]
-    rows = [[Cell(str(v), v) if k == "seed" else v for k, v in split.items() if k in columns] for split in splits]
+    texts: dict[str, Callable[[Any], str]] = {"seed": str, "seconds": "{:,.0f}".format}
+    rows = [[Cell(texts[k](split[k]), split[k]) if k in texts else split[k] for k in columns] for split in splits]
     text = (
         "Genomes are split by clade: trained on the first part, chosen and calibrated on the second (validation "
         "clades), tested once on the third. Genomes are made incomplete by losing genes independently, and "
@@ -747,7 +754,7 @@ def _precise(compared: _Compared) -> Section:
         row: list[Any] = [condition.name]
         for change in ("added", "removed"):
             of = compared.value(condition.name, f"precision_{change}", MINE)
-            row += [_rounded(of["value"], 3), Cell(_ends(of), of["low"]), of.get("changes")]
+            row += [_rounded(of["value"], 3), Cell(_ends(of, 3), of["low"]), of.get("changes")]
             if of["high"] < asked:
                 low.append(f"{change} at {condition.name}")
         rows.append(row)
@@ -828,21 +835,19 @@ def _percent(share: float) -> str:
 
 
 def _rounded(value: float, digits: int, sign: str = "") -> Cell:
-    return _known(value, f"{value:,.{digits}f}{sign}")
+    """With so many decimals, and a sign behind; a dash if it is NaN."""
+    text = f"{value:,.{digits}f}".replace("-", MINUS)
+    return Cell(text_of(None) if value != value else text + sign, value)
 
 
-def _known(value: float, text: str) -> Cell:
-    """The value by this text; a dash if it is NaN."""
-    return Cell(text_of(None) if value != value else text, value)
+def _ends(found: Mapping[str, Any], digits: int) -> str:
+    low, high = (_rounded(found[end], digits) for end in ("low", "high"))
+    return "no interval" if value_of(low) is None or value_of(high) is None else f"{low.text} to {high.text}"
 
 
-def _ends(found: Mapping[str, Any]) -> str:
-    low, high = found["low"], found["high"]
-    return "no interval" if low != low or high != high else f"{text_of(low)} to {text_of(high)}"
-
-
-def _with_interval(found: Mapping[str, float]) -> str:
-    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+def _with_interval(found: Mapping[str, float]) -> Cell:
+    value = _rounded(found["value"], 3)
+    return value if value_of(value) is None else Cell(f"{value.text} ({_ends(found, 3)})", found["value"])
 
 
 def _cut(number: int) -> str:

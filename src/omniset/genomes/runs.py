@@ -6,8 +6,8 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from omniset.progress import Progress
 from omniset.report import write as write_report
 from omniset.tables.files import TableWriter
 
-ENDINGS = ("tsv", "tsv.gz", "csv", "csv.gz", "parquet")
+TOGETHER = 64  # genomes written at a time
 
 
 def fit(
@@ -98,18 +98,10 @@ def complete(
         paths = {name: out / f"{name}.{output}" for name in ("calls", "probabilities", "summary")}
         for path in paths.values():
             refuse_own_input(path, table)
-        with ExitStack() as stack:
-            calls, wide, summary = (stack.enter_context(TableWriter(path)) for path in paths.values())
+        with _outputs(paths, completer.families_) as write:
             for one in completions:
                 cohort.add(one)
-                calls.write(long_rows(one, completer.families_))
-                row = np.round(one.probability, 5)[None]
-                wide.write(
-                    pd.DataFrame(row, columns=completer.families_).assign(genome=one.name)[
-                        ["genome", *completer.families_]
-                    ]
-                )
-                summary.write(pd.DataFrame([report.summary_row(one)]))
+                write(one)
         _warn_of_names(cohort.summary, given, quality)
         for message in file.warnings:
             warnings.warn(message, stacklevel=2)
@@ -208,7 +200,7 @@ def explain(
             GenomeTable.from_genomes([one]), genome, family, None if quality is None else read_qualities(quality)
         )
         seen = "was observed" if found.observed else "was not observed"
-        said = completer.vocabulary_.set_index("family").loc[found.family, "description"]
+        said = str(completer.vocabulary_.set_index("family")["description"][found.family])
         say(f"{family}{f' ({said})' if said else ''} {seen} in {genome}; probability {found.probability:.3f}")
         say(f"\nlog-odds {found.log_odds:+.2f}, the sum of")
         meaning = {
@@ -240,6 +232,32 @@ def simulate(out: Path, **options: Any) -> None:
         f"Written to {out}: families.tsv ({len(simulated.genomes)} genomes x {len(simulated.families)} families), "
         f"taxonomy.tsv, mags.tsv ({len(simulated.mags)} incomplete genomes), quality_report.tsv, truth.tsv"
     )
+
+
+@contextmanager
+def _outputs(paths: dict[str, Path], families: list[str]) -> Iterator[Callable[[Completion], None]]:
+    """Gives a function that writes a genome to the three tables; they appear together, or not at all."""
+    waiting: list[Completion] = []
+    with ExitStack() as stack:
+        writers = {name: stack.enter_context(TableWriter(path)) for name, path in paths.items()}
+
+        def flush() -> None:
+            if not waiting:
+                return
+            wide = pd.DataFrame(np.stack([one.probability for one in waiting]).round(5), columns=families)
+            wide.insert(0, "genome", [one.name for one in waiting])
+            writers["probabilities"].write(wide)
+            writers["calls"].write(pd.concat([long_rows(one, families) for one in waiting], ignore_index=True))
+            writers["summary"].write(pd.DataFrame([report.summary_row(one) for one in waiting]))
+            waiting.clear()
+
+        def write(one: Completion) -> None:
+            waiting.append(one)
+            if len(waiting) == TOGETHER:
+                flush()
+
+        yield write
+        flush()
 
 
 def long_rows(one: Completion, families: Sequence[str]) -> pd.DataFrame:

@@ -353,7 +353,7 @@ def two_sided_bars(
     axes.set_yticks(places, [_short(label, 34) for label in labels])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set(xlabel=xlabel)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):,.10g}"))
@@ -428,7 +428,7 @@ def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, 
         colour, again = MORE_COLOURS[i % len(MORE_COLOURS)], i // len(MORE_COLOURS)
         styles[name] = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": "--" if again else "-"}
     if reference in styles:
-        styles[reference] = {"color": GREY, "marker": "", "linestyle": "--"}
+        styles[reference] = {"color": GREY, "marker": ".", "linestyle": "--"}
     return styles
 
 
