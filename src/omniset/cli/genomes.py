@@ -109,6 +109,7 @@ def complete(
     identifiers: str = "auto",
     output: Literal["tsv", "tsv.gz", "csv", "csv.gz", "parquet"] = "tsv",
     batch_size: int | None = None,
+    device: Device = "auto",
     progress: bool = True,
 ) -> None:
     """Say which gene families incomplete genomes truly have: missed ones, contamination, and how sure that is.
@@ -129,6 +130,7 @@ def complete(
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
         batch_size: Genomes computed on at a time. null: as at fit.
+        device: Where to compute.
         progress: Show progress.
     """
     from omniset.genomes import runs
@@ -144,7 +146,7 @@ def complete(
         format=format,
         identifiers=identifiers,
         output=output,
-        overrides={"batch_size": batch_size, "progress": progress},
+        overrides={"batch_size": batch_size, "device": device, "progress": progress},
     )
 
 
