@@ -63,8 +63,9 @@ def setup(app: Any) -> None:
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What would be taken for markup: the stars of `dim, **options:`, the last _ of a plain classes_, and `Cell`s."""
+    """What would be taken for markup: the stars of `dim, **options:`, the last _ of a plain classes_ or d__, and `Cell`s."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
-            line = re.sub(r"(?<=\w)_(?=[\s.,;)])", r"\\_", line.replace(", **options:", r", \*\*options:"))
+            line = line.replace(", **options:", r", \*\*options:")
+            line = re.sub(r"(?<=[^\W_])_+(?=[\s.,;)])", lambda found: r"\_" * len(found[0]), line)
             lines[i] = re.sub(r"(?<!\w)(`\w+`)(?=s\b)", r"\1\\ ", line)

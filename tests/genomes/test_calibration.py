@@ -15,7 +15,6 @@ from omniset.genomes.calibration import (
     LEVELS,
     Level,
     apply_all,
-    calibrate,
     clade_weights,
     cross_entropy,
     degraded,
@@ -219,9 +218,15 @@ def test_cross_entropy_by_hand(rng):
 # ---------------------------------------------------------------------- calibration
 
 
+def calibrate(methods, main, genomes, seed, levels=SOME_LEVELS):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "LEVELS", levels)
+        return calibration.calibrate(methods, main, genomes, seed)
+
+
 @pytest.fixture(scope="module")
 def calibrated(genomes, methods):
-    return calibrate(methods, "autoencoder-evidence", genomes, 4, levels=SOME_LEVELS)
+    return calibrate(methods, "autoencoder-evidence", genomes, 4)
 
 
 def test_calibration_by_hand(genomes, methods, calibrated):
@@ -252,7 +257,7 @@ def test_calibration_by_hand(genomes, methods, calibrated):
 
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
     other = genomes.counts.toarray()
-    again = calibrate(methods, "autoencoder-evidence", genomes, 4, levels=SOME_LEVELS)
+    again = calibrate(methods, "autoencoder-evidence", genomes, 4)
     assert to_json(again) == to_json(calibrated)
     other[genomes.validation] = some_counts(29, seed=9)[genomes.validation]
     changed = Genomes(sp.csr_array(other), genomes.clades, genomes.train, genomes.validation, genomes.references)
@@ -268,7 +273,7 @@ def test_spread_is_of_sizes_that_vary_together(monkeypatch):
     genomes = Genomes(sp.csr_array(counts), Clades(np.stack([rows] * 3, 1)), rows, rows, rows)
     method = suite_of([], references=counts, double=False)["knn"]
     monkeypatch.setattr(type(method), "forward", lambda self, observed: torch.zeros_like(observed.counts))
-    (one,) = calibrate({"knn": method}, "knn", genomes, 0, levels=[(100.0, 0.0)])
+    (one,) = calibrate({"knn": method}, "knn", genomes, 0, [(100.0, 0.0)])
     assert one.spread == pytest.approx(20.5 / math.sqrt(41 / 4))
 
 

@@ -287,7 +287,7 @@ def test_gates(rng):
 def test_conditions():
     names = [c.name for c in CONDITIONS]
     assert len(set(names)) == len(names)
-    assert {"100/0", "50/10", "95/0 estimated", "50/5 unknown", "missed 0.75, foreign 0.01"} <= set(names)
+    assert {"100/0", "50/10", "95/0 estimated", "70/5 unknown", "missed 0.75, foreign 0.01"} <= set(names)
     assert Condition((70.0, 5.0), "known").of_data == (70.0, 5.0)
     assert Condition((0.25, 0.01), "original").of_data == "iid:0.25:0.01"
 
@@ -295,15 +295,17 @@ def test_conditions():
 # ---------------------------------------------------------------------- the whole of it
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quickly():
+def shorten(patch):
     """A few conditions and levels; baselines need not be trained well."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CONDITIONS", TESTED)
-        patch.setattr(calibration, "LEVELS", [(100.0, 0.0), (50.0, 5.0)])
-        for options in suite.TRAINING.values():
-            patch.setitem(options, "epochs", 1)
-        yield
+    patch.setattr(module, "CONDITIONS", TESTED)
+    patch.setattr(calibration, "LEVELS", [(100.0, 0.0), (50.0, 5.0)])
+    for options in suite.TRAINING.values():
+        patch.setitem(options, "epochs", 1)
+
+
+@pytest.fixture
+def _quickly(monkeypatch):
+    shorten(monkeypatch)
 
 
 FRAME, TAXONOMY = some_frame(), some_taxonomy()
@@ -317,7 +319,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def evaluated(folder):
     said = []
-    found = evaluate(FRAME, TAXONOMY, methods=["pca"], seeds=2, folder=folder, say=said.append, **SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        found = evaluate(FRAME, TAXONOMY, methods=["pca"], seeds=2, folder=folder, say=said.append, **SMALL)
     assert sum("training" in line for line in said) == 2
     assert sum("testing at" in line for line in said) == 8
     return found
@@ -341,7 +345,8 @@ def test_every_method_is_tested_on_every_genome_of_the_test_clades(evaluated):
         whole = TAXONOMY["family"].value_counts()
         assert len(genomes) == whole[list(set(some["clade"]))].sum()  # clades are tested as a whole
     assert set(rows[rows["seed"] == 0]["genome"]) != set(rows[rows["seed"] == 1]["genome"])
-    assert json.dumps(evaluated.numbers())
+    few = Evaluation(rows[rows["condition"] == "50/0"], evaluated.splits, 0.95, resamples=7)
+    assert json.loads(json.dumps(few.numbers()))["tables"].keys() == {"50/0"}
     metrics = rows[["f1", "brier", "log_loss", "size_error", "worse"]]
     assert np.isfinite(metrics.to_numpy()).all()
 
@@ -350,7 +355,7 @@ def test_doing_nothing_and_worse_than_that(evaluated):
     rows = evaluated.rows.set_index(["seed", "condition", "genome"])
     nothing = rows[rows["method"] == "as-is"]["f1"]
     assert (nothing.xs("100/0", level="condition") == 1).all()
-    assert (nothing.xs("50/0", level="condition") < 0.9).all()
+    assert (nothing.xs("50/0", level="condition") < 0.97).all()
     for method in evaluated.methods:
         some = rows[rows["method"] == method]
         assert (some["worse"] == (some["f1"] < nothing.loc[some.index] - 1e-12)).all()
@@ -364,7 +369,7 @@ def test_thresholds_are_our_models_alone(evaluated):
     assert (rows["added_made"].notna() == tested).all()
 
 
-class Stop(Exception):
+class StopError(Exception):
     pass
 
 
@@ -377,11 +382,11 @@ def test_no_clade_is_in_two_parts(test_fraction, monkeypatch):
     def captured(self, table, given, clades, train, validation, **options):
         test = np.setdiff1d(np.arange(61), [*train, *validation])
         drawn.append((test, [set(taxonomy["family"].fillna("own").iloc[p]) for p in (train, validation, test)]))
-        raise Stop
+        raise StopError
 
     monkeypatch.setattr(GenomeCompleter, "fit_split", captured)
     for seed in range(12):
-        with pytest.warns(UserWarning, match="1 of 61 genomes have no family"), pytest.raises(Stop):
+        with pytest.warns(UserWarning, match="1 of 61 genomes have no family"), pytest.raises(StopError):
             evaluate(frame, taxonomy, seed=seed, seeds=1, test_fraction=test_fraction, **SMALL)
         test, (train, validation, tested) = drawn[-1]
         assert not train & validation
@@ -394,6 +399,7 @@ def test_no_clade_is_in_two_parts(test_fraction, monkeypatch):
     assert len({tuple(test) for test, _ in drawn}) > 6
 
 
+@pytest.mark.usefixtures("_quickly")
 def test_genomes_without_a_clade_are_not_drawn_together():
     """Each is a clade of its own, in the split and in the intervals."""
     taxonomy = TAXONOMY.copy()
@@ -403,6 +409,7 @@ def test_genomes_without_a_clade_are_not_drawn_together():
     assert found.rows["clade"].nunique() == found.splits["test clades"][0] > 3
 
 
+@pytest.mark.usefixtures("_quickly")
 def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     kept, calls = GenomeCompleter.fit_split, []
 
@@ -431,6 +438,7 @@ def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     assert calls == [2]
 
 
+@pytest.mark.usefixtures("_quickly")
 def test_the_same_seed_gives_the_same_rows(evaluated):
     again = evaluate(FRAME, TAXONOMY, methods=["pca"], seed=1, seeds=1, **SMALL)
     expected = evaluated.rows[evaluated.rows["seed"] == 1].reset_index(drop=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,17 +88,20 @@ class Evaluation:
     precision: float
     resamples: int = 1000
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         return [m for m in ALL if m in set(self.rows["method"])]
 
-    @property
+    @cached_property
     def conditions(self) -> list[str]:
         return [c.name for c in CONDITIONS if c.name in set(self.rows["condition"])]
 
     def table(self, metric: str, condition: str) -> pd.DataFrame:
         """Index method; `value`, `low`, `high`: mean over genomes and seeds, 95 % interval over clades."""
-        return self._table(condition, lambda rows: (rows[metric], rows[metric].notna()))
+        if condition not in self._means:
+            by_method = self._by_method(condition)
+            self._means[condition] = {m: _means(rows, list(METRICS), self.resamples) for m, rows in by_method}
+        return _frame({method: found[metric] for method, found in self._means[condition].items()})
 
     def ece(self, condition: str) -> pd.DataFrame:
         """Expected calibration error over tenths of probability, as `table`."""
@@ -127,13 +131,8 @@ class Evaluation:
     def difference(self, metric: str, condition: str, other: str, mine: str = MINE) -> tuple[float, float, float]:
         """Mean of mine minus other, paired by seed and genome, with a 95 % interval over clades."""
         of = {m: rows.set_index(["seed", "genome"]) for m, rows in self._by_method(condition) if m in (mine, other)}
-        paired = of[mine][["clade"]].assign(value=of[mine][metric] - of[other][metric]).reset_index()
-        paired["there"] = paired["value"].notna().astype(float)
-        paired["value"] = paired["value"].fillna(0.0)
-        sums, weights = _by_clade(paired, ["value", "there"], self.resamples)
-        value, there = (weights @ sums).T
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return _interval(value / there)
+        paired = of[mine][["clade"]].assign(value=of[mine][metric] - of[other][metric])
+        return _means(paired, ["value"], self.resamples)["value"]
 
     def bins(self, condition: str) -> dict[str, list[tuple[int, float, float]]]:
         """By method, the reliability: number of pairs, mean probability and share present, by tenths."""
@@ -215,19 +214,15 @@ class Evaluation:
         }
 
     def _by_method(self, condition: str) -> list[tuple[str, pd.DataFrame]]:
-        rows = self.rows[self.rows["condition"] == condition]
-        return [(m, rows[rows["method"] == m]) for m in self.methods if (rows["method"] == m).any()]
+        return [(m, self._parts[condition, m]) for m in self.methods if (condition, m) in self._parts]
 
-    def _table(self, condition: str, of: Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]) -> pd.DataFrame:
-        found = {}
-        for method, rows in self._by_method(condition):
-            values, there = of(rows)
-            counted = rows[["clade"]].assign(value=values.fillna(0.0).astype(float), there=there.astype(float))
-            sums, weights = _by_clade(counted, ["value", "there"], self.resamples)
-            value, number = (weights @ sums).T
-            with np.errstate(invalid="ignore", divide="ignore"):
-                found[method] = _interval(value / number)
-        return _frame(found)
+    @cached_property
+    def _parts(self) -> dict[Any, pd.DataFrame]:
+        return dict(list(self.rows.groupby(["condition", "method"], sort=False)))
+
+    @cached_property
+    def _means(self) -> dict[str, dict[str, dict[str, tuple[float, float, float]]]]:
+        return {}
 
 
 def evaluate(
@@ -403,10 +398,10 @@ def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.nd
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # equal scores are one step
     true = np.cumsum(positive[order])[ends]
     false = ends + 1 - true
-    recall, fallout = true / true[-1], false / false[-1]
+    recall, fallout = np.append(0, true / true[-1]), np.append(0, false / false[-1])
     return {
-        f"auprc_{what}": float((np.diff(recall, prepend=0) * true / (ends + 1)).sum()),
-        f"auroc_{what}": float(np.trapezoid(np.append(0, recall), np.append(0, fallout))),
+        f"auprc_{what}": float((np.diff(recall) * true / (ends + 1)).sum()),
+        f"auroc_{what}": float((np.diff(fallout) * (recall[1:] + recall[:-1]) / 2).sum()),
     }
 
 
@@ -415,9 +410,26 @@ def _by_clade(
 ) -> tuple[Float[np.ndarray, "clades columns"], Float[np.ndarray, "resamples clades"]]:
     """Sums per clade, and how often each clade is drawn: once in the first row, at random in the others."""
     sums = rows.groupby("clade", sort=True)[columns].sum().to_numpy(np.float64)
-    rng = np.random.default_rng(0)
-    drawn = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
-    return sums, np.concatenate([np.ones((1, len(sums))), drawn])
+    return sums, _draws(len(sums), resamples)
+
+
+def _means(rows: pd.DataFrame, columns: list[str], resamples: int) -> dict[str, tuple[float, float, float]]:
+    """Of each column its mean over rows, those without a value left out, and its 95 % interval over clades."""
+    values = rows[columns].astype(float)
+    there = values.notna().astype(float).add_prefix("there ")
+    sums, weights = _by_clade(
+        pd.concat([rows[["clade"]], values.fillna(0.0), there], axis=1), [*columns, *there.columns], resamples
+    )
+    total, number = np.split(weights @ sums, 2, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = total / number
+    return {column: _interval(means[:, i]) for i, column in enumerate(columns)}
+
+
+@cache
+def _draws(clades: int, resamples: int) -> Float[np.ndarray, "resamples clades"]:
+    drawn = np.random.default_rng(0).multinomial(clades, np.full(clades, 1 / clades), size=resamples)
+    return np.concatenate([np.ones((1, clades)), drawn])
 
 
 def _interval(values: Float[np.ndarray, " resamples"]) -> tuple[float, float, float]:

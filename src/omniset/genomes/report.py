@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -410,19 +410,17 @@ def of_fit(
     sizes, levels = completer.sizes_, completer.levels_
     worst = max(levels, key=lambda level: level.ece)
     seconds = getattr(completer, "seconds_", None)
-    kept_back, clades = sizes["validation clades"], sizes["training clades"] + sizes["validation clades"]
-    headline = Headline(
-        [
-            ("genomes", sizes["genomes"], f"{sizes['validation']:,} kept back for validation"),
-            ("clades", clades, f"{kept_back:,} kept back"),
-            ("families", sizes["families"], "the vocabulary"),
-            ("largest calibration error", worst.ece, f"at {_level(worst)}"),
-            ("seconds", seconds, "of training"),
-        ]
-    )  # fmt: skip
+    items: list[tuple[str, Any, str]] = [
+        ("genomes", sizes["genomes"], f"{sizes['validation']:,} kept back for validation"),
+        ("clades", sizes["training clades"] + sizes["validation clades"], f"{sizes['validation clades']:,} kept back"),
+        ("families", sizes["families"], "the vocabulary"),
+        ("largest calibration error", worst.ece, f"at completeness / contamination {_level(worst)}"),
+    ]
+    if seconds is not None:
+        items.append(("seconds", Cell(f"{seconds:,.0f}", seconds), "of training"))
     chosen = {_level(level): min(level.loss, key=level.loss.__getitem__) for level in levels}
     sections = [
-        Section("Summary", _about_clades(completer), [headline, *_warnings(notes)]),
+        Section("Summary", _about_clades(completer), [Headline(items), *_warnings(notes)]),
         _learning(completer),
         _calibration(levels),
         _thresholds(levels),
@@ -614,8 +612,9 @@ class _Compared:
         return self.tables.get(condition, {}).get(metric, {}).get(method, nothing)
 
     def less(self, condition: str, metric: str, method: str) -> bool:
-        """Less than for doing nothing."""
-        return self.value(condition, metric, method)["value"] < self.value(condition, metric, "as-is")["value"]
+        """Less than for doing nothing, in the three decimals that are shown."""
+        ours, theirs = (round(self.value(condition, metric, m)["value"], 3) for m in (method, "as-is"))
+        return ours < theirs
 
     def table(self, metric: str, conditions: Sequence[Condition], caption: str, *, mark: bool = False) -> list[Block]:
         """Condition by method; the intervals in a second table, shut. `mark`: what is less than for as-is."""
@@ -685,7 +684,8 @@ def _gates(compared: _Compared, gates: list[dict[str, Any]], notes: list[str]) -
 
 
 def _bound(gate: Mapping[str, Any]) -> str:
-    return str(gate["bound"]).replace(">=", "\N{GREATER-THAN OR EQUAL TO}").replace("<=", "\N{LESS-THAN OR EQUAL TO}")
+    signs = {">=": "\N{GREATER-THAN OR EQUAL TO}", "<=": "\N{LESS-THAN OR EQUAL TO}", "-": MINUS}
+    return reduce(lambda text, sign: text.replace(*sign), signs.items(), str(gate["bound"]))
 
 
 def _tested(splits: list[dict[str, Any]], methods: int) -> Section:
@@ -706,7 +706,7 @@ def _called(compared: _Compared) -> Section:
     seed = [c.name for c in known if compared.less(c.name, "f1", "seed")]
     blocks: list[Block] = []
     if seed:
-        where = f"at {', '.join(seed)}" if len(seed) < len(known) else "at every level"
+        where = f"at {len(seed)} of {len(known)} levels" if len(seed) < len(known) else "at every level"
         text = f"seed, the architecture as first described, has a lower F1 than doing nothing {where}:"
         blocks.append(Note("info", f"{text} it has no way to copy what was observed."))
     blocks += compared.lines("f1", "F1", f"F1 of called families by completeness. {CLEAN}")
@@ -754,7 +754,7 @@ def _precise(compared: _Compared) -> Section:
         row: list[Any] = [condition.name]
         for change in ("added", "removed"):
             of = compared.value(condition.name, f"precision_{change}", MINE)
-            row += [_rounded(of["value"], 3), Cell(_ends(of, 3), of["low"]), of.get("changes")]
+            row += [_rounded(of["value"], 3), Cell(_ends(of, 3), of["low"]), _rounded(of.get("changes", np.nan), 1)]
             if of["high"] < asked:
                 low.append(f"{change} at {condition.name}")
         rows.append(row)
@@ -831,7 +831,7 @@ def _level(level: Level) -> str:
 
 
 def _percent(share: float) -> str:
-    return text_of(None) if share != share else f"{100 * share:.3g} %"
+    return text_of(None) if share != share else f"{f'{100 * share:.1f}'.removesuffix('.0')} %"
 
 
 def _rounded(value: float, digits: int, sign: str = "") -> Cell:
