@@ -63,7 +63,7 @@ def setup(app: Any) -> None:
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What would be taken for markup: the stars of `dim, **options:`, the last _ of a plain classes_ or d__, and `Cell`s."""
+    """What would be taken for markup: stars in `dim, **options:`, last _ of plain classes_ and d__, and `Cell`s."""
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             line = line.replace(", **options:", r", \*\*options:")

@@ -211,7 +211,7 @@ def test_a_donor_is_never_of_the_own_clade():
     codes = genomes.clades.codes
     for i in range(53):  # of the genomes to train on and of others
         for near in (True, False):
-            donors = {of[tuple(genomes.donor(i, near, rng).tolist())] for _ in range(30)}
+            donors = {of[tuple(genomes.donor(i, near, rng).tolist())] for _ in range(15)}
             assert not donors & set(genomes.validation.tolist())
             assert all(codes[d, 1] != codes[i, 1] for d in donors)
             if near and ((codes[genomes.train, 0] == codes[i, 0]) & (codes[genomes.train, 1] != codes[i, 1])).any():
@@ -384,8 +384,8 @@ def test_the_learning_rate_rises_and_falls(monkeypatch):
         return step(self, batch, index)
 
     monkeypatch.setattr(GenomeModule, "training_step", watched)
-    train(small_method(), genomes_of(), draws=Draws(), epochs=16, **(TRAINING | SHELL))
-    steps = 16 * 5  # 25 genomes, 5 at a time
+    train(small_method(), genomes_of(), draws=Draws(), epochs=12, **(TRAINING | SHELL))
+    steps = 12 * 5  # 25 genomes, 5 at a time
     assert len(rates) == steps
     warm = steps // 20
     expected = [1e-2 * min((s + 1) / warm, 0.5 * (1 + math.cos(math.pi * s / steps))) for s in range(steps)]
@@ -435,7 +435,7 @@ def test_same_seed_same_bits():
     def trained(seed, mix=0):
         method = small_method("evidence")
         torch.manual_seed(mix)
-        train(method, genomes_of(), draws=Draws(), epochs=2, **(TRAINING | SHELL | {"seed": seed}))
+        train(method, genomes_of(), draws=Draws(), epochs=1, **(TRAINING | SHELL | {"seed": seed}))
         return weights_of(method)
 
     one = trained(3)

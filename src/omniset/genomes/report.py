@@ -19,9 +19,22 @@ from omniset.genomes.calibration import Level, nearest_level
 from omniset.genomes.completer import Completion, GenomeCompleter
 from omniset.genomes.evaluate import CONDITIONS, METRICS, MINE, Condition, Evaluation
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, text_of, value_of
+from omniset.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Headline,
+    Note,
+    Plot,
+    Report,
+    Section,
+    Table,
+    listed,
+    many,
+    text_of,
+    value_of,
+)
 from omniset.report.figures import BLUE, ORANGE, Series
-from omniset.report.sets import _many, _said
 
 FORMAT, VERSION = "omniset report of genomes", 1
 SHOWN = {"rows": 500, "genomes with intervals": 60, "often changed": 25, "map rows": 60, "map columns": 40}
@@ -164,7 +177,7 @@ def of_completion(
         Section("How to read the numbers", "", [Table("What each number is.", ["number", "meaning"], MEANING)]),
     ]
     sections[-1].blocks += [Note("info", text) for text in CAVEATS]
-    lead = f"{_many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
+    lead = f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families."
     changed = families[families["added"] + families["removed"] > 0]
     found = {
         "threshold": threshold,
@@ -288,7 +301,7 @@ def _genomes(rows: pd.DataFrame, levels: list[Level]) -> Section:
 
 def _sizes(rows: pd.DataFrame) -> Plot:
     quartiles = {name: rows[name].median() for name in ("observed", "expected")}
-    alt = f"Expected against observed number of families of {_many(len(rows), 'genome')}. Medians: {_said(quartiles)}."
+    alt = f"Expected against observed number of families of {many(len(rows), 'genome')}. Medians: {listed(quartiles)}."
     if len(rows) > SHOWN["genomes with intervals"]:
         x, y = rows["observed"].to_numpy(np.float64), rows["expected"].to_numpy(np.float64)
         caption = "Expected size against observed. Above the line: families are missing; below: some are foreign."
@@ -338,7 +351,7 @@ def _by_category(found: pd.DataFrame) -> list[Block]:
     names = [f"{letter} {COG[letter]}" if letter in COG else letter for letter in found.index]
     sides = [(name, found[name].tolist()) for name in ("removed", "added")]
     figure = figures.two_sided_bars(names, sides[0], sides[1], "changes, over all genomes")
-    alt = f"Bars of changes by category. {_said(dict(zip(names, found['changes'].tolist(), strict=True)), 6)}."
+    alt = f"Bars of changes by category. {listed(dict(zip(names, found['changes'].tolist(), strict=True)), 6)}."
     cells = [
         [
             name,
@@ -372,7 +385,7 @@ def _map(cohort: Cohort, families: pd.DataFrame) -> list[Block]:
     which = "all genomes" if len(genomes) == len(cohort.rows) else f"the {len(genomes)} genomes that changed most"
     caption = f"What became of the families most often changed, {len(columns)} of them, in {which}."
     said = {name: int((states == i).sum()) for i, (name, _, _) in enumerate(STATES)}
-    return [Plot(figure, f"{caption} Cells: {_said(said)}.", caption, half=len(columns) <= 12)]
+    return [Plot(figure, f"{caption} Cells: {listed(said)}.", caption, half=len(columns) <= 12)]
 
 
 def _states(
@@ -389,7 +402,7 @@ def _novelty(rows: pd.DataFrame, levels: list[Level]) -> Section:
     limits = [nearest_level(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
     far = int(rows["far"].sum())
     text = (
-        f"How far genomes are from the nearest reference genome. {_many(far, 'genome')} of {len(rows):,} "
+        f"How far genomes are from the nearest reference genome. {many(far, 'genome')} of {len(rows):,} "
         f"{'is' if far == 1 else 'are'} farther than 95 % of the validation genomes."
     )
     figure = figures.limited_histogram(
@@ -427,7 +440,7 @@ def of_fit(
         _choice(levels, list(chosen.values())),
         Section("Settings", "", [Facts(list(completer.get_params().items()))]),
     ]
-    lead = f"Which of {sizes['families']:,} families a genome has, learned from {_many(sizes['training'], 'genome')}."
+    lead = f"Which of {sizes['families']:,} families a genome has, learned from {many(sizes['training'], 'genome')}."
     found = {
         "sizes": sizes,
         "seconds": seconds,
@@ -471,7 +484,7 @@ def _learning(completer: GenomeCompleter) -> Section:
         best = history[-1]
         if completer.patience is not None:
             best = min(history, key=lambda row: row.get("val_loss", np.inf))
-        alt = f"Line plot of the loss of {name} by epoch; at epoch {best['epoch']:g}: {_said(dict(best))}."
+        alt = f"Line plot of the loss of {name} by epoch; at epoch {best['epoch']:g}: {listed(dict(best))}."
         caption = f"{name}: binary cross-entropy by epoch, mean over families and genomes."
         blocks.append(Plot(figures.learning_curve(history, "loss", int(best["epoch"])), alt, caption))
     text = "The loss on training and on validation clades. The weights kept are those of the marked epoch."
@@ -574,7 +587,7 @@ def of_evaluation(
         Section("What is measured", "", [Table("Means over genomes of test clades.", ["metric", "what it is"], WHAT)]),
     ]
     lead = (
-        f"{_many(len(compared.methods), 'method')} on {_many(evaluation.rows['genome'].nunique(), 'genome')} of clades "
+        f"{many(len(compared.methods), 'method')} on {many(evaluation.rows['genome'].nunique(), 'genome')} of clades "
         "that none of them has seen."
     )
     return _finish("evaluation", Report(title, lead, sections, command, provenance), notes, found)
@@ -662,7 +675,7 @@ def _gates(compared: _Compared, gates: list[dict[str, Any]], notes: list[str]) -
     blocks: list[Block] = [Headline(items), *_warnings(notes)]
     if failed:
         said = "; ".join(f"{g['gate']}: {_rounded(g['value'], 4).text}, asked for {_bound(g)}" for g in failed)
-        blocks.append(Note("warning", f"{_many(len(failed), 'gate')} of {len(gates)} not held. {said}."))
+        blocks.append(Note("warning", f"{many(len(failed), 'gate')} of {len(gates)} not held. {said}."))
     rows = [
         [
             gate["gate"],
@@ -740,7 +753,7 @@ def _calibrated(compared: _Compared, reliability: dict[str, Any]) -> Section:
         curves = {_label(m): bins[m] for m in curves_of}
         order = [_label(m) for m in compared.methods]
         figure = figures.calibration_curves(curves, order=order, reference=_label("as-is"))
-        said = _said({_label(m): compared.value(condition, "ece", m)["value"] for m in curves_of})
+        said = listed({_label(m): compared.value(condition, "ece", m)["value"] for m in curves_of})
         caption = f"Share present against mean probability at {condition}. {DIAGONAL}"
         blocks.append(Plot(figure, f"Reliability at {condition}. Expected calibration errors: {said}.", caption))
     blocks += compared.table("ece", compared.of_kind("known"), "Expected calibration error.")

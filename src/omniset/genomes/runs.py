@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -161,12 +160,11 @@ def evaluate(
             **arguments,
         )
         about = provenance(arguments["seed"])
-        write_json(out / "metrics.json", evaluation.numbers() | {"provenance": about})
         page, numbers = report.of_evaluation(
             evaluation, title=f"Evaluation on {table.name}", command=_command(), notes=notes(), provenance=about
         )
+        write_json(out / "metrics.json", numbers)
         write_report(out, page, numbers)
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
         _print_evaluation(evaluation)
         say_notes(notes())
         say(f"\nWritten to {out}: metrics.json, report.html, report.json, seeds/")

@@ -131,6 +131,20 @@ def fact_of(value: Any) -> str:
     return repr(float(value)) if isinstance(value, float) and math.isfinite(value) else text_of(value)
 
 
+def many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(named: dict[str, Any], at_most: int = 12) -> str:
+    said = [f"{name} {text_of(whole(value))}" for name, value in list(named.items())[:at_most]]
+    return ", ".join(said) + (" and more" if len(named) > at_most else "")
+
+
+def whole(value: Any) -> Any:
+    """3.0 as 3: quantiles of counts are mostly whole."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _number(value: Any) -> str:
     if isinstance(value, Integral) or not value or 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"

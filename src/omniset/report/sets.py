@@ -11,7 +11,21 @@ from jaxtyping import Float, Int, Real, Shaped
 
 from omniset.evaluation import Assessment, Metric, Outcome, assess
 from omniset.report import figures
-from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, text_of
+from omniset.report.blocks import (
+    Block,
+    Cell,
+    Facts,
+    Headline,
+    Note,
+    Plot,
+    Report,
+    Section,
+    Table,
+    listed,
+    many,
+    text_of,
+    whole,
+)
 
 FORMAT, VERSION = "omniset report of sets", 1
 SHOWN = {"features": 200, "classes": 30, "half width": 6, "confusions": 20, "elements": 10, "element features": 8}
@@ -135,7 +149,7 @@ FEATURE = ("mean", "standard deviation", "smallest", "largest")
 def _lead(run: SetRun) -> str:
     if run.data is None:
         return f"Evaluated on {run.on}." if run.on else ""
-    data = f"{_many(run.data.sets, 'set')} of {_many(run.data.elements, 'element')} in all"
+    data = f"{many(run.data.sets, 'set')} of {many(run.data.elements, 'element')} in all"
     return f"{data}. Evaluated on {run.on}." if run.outcomes and run.on else f"{data}."
 
 
@@ -163,19 +177,19 @@ def _data(data: DataSummary | None) -> Section:
         return Section("Data", "The data were not summarised.")
     facts: list[tuple[str, Any]] = [("sets", data.sets), ("distinct elements", data.elements)]
     if data.total_multiplicity is not None:
-        facts.append(("elements with their copies", _whole(data.total_multiplicity)))
+        facts.append(("elements with their copies", whole(data.total_multiplicity)))
     facts += [("empty sets", int((data.sizes == 0).sum())), ("features", len(data.features)), *data.missing.items()]
     blocks: list[Block] = [Facts(facts)]
     if len(data.sizes):
         figure = figures.histogram(data.sizes[data.sizes > 0], "distinct elements per set", "sets")
-        alt = f"Histogram of the sizes of {_many(data.sets, 'set')}: {_said(quantiles(data.sizes))}."
+        alt = f"Histogram of the sizes of {many(data.sets, 'set')}: {listed(quantiles(data.sizes))}."
         blocks.append(Plot(figure, alt, "Sizes of the sets that are not empty."))
         spread = {"elements per set": quantiles(data.sizes), "multiplicity": data.multiplicity_quantiles or {}}
         blocks.append(_quantiles("Sizes and multiplicities.", spread))
     for name, values in data.targets.items():
         blocks += _distribution(name, values, "sets" if len(values) <= data.sets else "elements")
     if data.features:
-        caption = f"{_many(len(data.features), 'feature')}, each over the elements of all sets."
+        caption = f"{many(len(data.features), 'feature')}, each over the elements of all sets."
         if len(data.features) > SHOWN["features"]:
             caption += f" The first {SHOWN['features']} are shown; report.json has all."
         rows = [list(feature) for feature in data.features[: SHOWN["features"]]]
@@ -186,7 +200,7 @@ def _data(data: DataSummary | None) -> Section:
 def _quantiles(caption: str, spread: dict[str, dict[str, float]]) -> Table:
     spread = {name: found for name, found in spread.items() if found}
     names = list(dict.fromkeys(q for found in spread.values() for q in found))
-    rows = [[Cell(name, at), *(_whole(f.get(name)) for f in spread.values())] for at, name in enumerate(names)]
+    rows = [[Cell(name, at), *(whole(f.get(name)) for f in spread.values())] for at, name in enumerate(names)]
     return Table(caption, ["quantile", *spread], rows, half=True)
 
 
@@ -196,14 +210,14 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
     if not counts:
         found = quantiles(values.astype(np.float64))
         figure = figures.histogram(values.astype(np.float64), name, noun)
-        plot = Plot(figure, f"Histogram of {name}: {_said(found)}.", f"Target {name}: distribution.")
+        plot = Plot(figure, f"Histogram of {name}: {listed(found)}.", f"Target {name}: distribution.")
         return [plot, _quantiles(f"Target {name}: quantiles.", {name: found})]
     rows = [[label, n, n / sum(counts.values())] for label, n in counts.items()]
     few = len(counts) <= SHOWN["classes"]
     table = Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=few)
     if not few:
         return [table]
-    alt = f"Bars of the number of {noun} of each label of {name}: {_said(counts)}."
+    alt = f"Bars of the number of {noun} of each label of {name}: {listed(counts)}."
     return [Plot(figures.bars(list(counts), list(counts.values()), noun), alt, f"Target {name}: labels."), table]
 
 
@@ -212,12 +226,12 @@ def _learning(run: SetRun) -> Section:
         return Section("Learning curves", "Nothing was trained in this run.")
     keys = list(dict.fromkeys(key for row in run.history for key in row if key != "epoch"))
     names = list(dict.fromkeys(key.removeprefix("train_").removeprefix("val_") for key in keys))
-    text = f"Training took {_many(len(run.history), 'epoch')}"
+    text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
     blocks: list[Block] = []
     for name in names:
         last = {key: run.history[-1].get(key) for key in keys if key.endswith(name)}
-        alt = f"Line plot of {name} by epoch. In the last epoch: {_said(last)}."
+        alt = f"Line plot of {name} by epoch. In the last epoch: {listed(last)}."
         figure = figures.learning_curve(run.history, name, run.kept_epoch)
         blocks.append(Plot(figure, alt, f"{figures.words(name).capitalize()} by epoch."))
     rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in run.history]
@@ -239,11 +253,11 @@ def _target(run: SetRun, outcome: Outcome, found: Assessment) -> Section:
         sized = [[Cell(row[0], g.smallest), *row[1:]] for row, g in zip(sized, found.by_size, strict=True)]
         said = {figures.size_range(g): g.score.value for g in found.by_size}
         blocks.append(
-            Plot(figures.score_by_size(found.by_size), f"{score} by elements per set: {_said(said)}.", caption)
+            Plot(figures.score_by_size(found.by_size), f"{score} by elements per set: {listed(said)}.", caption)
         )
         columns = ["elements per set", "sets", score, "95 % interval"]
         blocks.append(Table("Groups of sets of similar size.", columns, sized, half=True))
-    text = f"{_many(found.rows, 'prediction')} for {_many(found.sets, 'set')}."
+    text = f"{many(found.rows, 'prediction')} for {many(found.sets, 'set')}."
     return Section(f"Target: {outcome.name}", text if found.rows else "No set has a known truth.", blocks)
 
 
@@ -253,7 +267,7 @@ def _classes(found: Assessment) -> list[Block]:
     rows: list[list[Any]]
     few = len(labels) <= SHOWN["half width"]
     if len(labels) <= SHOWN["classes"]:
-        recall = _said({c.label: c.recall for c in found.by_class})
+        recall = listed({c.label: c.recall for c in found.by_class})
         alt = f"Confusion matrix of {len(labels)} classes. Recall: {recall}."
         caption = "Confusion matrix: true classes down, predicted ones across. Colour: fraction of the true class."
         blocks.append(Plot(figures.confusion_matrix(counts, labels), alt, caption, half=few))
@@ -270,7 +284,7 @@ def _classes(found: Assessment) -> list[Block]:
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
     blocks.append(Table("Confusion matrix as a table", ["true class", *labels], rows, folded=True))
     said = {f"{b.confidence:.2f}": b.right for b in found.calibration if b.confidence is not None}
-    alt = f"Fraction right against mean confidence: {_said(said)}."
+    alt = f"Fraction right against mean confidence: {listed(said)}."
     caption = "Calibration: points on the dotted line are as often right as they are confident; larger ones count more."
     blocks.append(Plot(figures.calibration_curve(found.calibration), alt, caption))
     bins = [[Cell(f"{b.low:.1f} to {b.high:.1f}", b.low), b.count, b.confidence, b.right] for b in found.calibration]
@@ -281,7 +295,7 @@ def _classes(found: Assessment) -> list[Block]:
 
 def _numbers(outcome: Outcome) -> list[Block]:
     truth, predicted = outcome.numbers
-    alt = f"Predicted against true values of {_many(len(truth), 'row')}"
+    alt = f"Predicted against true values of {many(len(truth), 'row')}"
     return [
         Plot(figures.predicted_against_true(truth, predicted), f"{alt}.", "Predicted against true values."),
         Plot(figures.residuals(truth, predicted), f"{alt}: differences.", "Errors against predicted values."),
@@ -323,7 +337,7 @@ def _example(example: Example) -> list[Block]:
         for i, element in enumerate(example.elements)
     ]
     shown = f"The {len(rows)} highest of {of:,} scores." if len(rows) < of else ""
-    alt = f"Bars of attribution: {_said({row[0]: row[1] for row in rows})}."
+    alt = f"Bars of attribution: {listed({row[0]: row[1] for row in rows})}."
     figure = figures.bars([_times(row[0], row[2]) for row in rows], [row[1] for row in rows], "attribution")
     left = len(example.features) - len(names)
     features = f"Set {example.set}: features of these elements" + (f" (the first {len(names)})." if left else ".")
@@ -334,7 +348,7 @@ def _example(example: Example) -> list[Block]:
 
 
 def _settings(run: SetRun) -> Section:
-    met = f"{_many(len(run.warnings), 'warning')}: see the summary." if run.warnings else "No warnings were met."
+    met = f"{many(len(run.warnings), 'warning')}: see the summary." if run.warnings else "No warnings were met."
     text = met if run.arguments else f"No settings were recorded. {met}"
     return Section("Settings", text, [Facts(list(run.arguments.items()))] if run.arguments else [])
 
@@ -360,19 +374,5 @@ def _counts(values: Shaped[np.ndarray, " _"]) -> dict[str, int]:
     return {str(labels[i]): int(counts[i]) for i in np.argsort(-counts, kind="stable")}
 
 
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _said(named: dict[str, Any], at_most: int = 12) -> str:
-    said = [f"{name} {text_of(_whole(value))}" for name, value in list(named.items())[:at_most]]
-    return ", ".join(said) + (" and more" if len(named) > at_most else "")
-
-
-def _whole(value: Any) -> Any:
-    """3.0 as 3: quantiles of counts are mostly whole."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _times(name: str, multiplicity: Any) -> str:
-    return name if multiplicity == 1 else f"{name} (\N{MULTIPLICATION SIGN} {text_of(_whole(multiplicity))})"
+    return name if multiplicity == 1 else f"{name} (\N{MULTIPLICATION SIGN} {text_of(whole(multiplicity))})"
