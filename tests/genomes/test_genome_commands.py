@@ -220,7 +220,7 @@ def test_bad_qualities(study, tmp_path, capsys, text, words):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--clade", "phylum", "--validation_fraction", "0.01"], "validation"),
+        (["--clade", "domain"], "no validation genome"),
         (["--min_genomes", "1000"], "min_genomes"),
         (["--encoder", "transformer"], "encoder"),
         (["--validation_fraction", "2"], "validation_fraction"),

@@ -101,7 +101,7 @@ def complete(
             for one in completions:
                 cohort.add(one)
                 write(one)
-        _warn_of_names(cohort.summary, given, quality)
+            _warn_of_names(cohort.summary, given, quality)  # or fails, and nothing is written
         for message in file.warnings:
             warnings.warn(message, stacklevel=2)
         _warn_of_unknown(cohort.summary, len(completer.families_))
