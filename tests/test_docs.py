@@ -180,7 +180,8 @@ def test_formats_are_those_on_the_genomes_page():
 
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
     table = text[text.index("| `--format` |") :]
-    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table[: table.index("\n\n")], flags=re.MULTILINE) == list(FORMATS)
+    found = re.findall(r"^\| `([a-z][a-z0-9-]+)` \|", table[: table.index("\n\n")], flags=re.MULTILINE)
+    assert sorted(found) == sorted(FORMATS)
 
 
 def test_columns_are_those_on_the_genomes_page():
