@@ -22,22 +22,15 @@ GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 
 def main(seed: int = 0) -> None:
     from omniset.genomes import read_table, read_taxonomy
-    from omniset.genomes.evaluate import ALL, Evaluation, evaluate
+    from omniset.genomes.evaluate import evaluate
 
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds genomes/archaea_pfam.tsv.gz")
     data = Path(os.environ["OMNISET_DATA"]) / "genomes"
     table, taxonomy = data / "archaea_pfam.tsv.gz", data / "archaea_metadata.tsv.gz"
     genomes = read_table(table)
-    splits: dict[str, Any] = {"folder": ROOT / "runs" / "genomes", "resume": True, "say": print}
-    # The document's architecture takes longer than all others together: it is in two of the three splits.
-    first = evaluate(genomes, read_taxonomy(taxonomy), seed=seed, seeds=2, **splits)
-    without = [m for m in ALL if m != "seed"]
-    last = evaluate(genomes, read_taxonomy(taxonomy), seed=seed + 2, seeds=1, methods=without, **splits)
-    evaluation = Evaluation(
-        pd.concat([first.rows, last.rows], ignore_index=True),
-        pd.concat([first.splits, last.splits], ignore_index=True),
-        first.precision,
+    evaluation = evaluate(
+        genomes, read_taxonomy(taxonomy), seed=seed, folder=ROOT / "runs" / "genomes", resume=True, say=print
     )
     found = evaluation.numbers()
     for condition, tables in found["tables"].items():

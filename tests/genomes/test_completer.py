@@ -699,7 +699,7 @@ def test_damaged_artefacts(artefact, tmp_path):
     vocabulary.write_bytes(whole)
     references = artefact / "references.parquet"
     pq.read_table(references).to_pandas()[2:].to_parquet(references, index=False)
-    with pytest.raises(ValueError, match=r"references.parquet has 18 genomes, the model 20"):
+    with pytest.raises(ValueError, match=r"references.parquet.* is not of the genomes that the model was saved with"):
         GenomeCompleter.load(artefact)
     references.unlink()
     with pytest.raises(FileNotFoundError, match=r"it has no references.parquet"):

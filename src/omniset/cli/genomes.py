@@ -76,8 +76,8 @@ def fit(
         patience: Stop after so many epochs without progress on the genomes kept back. null: never.
         validation_fraction: Share of the genomes kept back, by whole clades, to watch the training and to calibrate.
         clade: Rank of the clades.
-        completeness: Lowest and highest completeness that is simulated, in percent.
-        contamination: Lowest and highest contamination that is simulated, in percent.
+        completeness: Lowest and highest completeness that is simulated, in percent, such as "[30,100]".
+        contamination: Lowest and highest contamination that is simulated, in percent, such as "[0,12]".
         min_genomes: Families of fewer genomes are not learned.
         max_references: Genomes kept in the model to compare with, at most.
         seed: The same seed gives the same numbers.
@@ -297,8 +297,8 @@ def simulate(
         genomes: Complete genomes.
         families: Gene families.
         mags: Incomplete genomes.
-        completeness: Lowest and highest, in percent.
-        contamination: Lowest and highest, in percent.
+        completeness: Lowest and highest, in percent, such as "[50,95]".
+        contamination: Lowest and highest, in percent, such as "[0,10]".
         tree: A Newick file with at least as many leaves. null: one is drawn.
         seed: The same seed gives the same tables.
     """

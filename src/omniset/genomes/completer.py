@@ -369,7 +369,7 @@ class GenomeCompleter(BaseEstimator):
 
     def completions(
         self,
-        genomes: Iterable[Genome],
+        genomes: Iterable[Genome] | pd.DataFrame | str | Path,
         quality: pd.DataFrame | None = None,
         *,
         method: str | None = None,
@@ -379,7 +379,7 @@ class GenomeCompleter(BaseEstimator):
         """Complete genomes as they come, a batch in memory at a time.
 
         Args:
-            genomes: Such as a GenomeFile or a GenomeTable.
+            genomes: Such as a GenomeFile or a GenomeTable; or what `complete` takes.
             quality, method: As in `complete`.
             threshold: Families with at least this probability are called present.
             precision: Instead, call against what was observed (add or remove a family) only where on validation
@@ -395,6 +395,8 @@ class GenomeCompleter(BaseEstimator):
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
         if precision is not None and not 0.5 <= precision < 1:
             raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
+        if isinstance(genomes, pd.DataFrame | str | Path):
+            genomes = as_table(genomes, known=self.families_)
         return self._completions(genomes, check_quality(quality), method, threshold, precision)
 
     def explain(
@@ -418,8 +420,9 @@ class GenomeCompleter(BaseEstimator):
         if not isinstance(model, EvidenceModel):
             raise ValueError("explain is for architecture='evidence', whose log-odds are a sum of terms")
         if family not in self._position:
-            near = "" if family in self.families_ else f", which has families such as {self.families_[0]!r}"
-            raise ValueError(f"family {family!r} is not in the model's vocabulary{near}")
+            raise ValueError(
+                f"family {family!r} is not in the model's vocabulary, which has such as {self.families_[0]!r}"
+            )
         source = table if isinstance(table, GenomeTable | pd.DataFrame) else as_table(table, known=self.families_)
         one = next((g for g in as_table(source) if g.name == genome), None)
         if one is None:
@@ -474,6 +477,7 @@ class GenomeCompleter(BaseEstimator):
         fitted = {
             "trained": self.trained_,
             "references": len(self.references_),
+            "reference_names": _checksum(self.references_["genome"].tolist()),
             "families": len(self.families_),
             "vocabulary": _checksum(self.families_),
             "levels": calibration.to_json(self.levels_),
@@ -507,10 +511,8 @@ class GenomeCompleter(BaseEstimator):
         vocabulary, references = (_read_parquet(folder / f"{n}.parquet") for n in ("vocabulary", "references"))
         if _checksum(vocabulary["family"].tolist()) != fitted["vocabulary"]:
             raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
-        if len(references) != fitted["references"]:
-            raise ValueError(
-                f"{folder / 'references.parquet'} has {len(references)} genomes, the model {fitted['references']}"
-            )
+        if _checksum(references["genome"].tolist()) != fitted["reference_names"]:
+            raise ValueError(f"{folder / 'references.parquet'} is not of the genomes that the model was saved with")
         artefacts.load_weights(folder, suite)
         completer.network_ = suite.eval()
         completer.vocabulary_, completer.references_ = vocabulary, references
@@ -807,8 +809,8 @@ def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:
     return pd.DataFrame({"genome": names, "lineage": [";".join(v for v in row if v) for row in found.to_numpy()]})
 
 
-def _checksum(families: list[str]) -> int:
-    return zlib.crc32("\n".join(families).encode())
+def _checksum(names: list[str]) -> int:
+    return zlib.crc32("\n".join(names).encode())
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -338,7 +338,7 @@ def _warn_of_unknown(summary: pd.DataFrame, known: int) -> None:
     if lost:
         share = summary["unknown_share"].mean()
         warnings.warn(
-            f"{lost} genomes have families that are not among the model's {known:,}, {share:.1%} of all on average: "
+            f"{lost} genomes have families that are not among the model's {known:,}, {share:.2%} of all on average: "
             "nothing is said of these, they are kept and flagged 'unknown'",
             stacklevel=2,
         )
