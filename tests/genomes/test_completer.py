@@ -736,3 +736,9 @@ def test_categories_come_along():
     assert vocabulary.loc["COG0001"].tolist() == ["H", "a synthase"]
     assert vocabulary.loc["COG0003"].tolist() == ["C", ""]
     assert (vocabulary["category"] != "").sum() == 2
+
+
+def test_thresholds_of_one_method_are_not_taken_for_another(completer, mags):
+    with pytest.raises(ValueError, match="precision is calibrated for method 'evidence', not for 'knn'"):
+        completer.completions(mags, method="knn", precision=0.9)
+    assert list(completer.completions(mags, method="auto", precision=0.9))

@@ -530,6 +530,23 @@ def test_terms_by_hand():
 
 
 @torch.no_grad()
+def test_the_network_is_told_the_quality(suite):
+    """Completeness, contamination and whether they were given reach the families' context, each by itself."""
+    model, seen = suite["evidence"], some_counts(5, seed=5)
+    told = torch.ones(5, 2).double()
+
+    def context(c, q, given=told):
+        return model._terms(observed_of(seen, c, q), given)["context"]
+
+    first = context(0.7, 0.05)
+    changed = [context(0.8, 0.05), context(0.7, 0.1), context(0.7, 0.05, told * torch.tensor([0.0, 1.0]))]
+    changed.append(context(0.7, 0.05, told * torch.tensor([1.0, 0.0])))
+    for other in changed:
+        assert (other - first).abs().amax(1).min() > 1e-3
+    assert torch.equal(context(0.7, 0.05), first)
+
+
+@torch.no_grad()
 def test_what_the_genome_asks_for_comes_from_its_summary():
     model = suite_of(["evidence"])["evidence"]
     observed = genomes_of_all_sizes()

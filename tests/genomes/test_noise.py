@@ -63,7 +63,7 @@ def test_rates_are_never_0_or_1():
     assert (missed[0] == LEAST_MISSED).all()
     assert (missed[1] == 1 - LEAST_MISSED).all()
     assert (foreign[0] == LEAST_FOREIGN).all()
-    assert (foreign[1:].max() == 0.5)
+    assert foreign[1:].max() == 0.5
     assert (foreign >= LEAST_FOREIGN).all()
 
 

@@ -326,7 +326,7 @@ class GenomeCompleter(BaseEstimator):
         self.histories_ = histories
         self.history_ = histories.get(self.architecture, [])
         candidates = {name: suite[name] for name in self._candidates()}
-        main = self._name_of(self.method if self.method != "auto" else "model")
+        main = self._calibrated(self.method)
         self.levels_ = calibration.calibrate(
             candidates | {main: suite[main]}, main, genomes, self.seed, devices.find(self.device)
         )
@@ -395,6 +395,11 @@ class GenomeCompleter(BaseEstimator):
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
         if precision is not None and not 0.5 <= precision < 1:
             raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
+        if precision is not None and self._calibrated(method) != self._calibrated(self.method):
+            raise ValueError(
+                f"precision is calibrated for method {self._calibrated(self.method)!r}, not for {method!r}: fit with "
+                "that method, or give a threshold"
+            )
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
         return self._completions(genomes, check_quality(quality), method, threshold, precision)
@@ -558,6 +563,10 @@ class GenomeCompleter(BaseEstimator):
 
     def _name_of(self, method: str) -> str:
         return self.architecture if method == "model" else method
+
+    def _calibrated(self, method: str) -> str:
+        """The method whose thresholds are taken."""
+        return self._name_of("model" if method == "auto" else method)
 
     def _check_method(self, method: str) -> None:
         there = [*UNTRAINED, *(["model", "auto"] if self.architecture in self.trained_ else []), *self.trained_]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -256,6 +257,9 @@ def evaluate(
     unknown = [m for m in methods if m not in ALL]
     if unknown:
         raise ValueError(f"methods must be out of {', '.join(ALL)}; got {unknown[0]!r}")
+    fixed = [name for name in ("architecture", "method") if name in arguments]
+    if fixed:
+        raise ValueError(f"{fixed[0]} is not for evaluate: it compares {MINE!r} with the methods that are asked for")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     if not 0 < test_fraction < 0.9:
@@ -267,11 +271,13 @@ def evaluate(
     found = as_table(table)
     rank = GenomeCompleter(**arguments).clade
     clades = Clades.of_similarity(found.counts) if taxonomy is None else Clades.of_taxonomy(taxonomy, found.names, rank)
+    counts = np.concatenate([found.counts.indptr, found.counts.indices, found.counts.data]).astype(np.int64)
+    data = zlib.crc32(clades.codes.tobytes(), zlib.crc32(counts.tobytes()))
     rows, splits = [], []
     for seed in range(first, first + seeds):
         completer = GenomeCompleter(**arguments, seed=seed)
         asked = {"methods": sorted(methods), "test_fraction": test_fraction, "precision": precision}
-        kept = _Kept(folder, seed, {**completer.get_params(), **asked, "genomes": len(found)})
+        kept = _Kept(folder, seed, {**completer.get_params(), **asked, "data": data})
         if not (resume and kept.exists()):
             say(f"seed {seed}: training")
             kept.write(*_one_seed(completer, found, taxonomy, clades, methods, test_fraction, precision, say))
@@ -464,8 +470,8 @@ class _Kept:
         if differs:
             k = differs[0]
             raise ValueError(
-                f"{self.path} is of an evaluation with {k}={about['arguments'].get(k)!r}, now it is "
-                f"{self.arguments[k]!r}: start anew, not resuming"
+                f"{self.path} is of another evaluation ({k} was {about['arguments'].get(k)!r}, is "
+                f"{self.arguments[k]!r}): start anew, not resuming"
             )
         return True
 
