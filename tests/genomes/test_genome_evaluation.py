@@ -427,11 +427,11 @@ def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     assert calls == [2]
     pd.testing.assert_frame_equal(more.rows[: len(again.rows)], again.rows)
     for changed, message in (
-        ({"dim": 8}, "with dim=6, now it is 8: start anew"),
-        ({"precision": 0.9}, "with precision=0.95, now it is 0.9: start anew"),
-        ({"methods": []}, r"with methods=\['pca'\], now it is \[\]"),
+        ({"dim": 8}, r"dim was 6, is 8\)"),
+        ({"precision": 0.9}, r"precision was 0.95, is 0.9\)"),
+        ({"methods": []}, r"methods was \['pca'\], is \[\]"),
     ):
-        with pytest.raises(ValueError, match=rf"seed_0.parquet is of an evaluation {message}"):
+        with pytest.raises(ValueError, match=rf"seed_0.parquet is of another evaluation \({message}"):
             evaluate(FRAME, TAXONOMY, seeds=2, **options | changed)
     with pytest.raises(ValueError, match="another evaluation .data was"):
         evaluate(FRAME[:23], TAXONOMY, seeds=2, **options)
