@@ -239,6 +239,11 @@ class GenomeCompleter(BaseEstimator):
         found = as_table(table)
         if len(found) < 8:
             raise ValueError(f"table has {len(found)} genomes, at least 8 are needed to learn from")
+        sizes = np.diff(found.counts.indptr)
+        if not sizes.all():
+            without = [name for name, size in zip(found.names, sizes, strict=True) if not size]
+            warnings.warn(f"{len(without)} genomes without any family are left out: {without[0]!r}", stacklevel=2)
+            found = found.select(sizes > 0)
         rng = np.random.default_rng(self.seed)
         clades = (
             Clades.of_similarity(found.counts)
@@ -395,6 +400,8 @@ class GenomeCompleter(BaseEstimator):
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
         if precision is not None and not 0.5 <= precision < 1:
             raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
+        if precision is not None and threshold != 0.5:
+            raise ValueError(f"give threshold or precision, not both: got {threshold} and {precision}")
         if precision is not None and self._calibrated(method) != self._calibrated(self.method):
             raise ValueError(
                 f"precision is calibrated for method {self._calibrated(self.method)!r}, not for {method!r}: fit with "
@@ -511,12 +518,13 @@ class GenomeCompleter(BaseEstimator):
             completer.levels_ = calibration.of_json(fitted["levels"])
             completer.trained_, completer.with_taxonomy_ = fitted["trained"], fitted["with_taxonomy"]
             completer.sizes_ = fitted["sizes"]
+            checksums = fitted["vocabulary"], fitted["reference_names"]
         except (TypeError, KeyError) as error:
             raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
         vocabulary, references = (_read_parquet(folder / f"{n}.parquet") for n in ("vocabulary", "references"))
-        if _checksum(vocabulary["family"].tolist()) != fitted["vocabulary"]:
+        if _checksum(vocabulary["family"].tolist()) != checksums[0]:
             raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
-        if _checksum(references["genome"].tolist()) != fitted["reference_names"]:
+        if _checksum(references["genome"].tolist()) != checksums[1]:
             raise ValueError(f"{folder / 'references.parquet'} is not of the genomes that the model was saved with")
         artefacts.load_weights(folder, suite)
         completer.network_ = suite.eval()
@@ -550,6 +558,10 @@ class GenomeCompleter(BaseEstimator):
             low, high = getattr(self, name)
             if not 0 <= low <= high <= 100:
                 raise ValueError(f"{name} must be two percentages in order, from 0 to 100, got {low}, {high}")
+        try:
+            self._build(1, 1, [self.architecture])
+        except TypeError as error:
+            raise ValueError(f"encoder_options: {error}") from error
 
     def _trained(self) -> list[str]:
         """Methods with weights that this completer needs."""
@@ -571,7 +583,8 @@ class GenomeCompleter(BaseEstimator):
     def _check_method(self, method: str) -> None:
         there = [*UNTRAINED, *(["model", "auto"] if self.architecture in self.trained_ else []), *self.trained_]
         if method not in there:
-            raise ValueError(f"method must be one that was fitted, {', '.join(dict.fromkeys(there))}; got {method!r}")
+            known = ", ".join(dict.fromkeys(there))
+            raise ValueError(f"method must be one that was fitted, {known}; got {method!r}: fit with it first")
 
     def _build(self, families: int, references: int, names: list[str]) -> Suite:
         sizes = {
@@ -697,9 +710,8 @@ class GenomeCompleter(BaseEstimator):
         notes = []
         if precision is not None:
             add, remove = level.threshold("added", precision), level.threshold("removed", precision)
-            lacking = " and ".join(w for w, t in (("addition", add), ("removal", remove)) if t == 1)
-            if lacking:
-                notes.append(f"no {lacking} reaches a precision of {precision:g} at this quality")
+            if add == 1:  # that no removal does is the rule
+                notes.append(f"no addition reaches a precision of {precision:g} at this quality")
             add, remove = (2.0 if t == 1 else t for t in (add, remove))  # more than what rounds to 1
         call = np.where(counts > 0, ~((1 - p >= remove) if precision is not None else (p < threshold)), p >= add)
         expected, spread = p.sum(), level.spread * np.sqrt((p * (1 - p)).sum())
@@ -712,11 +724,11 @@ class GenomeCompleter(BaseEstimator):
             notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
         if about.completeness < self.completeness[0]:
             notes.append(
-                f"completeness {about.completeness:.0f} % is below what was trained on, {self.completeness[0]:g} %"
+                f"completeness {about.completeness:.1f} % is below what was trained on, {self.completeness[0]:g} %"
             )
         if about.contamination > self.contamination[1]:
             notes.append(
-                f"contamination {about.contamination:.0f} % is above what was trained on, {self.contamination[1]:g} %"
+                f"contamination {about.contamination:.1f} % is above what was trained on, {self.contamination[1]:g} %"
             )
         return Completion(
             genome.name,
@@ -744,7 +756,7 @@ class GenomeCompleter(BaseEstimator):
         return (
             f"none of the families of the first genomes is in the model's vocabulary: they are such as {example!r} "
             f"({kind_of_identifier(example)}), the model's such as {self.families_[0]!r} "
-            f"({kind_of_identifier(self.families_[0])})"
+            f"({kind_of_identifier(self.families_[0])}). Annotate both alike, or choose identifiers of the file"
         )
 
     def _attribution(

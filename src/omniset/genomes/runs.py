@@ -24,9 +24,10 @@ from omniset.genomes.evaluate import evaluate as run_evaluation
 from omniset.genomes.metadata import rows_by_name
 from omniset.progress import Progress
 from omniset.report import write as write_report
-from omniset.tables.files import TableWriter
+from omniset.tables.files import TableWriter, kind_of
 
 TOGETHER = 64  # genomes written at a time
+ENDINGS = ("tsv", "tsv.gz", "csv", "csv.gz", "parquet")
 
 
 def fit(
@@ -97,11 +98,14 @@ def complete(
         paths = {name: out / f"{name}.{output}" for name in ("calls", "probabilities", "summary")}
         for path in paths.values():
             refuse_own_input(path, table)
+        stale = [out / f"{name}.{end}" for name in paths for end in ENDINGS if end != output]
         with _outputs(paths, completer.families_) as write:
             for one in completions:
                 cohort.add(one)
                 write(one)
             _warn_of_names(cohort.summary, given, quality)  # or fails, and nothing is written
+        for path in stale:  # of an earlier run
+            path.unlink(missing_ok=True)
         for message in file.warnings:
             warnings.warn(message, stacklevel=2)
         _warn_of_unknown(cohort.summary, len(completer.families_))
@@ -188,6 +192,7 @@ def explain(
         raise ValueError(f"top must be >= 1, got {top}")
     completer = _load(model, overrides)
     if out is not None:
+        kind_of(out)
         refuse_own_input(out, table)
     with noted() as notes:
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
@@ -311,7 +316,7 @@ def _warn_of_names(summary: pd.DataFrame, given: pd.DataFrame | None, path: Path
     if given is None:
         warnings.warn(
             "no file of qualities: completeness and contamination are estimated from marker families; "
-            "--quality gives those of CheckM",
+            "--quality gives those of CheckM2",
             stacklevel=2,
         )
         return
@@ -323,8 +328,8 @@ def _warn_of_names(summary: pd.DataFrame, given: pd.DataFrame | None, path: Path
         )
     if lacking:
         warnings.warn(
-            f"{path} does not give completeness and contamination of {len(lacking)} genomes, such as {lacking[0]!r}: "
-            "they are estimated from marker families",
+            f"{path} does not give both completeness and contamination of {len(lacking)} genomes, such as "
+            f"{lacking[0]!r}: what is not given is estimated from marker families",
             stacklevel=2,
         )
     row_of = rows_by_name(given)
@@ -339,7 +344,8 @@ def _warn_of_unknown(summary: pd.DataFrame, known: int) -> None:
         share = summary["unknown_share"].mean()
         warnings.warn(
             f"{lost} genomes have families that are not among the model's {known:,}, {share:.2%} of all on average: "
-            "nothing is said of these, they are kept and flagged 'unknown'",
+            "nothing is said of these, they are kept and flagged 'unknown'"
+            + (". Was the model fitted on other identifiers?" if share > 0.5 else ""),
             stacklevel=2,
         )
 

@@ -42,7 +42,8 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
-        if self.gate is not None or not elements.shape[1]:
+        learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
+        if self.gate is not None or learned or not elements.shape[1]:
             return self.finish(queries, self.reduce(queries, elements, multiplicity))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements)
