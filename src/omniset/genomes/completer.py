@@ -559,7 +559,8 @@ class GenomeCompleter(BaseEstimator):
             if not 0 <= low <= high <= 100:
                 raise ValueError(f"{name} must be two percentages in order, from 0 to 100, got {low}, {high}")
         try:
-            self._build(1, 1, [self.architecture])
+            with torch.random.fork_rng():
+                self._build(1, 1, [self.architecture])
         except TypeError as error:
             raise ValueError(f"encoder_options: {error}") from error
 
