@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +21,6 @@ from torch import Tensor, nn
 
 from omniset import devices, explain
 from omniset.encoders import ENCODERS
-from omniset.files import replacing
 from omniset.genomes import calibration
 from omniset.genomes.calibration import Level
 from omniset.genomes.data import RANKS, Genome, GenomeTable, kind_of_identifier, read_table
@@ -484,8 +481,7 @@ class GenomeCompleter(BaseEstimator):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, frame in (("vocabulary", self.vocabulary_), ("references", self.references_)):
-            with replacing(folder / f"{name}.parquet") as path:
-                pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
+            artefacts.save_table(folder, name, frame)
         fitted = {
             "trained": self.trained_,
             "references": len(self.references_),
@@ -521,7 +517,7 @@ class GenomeCompleter(BaseEstimator):
             checksums = fitted["vocabulary"], fitted["reference_names"]
         except (TypeError, KeyError) as error:
             raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
-        vocabulary, references = (_read_parquet(folder / f"{n}.parquet") for n in ("vocabulary", "references"))
+        vocabulary, references = (artefacts.load_table(folder, n) for n in ("vocabulary", "references"))
         if _checksum(vocabulary["family"].tolist()) != checksums[0]:
             raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
         if _checksum(references["genome"].tolist()) != checksums[1]:
@@ -833,12 +829,3 @@ def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:
 
 def _checksum(names: list[str]) -> int:
     return zlib.crc32("\n".join(names).encode())
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path.parent} is no whole artefact: it has no {path.name}")
-    try:
-        return pq.read_table(path).to_pandas()
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error

@@ -10,6 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import safetensors
 import safetensors.torch
 from torch import Tensor, nn
@@ -91,6 +94,27 @@ def load_metrics(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def load_table(folder: str | Path, name: str) -> pd.DataFrame:
+    """A table of an artefact, name.parquet.
+
+    Raises:
+        FileNotFoundError, ValueError: It is not there, or damaged.
+    """
+    path = Path(folder) / f"{name}.parquet"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is no whole artefact: it has no {path.name}")
+    try:
+        return pq.read_table(path).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
+
+
+def save_table(folder: str | Path, name: str, frame: pd.DataFrame) -> None:
+    """Write a table of an artefact."""
+    with replacing(Path(folder) / f"{name}.parquet") as path:
+        pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
 
 
 def load_weights(folder: str | Path, network: nn.Module) -> None:

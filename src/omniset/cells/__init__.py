@@ -1,0 +1,1 @@
+"""Cells: embeddings of cell states from single-cell counts."""

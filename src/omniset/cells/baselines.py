@@ -1,0 +1,338 @@
+"""What an embedding of cells must beat: principal components, Harmony, scVI, each as its field runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from jaxtyping import Float, Int
+from sklearn.decomposition import PCA
+
+COUNTS_PER_CELL = 1e4
+GENES = 2000
+COMPONENTS = 50
+BINS = 20  # of mean expression
+
+
+class PrincipalComponents:
+    """Principal components of log-normalised counts of the most variable genes.
+
+    Counts are divided by the cell's total, times 10^4, and x becomes log(1 + x); 2,000 genes are chosen by
+    `variable_genes`, or all are taken where there are no more; values are centred, not scaled.
+
+    Args:
+        dim: Number of components, fewer where there are fewer cells or genes.
+        seed: Of the start of the iteration that finds them; it changes them by rounding.
+
+    Attributes:
+        genes: Positions of the chosen genes, in the order of the columns.
+        model: scikit-learn's.
+    """
+
+    genes: Int[np.ndarray, " chosen"]
+    model: PCA
+
+    def __init__(self, dim: int = COMPONENTS, seed: int = 0) -> None:
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, got {dim}")
+        self.dim, self.seed = dim, seed
+
+    def fit(self, counts: Any, batches: Any = None) -> PrincipalComponents:
+        """Choose genes, their means and components.
+
+        Args:
+            counts: (cells, genes) sparse or dense counts.
+            batches: (cells,) to choose genes that vary within several batches.
+
+        Raises:
+            ValueError: Fewer than 2 cells, negative or not finite counts, or batches of other cells.
+        """
+        self.fit_transform(counts, batches)
+        return self
+
+    def fit_transform(self, counts: Any, batches: Any = None) -> Float[np.ndarray, "cells dim"]:
+        """As fit; (cells, dim)."""
+        counts = _checked(counts)
+        if counts.shape[0] < 2:
+            raise ValueError(f"counts must be of at least 2 cells, got {counts.shape[0]}")
+        self.width, self.genes = counts.shape[1], variable_genes(counts, batches)
+        values = log_normalised(counts)[:, self.genes]
+        dim = min(self.dim, values.shape[0] - 1, values.shape[1])
+        iterative = dim < values.shape[1]  # else there are few genes, and the iteration cannot find all components
+        self.model = PCA(dim, svd_solver="arpack" if iterative else "full", random_state=self.seed)
+        return self.model.fit_transform(values if iterative else values.toarray())
+
+    def transform(self, counts: Any) -> Float[np.ndarray, "cells dim"]:
+        """(cells, dim) of other cells with the same genes, one by one: a cell does not depend on the others.
+
+        Raises:
+            ValueError: Another number of genes than in fit, negative or not finite counts.
+        """
+        counts = _checked(counts)
+        if counts.shape[1] != self.width:
+            raise ValueError(f"counts must have the {self.width} genes of the fit, got {counts.shape[1]} columns")
+        return self.model.transform(log_normalised(counts)[:, self.genes])
+
+
+def embed(
+    name: str,
+    counts: Any,
+    batches: Any = None,
+    *,
+    dim: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Float[np.ndarray, "cells dim"]:
+    """Cells embedded by a baseline that is fitted on them.
+
+    Args:
+        name: "pca", "harmony" or "scvi".
+        counts: (cells, genes) sparse or dense counts, as they were measured.
+        batches: (cells,) batch of each cell; None: all are of one. Without a second batch "harmony" is "pca".
+        dim: Of the embedding; None: 50, for "scvi" 10, as it has it.
+        seed: The same gives the same embedding.
+        progress: Let scVI show its bar and log.
+
+    Raises:
+        ValueError: An unknown name, or what PrincipalComponents.fit refuses.
+        ImportError: The baseline's package is not installed.
+    """
+    if name not in BASELINES:
+        raise ValueError(f"name must be one of {', '.join(BASELINES)}, got {name!r}")
+    if dim is not None and dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    counts = _checked(counts)
+    if counts.shape[0] < 2:
+        raise ValueError(f"counts must be of at least 2 cells, got {counts.shape[0]}")
+    return BASELINES[name](counts, _batch_codes(batches, counts.shape[0]), dim, seed, progress)
+
+
+def _pca(
+    counts: sp.csr_array, batches: Int[np.ndarray, " cells"], dim: int | None, seed: int, progress: bool
+) -> Float[np.ndarray, "cells dim"]:
+    return PrincipalComponents(dim or COMPONENTS, seed).fit_transform(counts, batches)
+
+
+def _harmony(
+    counts: sp.csr_array, batches: Int[np.ndarray, " cells"], dim: int | None, seed: int, progress: bool
+) -> Float[np.ndarray, "cells dim"]:
+    """Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony" (2019), its
+    defaults, on the principal components.
+    """
+    try:
+        import harmonypy
+    except ImportError as error:
+        raise ImportError('Harmony needs the package harmonypy: pip install "omniset[baselines]"') from error
+    components = _pca(counts, batches, dim, seed, progress)
+    if batches.max() == 0:
+        return components
+    cells = len(components)
+    found = harmonypy.run_harmony(
+        components,
+        pd.DataFrame({"batch": batches.astype(str)}),
+        "batch",
+        nclust=max(2, min(round(cells / 30), 100)),  # its default, which is 0 for fewer than 15 cells
+        random_state=seed,
+        verbose=False,
+    )
+    corrected = np.asarray(found.Z_corr, dtype=np.float64)
+    # (cells, dim) since harmonypy 0.1, (dim, cells) before.
+    return corrected if corrected.shape == components.shape else corrected.T
+
+
+def _scvi(
+    counts: sp.csr_array,
+    batches: Int[np.ndarray, " cells"],
+    dim: int | None,
+    seed: int,
+    progress: bool,
+    epochs: int | None = None,
+) -> Float[np.ndarray, "cells dim"]:
+    """Lopez et al., "Deep generative modeling for single-cell transcriptomics" (2018), its defaults, among them
+    min(round(20000 / cells * 400), 400) epochs, on the counts of the same variable genes.
+    """
+    with _quiet(progress):
+        try:
+            import anndata
+            import scvi
+        except ImportError as error:
+            raise ImportError(
+                'scVI needs the packages scvi-tools and anndata: pip install "omniset[baselines]"'
+            ) from error
+        import torch
+
+        chosen = sp.csr_matrix(counts[:, variable_genes(counts, batches)].astype(np.float32))
+        batch = pd.Categorical(batches.astype(str))
+        cells = anndata.AnnData(chosen, obs=pd.DataFrame({"batch": batch}, index=[str(i) for i in range(len(batches))]))
+        scvi.model.SCVI.setup_anndata(cells, batch_key="batch")
+        with _randomness_kept():
+            scvi.settings.seed = seed
+            model = scvi.model.SCVI(cells, **({} if dim is None else {"n_latent": dim}))
+            model.train(max_epochs=epochs, accelerator="cpu", enable_progress_bar=progress)
+            with torch.no_grad():
+                return np.asarray(model.get_latent_representation(), dtype=np.float64)
+
+
+BASELINES: dict[str, Callable[..., Float[np.ndarray, "cells dim"]]] = {
+    "pca": _pca,
+    "harmony": _harmony,
+    "scvi": _scvi,
+}
+
+
+# ---------------------------------------------------------------------- preprocessing
+
+
+def log_normalised(counts: sp.csr_array) -> sp.csr_array:
+    """log(1 + 10^4 count / total of the cell); a cell without counts stays 0."""
+    values = normalised(counts)
+    values.data = np.log1p(values.data)
+    return values
+
+
+def normalised(counts: sp.csr_array) -> sp.csr_array:
+    """10^4 count / total of the cell, in float64."""
+    totals = counts.sum(1, dtype=np.float64)
+    factor = np.divide(COUNTS_PER_CELL, totals, out=np.zeros(len(totals)), where=totals > 0)
+    values = sp.csr_array(counts, dtype=np.float64, copy=True)
+    values.data *= np.repeat(factor, np.diff(values.indptr))
+    return values
+
+
+def variable_genes(counts: sp.csr_array, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
+    """Positions, ascending, of the genes whose normalised counts vary most for their mean.
+
+    Dispersion is log(variance / mean). Within 20 bins of log(1 + mean), of equal width, it is taken minus the mean of
+    its bin and divided by its standard deviation; a gene alone in its bin gets 1 (Satija et al., "Spatial
+    reconstruction of single-cell gene expression data", 2015; the "seurat" flavor that scanpy has as default). With
+    several batches genes are ranked by the number of batches in which they are among the first, and then by their mean
+    over batches, 0 where not expressed. Batches of one cell have no say.
+    """
+    counts = _checked(counts)
+    genes = counts.shape[1]
+    batch = _batch_codes(batches, counts.shape[0])
+    if genes <= number:
+        return np.arange(genes)
+    values = normalised(counts)
+    several = batch.max() > 0
+    chosen, scores = [], []
+    for b in range(int(batch.max()) + 1):
+        part = values[batch == b]
+        if part.shape[0] < 2:
+            continue
+        there = np.bincount(part.indices, part.data > 0, minlength=genes) > 0 if several else np.ones(genes, dtype=bool)
+        score = np.zeros(genes)
+        score[there] = _dispersion(part[:, np.flatnonzero(there)])
+        ranked = np.where(there & ~np.isnan(score), score, -np.inf)
+        first = np.argsort(-ranked, kind="stable")[:number]
+        chosen.append(np.isin(np.arange(genes), first[ranked[first] > -np.inf]))
+        scores.append(score)
+    if not scores:
+        return np.arange(number)
+    defined = ~np.isnan(scores)
+    total = np.where(defined, scores, 0).sum(0)
+    mean = np.where(defined.any(0), total / np.maximum(defined.sum(0), 1), -np.inf)
+    order = np.lexsort((np.arange(genes), -mean, -np.sum(chosen, 0)))
+    return np.sort(order[:number])
+
+
+def _dispersion(values: sp.csr_array) -> Float[np.ndarray, " genes"]:
+    """Of each gene relative to its bin; NaN for a gene that does not vary."""
+    cells = values.shape[0]
+    mean = values.mean(0)
+    variance = (values.multiply(values).sum(0) - cells * mean**2) / (cells - 1)
+    varies = variance > 1e-12 * mean**2  # what is left of a constant is rounding
+    dispersion = np.full(len(mean), np.nan)
+    dispersion[varies] = np.log(variance[varies] / mean[varies])
+    level = np.log1p(mean)
+    low, high = level.min(), level.max()
+    # Bins are closed on the right; the least value is in the first.
+    edges = np.linspace(low, high, BINS + 1)[1:-1]
+    which = np.searchsorted(edges, level, side="left") if high > low else np.zeros(len(level), dtype=np.int64)
+    found = np.full(len(mean), np.nan)
+    for b in np.unique(which):
+        of_bin = (which == b) & varies
+        number = int(of_bin.sum())
+        if number == 1:
+            found[of_bin] = 1.0
+        elif number > 1:
+            spread = dispersion[of_bin].std(ddof=1)
+            found[of_bin] = (dispersion[of_bin] - dispersion[of_bin].mean()) / spread if spread > 0 else np.nan
+    return found
+
+
+def _checked(counts: Any) -> sp.csr_array:
+    counts = sp.csr_array(counts)
+    if 0 in counts.shape:
+        raise ValueError(f"counts must have cells and genes, got {counts.shape[0]} x {counts.shape[1]}")
+    wrong = ~(np.isfinite(counts.data) & (counts.data >= 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        cell = int(np.searchsorted(counts.indptr, at, side="right")) - 1
+        raise ValueError(
+            f"counts must be finite and not negative, got {counts.data[at]} for cell {cell}, gene {counts.indices[at]}"
+        )
+    return counts
+
+
+def _batch_codes(batches: Any, cells: int) -> Int[np.ndarray, " cells"]:
+    """Numbers of the batches in sorted order of their names."""
+    if batches is None:
+        return np.zeros(cells, dtype=np.int64)
+    if len(batches) != cells:
+        raise ValueError(f"batches must name a batch for each of the {cells} cells, got {len(batches)}")
+    codes, _ = pd.factorize(np.asarray(batches, dtype=object), sort=True)
+    if (codes < 0).any():
+        raise ValueError(f"batches must name a batch for every cell, cell {int(np.argmax(codes < 0))} has none")
+    return codes.astype(np.int64)
+
+
+# ---------------------------------------------------------------------- scVI's surroundings
+
+
+@contextmanager
+def _quiet(progress: bool) -> Iterator[None]:
+    """Without scVI's and Lightning's lines, unless asked for, and without warnings that are not the user's to mend."""
+    loggers = [logging.getLogger(name) for name in ("scvi", "lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        with warnings.catch_warnings():
+            for message in QUIET:
+                warnings.filterwarnings("ignore", message)
+            if not progress:
+                for logger in loggers:
+                    logger.setLevel(logging.ERROR)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+QUIET = (
+    ".*does not have many workers",
+    ".*LeafSpec",
+)
+
+
+@contextmanager
+def _randomness_kept() -> Iterator[None]:
+    """Random states of the caller as they were: scVI's seed is that of the whole process."""
+    from lightning.pytorch.utilities.seed import isolate_rng
+
+    variables = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
+    try:
+        with isolate_rng():
+            yield
+    finally:
+        for key, value in variables.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

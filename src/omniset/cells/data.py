@@ -1,0 +1,637 @@
+"""Cells as a stream of counts, out of one or many matrices: what is raw, what a logarithm, and which gene is which.
+
+Whether a matrix holds counts or log1p of them is decided once for each source, from a sample of its cells, and said in
+`Cells.notes`; it is never guessed cell by cell, since small panels and shallow cells look like logarithms.
+
+Counts out of logarithms. Let x = log1p(f_i c), c the counts of cell i and f_i its factor (target sum / library size).
+Then expm1(x) = f_i c, and where the cell has a gene with one count the smallest positive value is f_i. If expm1(x)
+divided by the smallest is whole, the counts are back. A cell whose smallest count is k > 1 shows in fractions of k: the
+smallest k <= 10 that makes all whole is taken. (Counts with a common divisor cannot be told from those of a shallower
+cell.)
+
+Known imperfection: files of a list are all kept open.
+"""
+
+from __future__ import annotations
+
+import glob
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from jaxtyping import Bool, Float64, Int, Int64, Shaped
+
+from omniset.cells.formats import Source, open_source
+from omniset.genes import Match, canonical, match
+from omniset.progress import Progress
+from omniset.tables.files import _listed
+
+INPUTS = ("auto", "counts", "log1p")
+BLOCK = 256  # cells read at a time: single rows are read 20 to 50 times slower
+SAMPLE = 2000  # cells of a source that the decision is taken from
+RUN = 100  # of them next to each other
+MOST_LOG = 20.0  # log1p of a count is below: e^20 = 5e8
+WHOLE = 1e-3  # how far a stored count may be from a whole number
+NEAR = 0.02  # how far a recovered one
+SHARE = 0.95  # of the values of the sample must be recovered
+DIVISORS = 10
+TOTAL = 1e4  # of a cell whose counts are not known
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the values of a source become counts.
+
+    Attributes:
+        kind: "counts" or "log1p", what is stored.
+        how: "stored" (the values are the counts), "log1p" (expm1 is the counts), "normalised" (the counts are
+            recovered) or "relative" (they are not: expm1, scaled to `TOTAL` per cell).
+        note: The decision in one sentence.
+        base: Of the logarithm.
+    """
+
+    kind: str
+    how: str
+    note: str
+    base: float = math.e
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass over all values tells; all genes of the sources are counted, matched or not.
+
+    Attributes:
+        library: Sum of counts of each cell.
+        genes: Number of genes with a count in each cell.
+        cells: Number of cells in which each gene of `Cells.genes` has a count.
+    """
+
+    library: Float64[np.ndarray, " cells"]
+    genes: Int64[np.ndarray, " cells"]
+    cells: Int64[np.ndarray, " genes"]
+
+
+@dataclass
+class _Store:
+    """What all views of the same cells share.
+
+    Attributes:
+        starts: Number of the first cell of each source, and of all cells.
+        spelled: For each source its genes' names.
+        cache: Counts in memory, once scanned, where they fit.
+        seen: For each source, the cells in which each of its genes has a count, once scanned.
+    """
+
+    sources: list[Source]
+    readings: list[Reading]
+    spelled: list[list[str]]
+    choose: bool  # whether another column of var may be taken for the names
+    starts: np.ndarray
+    notes: list[str]
+    cached: bool
+    cache: list[sp.csr_array] = field(default_factory=list)
+    seen: list[np.ndarray] = field(default_factory=list)
+    scan: Scan | None = None
+
+
+class Cells:
+    """Counts of cells x genes, in the order of the sources; no cell is left out. Made by `read_cells`.
+
+    Attributes:
+        sources: Where the cells are from.
+        names: The cells' names. They may occur twice.
+        obs: What is known of each cell; NaN in columns that its source lacks.
+        source_of: For each cell the number of its source.
+        genes: The columns: canonical names of the sources' genes in order of first appearance, or a vocabulary.
+        kinds: For each source what is stored, "counts" or "log1p".
+        relative: For each source whether its counts are not known and library sizes mean nothing.
+        match: For each source which column each of its genes is.
+        measured: For each source which columns it has. What was not measured is 0 in `take`, and is no zero.
+        notes: What was decided, a sentence each. `scan` adds to them.
+    """
+
+    def __init__(self, store: _Store, genes: list[str], matches: list[Match]) -> None:
+        self._store = store
+        self.genes, self.match = genes, matches
+        self.measured: Bool[np.ndarray, "sources genes"] = np.zeros((len(matches), len(genes)), dtype=bool)
+        for row, found in zip(self.measured, matches, strict=True):
+            row[found.positions[found.positions >= 0]] = True
+        self._cells: np.ndarray | None = None
+        self._selections = [_selection(found, len(genes)) for found in matches]
+
+    @property
+    def sources(self) -> list[Source]:
+        return self._store.sources
+
+    @property
+    def kinds(self) -> list[str]:
+        return [reading.kind for reading in self._store.readings]
+
+    @property
+    def relative(self) -> list[bool]:
+        return [reading.how == "relative" for reading in self._store.readings]
+
+    @cached_property
+    def names(self) -> Shaped[np.ndarray, " cells"]:
+        return np.concatenate([source.names.to_numpy(dtype=object) for source in self.sources])
+
+    @cached_property
+    def obs(self) -> pd.DataFrame:
+        return _concatenated([source.obs for source in self.sources])
+
+    @cached_property
+    def source_of(self) -> Int[np.ndarray, " cells"]:
+        return np.repeat(np.arange(len(self.sources)), np.diff(self._store.starts))
+
+    @property
+    def notes(self) -> list[str]:
+        own = [f"{s.name}: {m.sentence()}" for s, m in zip(self.sources, self.match, strict=True) if _worth_a_word(m)]
+        return self._store.notes + own
+
+    def __len__(self) -> int:
+        return int(self._store.starts[-1])
+
+    def on(self, vocabulary: Sequence[str], aliases: Mapping[str, str] | None = None) -> Cells:
+        """The same cells with these genes as columns: those of the same name are summed, unknown ones left out.
+
+        Where another column of a source's `var` has more of the vocabulary than its names, that column is taken, with a
+        warning.
+
+        Args:
+            aliases: Other names of genes, see `omniset.genes.match`.
+
+        Raises:
+            ValueError: A source has none of these genes.
+        """
+        genes, store = list(vocabulary), self._store
+        matches = []
+        for source, names in zip(store.sources, store.spelled, strict=True):
+            found = match(names, genes, aliases)
+            best, taken = len(genes) - len(found.missing), None
+            for column, others in _text_columns(source.var) if store.choose else []:
+                trial = match(others, genes, aliases)
+                if len(genes) - len(trial.missing) > best:
+                    best, found, taken, names = len(genes) - len(trial.missing), trial, column, others
+            if not found.matched:
+                raise ValueError(
+                    f"{source.name}: none of its genes is known: they are such as {_listed(names, 3)}, known are such "
+                    f"as {_listed(genes, 3)}; give aliases, or the column of var that has the names"
+                )
+            if taken is not None:
+                warnings.warn(
+                    f"{source.name}: names of genes are taken from column {taken!r} of var, where more are known "
+                    f"({best:,} of {len(genes):,})",
+                    stacklevel=2,
+                )
+            matches.append(found)
+        return Cells(store, genes, matches)
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
+        """Counts of these cells, in this order, as float32 (len(rows), len(genes)).
+
+        Raises:
+            ValueError: A row is not there, or a cell cannot be read.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+            wrong = rows.min() if rows.min() < 0 else rows.max()
+            raise ValueError(f"rows must be within 0 and {len(self) - 1}, one is {wrong}")
+        store = self._store
+        if store.cached:
+            self._scanned()
+        wanted, place = np.unique(rows, return_inverse=True)
+        parts = [sp.csr_array((0, len(self.genes)), dtype=np.float32)]
+        for number, (first, last) in enumerate(zip(store.starts[:-1], store.starts[1:], strict=True)):
+            own = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)] - first
+            if not len(own):
+                continue
+            if store.cached:
+                parts.append(self._on_columns(number, store.cache[number][own]))
+                continue
+            for block in np.split(own, np.flatnonzero(np.diff(own // BLOCK)) + 1):
+                start = int(block[0])
+                counts, _ = _counts(store, number, start, int(block[-1]) + 1)
+                parts.append(self._on_columns(number, counts[block - start]))
+        return sp.csr_array(sp.vstack(parts, format="csr"))[place]
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, sp.csr_array]]:
+        """All cells in order: number of the first one, and counts of up to `size` of them."""
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        for start in range(0, len(self), size):
+            yield start, self.take(np.arange(start, min(start + size, len(self))))
+
+    def library(self, rows: Int[np.ndarray, " rows"] | None = None) -> Float64[np.ndarray, " rows"]:
+        """Sum of counts of these cells (default: all) over all genes of their source, those that are no columns too."""
+        library = self._scanned().library
+        return library if rows is None else library[rows]
+
+    def scan(self, progress: bool = True) -> Scan:
+        """One pass over all values: library sizes, genes per cell, cells per gene. Made once, by whichever view.
+
+        Raises:
+            ValueError: A value is missing, infinite, negative or too large for a logarithm: which one, and what to do.
+        """
+        scan = self._scanned(progress)
+        if self._cells is None:
+            self._cells = np.stack([self._cells_of(number) for number in range(len(self.sources))]).sum(axis=0)
+        return replace(scan, cells=self._cells)
+
+    def _scanned(self, progress: bool = False) -> Scan:
+        if self._store.scan is None:
+            self._store.scan = _scan(self._store, progress)
+        return self._store.scan
+
+    def _cells_of(self, number: int) -> np.ndarray:
+        """In how many cells of a source each gene has a count."""
+        found, seen = self.match[number], self._store.seen[number]
+        if not found.duplicates:
+            known = found.positions >= 0
+            return np.bincount(found.positions[known], weights=seen[known], minlength=len(self.genes)).astype(np.int64)
+        cells = np.zeros(len(self.genes), dtype=np.int64)  # genes that are one column may share cells: look
+        for start, stop in _runs(self.sources[number].shape[0]):
+            block = self.take(np.arange(start, stop) + self._store.starts[number])
+            cells += np.bincount(block.indices, minlength=len(self.genes))
+        return cells
+
+    def close(self) -> None:
+        """Close the files that we opened."""
+        for source in self.sources:
+            source.close()
+
+    def _on_columns(self, number: int, counts: sp.csr_array) -> sp.csr_array:
+        selection = self._selections[number]
+        if selection is None:
+            return counts
+        block = sp.csr_array(counts @ selection)
+        block.sort_indices()
+        return block
+
+
+def read_cells(
+    source: Any,
+    *,
+    layer: str | None = None,
+    input: str = "auto",  # noqa: A002
+    gene_column: str | None = None,
+    memory: int = 512 << 20,
+) -> Cells:
+    """Open cells.
+
+    Args:
+        source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern such as "runs/*.h5ad", or a list of these.
+        layer: Which matrix of each: None is X, "raw" that of `.raw`, else a layer.
+        input: What is stored: "counts", "log1p" (of counts, normalised or not), or "auto": whole numbers are counts,
+            others below 20 are log1p, and anything else is an error.
+        gene_column: Column of `var` that has the genes' names. Default: its index, which also fills gaps.
+        memory: Bytes of counts that may be kept; sources of more are read again each time.
+
+    Raises:
+        OSError: A file is not there or may not be read.
+        ValueError: No cells, a pattern without match, a format that is not read, or values that are neither of `input`.
+    """
+    if input not in INPUTS:
+        raise ValueError(f"input must be one of {', '.join(map(repr, INPUTS))}, got {input!r}")
+    places = _places(source)
+    sources: list[Source] = []
+    try:
+        for number, place in enumerate(places, 1):
+            opened = open_source(place, layer)
+            if opened.name == "AnnData" and len(places) > 1:
+                opened.name = f"AnnData {number}"
+            sources.append(opened)
+        spelled = [_names(opened, gene_column) for opened in sources]
+        readings = [_decide(opened, input) for opened in sources]
+        return _cells(sources, readings, spelled, gene_column is None, memory)
+    except BaseException:
+        for opened in sources:
+            opened.close()
+        raise
+
+
+def _cells(
+    sources: list[Source], readings: list[Reading], spelled: list[list[str]], choose: bool, memory: int
+) -> Cells:
+    notes = [reading.note for reading in readings]
+    kinds = [reading.kind for reading in readings]
+    if len(set(kinds)) > 1:
+        notes.append(
+            f"sources of counts ({kinds.count('counts'):,}) and of logarithms ({kinds.count('log1p'):,}) are read "
+            "together, each by its own kind"
+        )
+    starts = np.concatenate([[0], np.cumsum([opened.shape[0] for opened in sources])])
+    index = pd.Index(np.concatenate([opened.names.to_numpy(dtype=object) for opened in sources]))
+    if not index.is_unique:
+        twice = index[index.duplicated()]
+        warnings.warn(f"{len(twice):,} names of cells occur more than once, such as {twice[0]!r}", stacklevel=3)
+    genes = list(dict.fromkeys(canonical(name) for names in spelled for name in names))
+    cached = sum(opened.nbytes for opened in sources) <= memory
+    store = _Store(sources, readings, spelled, choose, starts, notes, cached)
+    cells = Cells(store, genes, [match(names, genes) for names in spelled])
+    shared = int(cells.measured.all(axis=0).sum())
+    if shared < len(genes):
+        notes.append(f"{shared:,} of {len(genes):,} genes are measured in every source")
+    return cells
+
+
+def _places(source: Any) -> list[Any]:
+    """One place a source."""
+    if isinstance(source, list | tuple):
+        if not source:
+            raise ValueError("source must have at least one file or AnnData, the list is empty")
+        return [place for part in source for place in _places(part)]
+    if isinstance(source, str | Path) and glob.has_magic(str(source)) and not Path(source).exists():
+        found = sorted(glob.glob(str(Path(source).expanduser()), recursive=True))
+        if not found:
+            raise ValueError(f"no file matches {str(source)!r}")
+        return found
+    return [source]
+
+
+def _names(source: Source, column: str | None) -> list[str]:
+    if column is None:
+        return source.genes
+    if column not in source.var:
+        columns = _listed([str(name) for name in source.var.columns]) or "none"
+        raise ValueError(
+            f"{source.name}: gene_column must be a column of var, it has no {column!r}; there are: {columns}"
+        )
+    return _filled(source.var, column)
+
+
+def _filled(var: pd.DataFrame, column: str) -> list[str]:
+    """A column as text, the index where it is empty."""
+    values = var[column]
+    empty = values.isna().to_numpy() | (values.astype(str).str.strip() == "").to_numpy()
+    return np.where(empty, var.index.to_numpy(dtype=object), values.astype(str).to_numpy(dtype=object)).tolist()
+
+
+def _text_columns(var: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+    for column in var.columns:
+        kind = var[column].dtype
+        values = kind.categories.dtype if isinstance(kind, pd.CategoricalDtype) else kind
+        if pd.api.types.is_string_dtype(values) or pd.api.types.is_object_dtype(values):
+            yield str(column), _filled(var, column)
+
+
+def _worth_a_word(found: Match) -> bool:
+    return found.exact < len(found.positions) or bool(found.duplicates)
+
+
+def _selection(found: Match, width: int) -> sp.csr_array | None:
+    """The matrix genes of the source x columns that takes and sums; None where it is the identity."""
+    if np.array_equal(found.positions, np.arange(width)):
+        return None
+    known = np.flatnonzero(found.positions >= 0)
+    entries = (np.ones(len(known), dtype=np.float32), (known, found.positions[known]))
+    return sp.csr_array(entries, shape=(len(found.positions), width))
+
+
+def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """One below the other. Column by column, since pandas is about to change what it makes of empty ones."""
+    if len(frames) == 1:
+        return frames[0].copy()
+    index = pd.Index(np.concatenate([frame.index.to_numpy(dtype=object) for frame in frames]))
+    columns = {}
+    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
+        parts = [frame.get(name) for frame in frames]
+        kinds = {part.dtype if part is not None else None for part in parts}
+        if len(kinds) == 1:
+            columns[name] = pd.concat(parts, ignore_index=True).array
+            continue
+        values = np.concatenate(
+            [
+                np.full(len(frame), np.nan, dtype=object) if part is None else part.to_numpy(dtype=object)
+                for frame, part in zip(frames, parts, strict=True)
+            ]
+        )
+        columns[name] = pd.Series(values).infer_objects().array
+    return pd.DataFrame(columns, index=index)
+
+
+# What is stored, and counts out of it
+
+
+def _decide(source: Source, wanted: str) -> Reading:
+    """Counts or logarithms, from a sample of cells spread over the source."""
+    sample = _sample(source)
+    values, cells = sample.data, source.shape[0]
+    fractions = values[_distance(values) > WHOLE]
+    size = f"{cells:,} {'cell' if cells == 1 else 'cells'}"
+
+    def middle(counts: sp.csr_array) -> str:
+        about = "median" if counts.shape[0] == cells else "median about"
+        return f"{about} {np.median(counts.sum(axis=1, dtype=np.float64)):,.0f} UMI"
+
+    def reading(kind: str, how: str, words: str, base: float = math.e) -> Reading:
+        return Reading(kind, how, f"{source.name}: {words}", base)
+
+    if not len(fractions) and wanted != "log1p":
+        what = "integer counts" if len(values) else "no counts at all in the cells looked at"
+        return reading("counts", "stored", f"{what}, {size}, {middle(sample)}")
+    if wanted == "counts":
+        warnings.warn(
+            f"{source.name}: input='counts', but {len(fractions):,} of {len(values):,} values looked at are not whole, "
+            f"such as {fractions[0]:g}; they are taken as they are",
+            stacklevel=4,
+        )
+        return reading("counts", "stored", f"counts that are not whole, {size}, {middle(sample)}")
+    if len(values) and values.max() >= MOST_LOG:
+        advice = "say input='counts' or 'auto'"
+        if wanted == "auto":
+            advice = f"if they are counts all the same say input='counts'; {_advice(source)}"
+        raise ValueError(
+            f"{source.name}: {_spelled(source)} has values up to {values.max():g}, which are no log1p (all are below "
+            f"{MOST_LOG:g})"
+            + (f", and some are not whole, such as {fractions[0]:g}" if len(fractions) else "")
+            + f": {advice}"
+        )
+    if len(values) and not len(fractions):
+        warnings.warn(
+            f"{source.name}: input='log1p', but all {len(values):,} values looked at are whole as counts are, such as "
+            f"{values[0]:g}; they are taken as log1p",
+            stacklevel=4,
+        )
+    # The best way, not the first that will do: where nearly all counts are 1 a wrong base is wrong on few values.
+    best: tuple[float, Reading | None] = (0.0, None)
+    for base, how in product((math.e, 2.0), ("log1p", "normalised")):
+        counts, near = _recovered(sample, how, base)
+        if near >= SHARE and near > best[0]:
+            words = f"logarithms{' to base 2' if base == 2 else ''} of counts"
+            words += _target(sample, base) if how == "normalised" else ""
+            best = near, reading("log1p", how, f"{words}, {size}; the counts are recovered, {middle(counts)}", base)
+        if near == 1:
+            break
+    if best[1] is not None:
+        return best[1]
+    words = "counts cannot be recovered, library sizes are not known: values are scaled to a sum of"
+    return reading("log1p", "relative", f"logarithms{_target(sample, math.e)}, {size}; {words} {TOTAL:,.0f}")
+
+
+def _sample(source: Source) -> sp.csr_array:
+    """All cells, or runs of cells spread evenly over the source."""
+    cells = source.shape[0]
+    runs = _runs(cells)
+    if cells > SAMPLE:
+        runs = [(start, start + RUN) for start in np.linspace(0, cells - RUN, SAMPLE // RUN).astype(int).tolist()]
+    blocks = []
+    for start, stop in runs:
+        blocks.append(source.rows(start, stop))
+        _check(source, blocks[-1], start, log=False)
+    return sp.csr_array(sp.vstack(blocks, format="csr"))
+
+
+def _target(sample: sp.csr_array, base: float) -> str:
+    """What cells were normalised to, where their sums tell."""
+    values = _without_log(sample.data, base)
+    sums = sp.csr_array((values, sample.indices, sample.indptr), sample.shape).sum(axis=1)
+    sums = sums[sums > 0]
+    if len(sums) < 2 or sums.std() > 0.01 * sums.mean():
+        return ""
+    return f" normalised to {np.median(sums):,.0f} per cell"
+
+
+def _without_log(values: np.ndarray, base: float) -> np.ndarray:
+    return np.expm1(values.astype(np.float64) * math.log(base))
+
+
+def _runs(cells: int) -> list[tuple[int, int]]:
+    return [(start, min(start + BLOCK, cells)) for start in range(0, cells, BLOCK)]
+
+
+def _recovered(block: sp.csr_array, how: str, base: float) -> tuple[sp.csr_array, float]:
+    """Counts out of logarithms, and the share of values that are near whole numbers before they are rounded."""
+    values = _without_log(block.data, base)
+    if how == "normalised" and len(values):
+        lengths = np.diff(block.indptr)
+        filled = np.flatnonzero(lengths)
+        row_of = np.repeat(np.arange(len(filled)), lengths[filled])
+        values /= np.minimum.reduceat(values, block.indptr[filled])[row_of]
+        times = np.ones(len(filled))
+        pending = np.ones(len(filled), dtype=bool)
+        for divisor in range(1, DIVISORS + 1):
+            among = pending[row_of]
+            trial = values[among] * divisor
+            far = np.zeros(len(filled), dtype=bool)
+            far[row_of[among][_distance(trial) > _allowed(trial)]] = True
+            times[pending & ~far] = divisor
+            pending &= far
+            if not pending.any():
+                break
+        values *= times[row_of]
+    near = float((_distance(values) <= _allowed(values)).mean()) if len(values) else 1.0
+    counts = np.rint(values).astype(np.float32)
+    return sp.csr_array((counts, block.indices, block.indptr), block.shape), near
+
+
+def _distance(values: np.ndarray) -> np.ndarray:
+    return np.abs(values - np.rint(values))
+
+
+def _allowed(values: np.ndarray) -> np.ndarray:
+    # A logarithm kept as float32 gives its value back to a few 1e-7.
+    return NEAR + 1e-6 * values
+
+
+def _counts(store: _Store, number: int, start: int, stop: int) -> tuple[sp.csr_array, int]:
+    """Counts of some cells of a source over all its genes, and how many of its stored values are not whole."""
+    source, reading = store.sources[number], store.readings[number]
+    block = source.rows(start, stop)
+    _check(source, block, start, log=reading.how != "stored")
+    if reading.how == "stored":
+        return block, int((_distance(block.data) > WHOLE).sum())
+    if reading.how == "relative":
+        values = _without_log(block.data, reading.base)
+        lengths = np.diff(block.indptr)
+        rows = np.repeat(np.arange(stop - start), lengths)
+        sums = np.bincount(rows, weights=values, minlength=stop - start)
+        scaled = (values * TOTAL / sums[rows]).astype(np.float32)
+        return sp.csr_array((scaled, block.indices, block.indptr), block.shape), 0
+    counts, _ = _recovered(block, reading.how, reading.base)
+    counts.eliminate_zeros()
+    return counts, 0
+
+
+def _scan(store: _Store, progress: bool) -> Scan:
+    total = sum(source.nbytes for source in store.sources)
+    libraries, genes, seen, cache = [], [], [], []
+    with Progress("reading cells", total, progress) as bar:
+        done = 0.0
+        for number, source in enumerate(store.sources):
+            own = np.zeros(source.shape[1], dtype=np.int64)
+            blocks, broken = [], 0
+            for start, stop in _runs(source.shape[0]):
+                counts, fractions = _counts(store, number, start, stop)
+                broken += fractions
+                libraries.append(counts.sum(axis=1, dtype=np.float64))
+                genes.append(np.diff(counts.indptr).astype(np.int64))
+                own += np.bincount(counts.indices, minlength=source.shape[1])
+                if store.cached:
+                    blocks.append(counts)
+                done += source.nbytes * (stop - start) / source.shape[0]
+                bar.at(math.floor(done), int(store.starts[number]) + stop, "cells")
+            seen.append(own)
+            if store.cached:
+                cache.append(sp.csr_array(sp.vstack(blocks, format="csr")))
+            if broken and "integer counts" in store.readings[number].note:
+                store.notes.append(
+                    f"{source.name}: taken as integer counts, but {broken:,} of its values are not whole"
+                )
+    library = np.concatenate(libraries).astype(np.float64)
+    for number, source in enumerate(store.sources):
+        empty = int((library[store.starts[number] : store.starts[number + 1]] == 0).sum())
+        if empty:
+            store.notes.append(f"{source.name}: {empty:,} {'cell has' if empty == 1 else 'cells have'} no counts")
+    store.seen, store.cache = seen, cache
+    return Scan(library, np.concatenate(genes), np.zeros(0, dtype=np.int64))
+
+
+def _check(source: Source, block: sp.csr_array, start: int, log: bool) -> None:
+    """Raise ValueError at a value that is neither a count nor a logarithm of one."""
+    values = block.data
+    bad = ~np.isfinite(values) | (values < 0)
+    if log:
+        bad |= values >= MOST_LOG
+    if not bad.any():
+        return
+    at = int(bad.argmax())
+    value = float(values[at])
+    cell = int(np.searchsorted(block.indptr, at, side="right")) - 1
+    where = (
+        f"{source.name}: {_spelled(source)} has {value:g} for gene {source.genes[int(block.indices[at])]!r} in cell "
+        f"{source.names[start + cell]!r} (number {start + cell + 1})"
+    )
+    if value >= MOST_LOG and math.isfinite(value):
+        raise ValueError(
+            f"{where}, which is no log1p (those are below {MOST_LOG:g}): say input='counts' or clean the values"
+        )
+    why = "negative (scaled or centred?)" if value < 0 else "missing" if math.isnan(value) else "infinite"
+    raise ValueError(f"{where}, which is {why}: counts or log1p of counts are needed; {_advice(source)}")
+
+
+def _advice(source: Source) -> str:
+    """Which other matrices of the source would do, by their first cells."""
+    good = []
+    for layer in source.choices:
+        if layer == source.layer:
+            continue
+        try:
+            with source.other(layer) as other:
+                values = other.rows(0, min(RUN, other.shape[0])).data
+        except ValueError:
+            continue
+        if np.isfinite(values).all() and (values >= 0).all():
+            good.append("None" if layer is None else repr(layer))
+    return f"layer={' or '.join(good)} would do" if good else "it has no other matrix that would do"
+
+
+def _spelled(source: Source) -> str:
+    return "X" if source.layer is None else f"layer {source.layer!r}"

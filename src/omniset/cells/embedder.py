@@ -1,0 +1,626 @@
+"""The public class: fit on cells without labels, then give any cell its vector."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+import omniset
+from omniset import devices, explain
+from omniset.cells.data import Cells, read_cells
+from omniset.cells.losses import LOSSES
+from omniset.cells.model import SCALE, CellModel
+from omniset.cells.neighbours import Transfer, transfer
+from omniset.cells.training import CellData, CellModule
+from omniset.encoders import ENCODERS
+from omniset.gene_vectors import GeneVectors, read_gene_vectors
+from omniset.progress import Progress
+from omniset.sets import SetBatch
+from omniset.training import artefacts
+from omniset.training.fit import fit as train
+
+KEY = "X_omniset"
+COUNTS = ("multiplicity", "tokens")
+STEPS = 1000  # of training, about, unless `epochs` is given
+LEAST = 8  # cells to learn from
+TOGETHER = 512  # cells embedded at a time
+
+
+class CellEmbedder(BaseEstimator):
+    """A vector for each cell, learned from counts without labels, in which batches are mixed and cell states are not.
+
+    The vector is a function of the cell's own counts: the same whatever else is in the file, and without its batch.
+
+    Args:
+        embedding_dim: Width of the vectors.
+        encoder: In `omniset.encoders.ENCODERS`.
+        dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 genes are pooled by
+            `num_outputs` attention queries at once, which costs one product per cell; with more they see each other
+            first, in U-ISABs.
+        counts: How counts enter: "multiplicity" (the gene is in the cell's multiset so often) or "tokens".
+        learned: Learn a vector per gene also where gene vectors are given to fit.
+        likelihood: Of the counts: "nb" (negative binomial), "poisson", or "mse" of log-normalised values.
+        beta: Weight of the divergence from a normal prior. 0: no noise, no prior.
+        alignment: Weight of mixing the batches within clusters of cells.
+        clusters: How many.
+        hide: Mean share of expressed genes that are hidden from the encoder in training and predicted.
+        dropout: In the head of the encoder.
+        min_cells: Genes seen in fewer cells are left out of the vocabulary.
+        epochs: None: enough for 1,000 steps.
+        batch_size: Cells per step.
+        learning_rate, weight_decay: Of AdamW.
+        patience: Stop after so many epochs without a better validation loss. None: never, and keep the last weights.
+        validation_fraction: Share of the cells kept back to watch the training. 0: none.
+        seed: Of everything drawn. The same seed gives the same numbers to the bit on a CPU.
+        device: "auto", "cpu", "cuda" or "mps".
+        progress: Show progress.
+
+    Attributes:
+        genes_: The vocabulary.
+        batches_: Names of the batches that the decoder knows.
+        network_: The model.
+        history: A dict per epoch.
+        notes_: What was decided on the data, a sentence each.
+    """
+
+    def __init__(
+        self,
+        embedding_dim: int = 16,
+        *,
+        encoder: str = "ust",
+        dim: int = 64,
+        depth: int = 0,
+        num_heads: int = 4,
+        num_inducing: int = 16,
+        num_outputs: int = 8,
+        encoder_options: dict[str, Any] | None = None,
+        counts: str = "multiplicity",
+        learned: bool = True,
+        likelihood: str = "nb",
+        beta: float = 1.0,
+        alignment: float = 50.0,
+        clusters: int = 30,
+        hide: float = 0.0,
+        dropout: float = 0.1,
+        min_cells: int = 1,
+        epochs: int | None = None,
+        batch_size: int = 128,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 1e-4,
+        patience: int | None = None,
+        validation_fraction: float = 0.0,
+        seed: int = 0,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> None:
+        self.embedding_dim = embedding_dim
+        self.encoder = encoder
+        self.dim = dim
+        self.depth = depth
+        self.num_heads = num_heads
+        self.num_inducing = num_inducing
+        self.num_outputs = num_outputs
+        self.encoder_options = encoder_options
+        self.counts = counts
+        self.learned = learned
+        self.likelihood = likelihood
+        self.beta = beta
+        self.alignment = alignment
+        self.clusters = clusters
+        self.hide = hide
+        self.dropout = dropout
+        self.min_cells = min_cells
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.seed = seed
+        self.device = device
+        self.progress = progress
+
+    # ------------------------------------------------------------------ the verbs
+
+    def fit(
+        self,
+        source: Any,
+        y: None = None,
+        *,
+        batch_key: str | None = None,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+        gene_vectors: GeneVectors | str | Path | None = None,
+        aliases: Mapping[str, str] | None = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
+    ) -> CellEmbedder:
+        """Learn from all cells of the source.
+
+        Args:
+            source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern, a list of these, or `Cells`. Nothing in it is
+                changed. Counts of more than 512 MB are read in blocks, each epoch anew.
+            y: Ignored; labels are never used.
+            batch_key: Column of obs with the batch. None: each source is a batch.
+            layer, input, gene_column: As in `read_cells`.
+            gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
+            aliases: Other names of genes, for the vectors.
+            folder: Keep checkpoints here.
+            resume: Go on with an interrupted run in this folder.
+
+        Raises:
+            ValueError: An argument out of its bounds, bad values in the source, or too few cells.
+            KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
+        """
+        self.check_arguments()
+        cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
+        codes, self.batches_ = batch_codes(cells, batch_key)
+        return self.fit_cells(
+            cells,
+            codes,
+            np.arange(len(cells)),
+            gene_vectors=gene_vectors,
+            aliases=aliases,
+            folder=folder,
+            resume=resume,
+        )
+
+    def fit_cells(
+        self,
+        cells: Cells,
+        codes: Int[np.ndarray, " cells"],
+        rows: Int[np.ndarray, " rows"],
+        *,
+        gene_vectors: GeneVectors | str | Path | None = None,
+        aliases: Mapping[str, str] | None = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
+    ) -> CellEmbedder:
+        """`fit` on some of the cells, of these batches (-1: not among the rows). Others are not looked at."""
+        if len(rows) < LEAST:
+            raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
+        start = time.monotonic()
+        scan = cells.scan(self.progress)
+        seen = scan.cells if len(rows) == len(cells) else _seen(cells, rows)
+        genes = [name for name, number in zip(cells.genes, seen, strict=True) if number >= max(self.min_cells, 1)]
+        if not genes:
+            raise ValueError(f"no gene is seen in min_cells={self.min_cells} of the {len(rows)} cells")
+        self.vocabulary_ = pd.DataFrame({"gene": cells.genes, "cells": seen}).query("gene in @genes").reset_index(drop=True)
+        self.genes_ = genes
+        self.notes_ = [*cells.notes, f"{len(genes):,} of {len(cells.genes):,} genes are seen in these cells and learned from"]
+        if not scan.library[rows].all():
+            without = rows[scan.library[rows] == 0]
+            warnings.warn(
+                f"{len(without):,} cells have no counts, such as {cells.names[without[0]]!r}: they teach nothing",
+                stacklevel=3,
+            )
+        vectors = self._vectors(gene_vectors, aliases)
+        own = cells.on(genes)
+        if not hasattr(self, "batches_"):
+            self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = self._build(len(genes), len(self.batches_), vectors)
+        rng = np.random.default_rng(self.seed)
+        kept = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
+        chosen = np.setdiff1d(rows, kept)
+        unwatched = ("device", "progress")
+        data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
+        module = CellModule(
+            network,
+            self.learning_rate,
+            self.weight_decay,
+            self.seed,
+            {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data},
+            objective={"likelihood": self.likelihood, "beta": self.beta, "alignment": self.alignment},
+        )
+        train(
+            module,
+            CellData(own, codes, chosen, kept, batch_size=self.batch_size, hide=self.hide, seed=self.seed),
+            epochs=self.epochs or max(1, -(-STEPS * self.batch_size // len(chosen))),
+            patience=self.patience,
+            device=self.device,
+            progress=self.progress,
+            log=None,
+            folder=folder,
+            resume=resume,
+        )
+        self.network_ = network
+        self.history_ = module.history
+        self.seconds_ = round(time.monotonic() - start, 1)
+        self.sizes_ = {"cells": len(rows), "training": len(chosen), "validation": len(kept), "genes": len(genes)}
+        self.mean_ = self._embed(cells, rows).mean(0)
+        return self
+
+    def fit_transform(self, source: Any, y: None = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
+        """`fit`, then `transform`."""
+        read = {k: options[k] for k in ("layer", "input", "gene_column") if k in options}
+        return self.fit(source, **options).transform(source, **read)
+
+    def transform(
+        self,
+        source: Any,
+        *,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> Float[np.ndarray, "cells embedding_dim"]:
+        """The vectors of all cells, in their order; a cell without counts gets that of the empty set.
+
+        Args:
+            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name.
+
+        Raises:
+            ValueError: None of the genes is known.
+        """
+        self._fitted()
+        cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
+        return self._embed(cells, None, aliases)
+
+    def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
+        """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
+
+        Nothing else of it is changed. Options as for transform.
+        """
+        found = self.transform(source, **options)
+        if key is not None and type(source).__name__ == "AnnData":
+            source.obsm[key] = found
+            source.uns["omniset"] = self.provenance(key)
+        return found
+
+    def decode(
+        self,
+        embedding: Float[np.ndarray, "cells embedding_dim"],
+        *,
+        batch: str | None = None,
+        library: float | Float[np.ndarray, " cells"] = SCALE,
+    ) -> Float[np.ndarray, "cells genes"]:
+        """Expected counts of the genes `genes_`.
+
+        Args:
+            embedding: What transform gave, or means of it.
+            batch: As this batch would show them. None: mean over the batches.
+            library: Sum of the counts of each cell.
+
+        Raises:
+            ValueError: A batch that was not learned from, or vectors of another width.
+        """
+        network = self._fitted()
+        z = np.asarray(embedding, dtype=np.float32)
+        if z.ndim != 2 or z.shape[1] != self.embedding_dim:
+            raise ValueError(f"embedding must be cells x {self.embedding_dim}, got shape {z.shape}")
+        if batch is not None and batch not in self.batches_:
+            raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
+        which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
+        device = devices.find(self.device)
+        decoder = network.decoder.to(device)
+        found = np.empty((len(z), len(self.genes_)), dtype=np.float32)
+        with torch.no_grad():
+            for start in range(0, len(z), TOGETHER):
+                some = torch.from_numpy(z[start : start + TOGETHER]).to(device)
+                share = torch.zeros((), device=device)
+                for b in which:
+                    own = torch.zeros(len(some), len(self.batches_), device=device)
+                    own[:, b] = 1
+                    share = share + decoder(some, own).exp() / len(which)
+                found[start : start + TOGETHER] = share.cpu().numpy()
+        decoder.to("cpu")
+        return found * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
+
+    def query(
+        self,
+        source: Any,
+        reference: Float[np.ndarray, "reference embedding_dim"],
+        labels: Sequence[str] | None = None,
+        *,
+        k: int = 15,
+        **options: Any,
+    ) -> Transfer:
+        """The nearest cells of an embedded reference, and the labels that they suggest.
+
+        Args:
+            source: Cells as for transform; or their vectors.
+            reference: Vectors that this model gave.
+            labels: Of the reference cells.
+            k: Neighbours.
+        """
+        z = source if isinstance(source, np.ndarray) else self.transform(source, **options)
+        return transfer(z, reference, labels, k)
+
+    def explain(
+        self, source: Any, cells: Sequence[str], *, top: int = 20, steps: int = 20, **options: Any
+    ) -> pd.DataFrame:
+        """Which genes make these cells' vectors what they are.
+
+        Returns a row per cell and gene, largest change first: `cell`, `gene`, `count`; `change`, how far along its
+        own direction (from the mean of the training cells) the vector would go back without the gene; `attribution`,
+        self-attention attribution (0 to 1), NaN where the encoder does not attend.
+
+        Args:
+            cells: Their names.
+            top: Genes per cell.
+            steps: Of the attribution's integral.
+
+        Raises:
+            ValueError: A cell that is not there, or without counts of known genes.
+        """
+        self._fitted()
+        found = as_cells(source, **options).on(self.genes_)
+        names = pd.Index(found.names)
+        lacking = [name for name in cells if name not in names]
+        if lacking:
+            raise ValueError(f"cell {lacking[0]!r} is not in the source, whose cells are such as {names[0]!r}")
+        frames = []
+        for name in cells:
+            row = int(np.flatnonzero(names == name)[0])
+            counts = found.take(np.array([row]))
+            if not counts.nnz:
+                raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
+            frames.append(self._explained(name, torch.from_numpy(counts.toarray()), steps).head(top))
+        return pd.concat(frames, ignore_index=True)
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        self._fitted()
+        return self.history_
+
+    def provenance(self, key: str = KEY) -> dict[str, Any]:
+        """What an embedding came from: kept in `uns["omniset"]`, and compared before cells are queried."""
+        return {
+            "key": key,
+            "model": self.identity(),
+            "class": type(self).__name__,
+            "version": omniset.__version__,
+            "seed": int(self.seed),
+            "genes": len(self.genes_),
+        }
+
+    def identity(self) -> str:
+        """A checksum of the weights: vectors of models that differ in it have nothing in common."""
+        checksum = 0
+        for tensor in self._fitted().encoder.state_dict().values():
+            checksum = zlib.crc32(tensor.contiguous().cpu().numpy().tobytes(), checksum)
+        return f"{checksum:08x}"
+
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
+        """Write the artefact: config.json, model.safetensors, vocabulary.parquet, metrics.json."""
+        network = self._fitted()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        artefacts.save_table(folder, "vocabulary", self.vocabulary_)
+        vectors = network.encoder.tokens.vectors
+        fitted = {
+            "genes": len(self.genes_),
+            "vocabulary": _checksum(self.genes_),
+            "batches": self.batches_,
+            "vectors": None if vectors is None else vectors.shape[1],
+            "sizes": self.sizes_,
+            "mean": self.mean_.tolist(),
+            "notes": self.notes_,
+        }
+        kept = {"history": self.history_, **(metrics or {})}
+        artefacts.save(
+            folder, type(self).__name__, self.get_params(), fitted, network, kept, devices.find(self.device).type
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> CellEmbedder:
+        """Read an artefact. Checks format, version, class, vocabulary and every tensor, and says what differs."""
+        folder = Path(folder)
+        config = artefacts.load_config(folder, cls.__name__)
+        try:
+            embedder, fitted = cls(**config["arguments"]), config["fitted"]
+            embedder.check_arguments()
+            embedder.batches_, embedder.sizes_, embedder.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
+            embedder.mean_ = np.array(fitted["mean"], dtype=np.float32)
+            network = embedder._build(fitted["genes"], len(embedder.batches_), fitted["vectors"])
+            checksum = fitted["vocabulary"]
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
+        embedder.vocabulary_ = artefacts.load_table(folder, "vocabulary")
+        embedder.genes_ = embedder.vocabulary_["gene"].tolist()
+        if _checksum(embedder.genes_) != checksum:
+            raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
+        artefacts.load_weights(folder, network)
+        embedder.network_ = network.eval()
+        embedder.history_ = artefacts.load_metrics(folder).get("history", [])
+        return embedder
+
+    # ------------------------------------------------------------------ what they are made of
+
+    def check_arguments(self) -> None:
+        """Raise the ValueError that fit would, where that can be said without cells."""
+        for name, known in (("encoder", sorted(ENCODERS)), ("counts", COUNTS), ("likelihood", LOSSES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name, least in (
+            *(("embedding_dim", 1), ("clusters", 1), ("min_cells", 1), ("epochs", 1), ("batch_size", 2), ("seed", 0)),
+            *(("patience", 1), ("num_outputs", 1)),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+        for name, most in (("hide", 0.5), ("dropout", 1.0), ("validation_fraction", 0.5)):
+            if not 0 <= getattr(self, name) < most:
+                raise ValueError(f"{name} must be >= 0 and below {most:g}, got {getattr(self, name)}")
+        for name in ("beta", "alignment", "weight_decay"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < np.inf:
+            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
+        devices.find(self.device)
+        try:
+            with torch.random.fork_rng():
+                self._build(1, 1, None if self.learned else 1)
+        except TypeError as error:
+            raise ValueError(f"encoder_options: {error}") from error
+
+    def _build(self, genes: int, batches: int, vectors: Tensor | int | None) -> CellModel:
+        return CellModel(
+            genes,
+            batches,
+            latent=self.embedding_dim,
+            clusters=self.clusters,
+            encoder=self.encoder,
+            dim=self.dim,
+            depth=self.depth,
+            num_heads=self.num_heads,
+            num_inducing=self.num_inducing,
+            num_outputs=self.num_outputs,
+            dropout=self.dropout,
+            counts=self.counts,
+            vectors=vectors,
+            learned=self.learned,
+            options=self.encoder_options,
+        )
+
+    def _vectors(self, given: GeneVectors | str | Path | None, aliases: Mapping[str, str] | None) -> Tensor | None:
+        if given is None:
+            if not self.learned:
+                raise ValueError("learned=False needs gene_vectors")
+            return None
+        vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
+        found, matched = vectors.of(self.genes_, aliases)
+        if not matched.matched:
+            raise ValueError(
+                f"gene_vectors: none of the genes, such as {self.genes_[0]!r}, has a vector; there are such as "
+                f"{vectors.names[0]!r}"
+            )
+        self.notes_.append(f"gene vectors: {matched.sentence()}")
+        lacking = int((matched.positions < 0).sum())
+        if lacking and not self.learned:
+            warnings.warn(
+                f"{lacking:,} of {len(self.genes_):,} genes have no vector and, as learned=False, are not seen by the "
+                f"model, such as {matched.unmatched[0]!r}",
+                stacklevel=4,
+            )
+        return torch.from_numpy(found)
+
+    def _fitted(self) -> CellModel:
+        if not hasattr(self, "network_"):
+            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+        return self.network_
+
+    @torch.no_grad()
+    def _embed(
+        self,
+        cells: Cells,
+        rows: Int[np.ndarray, " rows"] | None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> Float[np.ndarray, "rows embedding_dim"]:
+        rows = np.arange(len(cells)) if rows is None else rows
+        found = np.empty((len(rows), self.embedding_dim), dtype=np.float32)
+        for start, z in self.embedded(cells, rows, aliases):
+            found[start : start + len(z)] = z
+        return found
+
+    @torch.no_grad()
+    def embedded(
+        self, cells: Cells, rows: Int[np.ndarray, " rows"], aliases: Mapping[str, str] | None = None
+    ) -> Iterator[tuple[int, Float[np.ndarray, "some embedding_dim"]]]:
+        """Vectors block by block, as they come: position of the first, and the vectors."""
+        device = devices.find(self.device)
+        encoder = self._fitted().encoder.to(device).eval()
+        own = cells.on(self.genes_, aliases)
+        try:
+            table = encoder.table()
+            with Progress("embedding", len(rows), self.progress, unit="cells") as progress:
+                for start in range(0, len(rows), TOGETHER):
+                    counts = own.take(rows[start : start + TOGETHER])
+                    z = encoder(torch.from_numpy(counts.toarray()).to(device), table)[0]
+                    yield start, z.cpu().numpy()
+                    progress.at(min(start + TOGETHER, len(rows)))
+        finally:
+            encoder.to("cpu")
+
+    def _explained(self, name: str, counts: Float[Tensor, "1 genes"], steps: int) -> pd.DataFrame:
+        encoder = self._fitted().encoder.eval()
+        which = counts[0].nonzero()[:, 0]
+        with torch.no_grad():
+            table = encoder.table()
+            z, mean = encoder(counts, table)[0], torch.from_numpy(self.mean_)
+            away = z - mean
+            direction = away[0] / away.norm().clamp(min=1e-12)
+            changes = []
+            for some in which.split(TOGETHER):
+                without = counts.repeat(len(some), 1)
+                without[torch.arange(len(some)), some] = 0
+                changes.append((z - encoder(without, table)[0]) @ direction)
+            tokens = encoder.sets_of(counts)
+        scores = np.full(len(which), np.nan)
+        if explain.attends(encoder.encoder):
+            scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0].numpy()
+        frame = pd.DataFrame(
+            {
+                "cell": name,
+                "gene": [self.genes_[i] for i in which.tolist()],
+                "count": counts[0, which].numpy(),
+                "change": torch.cat(changes).numpy(),
+                "attribution": scores,
+            }
+        )
+        return frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+
+
+class _Along(nn.Module):
+    """How far a cell's vector lies along a direction, as a function of its tokens, for attribution."""
+
+    def __init__(self, encoder: Any, direction: Tensor, mean: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.direction, self.middle = encoder, direction, mean
+
+    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
+        z = self.encoder.mean(self.encoder.head(self.encoder.encoder(tokens).summary.flatten(1)))
+        return ((z - self.middle) @ self.direction)[:, None]
+
+
+def as_cells(source: Any, **options: Any) -> Cells:
+    """Whatever holds cells."""
+    if isinstance(source, Cells):
+        if given := [name for name, value in options.items() if value not in (None, "auto")]:
+            raise ValueError(f"{given[0]} was decided when the cells were read")
+        return source
+    return read_cells(source, **options)
+
+
+def batch_codes(cells: Cells, batch_key: str | None) -> tuple[Int[np.ndarray, " cells"], list[str]]:
+    """Number of each cell's batch, and the batches' names.
+
+    Raises:
+        ValueError: No such column, or a cell without a batch.
+    """
+    if batch_key is None:
+        return cells.source_of.astype(np.int64), [source.name for source in cells.sources]
+    if batch_key not in cells.obs:
+        columns = ", ".join(map(str, cells.obs.columns)) or "none"
+        raise ValueError(f"batch_key must be a column of obs, there is no {batch_key!r}; there are: {columns}")
+    values = cells.obs[batch_key]
+    if values.isna().any():
+        name = cells.names[np.flatnonzero(values.isna())[0]]
+        raise ValueError(f"batch_key: cell {name!r} has no {batch_key}")
+    codes, names = pd.factorize(values.astype(str), sort=True)
+    return codes.astype(np.int64), names.astype(str).tolist()
+
+
+def _seen(cells: Cells, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " genes"]:
+    number = np.zeros(len(cells.genes), dtype=np.int64)
+    for start in range(0, len(rows), TOGETHER):
+        number += np.bincount(cells.take(rows[start : start + TOGETHER]).indices, minlength=len(number))
+    return number
+
+
+def _checksum(names: list[str]) -> int:
+    return zlib.crc32("\n".join(names).encode())

@@ -1,0 +1,492 @@
+"""One matrix of cells in one place (AnnData, .h5ad, zarr, 10x Genomics .h5), read by blocks of rows.
+
+Known imperfections: a column-compressed matrix (CSC) is turned once, in a temporary file of 12 bytes per stored value.
+Files as anndata wrote them before 0.7 are read whole into memory. Dense matrices chunked by columns are read slowly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from omniset.disk import Scratch
+from omniset.tables.files import _listed
+
+EXPECTED = "an .h5ad file, a zarr store of AnnData or a .h5 file of 10x Genomics' Cell Ranger"
+RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
+CHUNK = 1 << 22  # stored values held at a time while a matrix is turned: about 250 MB with all copies
+LARGE = 100e6  # bytes of the temporary file from which on we speak of it
+
+
+class Matrix(ABC):
+    """What rows are read from. All that is needed to know is known before any value is read."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype
+    sparse: bool
+    stored: int  # numbers that there are: all of a dense matrix
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> sp.csr_array: ...
+
+
+class Source:
+    """One matrix of cells, its names, and what is known of its cells and genes. No value is read before `rows`.
+
+    Attributes:
+        name: Its path as it was given, or "AnnData".
+        layer: Which matrix: None is X.
+        obs: Of each cell; its index are the cells' names.
+        var: Of each gene; its index are the genes' names.
+        names: The cells' names.
+        genes: The genes' names.
+        shape: Cells, genes.
+        dtype: Of the values as they are stored.
+        sparse: Whether zeros are left out there.
+        nbytes: Of the matrix, were it in memory as `rows` gives it.
+        choices: All values of `layer` that there are: None, names of layers, "raw".
+    """
+
+    def __init__(
+        self,
+        name: str,
+        obs: pd.DataFrame,
+        var: pd.DataFrame,
+        matrix: Matrix,
+        *,
+        layer: str | None = None,
+        choices: list[str | None] | None = None,
+        keep: np.ndarray | None = None,
+        origin: Any = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.name, self.layer, self.choices = name, layer, choices or [None]
+        self._matrix, self._keep, self._origin, self._close = matrix, keep, origin, close
+        what = f"{name}: {_spelled(layer)}"
+        if matrix.shape != (len(obs), len(var)):
+            shape = " x ".join(map(str, matrix.shape))
+            raise ValueError(f"{what} is {shape}, it must be {len(obs)} x {len(var)}: cells x genes")
+        if matrix.dtype.kind not in "biuf":
+            raise ValueError(f"{what} must be of numbers, it is of {matrix.dtype}")
+        self.obs, self.var = obs, var if keep is None else var.iloc[keep]
+        for number, things in ((len(self.obs), "cells"), (len(self.var), "genes")):
+            if not number:
+                raise ValueError(f"{name} has no {things}: there is nothing to read")
+        self.obs.index, self.var.index = self.obs.index.astype(str), self.var.index.astype(str)
+        self.names: pd.Index = self.obs.index
+        self.genes: list[str] = self.var.index.tolist()
+        self.shape = (len(self.obs), len(self.var))
+        self.dtype, self.sparse = matrix.dtype, matrix.sparse
+        self.nbytes = 8 * matrix.stored + 8 * len(self.obs)
+
+    def rows(self, start: int, stop: int) -> sp.csr_array:
+        """Cells start, ..., stop - 1 as float32, their values as they are stored; zeros left out, genes in order.
+
+        Raises:
+            ValueError: They cannot be read.
+        """
+        if not 0 <= start <= stop <= len(self.obs):
+            raise ValueError(f"rows must be within 0 and {len(self.obs)}, got {start} to {stop}")
+        with _clear(self.name, f"cells {start} to {stop - 1} cannot be read: the file is damaged or cut off"):
+            block = self._matrix.rows(start, stop)
+        if self._keep is not None:
+            block = block[:, self._keep]
+        block.sum_duplicates()
+        block.eliminate_zeros()
+        return block
+
+    def other(self, layer: str | None) -> Source:
+        """Another matrix of the same cells."""
+        return open_source(self._origin, layer)
+
+    def close(self) -> None:
+        """Close the file, if we opened one."""
+        if self._close:
+            self._close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def open_source(source: Any, layer: str | None = None) -> Source:
+    """Open one matrix of cells.
+
+    Args:
+        source: An AnnData, in memory or backed, or the path of an .h5ad file, a zarr store or a 10x .h5 file. Content
+            tells which of them a file is, not its name.
+        layer: None: X. "raw": that of `.raw`, unless there is a layer of that name. Else the layer.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: Of another format, cut off or damaged; no such layer; no cells, no genes.
+        ImportError: A package that reads the format is not installed.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise FileNotFoundError(f"{source} is not there")
+        return _open_folder(path, layer) if path.is_dir() else _open_file(path, layer)
+    if isinstance(source, needed("anndata").AnnData):
+        return _open_anndata(source, "AnnData", layer)
+    raise ValueError(f"source must be an AnnData or the path of a file, got {type(source).__name__}")
+
+
+def needed(module: str) -> Any:
+    """Import what only this system uses.
+
+    Raises:
+        ImportError: Saying how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"reading cells needs {module}: pip install 'omniset[cells]'") from error
+
+
+# What matrices are kept in
+
+
+class Compressed(Matrix):
+    """Rows compressed (CSR), on disk or in memory: row pointers are held, the rest is read when asked for."""
+
+    sparse = True
+
+    def __init__(self, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
+        self.shape, self.dtype, self.stored = shape, np.dtype(data.dtype), int(data.shape[0])
+        self._data, self._indices = data, indices
+        self._indptr = pointers(indptr, shape[0], self.stored, int(indices.shape[0]))
+
+    def rows(self, start: int, stop: int) -> sp.csr_array:
+        first, last = int(self._indptr[start]), int(self._indptr[stop])
+        data = single(self._data[first:last])
+        indices = np.array(self._indices[first:last], dtype=np.int64)
+        check_indices(indices, self.shape[1])
+        return sp.csr_array(
+            (data, indices.astype(np.int32), self._indptr[start : stop + 1] - first), (stop - start, self.shape[1])
+        )
+
+
+class Sliced(Matrix):
+    """An array, in memory or on disk, or what can be sliced as one."""
+
+    sparse = False
+
+    def __init__(self, array: Any, shape: tuple[int, int]) -> None:
+        self.shape, self.dtype, self.stored = shape, np.dtype(array.dtype), shape[0] * shape[1]
+        self._array = array
+
+    def rows(self, start: int, stop: int) -> sp.csr_array:
+        block = self._array[start:stop]
+        if hasattr(block, "compute"):  # dask
+            block = block.compute()
+        if sp.issparse(block):
+            block = sp.csr_array(block)
+            return sp.csr_array((single(block.data), block.indices.copy(), block.indptr.copy()), block.shape)
+        return sp.csr_array(single(block))
+
+
+class Turned(Matrix):
+    """Columns compressed (CSC) on disk: turned into rows when the first are asked for, in a temporary file.
+
+    Two passes over the file, whatever its size. The first one counts the values of each row, and rows are cut into
+    stretches of about `CHUNK` values. The second one writes each value, with its row and column, to the part of the
+    temporary file that is its stretch's; then each stretch is sorted by rows where it lies. A stable sort keeps the
+    columns in order.
+    """
+
+    sparse = True
+
+    def __init__(self, name: str, data: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> None:
+        self.shape, self.dtype, self.stored = shape, np.dtype(data.dtype), int(data.shape[0])
+        self._name, self._data, self._indices = name, data, indices
+        self._columns = pointers(indptr, shape[1], self.stored, int(indices.shape[0]))
+        self._scratch: Scratch | None = None
+
+    def rows(self, start: int, stop: int) -> sp.csr_array:
+        if self._scratch is None:
+            self._scratch = self._turn()
+        records = self._read(self._scratch, int(self._indptr[start]), int(self._indptr[stop]))
+        indptr = self._indptr[start : stop + 1] - self._indptr[start]
+        parts = (records["value"].copy(), records["column"].copy(), indptr)
+        return sp.csr_array(parts, (stop - start, self.shape[1]))
+
+    def _turn(self) -> Scratch:
+        size = self.stored * RECORD.itemsize
+        scratch = Scratch("the copy of the cells on disk", advice="Choose a folder with more room (TMPDIR)")
+        if size > LARGE:
+            warnings.warn(
+                f"{self._name} is compressed by genes (CSC): it is turned in a temporary file of {size / 1e9:.1f} GB "
+                f"in {scratch.folder}; saving it as CSR avoids this",
+                stacklevel=2,
+            )
+        lengths = np.zeros(self.shape[0], dtype=np.int64)
+        for first in range(0, self.stored, CHUNK):
+            indices = np.asarray(self._indices[first : first + CHUNK], dtype=np.int64)
+            check_indices(indices, self.shape[0])
+            lengths += np.bincount(indices, minlength=self.shape[0])
+        self._indptr = np.concatenate([[0], np.cumsum(lengths)])
+        bounds = self._stretches()
+        written = self._indptr[bounds]
+        for first in range(0, self.stored, CHUNK):
+            records = self._records(first, min(first + CHUNK, self.stored))
+            stretch = np.searchsorted(bounds, records["row"], side="right") - 1
+            records = records[np.argsort(stretch, kind="stable")]
+            ends = np.cumsum(np.bincount(stretch, minlength=len(bounds)))
+            for number in np.unique(stretch):
+                part = records[ends[number - 1] if number else 0 : ends[number]]
+                self._write(scratch, int(written[number]), part)
+                written[number] += len(part)
+        for first, last in zip(self._indptr[bounds[:-1]].tolist(), self._indptr[bounds[1:]].tolist(), strict=True):
+            records = self._read(scratch, first, last)
+            self._write(scratch, first, records[np.argsort(records["row"], kind="stable")])
+        return scratch
+
+    def _stretches(self) -> np.ndarray:
+        """Bounds of stretches of rows: at most `CHUNK` values each, or a single row."""
+        bounds = [0]
+        while bounds[-1] < self.shape[0]:
+            full = np.searchsorted(self._indptr, self._indptr[bounds[-1]] + CHUNK, side="right") - 1
+            bounds.append(max(int(full), bounds[-1] + 1))
+        return np.array(bounds)
+
+    def _records(self, first: int, last: int) -> np.ndarray:
+        records = np.empty(last - first, dtype=RECORD)
+        records["row"] = self._indices[first:last]
+        records["value"] = single(self._data[first:last])
+        inside = np.diff(np.clip(self._columns, first, last))
+        records["column"] = np.repeat(np.arange(self.shape[1], dtype=np.int32), inside)
+        return records
+
+    def _write(self, scratch: Scratch, first: int, records: np.ndarray) -> None:
+        scratch.write(first * RECORD.itemsize, np.ascontiguousarray(records).view(np.uint8).data)
+
+    def _read(self, scratch: Scratch, first: int, last: int) -> np.ndarray:
+        return scratch.read(first * RECORD.itemsize, (last - first) * RECORD.itemsize).numpy().view(RECORD)
+
+
+def single(values: Any) -> np.ndarray:
+    """A copy as float32; what is too large for it is infinite."""
+    with np.errstate(over="ignore"):
+        return np.array(values, dtype=np.float32)
+
+
+def pointers(indptr: Any, rows: int, data: int, indices: int) -> np.ndarray:
+    """Row pointers, held in memory.
+
+    Raises:
+        ValueError: They do not fit the rest.
+    """
+    held = np.asarray(indptr[:], dtype=np.int64)
+    if len(held) != rows + 1 or held[0] or held[-1] != data or indices != data or (np.diff(held) < 0).any():
+        raise ValueError(
+            f"indptr, indices and data do not fit: {len(held)} pointers to {held[-1] if len(held) else 0} values for "
+            f"{rows} rows, {indices} indices, {data} values"
+        )
+    return held
+
+
+def check_indices(indices: np.ndarray, width: int) -> None:
+    if len(indices) and (indices.min() < 0 or indices.max() >= width):
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise ValueError(f"indices must be within 0 and {width - 1}, one is {wrong}")
+
+
+# Files and objects
+
+
+def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
+    if adata.isbacked and adata.is_view:
+        # anndata has no views of backed views, so there is no way to read one by blocks.
+        warnings.warn(
+            f"{name} is a view of a backed one and read whole into memory, {adata.n_obs:,} cells x {adata.n_vars:,} "
+            "genes: writing it to a file of its own avoids this",
+            stacklevel=3,
+        )
+        with _clear(name, "cannot be read as a view of a backed one: write it to a file of its own"):
+            adata = adata.to_memory()
+    choices = _choices(adata.X is not None, list(adata.layers), adata.raw is not None)
+    kind = _kind(name, layer, choices, list(adata.layers))
+    var = adata.raw.var if kind == "raw" else adata.var
+    x = adata.raw.X if kind == "raw" else adata.X if kind == "X" else adata.layers[layer]
+    with _clear(name, f"{_spelled(layer)} cannot be read"):
+        matrix = _matrix(name, x)
+    return Source(name, adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices, origin=adata)
+
+
+def _open_folder(path: Path, layer: str | None) -> Source:
+    if not any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")):
+        raise ValueError(f"{path} is a folder and no zarr store; for the files in it give '{path}/*.h5ad'")
+    zarr = needed("zarr")
+    with _clear(str(path), "is no zarr store that can be read"):
+        root = zarr.open_group(str(path), mode="r")
+    return _open_store(str(path), root, layer, path, lambda: None)
+
+
+def _open_file(path: Path, layer: str | None) -> Source:
+    h5py = needed("h5py")
+    name = str(path)
+    if not h5py.is_hdf5(path):
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        raise ValueError(
+            f"{name} is {'packed with gzip: unpack it' if packed else 'no HDF5 file'}; expected is {EXPECTED}"
+        )
+    with _clear(name, "is damaged or cut off: copy it again"):
+        root = h5py.File(path, "r")
+    try:
+        with _clear(name, "is damaged or cut off: copy it again"):
+            kind = _kind_of_file(name, root)
+        if kind == "anndata":
+            if isinstance(root["obs"], h5py.Dataset):
+                root.close()
+                return _open_old(path, layer)
+            return _open_store(name, root, layer, path, root.close)
+        return _open_10x(name, root, kind, layer, path)
+    except BaseException:
+        root.close()
+        raise
+
+
+def _kind_of_file(name: str, root: Any) -> str:
+    """What an HDF5 file is: "anndata", or the group of a 10x matrix."""
+    if "mod" in root:
+        raise ValueError(f"{name} is a MuData of several modalities: write the one with genes to an .h5ad file")
+    if "obs" in root and "var" in root:
+        return "anndata"
+    if "row_attrs" in root and "col_attrs" in root:
+        raise ValueError(f"{name} is a loom file: read it with anndata.io.read_loom and write it as .h5ad")
+    groups = [key for key in root if {"barcodes", "data", "indices", "indptr", "shape"} <= _keys(root[key])]
+    if len(groups) > 1:
+        raise ValueError(f"{name} has matrices of several genomes, {_listed(groups)}: write the one wanted as .h5ad")
+    if not groups or not {"features", "gene_names", "genes"} & _keys(root[groups[0]]):
+        raise ValueError(
+            f"{name} is an HDF5 file with {_listed(list(root)) or 'nothing in it'}; expected is {EXPECTED}"
+        )
+    return groups[0]
+
+
+def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Callable[[], None]) -> Source:
+    """AnnData on disk, HDF5 or zarr."""
+    read_elem = needed("anndata.io").read_elem
+    if not _keys(root) >= {"obs", "var"}:
+        raise ValueError(f"{name} has no obs and var, it has {_listed(sorted(_keys(root)))}; expected is {EXPECTED}")
+    layers = sorted(_keys(root["layers"])) if "layers" in root else []
+    raw = "raw" in root and "X" in _keys(root["raw"])
+    choices = _choices("X" in root and root["X"].attrs.get("encoding-type") != "null", layers, raw)
+    kind = _kind(name, layer, choices, layers)
+    where = {"X": "X", "raw": "raw/X", "layer": f"layers/{layer}"}[kind]
+    with _clear(name, "obs or var cannot be read: the file is damaged, or of a newer anndata than this one"):
+        obs, var = read_elem(root["obs"]), read_elem(root["raw/var" if kind == "raw" else "var"])
+    with _clear(name, f"{_spelled(layer)} cannot be read: the file is damaged or cut off"):
+        matrix = _matrix(name, root[where])
+    return Source(name, obs, var, matrix, layer=layer, choices=choices, origin=path, close=close)
+
+
+def _open_old(path: Path, layer: str | None) -> Source:
+    """As anndata wrote before 0.7: obs and var are tables of records."""
+    warnings.warn(
+        f"{path} is of an anndata before 0.7 and read whole into memory: writing it again avoids this", stacklevel=2
+    )
+    with warnings.catch_warnings(), _clear(str(path), "is of an old format that anndata cannot read"):
+        warnings.simplefilter("ignore")  # anndata's own words on the old format
+        adata = needed("anndata").read_h5ad(path)
+    return _open_anndata(adata, str(path), layer)
+
+
+def _open_10x(name: str, root: Any, group: str, layer: str | None, path: Path) -> Source:
+    """10x Genomics' feature-barcode matrix, of Cell Ranger 2 or later: compressed columns, and a column is a cell."""
+    if layer is not None:
+        raise ValueError(f"{name} is a 10x file: it has one matrix and no layer {layer!r}")
+    keep = None
+    with _clear(name, "is damaged or cut off: copy it again"):
+        held = root[group]
+        genes, cells = (int(number) for number in held["shape"][:])
+        if "features" in held:
+            columns = {"gene_ids": "id", "feature_types": "feature_type", "genome": "genome"}
+            features = held["features"]
+            var = {column: _text(features[key]) for column, key in columns.items() if key in features}
+            index = _text(features["name"])
+        else:
+            var, index = {"gene_ids": _text(held["genes"])}, _text(held["gene_names"])
+        obs = pd.DataFrame(index=pd.Index(_text(held["barcodes"])))
+        matrix = Compressed(held["data"], held["indices"], held["indptr"], (cells, genes))
+        table = pd.DataFrame(var, index=pd.Index(index))
+    if "feature_types" in table:
+        kinds = table["feature_types"].value_counts()
+        if "Gene Expression" not in kinds:
+            raise ValueError(
+                f"{name} has no features of type 'Gene Expression', it has {_listed(kinds.index.tolist())}"
+            )
+        if len(kinds) > 1:
+            keep = np.flatnonzero(table["feature_types"] == "Gene Expression")
+            others = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if kind != "Gene Expression")
+            warnings.warn(f"{name}: features that are no genes are left out: {others}", stacklevel=2)
+    return Source(name, obs, table, matrix, keep=keep, origin=path, close=root.close)
+
+
+def _matrix(name: str, x: Any) -> Matrix:
+    """What to read rows from: a matrix or array in memory, an array or group of HDF5 or zarr, AnnData's own on disk."""
+    if hasattr(x, "group"):
+        x = x.group
+    if sp.issparse(x):
+        held = x if x.format == "csr" else x.tocsr()
+        return Compressed(held.data, held.indices, held.indptr, held.shape)
+    if hasattr(x, "shape"):
+        rows, columns = x.shape if len(x.shape) == 2 else (*x.shape, 0)[:2]
+        return Sliced(x, (int(rows), int(columns)))
+    kind = str(x.attrs.get("encoding-type", x.attrs.get("h5sparse_format", "")))
+    rows, columns = (int(number) for number in x.attrs["shape" if "shape" in x.attrs else "h5sparse_shape"])
+    if kind.startswith("csr"):
+        return Compressed(x["data"], x["indices"], x["indptr"], (rows, columns))
+    if kind.startswith("csc"):
+        return Turned(name, x["data"], x["indices"], x["indptr"], (rows, columns))
+    raise ValueError(f"a matrix must be an array, CSR or CSC, it is {kind or 'none of them'}")
+
+
+def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
+    found: list[str | None] = [None] if x else []
+    return found + layers + (["raw"] if raw and "raw" not in layers else [])
+
+
+def _kind(name: str, layer: str | None, choices: list[str | None], layers: list[str]) -> str:
+    if layer not in choices:
+        known = ", ".join("X (layer=None)" if choice is None else repr(choice) for choice in choices) or "none at all"
+        raise ValueError(f"{name} has no {_spelled(layer)}; there are: {known}")
+    return "X" if layer is None else "layer" if layer in layers else "raw"
+
+
+def _spelled(layer: str | None) -> str:
+    return "X" if layer is None else f"layer {layer!r}"
+
+
+def _keys(group: Any) -> set[str]:
+    return set(group.keys()) if hasattr(group, "keys") else set()
+
+
+def _text(values: Any) -> list[str]:
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in values[:]]
+
+
+@contextmanager
+def _clear(name: str, message: str) -> Iterator[None]:
+    """Errors of HDF5, zarr and anndata in our words. Ours, which begin with the name, stay as they are."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        if str(error).startswith(name) or (isinstance(error, OSError) and error.filename is not None):
+            raise
+        reason = re.sub(r"\s+", " ", str(error))[:200]
+        raise ValueError(f"{name}: {message} ({reason})") from error

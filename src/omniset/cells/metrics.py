@@ -1,0 +1,556 @@
+"""How well an embedding of cells keeps cell types apart and mixes batches: the numbers of the field.
+
+The metrics and parameters are those that scib-metrics 0.5.10 computes by default (Luecken et al., "Benchmarking
+atlas-level data integration in single-cell genomics", 2022), written anew as formulas, in float64 and with exact
+neighbours. Every score is scaled so that 1 is best and 0 is worst. What differs, and why:
+
+- Neighbours are exact there only when asked for; here always.
+- k-means is the best of ten starts here, a single start there, whose outcome hangs on the seed.
+- Silhouettes of more than 50,000 cells are those of a sample; there of all.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
+from scipy.special import chdtrc
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, adjusted_rand_score, f1_score, normalized_mutual_info_score
+from sklearn.metrics import silhouette_samples as euclidean_silhouettes
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+# Of a cell and its nearest ones, the cell itself counted as one.
+LISI_NEIGHBOURS = 90
+KBET_NEIGHBOURS = 50
+GRAPH_NEIGHBOURS = 15
+SILHOUETTE_CELLS = 50_000
+DIFFUSION_COMPONENTS = 100
+BLOCK = 8192  # cells at a time, so that memory does not grow with cells x neighbours x dimensions
+
+BIO = ("isolated_labels", "kmeans_nmi", "kmeans_ari", "silhouette_label", "clisi")
+BATCH = ("bras", "ilisi", "kbet", "graph_connectivity", "pcr_comparison")
+
+
+@dataclass(frozen=True)
+class Integration:
+    """Scores of one embedding. NaN where a score is not defined.
+
+    Attributes:
+        isolated_labels: Of cell types, from 0 to 1; so are all the following. Silhouette of the types in the fewest
+            batches.
+        kmeans_nmi: Normalised mutual information of k-means clusters and types.
+        kmeans_ari: Their adjusted Rand index; below 0 where worse than chance.
+        silhouette_label: Silhouette of all types.
+        clisi: Neighbours are of the same type.
+        bras: Batches within a type lie on one another.
+        ilisi: Neighbours are of all batches.
+        kbet: Neighbourhoods have the batches of their type.
+        graph_connectivity: Cells of a type are connected.
+        pcr_comparison: The variance that batches explain, removed.
+    """
+
+    isolated_labels: float
+    kmeans_nmi: float
+    kmeans_ari: float
+    silhouette_label: float
+    clisi: float
+    bras: float
+    ilisi: float
+    kbet: float
+    graph_connectivity: float
+    pcr_comparison: float
+
+    @property
+    def bio(self) -> float:
+        """Mean of the scores of types that are defined."""
+        return _mean([getattr(self, name) for name in BIO])
+
+    @property
+    def batch(self) -> float:
+        """Mean of the scores of batches that are defined."""
+        return _mean([getattr(self, name) for name in BATCH])
+
+    @property
+    def total(self) -> float:
+        """0.6 bio + 0.4 batch; bio where there is one batch; NaN without types, since noise mixes batches best."""
+        return self.bio if np.isnan(self.batch) else 0.6 * self.bio + 0.4 * self.batch
+
+    def numbers(self) -> dict[str, float]:
+        """All scores by name, then `bio`, `batch` and `total`."""
+        return {**asdict(self), "bio": self.bio, "batch": self.batch, "total": self.total}
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest cells of every cell, the cell itself first, by Euclidean distance.
+
+    Attributes:
+        indices: (cells, k).
+        distances: (cells, k), ascending, in units of the embedding.
+    """
+
+    indices: Int[np.ndarray, "cells k"]
+    distances: Float[np.ndarray, "cells k"]
+
+    def first(self, k: int) -> Neighbours:
+        return Neighbours(self.indices[:, :k], self.distances[:, :k])
+
+
+def integration(
+    embedding: Float[np.ndarray, "cells dim"],
+    labels: Any,
+    batches: Any,
+    reference: Float[np.ndarray, "cells dim_of_reference"] | None,
+    seed: int = 0,
+) -> Integration:
+    """All scores of an embedding.
+
+    Args:
+        embedding: To be judged.
+        labels: (cells,) the type of each cell; None, or missing (None, NaN) for some. A cell without a type counts for
+            `ilisi` and `pcr_comparison` only: for all other scores it is as if it were not there, as a neighbour too.
+        batches: (cells,) the batch of each cell; None: they are all of one.
+        reference: What was not integrated, the principal components of log-normalised counts; None: no
+            `pcr_comparison`.
+        seed: Of k-means, and of the sample of 50,000 cells that silhouettes are computed on where there are more.
+
+    Returns:
+        With one batch, all batch scores are NaN and the total is bio. With fewer than two types, all scores of types
+        are NaN. Where there are fewer cells than neighbours, all of them are neighbours.
+
+    Raises:
+        ValueError: A number of the embedding or reference that is not finite, arrays that are not of the same cells, a
+            missing batch, or no cell.
+    """
+    embedding = _checked("embedding", embedding, len(embedding))
+    cells = len(embedding)
+    batch, batch_names = _codes("batches", np.zeros(cells, np.int64) if batches is None else batches, cells)
+    if (batch < 0).any():
+        raise ValueError(
+            f"batches must name a batch for every cell, {int((batch < 0).sum())} are missing, such as that of cell "
+            f"{int(np.argmax(batch < 0))}"
+        )
+    reference = None if reference is None else _checked("reference", reference, cells)
+    label, _ = _codes("labels", np.full(cells, None) if labels is None else labels, cells)
+    several = len(batch_names) > 1
+    known = label >= 0
+    z, y, b = embedding[known], label[known], batch[known]
+
+    near = neighbours(embedding, LISI_NEIGHBOURS) if several or known.all() else None
+    found = dict.fromkeys([f.name for f in fields(Integration)], np.nan)
+    if several:
+        assert near is not None
+        found["ilisi"] = ilisi(near, batch)
+        if reference is not None:
+            found["pcr_comparison"] = pcr_comparison(reference, embedding, batch)
+    if len(y):
+        near_known = near if near is not None and known.all() else neighbours(z, LISI_NEIGHBOURS)
+        if y.max() > 0:
+            widths, kept = silhouettes(z, y, seed)
+            found["silhouette_label"] = (float(widths.mean()) + 1) / 2 if len(widths) else np.nan
+            found["isolated_labels"] = isolated_labels(widths, y[kept], isolated(y, b))
+            found["kmeans_nmi"], found["kmeans_ari"] = kmeans(z, y, seed)
+            found["clisi"] = clisi(near_known, y)
+        if several:
+            found["bras"] = bras(z, y, b)
+            found["kbet"] = kbet(near_known.first(KBET_NEIGHBOURS), y, b)
+            found["graph_connectivity"] = graph_connectivity(near_known.first(GRAPH_NEIGHBOURS), y)
+    return Integration(**{name: float(value) for name, value in found.items()})
+
+
+# ---------------------------------------------------------------------- neighbours
+
+
+def neighbours(points: Float[np.ndarray, "cells dim"], k: int) -> Neighbours:
+    """The exact k nearest points of each point, itself first; all of them where there are fewer than k."""
+    n = len(points)
+    k = min(k, n)
+    itself = np.arange(n)[:, None]
+    if k < 2:
+        return Neighbours(itself[:, :k], np.zeros((n, k)))
+    others = NearestNeighbors(n_neighbors=k - 1).fit(points).kneighbors(return_distance=False)
+    distances = np.empty((n, k - 1))
+    # The search takes |x|^2 - 2 xy + |y|^2, by which equal points are 1e-8 apart: distances anew from differences.
+    for part in _blocks(n):
+        for j in range(k - 1):
+            distances[part, j] = np.linalg.norm(points[part] - points[others[part, j]], axis=1)
+    order = np.argsort(distances, axis=1, kind="stable")
+    others, distances = np.take_along_axis(others, order, 1), np.take_along_axis(distances, order, 1)
+    return Neighbours(np.hstack([itself, others]), np.hstack([np.zeros((n, 1)), distances]))
+
+
+# ---------------------------------------------------------------------- local inverse Simpson index
+
+
+def lisi(near: Neighbours, codes: Int[np.ndarray, " cells"]) -> Float[np.ndarray, " cells"]:
+    """1 / sum_g (sum of p_j over neighbours j of group g)^2: how many groups a neighbourhood has, in effect.
+
+    p_j is proportional to exp(-beta d_j), with beta such that the entropy of p is the log of a third of the number of
+    neighbours, as Korsunsky et al. have it in code, "Fast, sensitive and accurate integration of single-cell data with
+    Harmony" (2019). The cell itself is no neighbour of its own.
+    """
+    n, k = near.indices.shape
+    wanted = np.log(max(k // 3, 1))
+    found = np.full(n, np.nan)
+    if k < 2:
+        return found
+    for part in _blocks(n):
+        d = near.distances[part, 1:] - near.distances[part, 1:2]  # p is the same, and does not vanish
+
+        def shares(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"] = d) -> Any:
+            p = np.exp(-beta[:, None] * d)
+            return p / p.sum(1, keepdims=True), p.sum(1)
+
+        def gap(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"] = d, of: Any = shares) -> Any:
+            p, total = of(beta)
+            return wanted - np.log(total) - beta * (p * d).sum(1)
+
+        p, _ = shares(_root(gap, len(d)))
+        groups = codes[near.indices[part, 1:]]
+        simpson = sum(np.square((p * (groups == g)).sum(1)) for g in range(int(codes.max()) + 1))
+        found[part] = 1 / simpson
+    return found
+
+
+def clisi(near: Neighbours, labels: Int[np.ndarray, " cells"]) -> float:
+    """(L - median of LISI over types) / (L - 1) for L types: 1 where neighbours are of one type."""
+    number = int(labels.max()) + 1
+    return float(number - np.median(lisi(near, labels))) / (number - 1)
+
+
+def ilisi(near: Neighbours, batches: Int[np.ndarray, " cells"]) -> float:
+    """(median of LISI over batches - 1) / (B - 1) for B batches: 1 where neighbours are of all batches alike."""
+    return float(np.median(lisi(near, batches)) - 1) / int(batches.max())
+
+
+def _root(gap: Callable[[Any], Any], n: int) -> Float[np.ndarray, " n"]:
+    """For n ascending functions, x > 0 with gap(x) = 0 within 1e-5: doubled or halved from 1, then bisected.
+
+    The tolerance is that of the original programs of LISI and UMAP; a closer one would give other numbers.
+    """
+    x, low, high = np.ones(n), np.zeros(n), np.full(n, np.inf)
+    for _ in range(64):
+        value = gap(x)
+        missed = np.abs(value) >= 1e-5
+        if not missed.any():
+            break
+        high = np.where(missed & (value > 0), x, high)
+        low = np.where(missed & (value < 0), x, low)
+        middle = np.where(np.isinf(high), 2 * x, (low + np.minimum(high, np.finfo(np.float64).max)) / 2)
+        x = np.where(missed, middle, x)
+    return x
+
+
+# ---------------------------------------------------------------------- silhouettes
+
+
+def silhouettes(
+    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], seed: int
+) -> tuple[Float[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
+    """(b - a) / max(a, b) of each cell, with a its mean distance to the others of its type and b that to the nearest
+    other type; 0 for the only cell of a type (Rousseeuw, "Silhouettes: a graphical aid", 1987). And of which cells: a
+    sample of 50,000 where there are more. Empty where every cell is of its own type.
+    """
+    kept = np.arange(len(embedding))
+    if len(kept) > SILHOUETTE_CELLS:
+        kept = np.sort(np.random.default_rng(seed).choice(kept, SILHOUETTE_CELLS, replace=False))
+    types = len(np.unique(labels[kept]))
+    if not 2 <= types < len(kept):
+        return np.empty(0), kept[:0]
+    return euclidean_silhouettes(embedding[kept], labels[kept]), kept
+
+
+def isolated(labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]) -> Bool[np.ndarray, " types"]:
+    """Which types are in the smallest number of batches that any type is in."""
+    number = np.unique(np.stack([labels, batches]), axis=1)
+    batches_of = np.bincount(number[0])
+    return batches_of == batches_of.min()
+
+
+def isolated_labels(
+    widths: Float[np.ndarray, " cells"], labels: Int[np.ndarray, " cells"], chosen: Bool[np.ndarray, " types"]
+) -> float:
+    """Mean over isolated types of (mean silhouette of the type + 1) / 2 (Luecken et al., 2022)."""
+    return _mean([(float(widths[labels == t].mean()) + 1) / 2 for t in np.flatnonzero(chosen) if (labels == t).any()])
+
+
+def bras(
+    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]
+) -> float:
+    """Batch removal adapted silhouette: mean over types of the mean of 1 - |s| over cells of the type, with
+    s = (b - a) / max(a, b), a the mean distance to the other cells of the same type and batch, b that to the cells of
+    the same type in all other batches (Rautenstrauch and Ohler, "Shortcomings of silhouette in single-cell integration
+    benchmarking", 2025).
+
+    Distance is 1 - cosine, for which a sum over cells is their number minus the product with the sum of their unit
+    vectors; so no pairs are formed. A zero vector has the distance 1 from all others. A type in one batch, or with one
+    cell in every batch, does not count.
+    """
+    norms = np.linalg.norm(embedding, axis=1, keepdims=True)
+    units = np.divide(embedding, norms, out=np.zeros_like(embedding), where=norms > 0)
+    scores = []
+    for t in range(int(labels.max()) + 1):
+        u, batch = units[labels == t], np.unique(batches[labels == t], return_inverse=True)[1]
+        sizes = np.bincount(batch)
+        if len(sizes) < 2 or len(sizes) == len(u):
+            continue
+        sums = np.stack([u[batch == b].sum(0) for b in range(len(sizes))])
+        itself = 1 - np.square(u).sum(1)
+        within = sizes[batch] - (u * sums[batch]).sum(1) - itself
+        between = len(u) - sizes[batch] - (u * (sums.sum(0) - sums[batch])).sum(1)
+        a = within / np.maximum(sizes[batch] - 1, 1)
+        b = between / (len(u) - sizes[batch])
+        largest = np.maximum(a, b)
+        alone = (sizes[batch] == 1) | (largest <= 1e-15)  # equal vectors differ by rounding only
+        s = np.where(alone, 0.0, (b - a) / np.where(alone, 1.0, largest))
+        scores.append(float((1 - np.abs(s)).mean()))
+    return _mean(scores)
+
+
+# ---------------------------------------------------------------------- clusters
+
+
+def kmeans(
+    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], seed: int
+) -> tuple[float, float]:
+    """Normalised mutual information (arithmetic mean) and adjusted Rand index (Hubert and Arabie, "Comparing
+    partitions", 1985) of types and as many k-means clusters.
+    """
+    with warnings.catch_warnings():
+        # Fewer distinct points than types: the scores say it.
+        warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
+        clusters = KMeans(int(labels.max()) + 1, n_init=10, random_state=seed).fit_predict(embedding)
+    return float(normalized_mutual_info_score(labels, clusters)), float(adjusted_rand_score(labels, clusters))
+
+
+# ---------------------------------------------------------------------- graphs
+
+
+def graph_connectivity(near: Neighbours, labels: Int[np.ndarray, " cells"]) -> float:
+    """Mean over types of the share of the type's cells in its largest strongly connected component of the directed
+    graph of neighbours within the type (Luecken et al., 2022).
+    """
+    graph = _sparse(near.indices, np.ones(near.indices.shape))
+    shares = []
+    for t in range(int(labels.max()) + 1):
+        chosen = labels == t
+        _, component = connected_components(graph[chosen][:, chosen], connection="strong")
+        shares.append(float(np.bincount(component).max() / chosen.sum()))
+    return _mean(shares)
+
+
+def fuzzy_graph(near: Neighbours) -> sp.csr_array:
+    """(cells, cells) symmetric weights w_ij + w_ji - w_ij w_ji, with w_ij = exp(-max(0, d_ij - r_i) / s_i), r_i the
+    distance to the nearest cell that is not at distance 0 and s_i such that the sum over the k - 1 neighbours of i is
+    log2(k), but no less than a thousandth of their mean distance (McInnes et al., "UMAP", 2018).
+    """
+    n, k = near.indices.shape
+    distances = near.distances
+    apart = np.where(distances > 0, distances, np.inf).min(1)
+    nearest = np.where(np.isinf(apart), 0.0, apart)
+    weights = np.zeros((n, k))
+    least = 1e-3 * np.where(nearest > 0, distances.mean(1), distances.mean())
+    for part in _blocks(n):
+        beyond = np.maximum(distances[part, 1:] - nearest[part, None], 0)
+
+        def gap(scale: Float[np.ndarray, " some"], beyond: Float[np.ndarray, "some k"] = beyond) -> Any:
+            return np.exp(-beyond / scale[:, None]).sum(1) - np.log2(k)
+
+        scale = np.maximum(_root(gap, len(beyond)), least[part])[:, None]
+        weights[part, 1:] = np.exp(-np.divide(beyond, scale, out=np.zeros_like(beyond), where=scale > 0))
+    directed = _sparse(near.indices, weights)
+    directed.eliminate_zeros()
+    return sp.csr_array(directed + directed.T - directed.multiply(directed.T))
+
+
+def diffusion_coordinates(graph: sp.csr_array, components: int) -> Float[np.ndarray, "cells components"]:
+    """Eigenvectors of the walk on the graph, each times e / (1 - e) for its eigenvalue e, which sums walks of all
+    lengths; e = 1 has the weight 1. The walk is made independent of the density of cells: K = W_ij / (q_i q_j) with q
+    the row sums of W, then K_ij / sqrt(z_i z_j) with z those of K (Coifman and Lafon, "Diffusion maps", 2006; Haghverdi
+    et al., "Diffusion pseudotime robustly reconstructs lineage branching", 2016).
+    """
+    density = 1 / graph.sum(0)
+    kernel = sp.csr_array(graph.multiply(density[:, None]).multiply(density[None, :]))
+    degree = 1 / np.sqrt(kernel.sum(0))
+    walk = sp.csr_array(kernel.multiply(degree[:, None]).multiply(degree[None, :]))
+    start = np.random.default_rng(0).standard_normal(len(degree))  # else ARPACK's own, another in every call
+    values, vectors = eigsh(walk, k=components, which="LM", v0=start)
+    one = values > 1 - 2.0**-25  # what is 1 in single precision
+    return vectors * np.where(one, 1.0, values / np.where(one, 1.0, 1 - values))
+
+
+def kbet(near: Neighbours, labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]) -> float:
+    """Mean over types of the share of cells whose neighbourhood has batches in the proportions of their type, by
+    chi-squared test at 5 % (Büttner et al., "A test metric for assessing single-cell RNA-seq batch correction", 2019).
+
+    A neighbourhood is the cell and its k nearest ones of the type in diffusion coordinates of the graph of neighbours,
+    k = a quarter of the type's mean number of cells per batch, but within 10 and 70. Types with fewer than 10 cells or
+    one batch do not count. Of a type in several components those of at least 3 k cells are taken, if they have 75 % of
+    its cells; else it scores 0.
+
+    scib-metrics keeps the number of coordinates, 100 at first, as low as a type before (in sorted order) had it, which
+    can have no more than its cells less one. So is it here, for the sake of equal numbers.
+    """
+    graph = fuzzy_graph(near)
+    components, scores = DIFFUSION_COMPONENTS, []
+    for t in range(int(labels.max()) + 1):
+        chosen = np.flatnonzero(labels == t)
+        sizes = np.bincount(batches[chosen])
+        sizes = sizes[sizes > 0]
+        if len(chosen) < 10 or len(sizes) < 2:
+            continue
+        k = int(np.clip(np.floor(sizes.mean() / 4), 10, 70))
+        number, component = connected_components(graph[chosen][:, chosen], directed=False)
+        if number > 1:
+            large = np.bincount(component) >= 3 * k
+            kept = chosen[large[component]]
+            if len(kept) < 0.75 * len(chosen):
+                scores.append(0.0)
+                continue
+            chosen = kept
+        components = min(components, len(chosen) - 1)
+        coordinates = diffusion_coordinates(sp.csr_array(graph[chosen][:, chosen]), components)
+        scores.append(_accepted(neighbours(coordinates, k + 1).indices, batches[chosen]))
+    return _mean(scores)
+
+
+def _accepted(indices: Int[np.ndarray, "cells k"], batches: Int[np.ndarray, " cells"]) -> float:
+    """Share of neighbourhoods with p >= 0.05; 0 where only one batch is left."""
+    sizes = np.bincount(batches)
+    present = np.flatnonzero(sizes)
+    if len(present) < 2:
+        return 0.0
+    near = batches[indices]
+    observed = np.stack([(near == b).sum(1) for b in present], 1)
+    expected = sizes[present] / len(batches) * indices.shape[1]
+    statistic = (np.square(observed - expected) / expected).sum(1)
+    return float((chdtrc(len(present) - 1, statistic) >= 0.05).mean())
+
+
+def _sparse(indices: Int[np.ndarray, "cells k"], values: Float[np.ndarray, "cells k"]) -> sp.csr_array:
+    n, k = indices.shape
+    return sp.csr_array((values.ravel(), indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+
+
+# ---------------------------------------------------------------------- variance
+
+
+def explained(embedding: Float[np.ndarray, "cells dim"], batches: Int[np.ndarray, " cells"]) -> float:
+    """Sum of squares between batches / total sum of squares.
+
+    Principal component regression sums the share R^2 of each component that batches explain, weighted by the
+    component's variance (Büttner et al., 2019). R^2 times the variance is the variance between batches, and sums of
+    variances are the same in every rotation: so no components are needed.
+    """
+    centred = embedding - embedding.mean(0)
+    sizes = np.bincount(batches)
+    sums = np.stack([np.bincount(batches, column) for column in centred.T], 1)
+    total = float(np.square(centred).sum())
+    return float((np.square(sums).sum(1) / np.maximum(sizes, 1)).sum()) / total if total > 0 else 0.0
+
+
+def pcr_comparison(
+    reference: Float[np.ndarray, "cells dim_of_reference"],
+    embedding: Float[np.ndarray, "cells dim"],
+    batches: Int[np.ndarray, " cells"],
+) -> float:
+    """max(0, 1 - explained by batches after / before integration); NaN where it was 0 before."""
+    before = explained(reference, batches)
+    return max(0.0, 1 - explained(embedding, batches) / before) if before > 0 else float("nan")
+
+
+# ---------------------------------------------------------------------- transfer of labels
+
+
+def transfer(
+    train_z: Float[np.ndarray, "train dim"],
+    train_labels: Any,
+    test_z: Float[np.ndarray, "test dim"],
+    test_labels: Any,
+    k: int = 15,
+) -> dict[str, float]:
+    """How well types of new cells are told from an embedding that was fitted without them.
+
+    Args:
+        train_z: Of cells whose types are given.
+        train_labels: (train,) types; a cell with a missing one is left out, here and in the test.
+        test_z: Of new cells, by the same map.
+        test_labels: (test,) types.
+        k: Nearest training cells that vote, all alike; no more than there are.
+
+    Returns:
+        `knn_f1`, `knn_accuracy`: by the vote. `linear_f1`, `linear_accuracy`: by logistic regression (L2, C = 1) on
+        standardised dimensions. F1 is the mean over all types that are true or told of a test cell, each alike.
+
+    Raises:
+        ValueError: A number that is not finite, labels of another length, or no labelled cell on either side.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    train_z, test_z = _checked("train_z", train_z, len(train_z)), _checked("test_z", test_z, len(test_z))
+    train, names = _codes("train_labels", train_labels, len(train_z))
+    test, test_names = _codes("test_labels", test_labels, len(test_z))
+    for name, codes in (("train_labels", train), ("test_labels", test)):
+        if not (codes >= 0).any():
+            raise ValueError(f"{name} must have at least one label, all {len(codes)} are missing")
+    # Types that training does not know get numbers after those it knows.
+    number = {name: i for i, name in enumerate(dict.fromkeys([*names, *test_names]))}
+    truth = np.array([number[test_names[code]] for code in test[test >= 0]])
+    z, y, new = train_z[train >= 0], train[train >= 0], test_z[test >= 0]
+    found = {}
+    for what, model in (
+        ("knn", KNeighborsClassifier(min(k, len(z)))),
+        ("linear", make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))),
+    ):
+        told = model.fit(z, y).predict(new) if y.min() < y.max() else np.full(len(new), y[0])
+        found[f"{what}_f1"] = float(f1_score(truth, told, average="macro", zero_division=0))
+        found[f"{what}_accuracy"] = float(accuracy_score(truth, told))
+    return found
+
+
+# ---------------------------------------------------------------------- what is given
+
+
+def _checked(name: str, values: Float[np.ndarray, "cells dim"], cells: int) -> Float[np.ndarray, "cells dim"]:
+    if values.shape[0] != cells:
+        raise ValueError(f"{name} must have a row for each of the {cells} cells, got {values.shape[0]}")
+    if not values.size:
+        raise ValueError(f"{name} must have at least one cell and one dimension, got {values.shape}")
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        i, j = np.argwhere(wrong)[0]
+        raise ValueError(f"{name} must be finite, got {values[i, j]} for cell {i}, dimension {j}")
+    return values.astype(np.float64)
+
+
+def _codes(name: str, values: Any, cells: int) -> tuple[Int[np.ndarray, " cells"], Shaped[np.ndarray, " groups"]]:
+    """Numbers of the groups, in sorted order of their names, -1 for a missing one; and the names."""
+    if len(values) != cells:
+        raise ValueError(f"{name} must have a value for each of the {cells} cells, got {len(values)}")
+    # By their values: a pandas categorical may have another order, and categories without any cell.
+    codes, names = pd.factorize(np.asarray(values, dtype=object), sort=True)
+    return codes.astype(np.int64), np.asarray(names, dtype=object)
+
+
+def _mean(values: list[float]) -> float:
+    """Of those that are not NaN; NaN if there are none."""
+    defined = [v for v in values if not np.isnan(v)]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    for start in range(0, n, BLOCK):
+        yield slice(start, start + BLOCK)

@@ -1,0 +1,288 @@
+"""The set transformer of cells: a cell is a multiset of genes, its vector a function of the cell alone.
+
+    genes of the vocabulary -> one table of tokens -> PMA over each cell -> SABs -> head -> z      (encoder)
+    z, batch -> share of each gene -> expected counts                                              (decoder)
+
+Counts enter as multiplicities: a gene is in the set log(1 + 10^4 c / sum c) times. All cells share one table of tokens,
+so keys, values and scores are computed once per gene and step, and every cell's sums are one matrix product
+(`omniset.layers.set_transformer.InducedLayer.tabulate`). With `depth` > 0 genes see each other before they are pooled,
+through U-ISABs, which costs time per gene of each cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from omniset import encoders
+from omniset.encoders import AttentionEncoder
+from omniset.layers.set_transformer import InducedLayer
+from omniset.sets import SetBatch
+
+SCALE = 1e4  # counts per so many, before the logarithm
+WIDTH = 128  # of the head's and the decoder's hidden layer
+GATHERED = 1 << 16  # tokens, at most, that are gathered at a time
+TEMPERATURE = 0.1  # of the soft clusters
+DECAY = 0.95  # of the sums over cells per step
+RIDGE = 1.0  # cells without offset, per cluster and batch
+
+
+def depth_normalised(counts: Float[Tensor, "cells genes"]) -> Float[Tensor, "cells genes"]:
+    """log(1 + 10^4 c / sum c), sums over the genes given; 0 for a cell without counts."""
+    return torch.log1p(counts / counts.sum(1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
+
+
+class GeneTokens(nn.Module):
+    """One table of tokens: a learned vector per gene, a projection of given vectors, or their sum.
+
+    Args:
+        genes: Vocabulary size G.
+        dim: Width d.
+        vectors: (G, token_dim) frozen, rows of zeros for genes that have none; or their width, to be loaded. They are
+            scaled to length 1. None: learned vectors only.
+        learned: Learn a vector per gene also where vectors are given.
+    """
+
+    vectors: Tensor | None
+
+    def __init__(
+        self, genes: int, dim: int, vectors: Float[Tensor, "genes token_dim"] | int | None = None, learned: bool = True
+    ) -> None:
+        super().__init__()
+        if vectors is None and not learned:
+            raise ValueError("learned=False needs gene vectors")
+        self.learned = nn.Embedding(genes, dim) if learned else None
+        if isinstance(vectors, int):
+            vectors = torch.zeros(genes, vectors)
+        self.register_buffer("vectors", None if vectors is None else F.normalize(vectors, dim=1))
+        self.project = (
+            None if self.vectors is None else nn.Sequential(nn.Linear(self.vectors.shape[1], dim), nn.LayerNorm(dim))
+        )
+
+    def forward(self) -> Float[Tensor, "genes dim"]:
+        tokens = torch.zeros(()) if self.learned is None else self.learned.weight
+        if self.project is None:
+            return tokens
+        assert self.vectors is not None
+        known = (self.vectors != 0).any(1, keepdim=True)  # a gene without a vector has its learned one alone
+        return tokens + self.project(self.vectors) * known
+
+
+class CellEncoder(nn.Module):
+    """Counts of a cell to its vector z.
+
+    Args:
+        genes: Vocabulary size.
+        latent: Width of z.
+        encoder: In the registry. Its summary (num_outputs vectors) goes through the head.
+        counts: How they enter: "multiplicity", or "tokens": token * (1 + a(v)) + b(v) with v the depth-normalised
+            count and a, b learned, every gene once.
+        vectors, learned: See GeneTokens.
+        options: For the encoder.
+    """
+
+    def __init__(
+        self,
+        genes: int,
+        *,
+        latent: int,
+        encoder: str,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        num_inducing: int,
+        num_outputs: int,
+        dropout: float,
+        counts: str = "multiplicity",
+        vectors: Float[Tensor, "genes token_dim"] | int | None = None,
+        learned: bool = True,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokens = GeneTokens(genes, dim, vectors, learned)
+        self.encoder = encoders.build(
+            encoder,
+            **{
+                "input_dim": dim,
+                "dim": dim,
+                "depth": depth,
+                "num_heads": num_heads,
+                "num_inducing": num_inducing,
+                "num_outputs": num_outputs,
+                "input_layers": 0,
+                "decoder_depth": 1,
+                "ffn_dim": 2 * dim,
+                **(options or {}),
+            },
+        )
+        self.modulate = (
+            nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None
+        )
+        width = self.encoder.num_outputs * self.encoder.dim
+        self.head = nn.Sequential(
+            nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, WIDTH), nn.SiLU(), nn.LayerNorm(WIDTH)
+        )
+        self.mean, self.log_variance = nn.Linear(WIDTH, latent), nn.Linear(WIDTH, latent)
+
+    @property
+    def tabulates(self) -> bool:
+        """Whether cells are pooled by one product from a table; else their genes' tokens are gathered."""
+        return (
+            self.modulate is None
+            and isinstance(self.encoder, AttentionEncoder)
+            and not len(self.encoder.layers)
+            and isinstance(self.encoder.pool, InducedLayer)
+        )
+
+    def table(self) -> Any:
+        """What all cells share; made once for many of them where weights do not change."""
+        tokens = self.tokens()
+        if not self.tabulates:
+            return tokens
+        pool = self.encoder.pool
+        assert isinstance(pool, InducedLayer)
+        return pool.tabulate(self.encoder.embed(tokens))
+
+    def hidden(self, counts: Float[Tensor, "cells genes"], table: Any = None) -> Float[Tensor, "cells width"]:
+        table = self.table() if table is None else table
+        values = depth_normalised(counts)
+        if self.tabulates:
+            pool = self.encoder.pool
+            assert isinstance(pool, InducedLayer)
+            summary = self.encoder.decoder(pool.pool_tabulated(table, values))
+        else:
+            summary = self._gathered(values, table)
+        return self.head(summary.flatten(1))
+
+    def _gathered(
+        self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]
+    ) -> Float[Tensor, "cells outputs dim"]:
+        """Cells of like size together, so that little is padded, in groups that fit."""
+        sizes = (values > 0).sum(1)
+        order = sizes.argsort(stable=True)
+        ends, start = [], 0
+        for i, size in enumerate(sizes[order].tolist()):
+            if i > start and (i + 1 - start) * size > GATHERED:
+                ends.append(i - start)
+                start = i
+        groups = order.split([*ends, len(order) - start])
+        found = torch.cat([self.encoder(self.sets(values[group], tokens)).summary for group in groups])
+        return found[order.argsort()]
+
+    def forward(
+        self, counts: Float[Tensor, "cells genes"], table: Any = None
+    ) -> tuple[Float[Tensor, "cells latent"], Float[Tensor, "cells latent"]]:
+        """Mean and log-variance of z."""
+        hidden = self.hidden(counts, table)
+        return self.mean(hidden), self.log_variance(hidden).clamp(-10, 4)
+
+    def sets_of(self, counts: Float[Tensor, "cells genes"]) -> SetBatch:
+        """Cells as sets of tokens, for what looks at single genes."""
+        return self.sets(depth_normalised(counts), self.tokens())
+
+    def sets(self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]) -> SetBatch:
+        """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""
+        present = values > 0
+        width = max(int(present.sum(1).max()), 1) if len(values) else 1
+        which = torch.sort(present.to(torch.uint8), dim=1, descending=True, stable=True).indices[:, :width]
+        there, value = present.gather(1, which), values.gather(1, which)
+        elements = tokens[which]
+        if self.modulate is None:
+            return SetBatch(elements, value, validate=False)
+        gain, shift = self.modulate(value[..., None]).chunk(2, -1)
+        return SetBatch(elements * (1 + gain) + shift, there, validate=False)
+
+
+class CellDecoder(nn.Module):
+    """z and batch to the share of each gene: softmax over the measured genes of W relu(LN(U [z; batch])) + b.
+
+    Args:
+        genes: Vocabulary size.
+        latent: Width of z.
+        batches: Number of batches. The decoder alone knows a cell's batch, so that z need not hold it.
+    """
+
+    def __init__(self, genes: int, latent: int, batches: int) -> None:
+        super().__init__()
+        self.batches = batches
+        self.hidden = nn.Sequential(nn.Linear(latent + batches, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU())
+        self.logits = nn.Linear(WIDTH, genes)
+        self.log_dispersion = nn.Parameter(torch.zeros(genes))
+
+    def forward(
+        self,
+        z: Float[Tensor, "cells latent"],
+        batch: Float[Tensor, "cells batches"],
+        measured: Bool[Tensor, "cells genes"] | None = None,
+    ) -> Float[Tensor, "cells genes"]:
+        """Logarithms of the shares.
+
+        Args:
+            batch: One-hot, or the mean of several batches.
+            measured: Genes among which the shares add up to 1. None: all.
+        """
+        logits = self.logits(self.hidden(torch.cat((z, batch), 1)))
+        if measured is not None:
+            logits = logits.masked_fill(~measured, torch.finfo(logits.dtype).min)
+        return logits.log_softmax(1)
+
+
+class Alignment(nn.Module):
+    """Soft clusters of cells, and how far in each of them the cells of a batch lie from those of all batches.
+
+    Harmony (Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony", 2019) moves
+    cells by these distances; here they are what the *encoder* is asked to undo, so that a vector stays a function of
+    its cell. Clusters hold z's direction; sums run over the last steps.
+
+    Args:
+        clusters: Number K of clusters.
+        latent: Width of z.
+        batches: Number of batches.
+    """
+
+    counts: Tensor
+    sums: Tensor
+
+    def __init__(self, clusters: int, latent: int, batches: int) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.randn(clusters, latent))
+        self.register_buffer("counts", torch.zeros(clusters, batches))
+        self.register_buffer("sums", torch.zeros(clusters, batches, latent))
+
+    def forward(self, z: Float[Tensor, "cells latent"], batch: Int[Tensor, " cells"]) -> tuple[Tensor, Tensor]:
+        """The mean squared distance of cells to where they would be moved; and that of directions to their centres."""
+        centres = F.normalize(self.centres, dim=1)
+        distance = 2 - 2 * F.normalize(z.detach(), dim=1) @ centres.T
+        share = (-distance.detach() / TEMPERATURE).softmax(1)
+        with torch.no_grad():
+            own = F.one_hot(batch, self.counts.shape[1]).to(z.dtype)
+            self.counts.mul_(DECAY).add_(share.T @ own)
+            self.sums.mul_(DECAY).add_(torch.einsum("nk,nb,nd->kbd", share, own, z))
+            total = self.counts.sum(1)
+            middle = self.sums.sum(1) / total.clamp(min=1e-6)[:, None]
+            # Few cells of a batch say little of where it lies: as Harmony's ridge, cells without offset are added.
+            offset = (self.sums - self.counts[..., None] * middle[:, None]) / (self.counts[..., None] + RIDGE)
+            target = z - torch.einsum("nk,nkd->nd", share, offset[:, batch].transpose(0, 1))
+        return (z - target).square().sum(1).mean(), (share * distance).sum(1).mean()
+
+
+class CellModel(nn.Module):
+    """Encoder, decoder and alignment: what is trained and saved.
+
+    Args:
+        genes: Vocabulary size.
+        batches: Number of batches.
+        latent: Width of z.
+        clusters: Of the alignment.
+        **encoder: See CellEncoder.
+    """
+
+    def __init__(self, genes: int, batches: int, *, latent: int, clusters: int, **encoder: Any) -> None:
+        super().__init__()
+        self.encoder = CellEncoder(genes, latent=latent, **encoder)
+        self.decoder = CellDecoder(genes, latent, batches)
+        self.alignment = Alignment(clusters, latent, batches)

@@ -1,0 +1,455 @@
+"""The seed's network of cells as it is written there: CLS, post-norm transformer, decoder; its loss, its sampling.
+
+Source: the document "State Embedding Neural Network Architecture"; for what it leaves open, the public original
+(Adduri et al., "Predicting cellular responses to perturbation across diverse contexts with State", 2025). Where the two
+differ, the document is followed, or this file says why not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from omniset.layers import SetAttentionBlock
+from omniset.layers.base import check_sizes
+from omniset.sets import SetBatch
+
+BINS, COUNT_DIM = 10, 512
+SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
+
+
+class SkipBlock(nn.Module):
+    """LN(x + W_2 ReLU(W_1 x + b_1) + b_2), W_1 to twice the width and W_2 back."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        return self.norm(x + self.narrow(self.widen(x).relu()))
+
+
+class CountEncoder(nn.Module):
+    """Soft bins: softmax(W_2 LeakyReLU(W_1 c + b_1) + b_2) E with 10 bins, W_1 1 -> 512, W_2 512 -> 10, E 10 x dim."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.bins = nn.Sequential(nn.Linear(1, COUNT_DIM), nn.LeakyReLU(), nn.Linear(COUNT_DIM, BINS))
+        self.vectors = nn.Parameter(torch.randn(BINS, dim))
+
+    def forward(self, counts: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch dim"]:
+        return self.bins(counts[..., None]).softmax(-1) @ self.vectors
+
+
+class SeedOutput(NamedTuple):
+    """What the network makes of a batch.
+
+    Attributes:
+        embedding: z, of length 1.
+        prediction: log(1 + count) of the task genes, as it expects them.
+        dataset_logits: Unnormalised log-probabilities of the datasets; None without a dataset token.
+    """
+
+    embedding: Float[Tensor, "cells out"]
+    prediction: Float[Tensor, "cells tasks"]
+    dataset_logits: Float[Tensor, "cells datasets"] | None
+
+
+class SeedModel(nn.Module):
+    """The network.
+
+        e(v)      SiLU(LN(Linear(v)))
+        tokens    [e(CLS) ; e(v_g / ||v_g||) + count's vector, for each gene g ; e(dataset token)]
+        h         depth x { LN(x + MHA(x)), LN(h + FFN(h)) }, FFN with GELU
+        o         Linear(SkipBlock(h))
+        z         o_CLS / ||o_CLS||
+        decoder   Linear(SkipBlock(SkipBlock([e(v_t / ||v_t||) ; z ; depth scalar ; Linear(o_dataset)]))), task gene t
+        dataset   Linear(LN(SiLU(Linear(o_dataset))))
+
+    Every branch is optional: counts, the depth scalar, datasets. The dataset vector of the decoder is a linear map of
+    the dataset token's output, and the dataset head has SiLU and LayerNorm between its layers, as in the public
+    original; the document gives their widths only. Otherwise than there, the CLS token gets no count, padding is not
+    attended to, and the vectors of task genes are normalised as well.
+
+    Args:
+        vectors: Of the genes; kept as they are, and stored with the model. None: a table that is learned.
+        genes: Number of genes.
+        token_dim: Width of the vectors.
+        dim: Width of the transformer, divisible by num_heads.
+        depth: Number of its layers.
+        output_dim: Width of z.
+        counts: Can tokens carry counts?
+        datasets: Number of datasets that are told apart; 0: no dataset token.
+        dataset_dim: Width of the decoder's dataset vector.
+        depth_scalar: Does the decoder read a number that says how deeply the cell was sequenced?
+        dropout: Of the outputs of attention and FFN and within the dataset head, in training.
+        scale_tokens: Multiply the encoded tokens by sqrt(dim), as the public original does; not those of task genes.
+
+    Raises:
+        ValueError: A size out of bounds; vectors of another shape or not finite.
+    """
+
+    vectors: Tensor
+
+    def __init__(
+        self,
+        vectors: Float[Tensor, "genes token_dim"] | None,
+        genes: int,
+        token_dim: int = 5120,
+        dim: int = 512,
+        num_heads: int = 16,
+        depth: int = 8,
+        ffn_dim: int = 1024,
+        output_dim: int = 512,
+        counts: bool = True,
+        datasets: int = 0,
+        dataset_dim: int = 10,
+        depth_scalar: bool = True,
+        dropout: float = 0.0,
+        scale_tokens: bool = False,
+    ) -> None:
+        super().__init__()
+        check_sizes(genes=genes, token_dim=token_dim, depth=depth, ffn_dim=ffn_dim, output_dim=output_dim)
+        check_sizes(dim=dim, num_heads=num_heads, dataset_dim=dataset_dim)
+        if not isinstance(datasets, int) or isinstance(datasets, bool) or datasets < 0:
+            raise ValueError(f"datasets must be an integer >= 0, got {datasets!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be >= 0 and < 1, got {dropout!r}")
+        self.genes, self.datasets, self.depth_scalar = genes, datasets, depth_scalar
+        self.scale = dim**0.5 if scale_tokens else 1.0
+        if vectors is None:
+            self.vectors = nn.Parameter(torch.randn(genes, token_dim))
+        else:
+            _check_vectors(vectors, genes, token_dim)
+            self.register_buffer("vectors", vectors.detach().to(torch.get_default_dtype(), copy=True))
+        self.cls = nn.Parameter(torch.randn(token_dim))
+        self.encoder = nn.Sequential(nn.Linear(token_dim, dim), nn.LayerNorm(dim), nn.SiLU())
+        self.count_encoder = CountEncoder(dim) if counts else None
+        self.transformer = nn.ModuleList(
+            SetAttentionBlock(dim, num_heads, ffn_dim, norm="post", activation="gelu", dropout=dropout)
+            for _ in range(depth)
+        )
+        self.decoder = nn.Sequential(SkipBlock(dim), nn.Linear(dim, output_dim))
+        width = dim + output_dim + bool(depth_scalar) + (dataset_dim if datasets else 0)
+        self.binary_decoder = nn.Sequential(SkipBlock(width), SkipBlock(width), nn.Linear(width, 1))
+        self.dataset_token: nn.Parameter | None = None
+        if datasets:
+            self.dataset_token = nn.Parameter(torch.randn(token_dim))
+            self.dataset_embedder = nn.Linear(output_dim, dataset_dim)
+            self.dataset_head = nn.Sequential(
+                nn.Linear(output_dim, dim),
+                nn.SiLU(),
+                nn.LayerNorm(dim),
+                nn.Dropout(dropout),
+                nn.Linear(dim, datasets),
+            )
+
+    def forward(
+        self,
+        genes: Int[Tensor, "cells genes"],
+        counts: Float[Tensor, "cells genes"] | None,
+        multiplicity: Shaped[Tensor, "cells genes"] | None,
+        tasks: Int[Tensor, "cells tasks"],
+        depth: Float[Tensor, " cells"] | None = None,
+    ) -> SeedOutput:
+        """Read the cells' sentences and predict their task genes: `encode`, `decode` and `dataset_logits` in one."""
+        z, dataset = self.encode(genes, counts, multiplicity)
+        if dataset is None:
+            return SeedOutput(z, self.decode(z, tasks, depth), None)
+        return SeedOutput(z, self.decode(z, tasks, depth, self.dataset_vector(dataset)), self.dataset_logits(dataset))
+
+    def tokens(
+        self,
+        genes: Int[Tensor, "cells genes"],
+        counts: Float[Tensor, "cells genes"] | None = None,
+        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
+    ) -> SetBatch:
+        """The transformer's input: (B, 1 + N, d), with a dataset token (B, 1 + N + 1, d).
+
+        Args:
+            genes: (B, N) positions in the table of vectors.
+            counts: (B, N) what the count encoder reads; None: nothing is added to the tokens.
+            multiplicity: (B, N), 0 for padding, whose genes and counts may be anything. Default: 1.
+
+        Raises:
+            ValueError: A position out of the table; counts for a model without.
+        """
+        if counts is not None and self.count_encoder is None:
+            raise ValueError("counts were given to a model made with counts=False")
+        if multiplicity is None:
+            multiplicity = torch.ones_like(genes, dtype=self.cls.dtype)
+        present = multiplicity > 0
+        elements = self._encoded(genes.where(present, 0)) * self.scale
+        if counts is not None and self.count_encoder is not None:
+            elements = elements + self.count_encoder(counts.where(present, 0))
+        elements = elements.where(present[..., None], 0)
+        first = self._special(self.cls, len(genes))
+        one = multiplicity.new_ones(len(genes), 1)
+        if self.dataset_token is None:
+            return SetBatch(torch.cat([first, elements], 1), torch.cat([one, multiplicity], 1), validate=False)
+        last = self._special(self.dataset_token, len(genes))
+        multiplicity = torch.cat([one, multiplicity, one], 1)
+        return SetBatch(torch.cat([first, elements, last], 1), multiplicity, validate=False)
+
+    def transform(self, tokens: SetBatch) -> Float[Tensor, "cells tokens dim"]:
+        """The transformer's output for every token, (B, N', d) to (B, N', d); that of padding means nothing."""
+        x = tokens.elements
+        for layer in self.transformer:
+            x = layer(x, tokens.multiplicity)
+        return x
+
+    def encode(
+        self,
+        genes: Int[Tensor, "cells genes"],
+        counts: Float[Tensor, "cells genes"] | None = None,
+        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
+    ) -> tuple[Float[Tensor, "cells out"], Float[Tensor, "cells out"] | None]:
+        """Embeddings z (B, out), and the dataset token's output (B, out) or None. Args: as `tokens`."""
+        x = self.transform(self.tokens(genes, counts, multiplicity))
+        z = F.normalize(self.decoder(x[:, 0]), dim=-1)  # no other token's output is read
+        return z, None if self.dataset_token is None else self.decoder(x[:, -1])
+
+    def embed(
+        self,
+        genes: Int[Tensor, "cells genes"],
+        counts: Float[Tensor, "cells genes"] | None = None,
+        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
+    ) -> Float[Tensor, "cells out"]:
+        """Embeddings z (B, out), each of length 1. Args: as `tokens`."""
+        return self.encode(genes, counts, multiplicity)[0]
+
+    def decode(
+        self,
+        z: Float[Tensor, "cells out"],
+        genes: Int[Tensor, "cells tasks"],
+        depth: Float[Tensor, " cells"] | None = None,
+        dataset: Float[Tensor, "cells dataset_dim"] | None = None,
+    ) -> Float[Tensor, "cells tasks"]:
+        """What each cell is expected to have of each gene, (B, T): log(1 + count), if trained on that.
+
+        Args:
+            genes: (B, T) positions in the table of vectors.
+            depth: (B,) the depth scalar.
+            dataset: (B, dataset_dim) from `dataset_vector`, or any such vector to ask of another dataset.
+
+        Raises:
+            ValueError: depth or dataset is given to a model made without it, or is missing.
+        """
+        for name, value, wanted in (("depth", depth, self.depth_scalar), ("dataset", dataset, self.datasets > 0)):
+            if (value is not None) != wanted:
+                raise ValueError(
+                    f"{name} must {'' if wanted else 'not '}be given: the model was made with"
+                    f"{'' if wanted else 'out'} it"
+                )
+        given = [z] + ([depth[:, None]] if depth is not None else []) + ([dataset] if dataset is not None else [])
+        same = torch.cat(given, 1)[:, None].expand(-1, genes.shape[1], -1)  # for all genes of a cell
+        return self.binary_decoder(torch.cat([self._encoded(genes), same], 2))[..., 0]
+
+    def dataset_vector(self, output: Float[Tensor, "cells out"]) -> Float[Tensor, "cells dataset_dim"]:
+        """The decoder's dataset vector (B, dataset_dim), from the dataset token's output (B, out)."""
+        self._need_datasets()
+        return self.dataset_embedder(output)
+
+    def dataset_logits(self, output: Float[Tensor, "cells out"]) -> Float[Tensor, "cells datasets"]:
+        """Which dataset a cell is of (B, datasets), from the dataset token's output (B, out)."""
+        self._need_datasets()
+        return self.dataset_head(output)
+
+    def _need_datasets(self) -> None:
+        if not self.datasets:
+            raise ValueError("the model was made with datasets=0: it tells no datasets apart")
+
+    def _encoded(self, genes: Int[Tensor, "cells genes"]) -> Float[Tensor, "cells genes dim"]:
+        """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
+        found, where = genes.unique(return_inverse=True)
+        if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < self.genes:
+            bad = int(found[0]) if found[0] < 0 else int(found[-1])
+            raise ValueError(f"genes must be >= 0 and < {self.genes}, got {bad}")
+        return self.encoder(F.normalize(self.vectors[found], dim=-1))[where]
+
+    def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
+        return (self.encoder(token) * self.scale).expand(cells, 1, -1)
+
+
+def _check_vectors(vectors: Tensor, genes: int, token_dim: int) -> None:
+    if vectors.shape != (genes, token_dim):
+        raise ValueError(f"vectors must be (genes, token_dim) = ({genes}, {token_dim}), got {tuple(vectors.shape)}")
+    if vectors.is_meta:
+        return
+    bad = ~vectors.isfinite().all(1)
+    if bool(bad.any()):
+        raise ValueError(f"vectors must be finite, that of gene {int(bad.nonzero()[0])} is not")
+
+
+# ---------------------------------------------------------------------- loss
+
+
+def seed_loss(
+    prediction: Float[Tensor, "cells tasks"],
+    target: Float[Tensor, "cells tasks"],
+    shared: int = 0,
+    mask: Bool[Tensor, "cells tasks"] | None = None,
+    dataset_logits: Float[Tensor, "cells datasets"] | None = None,
+    datasets: Int[Tensor, " cells"] | None = None,
+) -> Float[Tensor, ""]:
+    """The seed's loss.
+
+        mean_i ||y_hat_i - y_i||  +  mean_g ||y_hat_.g - y_.g||  -  mean_i log p(dataset of i)
+
+    with i the cells, g the genes that all cells of the batch share as tasks, and Euclidean norms: that of a cell over
+    all its tasks, that of a gene over the cells. (The energy distance between single points, which the public original
+    computes, is this norm.)
+
+    Args:
+        shared: How many genes are shared: the first columns.
+        mask: False for tasks that do not count: genes that were not measured, padding. Cells and genes of which no task
+            counts are left out of the means. Default: all count.
+        dataset_logits: None: without the third term.
+        datasets: The cells' datasets, from 0.
+
+    Raises:
+        ValueError: shared out of bounds, or one of dataset_logits and datasets without the other.
+    """
+    if not 0 <= shared <= prediction.shape[1]:
+        raise ValueError(f"shared must be >= 0 and at most the {prediction.shape[1]} tasks, got {shared}")
+    if (dataset_logits is None) != (datasets is None):
+        raise ValueError("dataset_logits and datasets must be given together")
+    mask = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
+    error = (prediction - target).where(mask, 0)
+    loss = _mean_norm(error, mask) + _mean_norm(error[:, :shared].mT, mask[:, :shared].mT)
+    if dataset_logits is not None and datasets is not None:
+        loss = loss + F.cross_entropy(dataset_logits, datasets)
+    return loss
+
+
+def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows entries"]) -> Float[Tensor, ""]:
+    """Mean Euclidean norm of the rows of which anything counts; 0 without any. Its gradient at a norm of 0 is 0."""
+    return torch.linalg.vector_norm(error, dim=1).sum() / mask.any(1).sum().clamp(min=1)
+
+
+# ---------------------------------------------------------------------- sentences
+
+
+@dataclass
+class Sentence:
+    """What the network reads of a cell, and what it is asked.
+
+    Attributes:
+        genes: Positions of the genes read.
+        counts: 100 c / sum(c) of these, c = log(1 + count), the sum over all genes of the cell.
+        tasks: Positions of the genes asked for: the shared ones, some expressed ones, some not expressed.
+        targets: c of these.
+        mask: False for shared genes that were not measured.
+        depth: Mean c of the cell's expressed genes, 0 without any. (The public original takes the mean over those among
+            the tasks, so that a cell's depth depends on what it is asked.)
+    """
+
+    genes: Int[np.ndarray, " slots"]
+    counts: Float[np.ndarray, " slots"]
+    tasks: Int[np.ndarray, " tasks"]
+    targets: Float[np.ndarray, " tasks"]
+    mask: Bool[np.ndarray, " tasks"]
+    depth: float
+
+
+@dataclass
+class SeedBatch:
+    """Sentences of one length: padding has multiplicity 0, tasks that do not count are masked. See `Sentence`."""
+
+    genes: Int[Tensor, "cells slots"]
+    counts: Float[Tensor, "cells slots"]
+    multiplicity: Float[Tensor, "cells slots"]
+    tasks: Int[Tensor, "cells tasks"]
+    targets: Float[Tensor, "cells tasks"]
+    mask: Bool[Tensor, "cells tasks"]
+    depth: Float[Tensor, " cells"]
+
+    def __len__(self) -> int:
+        return len(self.genes)
+
+
+def draw_shared(genes: int, rng: np.random.Generator, size: int = SHARED) -> Int[np.ndarray, " shared"]:
+    """The genes that all cells of a batch are asked for: `size` of them, or all if there are fewer."""
+    return rng.choice(genes, min(size, genes), replace=False)
+
+
+def sentence(
+    counts: Shaped[np.ndarray, " genes"],
+    rng: np.random.Generator,
+    shared: Int[np.ndarray, " shared"] | None = None,
+    *,
+    slots: int = SLOTS,
+    positives: int = POSITIVES,
+    negatives: int = NEGATIVES,
+    measured: Bool[np.ndarray, " genes"] | None = None,
+) -> Sentence:
+    """Draw a cell's sentence and tasks.
+
+    The sentence is the genes of the largest counts (of equal ones, any), topped up with random genes of count 0.
+    A gene is drawn at most once, so that sentence and tasks are shorter where there are fewer genes.
+    (The public original takes all genes with log(1 + count) < 1, so those of one count too, for not expressed.)
+
+    To embed cells, give each of them a new generator of one seed: a cell's sentence then depends on nothing else.
+
+    Args:
+        counts: Of a cell, >= 0.
+        shared: From `draw_shared`; default: none.
+        slots: Most genes in a sentence, CLS and dataset token not counted.
+        positives: Most expressed genes among the tasks.
+        negatives: Most genes of count 0 among them.
+        measured: Which genes the cell's source has; the others are neither drawn nor count as tasks. Default: all.
+
+    Raises:
+        ValueError: A count that is negative or not finite, by its gene; a size that is negative.
+    """
+    for name, size in (("slots", slots), ("positives", positives), ("negatives", negatives)):
+        if size < 0:
+            raise ValueError(f"{name} must be >= 0, got {size}")
+    values = counts.astype(np.float64)
+    bad = ~((values >= 0) & (values < np.inf))
+    if bad.any():
+        gene = int(bad.argmax())
+        raise ValueError(f"counts must be finite and >= 0, gene {gene} has {counts[gene]}")
+    measured = np.ones(len(values), dtype=bool) if measured is None else measured
+    c = np.log1p(np.where(measured, values, 0))
+    shared = np.zeros(0, dtype=np.int64) if shared is None else shared
+    # In random order: the first of each are a random choice, and a stable sort breaks ties at random.
+    expressed = rng.permutation(np.flatnonzero(c > 0))
+    absent = rng.permutation(np.flatnonzero(measured & (c == 0)))
+    tasks = np.concatenate([shared, expressed[:positives], absent[:negatives]])
+    top = expressed[np.argsort(-c[expressed], kind="stable")][:slots]
+    filler = rng.permutation(absent)[: slots - len(top)]  # drawn apart from the tasks
+    genes = np.concatenate([top, filler])
+    return Sentence(
+        genes=genes,
+        counts=100 * c[genes] / max(c.sum(), np.finfo(float).tiny),
+        tasks=tasks,
+        targets=c[tasks],
+        mask=measured[tasks],
+        depth=float(c[expressed].mean()) if len(expressed) else 0.0,
+    )
+
+
+def collate(sentences: Sequence[Sentence]) -> SeedBatch:
+    """Pad sentences and tasks to one length. Tasks are padded at their end, so that shared genes stay in front."""
+
+    def padded(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+        return nn.utils.rnn.pad_sequence([torch.as_tensor(a).to(dtype) for a in arrays], batch_first=True)
+
+    return SeedBatch(
+        genes=padded([s.genes for s in sentences], torch.int64),
+        counts=padded([s.counts for s in sentences], torch.float32),
+        multiplicity=padded([np.ones(len(s.genes)) for s in sentences], torch.float32),
+        tasks=padded([s.tasks for s in sentences], torch.int64),
+        targets=padded([s.targets for s in sentences], torch.float32),
+        mask=padded([s.mask for s in sentences], torch.bool),
+        depth=torch.tensor([s.depth for s in sentences]),
+    )

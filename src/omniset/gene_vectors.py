@@ -1,0 +1,427 @@
+"""Vectors of genes from files: ESM2 tables, gene2vec and word2vec text, matrices of NumPy and safetensors.
+
+Reading runs no code from the file: pickles may hold tensors, lists and text only.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import safetensors
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from omniset.genes import Match, match
+from omniset.tables.files import TextFile, _listed, _short
+from omniset.tables.labels import NUMBER
+
+MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
+NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
+BESIDE = (".names.txt", ".genes.txt", ".txt")
+Lines = Iterator[tuple[int, list[str]]]
+NUMERIC = "biuf"  # kinds of NumPy
+NUMBERS = 1 << 17  # of a text, turned into numbers at a time
+
+
+@dataclass
+class GeneVectors:
+    """Vectors of genes.
+
+    Attributes:
+        names: Of the genes, each once.
+        vectors: float32, row i is gene `names[i]`.
+    """
+
+    names: list[str]
+    vectors: Float[np.ndarray, "genes dim"]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.vectors):
+            raise ValueError(f"names and vectors differ in number: {len(self.names):,} and {len(self.vectors):,}")
+
+    @property
+    def dim(self) -> int:
+        return self.vectors.shape[1]
+
+    def of(
+        self, genes: Sequence[str], aliases: Mapping[str, str] | None = None
+    ) -> tuple[Float[np.ndarray, "chosen dim"], Match]:
+        """The vectors of these genes, 0 where there is none, and what matched.
+
+        Args:
+            genes: Names in the order of the rows wanted.
+            aliases: Other names of genes, see `omniset.genes.match`.
+        """
+        found = match(genes, self.names, aliases)
+        here = found.positions >= 0
+        chosen = np.zeros((len(genes), self.dim), dtype=np.float32)
+        chosen[here] = self.vectors[found.positions[here]]
+        return chosen, found
+
+
+def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None = None) -> GeneVectors:
+    """Read vectors of genes.
+
+    | file | holds |
+    |---|---|
+    | `.pt`, `.pth` | a dict of gene to tensor; a dict with a matrix and a list of names; or a matrix |
+    | `.safetensors` | a tensor per gene; or a matrix, with the names as a JSON list in the metadata key `names` |
+    | `.npz` | an array per gene; or arrays `vectors` and `names` |
+    | `.npy` | a matrix |
+    | any other | text: a gene per line, its name and its numbers, between them tabs or spaces; the first line may be \
+"genes dim", as in word2vec's format; also compressed (.gz, .bz2, .xz) |
+
+    A matrix has a row per gene. If it comes without names, they are in a text file beside it, a name per line:
+    `table.names.txt`, `table.genes.txt` or `table.txt` for `table.npy`.
+
+    Args:
+        names: Names of the rows of a matrix that comes without, or a text file of them.
+
+    A gene that occurs twice with one vector is kept once; with different ones its vector is their mean, with a warning.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: Naming the file and, where there is one, the line or the gene: vectors of different widths, an entry
+            that is not a finite number, no vectors, names and rows that differ in number, a pickle with more than
+            tensors, lists and text in it, a file that is cut off or of another kind.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory, it must be a file")
+    path.stat()  # not there: FileNotFoundError, whatever would read it
+    read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}
+    read |= {".npz": _read_npz, ".npy": _read_npy}
+    own, vectors = read.get(path.suffix.lower(), _read_text)(path)
+    if names is not None and own is not None:
+        raise ValueError(f"{path} names its genes itself: leave names out")
+    given, source = _names_of_rows(path, names) if own is None else (own, path)
+    rows = [name.strip() for name in given]
+    if len(rows) != len(vectors):
+        raise ValueError(f"{path} has {len(vectors):,} vectors, {source} has {len(rows):,} names: they must be as many")
+    _check(path, rows, vectors)
+    found, differing = _merge(rows, vectors)
+    if differing:
+        warnings.warn(
+            f"{path}: {len(differing):,} gene(s) occur more than once with different vectors, such as "
+            f"{differing[0]!r}: the mean is taken",
+            stacklevel=2,
+        )
+    return found
+
+
+def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> None:
+    if not vectors.size:
+        raise ValueError(f"{path} has no vectors")
+    if "" in names:
+        raise ValueError(f"{path}: gene {names.index('') + 1:,} has no name")
+    bad = ~np.isfinite(vectors).all(1)
+    if bad.any():
+        gene = int(bad.argmax())
+        at = int((~np.isfinite(vectors[gene])).argmax())
+        raise ValueError(
+            f"{path}: gene {names[gene]!r}, number {at + 1} is {vectors[gene, at]}, it must be a finite 32-bit number"
+        )
+
+
+def _merge(names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> tuple[GeneVectors, list[str]]:
+    """Every gene once, and those that had different vectors."""
+    codes, once = pd.factorize(np.array(names, dtype=object))
+    if len(once) == len(names):
+        return GeneVectors(names, vectors), []
+    _, first = np.unique(codes, return_index=True)
+    merged = vectors[first].copy()
+    differing = []
+    for code in np.flatnonzero(np.bincount(codes) > 1):
+        rows = vectors[codes == code]
+        if (rows != rows[0]).any():
+            merged[code] = rows.mean(0, dtype=np.float64)
+            differing.append(str(once[code]))
+    return GeneVectors([str(name) for name in once], merged), differing
+
+
+# ---------------------------------------------------------------------- names of a matrix
+
+
+def _names_of_rows(path: Path, names: Sequence[str] | str | Path | None) -> tuple[Sequence[str], Path | str]:
+    """The names, and what they were read from."""
+    if names is None:
+        there = [beside for end in BESIDE if (beside := path.with_name(path.stem + end)).is_file()]
+        if not there:
+            places = ", ".join(path.stem + end for end in BESIDE)
+            raise ValueError(
+                f"{path} does not name its genes: give names, or write them, one a line, to a file beside it ({places})"
+            )
+        names = there[0]
+    if isinstance(names, str | Path):
+        return _read_names(Path(names)), str(names)
+    return names, "names"
+
+
+def _read_names(path: Path) -> list[str]:
+    file = TextFile(path)
+    names: list[str] = []
+    blank: int | None = None
+    for row, line in file.lines():
+        name = line.strip()
+        if name and blank is not None:
+            raise file.error(blank, "is blank: each line must be the name of a row")
+        if name:
+            names.append(name)
+        elif blank is None:
+            blank = row  # only the end may be blank
+    return names
+
+
+# ---------------------------------------------------------------------- text
+
+
+def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
+    file = TextFile(path)
+    lines: Lines = ((row, fields) for row, line in file.lines() if (fields := line.split()))
+    said, lines = _header(file, lines)
+    names: list[str] = []
+    parts: list[np.ndarray] = []
+    rows: list[int] = []  # of the genes held
+    texts: list[str] = []
+    dim = None
+    for row, fields in lines:
+        if dim is None:
+            dim = len(fields) - 1
+            if said is not None and said[1] != dim:
+                raise file.error(
+                    row,
+                    f"gene {_short(fields[0])} has {dim} numbers, the first line says {said[1]} each{_hint(fields)}",
+                )
+            if not dim:
+                raise file.error(row, f"gene {_short(fields[0])} has no numbers{_hint(fields)}")
+        if len(fields) - 1 != dim:
+            raise file.error(row, f"gene {_short(fields[0])} has {len(fields) - 1} numbers, those before have {dim}")
+        names.append(fields[0])
+        rows.append(row)
+        texts += fields[1:]
+        if len(texts) >= NUMBERS:
+            parts.append(_numbers(file, names, rows, texts))
+            rows, texts = [], []
+    if texts:
+        parts.append(_numbers(file, names, rows, texts))
+    if not parts:
+        raise ValueError(f"{path} has no vectors")
+    if said is not None and said[0] != len(names):
+        raise ValueError(f"{path}: the first line says {said[0]:,} vectors, there are {len(names):,}: is it cut off?")
+    return names, np.concatenate(parts)
+
+
+def _header(file: TextFile, lines: Lines) -> tuple[tuple[int, int] | None, Lines]:
+    """What the first line says, if it is word2vec's "genes dim", and the lines of vectors."""
+    start = list(islice(lines, 2))
+    if start:
+        fields = start[0][1]
+        two = len(fields) == 2 and all(text.isascii() and text.isdigit() for text in fields)
+        # A gene known by its number, with a vector of one number, looks the same, and so does the next line then.
+        if two and (len(start) < 2 or len(start[1][1]) != 2 or fields[1] == "1"):
+            return (int(fields[0]), int(fields[1])), chain(start[1:], lines)
+    return None, chain(start, lines)
+
+
+def _hint(fields: list[str]) -> str:
+    return ". Tabs or spaces must separate the numbers, not commas" if "," in fields[0] else ""
+
+
+def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]) -> Float[np.ndarray, "some dim"]:
+    """The numbers of the genes named last."""
+    dim = len(texts) // len(rows)
+    try:
+        values = pa.array(texts, pa.string()).cast(pa.float32()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:  # one of them is no number, or is written in a way that Arrow does not read (+1)
+        for at, text in enumerate(texts):
+            if not NUMBER.fullmatch(text) and text.lower().lstrip("+-") not in ("nan", "inf", "infinity"):
+                raise file.error(
+                    rows[at // dim],
+                    f"gene {_short(names[at // dim - len(rows)])}, number {at % dim + 1} is {_short(text)}, "
+                    f"it must be a number",
+                ) from None
+        values = _as_float32(np.array([float(text) for text in texts]))
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = int(bad.argmax())
+        raise file.error(
+            rows[at // dim],
+            f"gene {_short(names[at // dim - len(rows)])}, number {at % dim + 1} is {texts[at]}, "
+            "it must be a finite 32-bit number",
+        )
+    return values.reshape(len(rows), dim)
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+def _read_torch(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
+    with path.open("rb") as file:
+        pickled = file.read(1) == b"\x80" or zipfile.is_zipfile(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
+            table = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if pickled and "nsupported" in str(error):  # a class, a function or an instruction
+            raise _needs_code(
+                path, "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
+            ) from None
+        raise _damaged(path, "file of torch.save", error) from error
+    except (RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise _damaged(path, "file of torch.save", error) from error
+    if isinstance(table, Tensor):
+        return None, _matrix(path, _array(table))
+    if not isinstance(table, dict):
+        raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor, or a matrix")
+    return _of_mapping(path, table)
+
+
+def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            table: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            said = (file.metadata() or {}).get("names")
+    except safetensors.SafetensorError as error:
+        raise _damaged(path, "safetensors file", error) from error
+    if said is None:
+        return _of_mapping(path, table)
+    try:
+        names = json.loads(said)
+    except ValueError:
+        names = None
+    if not _is_text(names):
+        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {_short(said)}")
+    return names, _matrix(path, _array(_the_matrix(path, table)))
+
+
+def _read_npz(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
+    if not zipfile.is_zipfile(path):
+        raise _damaged(path, ".npz file")
+    with _numpy_errors(path, ".npz file"), np.load(path, allow_pickle=False) as file:
+        table = {key: file[key] for key in file.files}
+    return _of_mapping(path, {key: _decoded(value) for key, value in table.items()})
+
+
+def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start[:1] == b"\x80":
+        raise _needs_code(path, "numpy.save(path, numpy.asarray(matrix, dtype='float32'))")
+    if start != b"\x93NUMPY":
+        raise _damaged(path, ".npy file")
+    with _numpy_errors(path, ".npy file"):
+        matrix = np.load(path, allow_pickle=False)
+    return None, _matrix(path, matrix)
+
+
+@contextmanager
+def _numpy_errors(path: Path, kind: str) -> Iterator[None]:
+    """What NumPy says of a file, in our words."""
+    try:
+        yield
+    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        if "allow_pickle" in str(error):
+            raise _needs_code(
+                path, "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
+            ) from None
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise _damaged(path, kind, error) from error
+
+
+def _needs_code(path: Path, remedy: str) -> ValueError:
+    return ValueError(
+        f"{path} is a pickle of objects, and reading those can run any code. Where you trust it, load it and write it "
+        f"as plain numbers and text: {remedy}"
+    )
+
+
+def _damaged(path: Path, kind: str, error: BaseException | None = None) -> ValueError:
+    said = f": {' '.join(str(error).split())[:200]}" if error is not None and str(error) else ""
+    return ValueError(f"{path} is cut off, damaged or no {kind}{said}")
+
+
+def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
+    """A matrix, with its names if they are there; or else a vector per gene."""
+    arrays = {str(key): _array(value) for key, value in table.items() if isinstance(value, Tensor | np.ndarray)}
+    texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
+    if not arrays:
+        raise ValueError(f"{path} has no vectors")
+    matrices = [key for key, array in arrays.items() if array.ndim == 2 and (key in MATRICES or len(arrays) == 1)]
+    if not (matrices or texts):
+        return list(arrays), _stacked(path, table, arrays)
+    if len(texts) > 1 and not any(key in texts for key in NAMES):
+        raise ValueError(f"{path} has several lists of text, {_listed(list(texts))}: call that of the genes 'names'")
+    names = next((texts[key] for key in (*NAMES, *texts) if key in texts), None)
+    return names, _matrix(path, _the_matrix(path, arrays))
+
+
+def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarray]) -> Float[np.ndarray, "rows dim"]:
+    for key, value in table.items():
+        if str(key) not in arrays:
+            kind = type(value).__name__
+            raise ValueError(f"{path}: gene {str(key)!r} has a value of type {kind}, it must be a tensor")
+    first, width = next((gene, vector.size) for gene, vector in arrays.items())
+    for gene, vector in arrays.items():
+        if vector.ndim != 1 or vector.dtype.kind not in NUMERIC:
+            found = f"{vector.dtype} of shape {tuple(vector.shape)}"
+            raise ValueError(f"{path}: gene {gene!r} has {found}, it must be numbers of shape (dim,)")
+        if len(vector) != width:
+            raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {first!r} has {width:,}")
+    return np.stack([_as_float32(vector) for vector in arrays.values()])
+
+
+def _the_matrix(path: Path, arrays: Mapping[str, Any]) -> Any:
+    for key in MATRICES:
+        if key in arrays and arrays[key].ndim == 2:
+            return arrays[key]
+    matrices = [key for key in arrays if arrays[key].ndim == 2]
+    if len(matrices) != 1:
+        has = _listed(list(arrays)) if arrays else "nothing"
+        raise ValueError(f"{path} has {len(matrices)} matrices (of {has}): call that of the vectors 'vectors'")
+    return arrays[matrices[0]]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, str) for v in value)
+
+
+def _decoded(array: np.ndarray) -> Any:
+    """An array of text as a list, any other as it is."""
+    if array.dtype.kind not in "US" or array.ndim != 1:
+        return array
+    return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
+
+
+def _array(value: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return (value.float() if value.is_floating_point() else value).detach().numpy()  # NumPy has no bfloat16
+    return value
+
+
+def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:
+    if array.ndim != 2:
+        raise ValueError(f"{path} has an array of shape {tuple(array.shape)}, it must be a matrix (genes, dim)")
+    if array.dtype.kind not in NUMERIC:
+        raise ValueError(f"{path} has an array of {array.dtype}, it must be of numbers")
+    return _as_float32(array)
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # to inf, which is found and named
+        return np.ascontiguousarray(array, dtype=np.float32)

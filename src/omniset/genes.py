@@ -1,0 +1,182 @@
+"""Names of genes: one spelling for each, and which of one list are meant by those of another."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from omniset.tables.files import TableFile
+
+# ENS, the species (none for human), the kind (G gene, T transcript, P protein, ...), 11 digits, version, and a suffix
+# such as _PAR_Y, which tells the copy on chromosome Y from that on X.
+ENSEMBL = re.compile(r"(ENS[A-Z]*[A-Z]\d{11})\.\d+(_\w+)?")
+
+
+@lru_cache(1 << 18)
+def canonical(name: str) -> str:
+    """A name without spaces around it, an Ensembl id also without its version.
+
+    Example:
+        >>> [canonical(n) for n in (" TP53", "ENSG00000141510.17", "ENSG00000182378.15_PAR_Y", "RP11-34P13.7")]
+        ['TP53', 'ENSG00000141510', 'ENSG00000182378_PAR_Y', 'RP11-34P13.7']
+    """
+    name = name.strip()
+    found = ENSEMBL.fullmatch(name)
+    return found[1] + (found[2] or "") if found else name
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which entry of a vocabulary each name stands for.
+
+    Attributes:
+        positions: For each name its place in the vocabulary, or -1.
+        exact: Number of names that are spelled as in the vocabulary.
+        canonical: Number of those that are so without version and spaces.
+        aliases: Number of those found as an alias.
+        case: Number of those that differ in upper and lower case only.
+        duplicates: Entries of the vocabulary that several names stand for, in the vocabulary's order: their values are
+            to be summed.
+        unmatched: Names that stand for no entry, in order.
+        missing: Entries that no name stands for, in order.
+    """
+
+    positions: Int[np.ndarray, " names"]
+    exact: int
+    canonical: int
+    aliases: int
+    case: int
+    duplicates: list[str]
+    unmatched: list[str]
+    missing: list[str]
+
+    @property
+    def matched(self) -> int:
+        """Number of names that stand for an entry."""
+        return self.exact + self.canonical + self.aliases + self.case
+
+    def sentence(self) -> str:
+        """One line for reports.
+
+        Example:
+            >>> match(["TP53", "gapdh", "FOO1"], ["TP53", "GAPDH"]).sentence()
+            "2 of 3 genes matched (1 by case only), 1 unknown such as 'FOO1'"
+        """
+        ways = (
+            (self.canonical, "by Ensembl id without version"),
+            (self.aliases, "by alias"),
+            (self.case, "by case only"),
+        )
+        how = ", ".join(f"{number:,} {way}" for number, way in ways if number)
+        parts = [f"{self.matched:,} of {len(self.positions):,} genes matched" + (f" ({how})" if how else "")]
+        if self.duplicates:
+            one = len(self.duplicates) == 1
+            number = "1 name occurs" if one else f"{len(self.duplicates):,} names occur"
+            parts.append(f"{number} more than once and {'is' if one else 'are'} summed")
+        if self.unmatched:
+            parts.append(f"{len(self.unmatched):,} unknown such as {self.unmatched[0]!r}")
+        return ", ".join(parts)
+
+
+def match(names: Sequence[str], vocabulary: Sequence[str], aliases: Mapping[str, str] | None = None) -> Match:
+    """Find each name in the vocabulary: as it is; by its canonical form; as an alias; whatever its case.
+
+    The first of these ways that finds an entry is taken. By canonical form and by case a name is found only where it
+    can mean one entry alone: of "Abc" and "ABC", "abc" is neither.
+
+    Args:
+        aliases: Other names of entries, alias to name.
+
+    Raises:
+        ValueError: The vocabulary has an entry twice.
+    """
+    exact = {name: position for position, name in enumerate(vocabulary)}
+    if len(exact) < len(vocabulary):
+        name, times = Counter(vocabulary).most_common(1)[0]
+        raise ValueError(f"vocabulary must have each gene once, it has {name!r} {times} times")
+    same = _unambiguous(vocabulary, canonical)
+    folded = _unambiguous(vocabulary, _folded)
+    others = aliases or {}
+
+    def find(name: str) -> tuple[int, str]:
+        if name in exact:
+            return exact[name], "exact"
+        plain = canonical(name)
+        if plain in same:
+            return same[plain], "canonical"
+        other = others.get(name, others.get(plain))
+        if other is not None:
+            position = exact.get(other, same.get(canonical(other), -1))
+            if position >= 0:
+                return position, "aliases"
+        if _folded(name) in folded:
+            return folded[_folded(name)], "case"
+        return -1, "unmatched"
+
+    found = [find(name) for name in names]
+    ways = Counter(way for _, way in found)
+    positions = np.array([position for position, _ in found], dtype=np.int64)
+    hits = np.bincount(positions[positions >= 0], minlength=len(vocabulary))
+    return Match(
+        positions=positions,
+        exact=ways["exact"],
+        canonical=ways["canonical"],
+        aliases=ways["aliases"],
+        case=ways["case"],
+        duplicates=[vocabulary[i] for i in np.flatnonzero(hits > 1).tolist()],
+        unmatched=[name for name, (position, _) in zip(names, found, strict=True) if position < 0],
+        missing=[vocabulary[i] for i in np.flatnonzero(hits == 0).tolist()],
+    )
+
+
+def read_aliases(path: str | Path) -> dict[str, str]:
+    """Other names of genes, alias to name, out of a table of two columns: alias, name.
+
+    A first line of titles is allowed and not needed. An alias that several genes have is left out with a warning, since
+    it does not say which one is meant.
+
+    Args:
+        path: Ending in .csv or .tsv, may be compressed (.gz, .bz2, .xz), or in .parquet.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: Not two columns, or an entry is missing.
+    """
+    file = TableFile(path)
+    if len(file.columns) != 2:
+        raise file.error(None, f"must have two columns, alias and name, it has {len(file.columns)}")
+    # A file without titles: its first line is a pair too. Titles taken for one do no harm.
+    pairs = [(file.columns[0], file.columns[1])] if file.separator else []
+    for chunk in file.chunks():
+        alias, name = (chunk.text(column).to_pylist() for column in file.columns)
+        pairs += zip(alias, name, strict=True)
+    aliases: dict[str, str] = {}
+    several: dict[str, None] = {}
+    for alias, name in pairs:
+        if aliases.setdefault(alias, name) != name:
+            several[alias] = None
+    if several:
+        warnings.warn(
+            f"{path}: {len(several):,} aliases are of several genes and left out, such as {next(iter(several))!r}",
+            stacklevel=2,
+        )
+    return {alias: name for alias, name in aliases.items() if alias not in several}
+
+
+def _folded(name: str) -> str:
+    return canonical(name).casefold()
+
+
+def _unambiguous(vocabulary: Iterable[str], form: Callable[[str], str]) -> dict[str, int]:
+    """The place of each form that one entry alone has."""
+    forms = [form(name) for name in vocabulary]
+    times = Counter(forms)
+    return {name: position for position, name in enumerate(forms) if times[name] == 1}

@@ -1,0 +1,471 @@
+"""The stream of counts: the dense matrix in any order; raw or logarithm by source; genes matched and summed."""
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from omniset.cells import data
+from omniset.cells.data import read_cells
+
+# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
+    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
+]
+
+
+@pytest.fixture(autouse=True)
+def text_as_objects():
+    with pd.option_context("future.infer_string", False):
+        yield
+
+
+def counts(cells=307, genes=13, seed=3, mean=0.7):
+    """Cells of different depths, an empty one, and a gene that no cell has."""
+    rng = np.random.default_rng(seed)
+    dense = rng.poisson(mean * rng.lognormal(0, 0.7, (cells, 1)) * rng.lognormal(0, 1, genes))
+    dense[cells // 3] = 0
+    dense[:, genes // 2] = 0
+    return dense
+
+
+DENSE = counts()
+
+
+def adata(dense=DENSE, genes=None, prefix="cell", **obs):
+    names = genes or [f"G{i}" for i in range(dense.shape[1])]
+    frame = pd.DataFrame(obs, index=[f"{prefix}{i}" for i in range(len(dense))])
+    return anndata.AnnData(sp.csr_matrix(dense.astype(np.float32)), obs=frame, var=pd.DataFrame(index=names))
+
+
+def normalised(dense, target=1e4, base=np.e):
+    """What everyone's tutorial does, in float64 and then stored as float32."""
+    sums = np.maximum(dense.sum(axis=1, keepdims=True), 1)
+    return (np.log1p(dense / sums * (target or np.median(sums))) / np.log(base)).astype(np.float32)
+
+
+def everything(cells):
+    return cells.take(np.arange(len(cells))).toarray()
+
+
+def written(folder, name, **kwargs):
+    adata(**kwargs).write_h5ad(folder / name)
+    return folder / name
+
+
+# Rows
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+@pytest.mark.parametrize("store", [sp.csr_matrix, sp.csc_matrix, np.array])
+def test_take_in_any_order_equals_the_dense_matrix(memory, store, tmp_path):
+    given = adata()
+    given.X = store(DENSE.astype(np.float32))
+    given.write_h5ad(tmp_path / "a.h5ad")
+    cells = read_cells(tmp_path / "a.h5ad", memory=memory)
+    rng = np.random.default_rng(7)
+    for rows in (
+        rng.permutation(len(cells)),
+        rng.integers(0, len(cells), 97),  # with some twice
+        np.array([306, 0]),
+        np.array([255, 256]),
+        np.array([3, 3, 3]),
+        np.array([], dtype=np.int64),
+    ):
+        block = cells.take(rows)
+        assert isinstance(block, sp.csr_array)
+        assert block.dtype == np.float32
+        assert block.shape == (len(rows), 13)
+        assert np.array_equal(block.toarray(), DENSE[rows])
+    for wrong in (-1, 307):
+        with pytest.raises(ValueError, match=f"rows must be within 0 and 306, one is {wrong}"):
+            cells.take(np.array([5, wrong]))
+
+
+def test_blocks_are_read_together(monkeypatch):
+    """Cells of one block of 256 in one read, whatever the order in which they are asked for."""
+    cells = read_cells(adata(counts(1021)), memory=0)
+    reads = []
+    source, rows = cells.sources[0], cells.sources[0].rows
+    monkeypatch.setattr(source, "rows", lambda start, stop: reads.append((start, stop)) or rows(start, stop))
+    cells.take(np.array([700, 3, 255, 256, 5, 1000, 3]))
+    assert reads == [(3, 256), (256, 257), (700, 701), (1000, 1001)]
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+@pytest.mark.parametrize("size", [1, 101, 256, 1000])
+def test_blocks(size, memory):
+    cells = read_cells([adata(), adata(DENSE[:7], prefix="other")], memory=memory)
+    blocks = list(cells.blocks(size))
+    assert [start for start, _ in blocks] == list(range(0, 314, size))
+    assert np.array_equal(sp.vstack([block for _, block in blocks]).toarray(), np.concatenate([DENSE, DENSE[:7]]))
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        next(cells.blocks(0))
+
+
+def test_counts_are_kept_in_memory_only_where_they_fit(tmp_path, monkeypatch):
+    path = written(tmp_path, "a.h5ad")
+    for memory, expected in ((1 << 20, 0), (100, 2)):
+        cells = read_cells(path, memory=memory)
+        everything(cells)
+        reads = []
+        rows = cells.sources[0].rows
+        monkeypatch.setattr(
+            cells.sources[0], "rows", lambda a, b, rows=rows, reads=reads: reads.append(a) or rows(a, b)
+        )
+        assert np.array_equal(everything(cells), DENSE)
+        assert len(reads) == expected
+        monkeypatch.undo()
+
+
+def test_one_cell_and_one_gene():
+    cells = read_cells(adata(DENSE[2:3]))
+    assert np.array_equal(everything(cells), DENSE[2:3])
+    assert "1 cell," in cells.notes[0]
+    assert np.array_equal(everything(read_cells(adata(DENSE[:, 1:2]))), DENSE[:, 1:2])
+
+
+def test_x_is_not_touched_and_the_order_is_kept():
+    given = adata()
+    before = given.X.copy()
+    cells = read_cells(given)
+    on = cells.on(["G3", "G1", "X"])
+    assert np.array_equal(everything(on), np.c_[DENSE[:, [3, 1]], np.zeros(307)])
+    cells.take(np.array([1])).data[:] = 99
+    assert np.array_equal(everything(cells), DENSE)
+    assert (before != given.X).nnz == 0
+    assert cells.names.tolist() == given.obs_names.tolist()
+
+
+# Sources
+
+
+def test_lists_patterns_and_paths(tmp_path):
+    for name, dense in (("b.h5ad", DENSE[:5]), ("a.h5ad", DENSE[5:16])):
+        written(tmp_path, name, dense=dense, prefix=name[0])
+    cells = read_cells([str(tmp_path / "*.h5ad"), adata(DENSE[16:19], prefix="m"), adata(DENSE[19:20], prefix="n")])
+    assert np.array_equal(everything(cells), DENSE[[*range(5, 16), *range(5), *range(16, 20)]])
+    assert cells.names.tolist() == [f"{p}{i}" for p, n in (("a", 11), ("b", 5), ("m", 3), ("n", 1)) for i in range(n)]
+    assert cells.source_of.tolist() == [0] * 11 + [1] * 5 + [2] * 3 + [3]
+    assert [source.name for source in cells.sources[2:]] == ["AnnData 3", "AnnData 4"]
+    assert len(cells) == 20
+    cells.close()
+    with pytest.raises(ValueError, match=r"no file matches '.*\*.zarr'"):
+        read_cells(str(tmp_path / "*.zarr"))
+    with pytest.raises(ValueError, match="the list is empty"):
+        read_cells([])
+
+
+def test_obs_of_several_sources():
+    first = adata(
+        DENSE[:3], batch=pd.Categorical(["a", "b", "a"]), depth=[1.5, 2.5, 3.5], same=pd.Categorical(["x", "x", "y"])
+    )
+    second = adata(DENSE[:2], prefix="other", batch=["c", "d"], flag=[True, False], same=pd.Categorical(["x", "y"]))
+    obs = read_cells([first, second]).obs
+    assert obs.columns.tolist() == ["batch", "depth", "same", "flag"]
+    assert obs["batch"].tolist() == ["a", "b", "a", "c", "d"]
+    assert obs["depth"].tolist()[:3] == [1.5, 2.5, 3.5]
+    assert obs["depth"].isna().tolist() == [False] * 3 + [True] * 2
+    assert obs["flag"].isna().tolist() == [True] * 3 + [False] * 2
+    assert obs["flag"].tolist()[3:] == [True, False]
+    assert obs["same"].dtype == pd.CategoricalDtype(["x", "y"])
+    assert obs.index.tolist() == ["cell0", "cell1", "cell2", "other0", "other1"]
+
+
+def test_cells_of_the_same_name_are_kept_and_said():
+    with pytest.warns(UserWarning, match="5 names of cells occur more than once, such as 'cell0'"):
+        cells = read_cells([adata(), adata(DENSE[:5])])
+    assert len(cells) == 312
+
+
+def test_files_with_different_genes_are_masked():
+    first, second = adata(DENSE[:7, :5]), adata(DENSE[:3, 3:8], genes=[f"G{i}" for i in range(3, 8)], prefix="other")
+    cells = read_cells([first, second])
+    assert cells.genes == [f"G{i}" for i in range(8)]
+    assert cells.measured.tolist() == [[True] * 5 + [False] * 3, [False] * 3 + [True] * 5]
+    expected = np.zeros((10, 8))
+    expected[:7, :5], expected[7:, 3:] = DENSE[:7, :5], DENSE[:3, 3:8]
+    assert np.array_equal(everything(cells), expected)
+    assert "2 of 8 genes are measured in every source" in cells.notes
+    view = cells.on(["G7", "G4", "G0"])
+    assert view.measured.tolist() == [[False, True, True], [True, True, False]]
+    assert np.array_equal(everything(view), expected[:, [7, 4, 0]])
+    assert np.array_equal(view.library(), expected.sum(axis=1))
+
+
+# Genes
+
+
+def test_names_that_mean_one_gene_are_summed():
+    names = ["ENSG00000000017.1", "ENSG00000000017.2", "tp53", "TP53", "RP11-34P13.7", *[f"G{i}" for i in range(8)]]
+    cells = read_cells(adata(genes=names))
+    assert cells.genes == ["ENSG00000000017", *names[2:]]
+    expected = np.c_[DENSE[:, 0] + DENSE[:, 1], DENSE[:, 2:]]
+    assert np.array_equal(everything(cells), expected)
+    assert cells.match[0].duplicates == ["ENSG00000000017"]
+    view = cells.on(["TP53", "ENSG00000000017.9", "FOO", "G3", "ALIASED"], {"G5": "ALIASED"})
+    assert np.array_equal(
+        everything(view),
+        np.c_[DENSE[:, 2] + DENSE[:, 3], DENSE[:, 0] + DENSE[:, 1], np.zeros(307), DENSE[:, 8], DENSE[:, 10]],
+    )
+    assert view.measured.tolist() == [[True, True, False, True, True]]
+    assert view.match[0].missing == ["FOO"]
+    assert any(
+        "6 of 13 genes matched (2 by Ensembl id without version, 1 by alias, 1 by case only)" in n for n in view.notes
+    )
+    assert np.array_equal(cells.library(), DENSE.sum(axis=1))
+    assert np.array_equal(view.library(np.array([300, 2])), DENSE.sum(axis=1)[[300, 2]])  # over all genes, known or not
+    assert np.array_equal(view.scan(progress=False).cells, (everything(view) > 0).sum(axis=0))
+    assert np.array_equal(cells.scan(progress=False).cells, (expected > 0).sum(axis=0))
+
+
+@pytest.mark.parametrize("kind", ["category", "object", "string"])
+def test_another_column_of_var_with_better_names_is_taken_with_a_warning(kind):
+    given = adata()
+    given.var["number"] = np.arange(13)
+    given.var["gene_ids"] = pd.Series([f"ENSG{i:011d}.3" for i in range(13)], index=given.var_names, dtype=kind)
+    cells = read_cells(given)
+    vocabulary = [f"ENSG{i:011d}" for i in (5, 2, 11)]
+    with pytest.warns(UserWarning, match=r"taken from column 'gene_ids' of var, where more are known \(3 of 3\)"):
+        view = cells.on(vocabulary)
+    assert np.array_equal(everything(view), DENSE[:, [5, 2, 11]])
+    assert np.array_equal(everything(cells.on(["G4"])), DENSE[:, [4]])  # no warning
+    by_column = read_cells(given, gene_column="gene_ids")
+    assert by_column.genes[:2] == ["ENSG00000000000", "ENSG00000000001"]
+    with pytest.raises(ValueError, match="none of its genes is known: they are such as 'ENSG00000000000.3', .*'G4'"):
+        by_column.on(["G4"])  # what was asked for is not second-guessed
+    with pytest.raises(ValueError, match="gene_column must be a column of var.*'symbol'.*'number', 'gene_ids'"):
+        read_cells(given, gene_column="symbol")
+
+
+def test_gaps_in_a_column_of_names_are_filled_from_the_index():
+    given = adata()
+    given.var["symbol"] = ["A", None, np.nan, "", *[f"S{i}" for i in range(9)]]
+    assert read_cells(given, gene_column="symbol").genes[:5] == ["A", "G1", "G2", "G3", "S0"]
+
+
+def test_no_gene_in_common_is_an_error():
+    with pytest.raises(
+        ValueError, match="AnnData: none of its genes is known: they are such as 'G0', 'G1', 'G2' and 10 more"
+    ):
+        read_cells(adata()).on(["FOO1"])
+
+
+# Raw or logarithm
+
+
+def test_counts_are_found_and_said(tmp_path):
+    path = written(tmp_path, "a.h5ad")
+    cells = read_cells(path)
+    median = np.median(DENSE.sum(axis=1))
+    assert cells.kinds == ["counts"]
+    assert cells.notes == [f"{path}: integer counts, 307 cells, median {median:.0f} UMI"]
+    scan = cells.scan(progress=False)
+    assert np.array_equal(scan.library, DENSE.sum(axis=1))
+    assert np.array_equal(scan.genes, (DENSE > 0).sum(axis=1))
+    assert np.array_equal(scan.cells, (DENSE > 0).sum(axis=0))
+    empty = int((DENSE.sum(axis=1) == 0).sum())
+    assert empty == 1
+    assert f"{path}: 1 cell has no counts" in cells.notes
+
+
+def test_a_decision_from_a_sample_is_said_to_be_one(monkeypatch):
+    monkeypatch.setattr(data, "SAMPLE", 100)
+    monkeypatch.setattr(data, "RUN", 20)
+    assert "307 cells, median about" in read_cells(adata()).notes[0]
+
+
+LOGS = {
+    "10,000": (lambda x: normalised(x), "logarithms of counts normalised to 10,000 per cell"),
+    "median": (lambda x: normalised(x, None), "logarithms of counts normalised to"),
+    "base 2": (lambda x: normalised(x, 1e4, 2), "logarithms to base 2 of counts normalised to 10,000 per cell"),
+    "not normalised": (lambda x: np.log1p(x), "logarithms of counts, 307 cells"),
+    "base 2, not normalised": (lambda x: np.log2(x + 1), "logarithms to base 2 of counts, 307 cells"),
+    "size factors": (
+        lambda x: np.log1p(x / np.random.default_rng(5).lognormal(0, 0.3, (len(x), 1))),
+        "logarithms of counts, 307 cells",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", LOGS)
+@pytest.mark.parametrize("kind", ["auto", "log1p"])
+def test_counts_come_back_out_of_logarithms(how, kind):
+    make, note = LOGS[how]
+    dense = counts(genes=53)
+    # Cells without a single count of one: their smallest is 2 or 3.
+    dense[[3, 7, 200]] = 0
+    dense[3, :4], dense[7, 2:5], dense[200, :3] = [2, 3, 7, 1000], [3, 5, 8], [4, 6, 9]
+    given = adata(make(dense))
+    given.X = given.X.astype(np.float32)
+    cells = read_cells(given, input=kind, memory=0)
+    assert cells.kinds == ["log1p"]
+    assert cells.relative == [False]
+    assert note in cells.notes[0]
+    assert "the counts are recovered" in cells.notes[0]
+    assert np.array_equal(everything(cells), dense)
+    assert np.array_equal(cells.library(), dense.sum(axis=1))
+
+
+def test_logarithms_of_no_counts_are_relative():
+    """Values that are multiples of nothing: scaled to 10,000 per cell over all genes of the source."""
+    values = counts(genes=53) * np.random.default_rng(11).uniform(0.5, 2, (307, 53))
+    cells = read_cells(adata(normalised(values)))
+    expected = values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9) * 1e4
+    assert cells.relative == [True]
+    assert (
+        "counts cannot be recovered, library sizes are not known: values are scaled to a sum of 10,000"
+        in cells.notes[0]
+    )
+    np.testing.assert_allclose(everything(cells), expected, rtol=1e-5)
+    view = cells.on(["G3", "G9"])
+    np.testing.assert_allclose(everything(view), expected[:, [3, 9]], rtol=1e-5)
+    np.testing.assert_allclose(view.library(), np.where(values.sum(axis=1) > 0, 1e4, 0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64, np.float32, np.float64, bool])
+def test_whole_numbers_of_any_type_are_counts(dtype):
+    given = adata()
+    given.X = sp.csr_matrix(DENSE.astype(dtype))
+    cells = read_cells(given)
+    assert cells.kinds == ["counts"]
+    assert np.array_equal(everything(cells), DENSE.astype(dtype).astype(float))
+
+
+def test_shallow_cells_and_small_panels_are_counts():
+    """Values of 0, 1 and 2, as in a panel of few genes: a rule on sums or maxima of single cells calls them logs."""
+    for seed in range(5):
+        dense = counts(101, 7, seed, mean=0.05)
+        assert dense.max() < 20
+        assert read_cells(adata(dense)).kinds == ["counts"]
+        log = read_cells(adata(normalised(dense + (np.arange(7) == 1))))
+        assert log.kinds == ["log1p"]
+
+
+def test_mixed_sources_are_read_each_by_its_kind():
+    dense = counts(genes=53)
+    cells = read_cells([adata(dense), adata(normalised(dense), prefix="log")])
+    assert cells.kinds == ["counts", "log1p"]
+    assert "sources of counts (1) and of logarithms (1) are read together, each by its own kind" in cells.notes
+    both = everything(cells)
+    assert np.array_equal(both[:307], both[307:])
+
+
+def test_the_decision_is_that_of_the_source_and_never_of_a_cell():
+    """A cell of ones among logarithms is a logarithm, a cell of fractions among counts is named."""
+    values = normalised(counts(genes=53)).copy()
+    values[5] = 0
+    values[5, :3] = 1.0
+    assert np.array_equal(everything(read_cells(adata(values)))[5, :4], [1, 1, 1, 0])
+    mixed = counts(5003).astype(float)
+    mixed[2700:2710] *= 0.37  # between the cells that are looked at
+    cells = read_cells(adata(mixed))
+    assert cells.kinds == ["counts"]
+    cells.scan(progress=False)
+    assert any("taken as integer counts, but" in note and "are not whole" in note for note in cells.notes)
+
+
+def test_input_is_obeyed_with_a_warning():
+    fractions = DENSE * 0.95
+    with pytest.warns(UserWarning, match="input='counts', but .* values looked at are not whole, such as"):
+        cells = read_cells(adata(fractions), input="counts")
+    np.testing.assert_allclose(everything(cells), fractions, rtol=1e-6)
+    assert cells.kinds == ["counts"]
+    with pytest.warns(UserWarning, match="input='log1p', but all .* values looked at are whole as counts are"):
+        cells = read_cells(adata(np.minimum(DENSE, 4)), input="log1p")
+    assert cells.kinds == ["log1p"]
+    with pytest.raises(ValueError, match="input must be one of 'auto', 'counts', 'log1p', got 'raw'"):
+        read_cells(adata(), input="raw")
+
+
+def test_large_fractions_are_not_guessed():
+    values = DENSE * 10.5
+    given = adata(values)
+    given.layers["counts"] = DENSE.astype(np.float32)
+    message = "X has values up to .* which are no log1p .all are below 20., and some are not .*layer='counts' would do"
+    with pytest.raises(ValueError, match=message):
+        read_cells(given)
+    with pytest.raises(ValueError, match="which are no log1p .*: say input='counts' or 'auto'"):
+        read_cells(adata(DENSE * 9), input="log1p")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [(-0.5, "has -0.5 .*negative"), (np.nan, "has nan .*missing"), (np.inf, "has inf .*infinite")]
+)
+@pytest.mark.parametrize("kind", ["auto", "counts", "log1p"])
+def test_values_that_are_none_are_named(value, why, kind):
+    values = normalised(counts(genes=53))
+    good = values.copy()
+    values[17, 5] = value
+    given = adata(values)
+    given.layers["bad"] = values
+    given.raw = adata(good, prefix="cell")
+    with pytest.raises(
+        ValueError, match=f"AnnData: X {why[:3]}.* for gene 'G5' in cell 'cell17' .number 18., .*layer='raw' would do$"
+    ) as error:
+        read_cells(given, input=kind)
+    assert why.split(".*")[0].strip() in str(error.value)
+    assert why.split(".*")[1] in str(error.value)
+    with pytest.raises(ValueError, match="layer 'bad' has .*; layer='raw' would do$"):
+        read_cells(given, input=kind, layer="bad")
+    assert read_cells(given, layer="raw").kinds == ["log1p"]
+
+
+def test_a_bad_value_anywhere_is_named_by_the_scan_and_by_take():
+    dense = counts(5003).astype(np.float32)
+    dense[2700, 4] = np.nan  # between the cells that are looked at
+    cells = read_cells(adata(dense), memory=0)
+    message = (
+        "has nan for gene 'G4' in cell 'cell2700' .number 2701., which is missing: .* no other matrix that would do"
+    )
+    for reading in (cells.scan, cells.library, lambda: cells.take(np.array([3, 2699, 2700]))):
+        with pytest.raises(ValueError, match=message):
+            reading()
+    assert cells.take(np.array([2699, 2816])).shape == (2, 13)
+    log = normalised(counts(5003, 53)).copy()
+    log[2700, 4] = 21
+    with pytest.raises(ValueError, match="X has 21 for gene 'G4' in cell 'cell2700' .*which is no log1p"):
+        read_cells(adata(log)).scan(progress=False)
+
+
+def test_missing_layer_and_no_cells():
+    with pytest.raises(ValueError, match="AnnData has no layer 'counts'; there are: X .layer=None."):
+        read_cells(adata(), layer="counts")
+    with pytest.raises(ValueError, match="AnnData has no cells"):
+        read_cells([adata(), adata()[:0].copy()])
+
+
+def test_cells_without_any_count():
+    cells = read_cells(adata(np.zeros((5, 3))))
+    assert "no counts at all in the cells looked at" in cells.notes[0]
+    assert cells.library().tolist() == [0] * 5
+    assert everything(cells).sum() == 0
+
+
+@pytest.mark.parametrize("name", ["kang_pbmc_muscat", "baron_mouse_pancreas"])
+def test_real_counts_are_counts_and_their_logarithms_are_logarithms(name, data_folder):
+    """Also panels of 50 genes, of which a rule that looks at single cells misreads a third to a half."""
+    path = data_folder / "cells" / f"{name}.h5ad"
+    given = anndata.read_h5ad(path)
+    raw = given.X.astype(np.float64)
+
+    def logarithms(x, target):
+        sums = np.maximum(np.asarray(x.sum(axis=1)).ravel(), 1)
+        factors = (target or np.median(sums)) / sums
+        return anndata.AnnData(sp.csr_matrix((sp.diags_array(factors) @ x).log1p().astype(np.float32)))
+
+    assert read_cells(path).kinds == ["counts"]
+    assert abs(read_cells(path).take(np.arange(len(given.obs))) - raw).max() == 0
+    for target in (1e4, None):
+        log = read_cells(logarithms(raw, target))
+        assert log.kinds == ["log1p"]
+        assert abs(log.take(np.arange(len(given.obs))) - raw).max() == 0
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        genes = np.sort(rng.choice(raw.shape[1], 50, replace=False))
+        panel = raw[:, genes]
+        assert read_cells(anndata.AnnData(panel)).kinds == ["counts"]
+        assert read_cells(logarithms(panel, 1e4)).kinds == ["log1p"]
+        assert read_cells(anndata.AnnData(logarithms(raw, 1e4).X[:, genes])).kinds == ["log1p"]

@@ -1,0 +1,416 @@
+"""Every format holds the same matrix; what is no format of cells is refused in a sentence that names it."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from omniset.cells import formats
+from omniset.cells.formats import open_source
+
+# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
+    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
+]
+
+
+@pytest.fixture(autouse=True)
+def text_as_objects():
+    with pd.option_context("future.infer_string", False):
+        yield
+
+
+CELLS, GENES = 307, 13  # more than one block of rows, and the last one is not full
+
+
+def counts(dtype=np.int64):
+    rng = np.random.default_rng(3)
+    dense = rng.poisson(0.7, (CELLS, GENES))
+    dense[5] = 0  # a cell without counts
+    dense[:, 7] = 0  # a gene without
+    return dense.astype(dtype)
+
+
+DENSE = counts()
+
+
+def frames():
+    obs = pd.DataFrame({"batch": pd.Categorical(["a", "b"] * (CELLS // 2) + ["a"]), "depth": np.arange(CELLS) / 7})
+    obs.index = [f"cell{i}" for i in range(CELLS)]
+    var = pd.DataFrame({"gene_ids": [f"ENSG{i:011d}" for i in range(GENES)]}, index=[f"G{i}" for i in range(GENES)])
+    return obs, var
+
+
+def adata(x=None, **kwargs):
+    obs, var = frames()
+    return anndata.AnnData(sp.csr_matrix(DENSE.astype(np.float32)) if x is None else x, obs=obs, var=var, **kwargs)
+
+
+def write_zarr(data, path, version):
+    with warnings.catch_warnings():  # anndata and zarr: version 2 is to go, consolidated metadata is not in version 3
+        warnings.simplefilter("ignore")
+        anndata.settings.zarr_write_format = version
+        try:
+            data.write_zarr(path)
+        finally:
+            anndata.settings.reset("zarr_write_format")
+
+
+def write_10x(path, version=3, types=None, dense=DENSE):
+    """As Cell Ranger lays it out: genes x cells, columns compressed, so that a column is a cell."""
+    matrix = sp.csc_matrix(dense.T.astype(np.int32))
+    _, var = frames()
+    text = lambda values: np.array(list(values), dtype="S")  # noqa: E731
+    with h5py.File(path, "w") as file:
+        group = file.create_group("matrix" if version == 3 else "GRCh38")
+        group["data"], group["indices"] = matrix.data, matrix.indices.astype(np.int64)
+        group["indptr"], group["shape"] = matrix.indptr.astype(np.int64), np.array(matrix.shape, dtype=np.int32)
+        group["barcodes"] = text(f"cell{i}" for i in range(dense.shape[0]))
+        if version == 2:
+            group["genes"], group["gene_names"] = text(var["gene_ids"]), text(var.index)
+            return path
+        features = group.create_group("features")
+        features["id"], features["name"] = text(var["gene_ids"]), text(var.index)
+        features["feature_type"] = text(types or ["Gene Expression"] * GENES)
+        features["genome"] = text(["GRCh38"] * GENES)
+    return path
+
+
+def h5ad(folder, x=None, **kwargs):
+    adata(x, **kwargs).write_h5ad(folder / "a.h5ad")
+    return folder / "a.h5ad"
+
+
+def backed(folder, x=None):
+    return anndata.read_h5ad(h5ad(folder, x), backed="r")
+
+
+def zarr_store(folder, version, x=None):
+    write_zarr(adata(x), folder / "a.zarr", version)
+    return folder / "a.zarr"
+
+
+FLOATS = DENSE.astype(np.float32)
+FORMATS = {
+    "h5ad CSR": lambda folder: h5ad(folder),
+    "h5ad CSC": lambda folder: h5ad(folder, sp.csc_matrix(FLOATS)),
+    "h5ad dense": lambda folder: h5ad(folder, FLOATS),
+    "zarr 2 CSR": lambda folder: zarr_store(folder, 2),
+    "zarr 3 CSR": lambda folder: zarr_store(folder, 3),
+    "zarr 3 CSC": lambda folder: zarr_store(folder, 3, sp.csc_matrix(FLOATS)),
+    "zarr 2 dense": lambda folder: zarr_store(folder, 2, FLOATS),
+    "10x 3": lambda folder: write_10x(folder / "a.h5"),
+    "10x 2": lambda folder: write_10x(folder / "a.h5", 2),
+    "memory CSR": lambda folder: adata(),
+    "memory CSR array": lambda folder: adata(sp.csr_array(FLOATS)),
+    "memory CSC": lambda folder: adata(sp.csc_matrix(FLOATS)),
+    "memory dense": lambda folder: adata(FLOATS),
+    "memory view": lambda folder: anndata.concat([adata(), adata()], merge="same", index_unique="-")[:CELLS],
+    "backed CSR": lambda folder: backed(folder),
+    "backed CSC": lambda folder: backed(folder, sp.csc_matrix(FLOATS)),
+    "backed dense": lambda folder: backed(folder, FLOATS),
+    "named otherwise": lambda folder: h5ad(folder).rename(folder / "a.data"),
+}
+
+
+def whole(source, size=101):
+    cells = source.shape[0]
+    blocks = [source.rows(start, min(start + size, cells)) for start in range(0, cells, size)]
+    assert {block.dtype for block in blocks} == {np.dtype(np.float32)}
+    return sp.vstack(blocks).toarray()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.filterwarnings("ignore:Observation names are not unique")
+def test_every_format_gives_the_same_matrix(format, tmp_path):
+    with open_source(FORMATS[format](tmp_path)) as source:
+        assert np.array_equal(whole(source), DENSE)
+        assert np.array_equal(source.rows(17, 19).toarray(), DENSE[17:19])
+        assert source.rows(11, 11).shape == (0, GENES)
+        assert source.shape == (CELLS, GENES)
+        assert [name.removesuffix("-0") for name in source.names] == [f"cell{i}" for i in range(CELLS)]
+        assert source.genes == [f"G{i}" for i in range(GENES)]
+        assert source.var["gene_ids"].tolist() == [f"ENSG{i:011d}" for i in range(GENES)]
+        assert source.sparse == ("dense" not in format)
+        if "10x" not in format:
+            assert source.obs["depth"].tolist() == (np.arange(CELLS) / 7).tolist()
+        with pytest.raises(ValueError, match=f"rows must be within 0 and {CELLS}, got 300 to 308"):
+            source.rows(300, 308)
+
+
+@pytest.mark.parametrize("kind", ["CSR", "dense", "raw"])
+def test_a_view_of_a_backed_one_is_read_whole_and_said_so(kind, tmp_path):
+    data = adata(FLOATS if kind == "dense" else None)
+    data.raw = data.copy()
+    data.write_h5ad(tmp_path / "a.h5ad")
+    view = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")[3:214]
+    try:
+        view.to_memory()
+    except AttributeError:
+        pytest.skip("this anndata cannot slice sparse matrices on disk with this SciPy (0.12.6 with 1.17)")
+    with pytest.warns(UserWarning, match="is a view of a backed one and read whole into memory, 211 cells x 13 genes"):
+        source = open_source(view, "raw" if kind == "raw" else None)
+    assert np.array_equal(whole(source), DENSE[3:214])
+    assert source.names.tolist() == [f"cell{i}" for i in range(3, 214)]
+
+
+@pytest.mark.parametrize("where", ["memory", "h5ad", "zarr", "backed"])
+def test_layers_and_raw(where, tmp_path):
+    data = adata(np.log1p(FLOATS), layers={"counts": sp.csr_matrix(FLOATS), "twice": 2 * FLOATS})
+    data.raw = data[:, :5].copy()
+    data = data[:, 2:7].copy()
+    if where == "h5ad" or where == "backed":
+        data.write_h5ad(tmp_path / "a")
+    if where == "zarr":
+        write_zarr(data, tmp_path / "a", 3)
+    given = {"memory": data, "backed": anndata.read_h5ad(tmp_path / "a", backed="r") if where == "backed" else None}
+    given = given.get(where, tmp_path / "a")
+    assert np.array_equal(whole(open_source(given, "counts")), DENSE[:, 2:7])
+    assert np.array_equal(whole(open_source(given, "twice")), 2 * DENSE[:, 2:7])
+    raw = open_source(given, "raw")
+    np.testing.assert_array_equal(whole(raw), np.log1p(FLOATS[:, :5]))
+    assert raw.genes == ["G0", "G1", "G2", "G3", "G4"]
+    assert raw.choices == [None, "counts", "twice", "raw"]
+    with pytest.raises(ValueError, match="no layer 'logs'; there are: X .layer=None., 'counts', 'twice', 'raw'"):
+        open_source(given, "logs")
+
+
+def test_a_layer_named_raw_comes_before_raw_itself(tmp_path):
+    data = adata(layers={"raw": 3 * FLOATS})
+    data.raw = data.copy()
+    assert np.array_equal(whole(open_source(data, "raw")), 3 * DENSE)
+    data.write_h5ad(tmp_path / "a.h5ad")
+    assert np.array_equal(whole(open_source(tmp_path / "a.h5ad", "raw")), 3 * DENSE)
+
+
+def test_without_x(tmp_path):
+    obs, var = frames()
+    data = anndata.AnnData(obs=obs, var=var, layers={"counts": FLOATS})
+    data.write_h5ad(tmp_path / "a.h5ad")
+    for given in (data, tmp_path / "a.h5ad"):
+        assert np.array_equal(whole(open_source(given, "counts")), DENSE)
+        with pytest.raises(ValueError, match="has no X; there are: 'counts'"):
+            open_source(given)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.uint8, np.uint16, np.int32, np.int64, np.float16, np.float32, np.float64]
+)
+@pytest.mark.parametrize("store", ["dense", "CSR", "CSC"])
+def test_types_of_values(dtype, store, tmp_path):
+    if dtype == np.float16 and store != "dense":
+        pytest.skip("SciPy has no sparse matrices of float16")
+    expected = DENSE.astype(dtype)
+    x = {"dense": np.array, "CSR": sp.csr_matrix, "CSC": sp.csc_matrix}[store](expected)
+    source = open_source(h5ad(tmp_path, x))
+    assert source.dtype == dtype
+    assert np.array_equal(whole(source), expected.astype(np.float32))
+
+
+def test_the_matrix_given_is_not_touched():
+    """Indices out of order, zeros written out, an entry in two parts: tidy in the block, as it was in the object."""
+    data, indices, indptr = (
+        np.array([2.0, 3, 0, 1, 4], dtype=np.float32),
+        np.array([4, 1, 2, 3, 3]),
+        np.array([0, 3, 5]),
+    )
+    x = sp.csr_matrix((data.copy(), indices.copy(), indptr.copy()), (2, 5))
+    given = anndata.AnnData(x)
+    block = open_source(given).rows(0, 2)
+    assert block.toarray().tolist() == [[0, 3, 0, 0, 2], [0, 0, 0, 5, 0]]
+    assert block.nnz == 3
+    block.data[:] = 7
+    assert (given.X.data.tolist(), given.X.indices.tolist()) == (data.tolist(), indices.tolist())
+    dense = anndata.AnnData(DENSE.astype(np.float32))
+    open_source(dense).rows(0, 7).data[:] = 9
+    assert np.array_equal(dense.X, DENSE)
+
+
+def test_columns_are_turned_in_stretches(tmp_path, monkeypatch):
+    """Stretches of a few values: many of them, one row longer than a stretch, values in the order of columns."""
+    path = h5ad(tmp_path, sp.csc_matrix(FLOATS))
+    monkeypatch.setattr(formats, "CHUNK", 7)
+    monkeypatch.setattr(formats, "LARGE", 100.0)
+    source = open_source(path)
+    with pytest.warns(UserWarning, match="compressed by genes .CSC.: it is turned in a temporary file of .* GB"):
+        assert np.array_equal(source.rows(3, 31).toarray(), DENSE[3:31])
+    assert np.array_equal(whole(source), DENSE)  # without a second word
+
+
+def test_no_value_is_read_at_open(tmp_path):
+    path = h5ad(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["X/indices"][3] = 1000
+    source = open_source(path)
+    assert source.rows(5, 300).shape == (295, GENES)
+    with pytest.raises(
+        ValueError, match=r"a.h5ad: cells 0 to 4 cannot be read: .*indices must be within 0 and 12, one is"
+    ):
+        source.rows(0, 5)
+
+
+def test_features_that_are_no_genes_are_left_out(tmp_path):
+    types = ["Gene Expression"] * 9 + ["Antibody Capture"] * 3 + ["CRISPR Guide Capture"]
+    path = write_10x(tmp_path / "a.h5", types=types)
+    with pytest.warns(UserWarning, match="no genes are left out: 3 Antibody Capture, 1 CRISPR Guide Capture"):
+        source = open_source(path)
+    assert np.array_equal(whole(source), DENSE[:, :9])
+    assert source.genes == [f"G{i}" for i in range(9)]
+    peaks = write_10x(tmp_path / "b.h5", types=["Peaks"] * GENES)
+    with pytest.raises(ValueError, match="b.h5 has no features of type 'Gene Expression', it has 'Peaks'"):
+        open_source(peaks)
+    with pytest.raises(ValueError, match="is a 10x file: it has one matrix and no layer 'raw'"):
+        open_source(path, "raw")
+
+
+def test_a_10x_file_of_two_genomes_is_refused(tmp_path):
+    path = write_10x(tmp_path / "a.h5", 2)
+    with h5py.File(path, "r+") as file:
+        file.copy("GRCh38", "mm10")
+    with pytest.raises(ValueError, match="several genomes, 'GRCh38', 'mm10'"):
+        open_source(path)
+
+
+def test_anndata_before_07_is_read_with_a_warning(tmp_path):
+    """Tables of records for obs and var, and the shape of a sparse matrix in another attribute."""
+    path, matrix = tmp_path / "old.h5ad", sp.csr_matrix(FLOATS)
+    with h5py.File(path, "w") as file:
+        group = file.create_group("X")
+        group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = "csr", matrix.shape
+        group["data"], group["indices"], group["indptr"] = matrix.data, matrix.indices, matrix.indptr
+        file["obs"] = np.array([(f"cell{i}".encode(), i) for i in range(CELLS)], dtype=[("index", "S9"), ("n", "i4")])
+        file["var"] = np.array([(f"G{i}".encode(),) for i in range(GENES)], dtype=[("index", "S9")])
+    with pytest.warns(UserWarning, match="old.h5ad is of an anndata before 0.7 and read whole"):
+        source = open_source(path)
+    assert np.array_equal(whole(source), DENSE)
+    assert source.genes[3] == "G3"
+    assert source.names[17] == "cell17"
+
+
+def cut(path, share):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    return path
+
+
+def hdf5(path, **groups):
+    with h5py.File(path, "w") as file:
+        for name, value in groups.items():
+            if value is None:
+                file.create_group(name)
+            else:
+                file[name] = value
+    return path
+
+
+def text(folder):
+    (folder / "a.h5ad").write_text("cell,G1\nc1,3\n")
+    return folder / "a.h5ad"
+
+
+def mudata(folder):
+    return hdf5(folder / "a.h5mu", mod=None, obs=None, var=None)
+
+
+def packed(folder):
+    (folder / "a.h5ad.gz").write_bytes(b"\x1f\x8b\x08\0")
+    return folder / "a.h5ad.gz"
+
+
+def wrong_shape(folder):
+    path = h5ad(folder)
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = (CELLS, GENES + 1)
+    return path
+
+
+def wrong_pointers(folder):
+    path = h5ad(folder)
+    with h5py.File(path, "r+") as file:
+        file["X/indptr"][-1] = 1
+    return path
+
+
+def plain_folder(folder):
+    h5ad(folder)
+    return folder
+
+
+BAD = {
+    "text": (text, "a.h5ad is no HDF5 file; expected is an .h5ad file, a zarr store of AnnData or a .h5 file of 10x"),
+    "cut off": (lambda folder: cut(h5ad(folder), 0.7), "a.h5ad: is damaged or cut off"),
+    "cut off early": (lambda folder: cut(h5ad(folder), 0.01), "a.h5ad: is damaged or cut off"),
+    "empty file": (lambda folder: cut(h5ad(folder), 0), "a.h5ad is no HDF5 file"),
+    "packed": (packed, "a.h5ad.gz is packed with gzip: unpack it"),
+    "MuData": (mudata, "a.h5mu is a MuData of several modalities: write the one with genes to an .h5ad file"),
+    "loom": (lambda f: hdf5(f / "a.loom", matrix=DENSE, row_attrs=None, col_attrs=None), "a.loom is a loom file"),
+    "other HDF5": (lambda f: hdf5(f / "a.h5", weights=DENSE), "a.h5 is an HDF5 file with 'weights'; expected is"),
+    "empty HDF5": (lambda f: hdf5(f / "a.h5"), "a.h5 is an HDF5 file with nothing in it; expected is"),
+    "folder": (plain_folder, "is a folder and no zarr store; for the files in it give '.*.h5ad'"),
+    "no cells": (lambda f: adata()[:0].copy(), "AnnData has no cells"),
+    "no genes": (lambda f: adata()[:, :0].copy(), "AnnData has no genes"),
+    "wrong shape": (wrong_shape, "a.h5ad: X is 307 x 14, it must be 307 x 13"),
+    "wrong pointers": (wrong_pointers, "a.h5ad: X cannot be read.*indptr, indices and data do not fit"),
+    "no source": (lambda f: DENSE, "source must be an AnnData or the path of a file, got ndarray"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_sources_are_refused(what, tmp_path):
+    make, message = BAD[what]
+    given = make(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        open_source(given)
+
+
+def test_no_cells_in_files(tmp_path):
+    adata()[:0].copy().write_h5ad(tmp_path / "a.h5ad")
+    with pytest.raises(ValueError, match="a.h5ad has no cells"):
+        open_source(tmp_path / "a.h5ad")
+    with pytest.raises(ValueError, match="b.h5 has no cells"):
+        open_source(write_10x(tmp_path / "b.h5", dense=DENSE[:0]))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.h5ad is not there"):
+        open_source(tmp_path / "none.h5ad")
+
+
+def test_damage_within_a_compressed_file_is_named_when_it_is_met(tmp_path):
+    path = tmp_path / "a.h5ad"
+    adata(FLOATS).write_h5ad(path, compression="gzip")
+    with h5py.File(path, "r") as file:
+        place = file["X"].id.get_chunk_info(0)
+    with open(path, "r+b") as file:
+        file.seek(place.byte_offset)
+        file.write(os.urandom(place.size))
+    with pytest.raises(ValueError, match="a.h5ad: cells 0 to 6 cannot be read: the file is damaged or cut off"):
+        open_source(path).rows(0, 7)
+
+
+def test_one_cell_and_one_gene(tmp_path):
+    one = open_source(adata()[3:4].copy())
+    assert np.array_equal(one.rows(0, 1).toarray(), DENSE[3:4])
+    assert np.array_equal(whole(open_source(adata(FLOATS)[:, 2:3].copy())), DENSE[:, 2:3])
+
+
+def test_without_the_packages_it_says_how_to_install_them(tmp_path, monkeypatch):
+    path = h5ad(tmp_path)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(ImportError, match=r"reading cells needs h5py: pip install 'omniset\[cells\]'"):
+        open_source(path)
+
+
+def test_the_package_does_not_import_what_it_may_not_need():
+    """Nothing of anndata, h5py, zarr or scanpy at the top of a module."""
+    for module in Path(formats.__file__).parent.glob("*.py"):
+        lines = module.read_text().splitlines()
+        top = [line for line in lines if line.startswith(("import ", "from "))]
+        assert not any(word in line for line in top for word in ("anndata", "h5py", "zarr", "scanpy")), module

@@ -1,0 +1,375 @@
+"""Vectors of genes from every kind of file, and what is said of files that are wrong."""
+
+import bz2
+import gzip
+import json
+import lzma
+import pickle
+import re
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import omniset.gene_vectors
+from omniset.gene_vectors import GeneVectors, read_gene_vectors
+
+GENES, DIM = 7, 5
+NAMES = ["TP53", "GAPDH", "ENSG00000141510.17", "MT-CO1", "Rps6", "7157", "HLA-A"]
+VECTORS = np.random.default_rng(0).normal(size=(GENES, DIM)).astype(np.float32)
+
+
+def lines_of(names=NAMES, vectors=VECTORS, first="\t", between=" "):
+    return [name + first + between.join(repr(float(v)) for v in row) for name, row in zip(names, vectors, strict=True)]
+
+
+def text_of(*lines):
+    return "\n".join(lines) + "\n"
+
+
+def write_text(path, first="\t", between=" ", header=False):
+    lines = [f"{GENES} {DIM}"] if header else []
+    path.write_text(text_of(*lines, *lines_of(first=first, between=between)))
+
+
+def tensors():
+    return {name: torch.tensor(row) for name, row in zip(NAMES, VECTORS, strict=True)}
+
+
+def save_safetensors(path, table, names=None):
+    safetensors.torch.save_file(table, path, metadata=None if names is None else {"names": json.dumps(names)})
+
+
+WRITERS = {
+    "tab then spaces.txt": write_text,
+    "spaces.vec": lambda p: write_text(p, " "),
+    "tabs.tsv": lambda p: write_text(p, "\t", "\t"),
+    "header.txt": lambda p: write_text(p, header=True),
+    "windows.txt": lambda p: p.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines_of()).encode()),
+    "blank lines.txt": lambda p: p.write_text("\n" + "\n\n".join(lines_of()) + " \n\n"),
+    "table.txt.gz": lambda p: p.write_bytes(gzip.compress(text_of(*lines_of()).encode())),
+    "table.txt.xz": lambda p: p.write_bytes(lzma.compress(text_of(*lines_of()).encode())),
+    "table.txt.bz2": lambda p: p.write_bytes(bz2.compress(text_of(*lines_of()).encode())),
+    "dict.pt": lambda p: torch.save(tensors(), p),
+    "matrix and names.pt": lambda p: torch.save({"genes": NAMES, "embeddings": torch.tensor(VECTORS)}, p),
+    "matrix, names and more.pth": lambda p: torch.save(
+        {"layer": 33, "names": tuple(NAMES), "of": ["ESM2"], "lengths": torch.ones(GENES), "X": torch.tensor(VECTORS)},
+        p,
+    ),
+    "gradient.pt": lambda p: torch.save({"w": torch.tensor(VECTORS, requires_grad=True), "names": NAMES}, p),
+    "arrays.npz": lambda p: np.savez(p, names=np.array(NAMES), vectors=VECTORS),
+    "bytes.npz": lambda p: np.savez_compressed(p, names=np.array(NAMES, dtype="S"), vectors=VECTORS.astype(float)),
+    "per gene.npz": lambda p: np.savez(p, **dict(zip(NAMES, VECTORS, strict=True))),
+    "per gene.safetensors": lambda p: save_safetensors(p, tensors()),
+    "matrix.safetensors": lambda p: save_safetensors(p, {"vectors": torch.tensor(VECTORS)}, NAMES),
+}
+UNNAMED = {
+    "table.npy": lambda p: np.save(p, VECTORS),
+    "fortran.npy": lambda p: np.save(p, np.asfortranarray(VECTORS.astype(np.float64))),
+    "table.npz": lambda p: np.savez(p, vectors=VECTORS),
+    "table.pt": lambda p: torch.save(torch.tensor(VECTORS), p),
+    "layer.pt": lambda p: torch.save({"weight": torch.tensor(VECTORS)}, p),
+    "table.safetensors": lambda p: save_safetensors(p, {"embeddings": torch.tensor(VECTORS)}),
+}
+
+
+def assert_table(found, names=NAMES, vectors=VECTORS):
+    assert sorted(found.names) == sorted(names)
+    assert found.vectors.dtype == np.float32
+    assert found.dim == vectors.shape[1]
+    order = [found.names.index(name) for name in names]
+    assert np.array_equal(found.vectors[order], vectors)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_with_names(name, tmp_path):
+    WRITERS[name](tmp_path / name)
+    found = read_gene_vectors(tmp_path / name)
+    assert_table(found)
+    if "safetensors" not in name:  # which sorts
+        assert found.names == NAMES
+    with pytest.raises(ValueError, match=r"names its genes itself: leave names out"):
+        read_gene_vectors(tmp_path / name, names=NAMES)
+
+
+@pytest.mark.parametrize("end", [".txt", ".names.txt", ".genes.txt"])
+@pytest.mark.parametrize("name", UNNAMED)
+def test_matrices_with_names_beside(name, end, tmp_path):
+    path = tmp_path / name
+    UNNAMED[name](path)
+    with pytest.raises(ValueError, match=rf"{name} does not name its genes: .* \({path.stem}.names.txt, "):
+        read_gene_vectors(path)
+    assert_table(read_gene_vectors(path, names=NAMES))
+    (tmp_path / "elsewhere.list").write_text(text_of(*NAMES))
+    assert_table(read_gene_vectors(path, names=tmp_path / "elsewhere.list"))
+    path.with_suffix(end).write_text(text_of(*NAMES) + "\n\n")
+    assert_table(read_gene_vectors(str(path)))
+
+
+def test_names_told_as_such_come_before_a_text_that_may_be_anything(tmp_path):
+    np.save(tmp_path / "a.npy", VECTORS)
+    (tmp_path / "a.txt").write_text("about this table\n")
+    (tmp_path / "a.genes.txt").write_text(text_of(*NAMES))
+    assert_table(read_gene_vectors(tmp_path / "a.npy"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
+def test_numbers_of_other_kinds(dtype, tmp_path):
+    table = torch.tensor(VECTORS * 10).to(dtype)
+    torch.save({"names": NAMES, "vectors": table}, tmp_path / "a.pt")
+    save_safetensors(tmp_path / "a.safetensors", dict(zip(NAMES, table.clone(), strict=True)))
+    for path in tmp_path.iterdir():
+        assert_table(read_gene_vectors(path), vectors=table.float().numpy())
+
+
+def test_any_number_of_lines(tmp_path, monkeypatch):
+    """Lines are turned into numbers by and by: no number of them may lose or shift one."""
+    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 3 * DIM)
+    names = [f"g{i}" for i in range(11)]
+    vectors = np.random.default_rng(1).normal(size=(11, DIM)).astype(np.float32)
+    for n in range(1, 12):
+        for header in ([], [f"{n} {DIM}"]):
+            (tmp_path / "a.txt").write_text(text_of(*header, *lines_of(names[:n], vectors[:n])))
+            assert_table(read_gene_vectors(tmp_path / "a.txt"), names[:n], vectors[:n])
+
+
+def test_numbers_are_read_to_the_last_bit(tmp_path):
+    written = ["0.1", "+1.5", "-2e-3", "1E5", ".5", "3.", "16777217", "1e-45", "0.333333343267440796"]
+    (tmp_path / "a.txt").write_text(text_of("A " + " ".join(written), "B " + " ".join(written[:1] * 9)))
+    found = read_gene_vectors(tmp_path / "a.txt")
+    assert found.vectors[0].tolist() == [float(np.float32(float(text))) for text in written]
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "vectors"),
+    [
+        ("2 1\nA 5\nB 7\n", ["A", "B"], [[5], [7]]),
+        ("7157 5\n672 7\n", ["7157", "672"], [[5], [7]]),
+        ("7157 5 3\n672 7 1\n", ["7157", "672"], [[5, 3], [7, 1]]),
+        ("1 2\nA 5 6\n", ["A"], [[5, 6]]),
+    ],
+)
+def test_a_first_line_of_two_numbers(content, names, vectors, tmp_path):
+    (tmp_path / "a.txt").write_text(content)
+    assert_table(read_gene_vectors(tmp_path / "a.txt"), names, np.array(vectors, dtype=np.float32))
+
+
+def test_genes_there_twice(tmp_path):
+    rows = [0, 1, 2, 0, 3, 1, 4, 0]
+    names = [NAMES[i] for i in rows]
+    vectors = VECTORS[rows].copy()
+    vectors[5] += 1  # the second of gene 1; gene 0 is there three times, the same
+    (tmp_path / "a.txt").write_text(text_of(*lines_of(names, vectors)))
+    with pytest.warns(UserWarning, match=r"a.txt: 1 gene\(s\) occur more than once .*, such as 'GAPDH': the mean"):
+        found = read_gene_vectors(tmp_path / "a.txt")
+    expected = VECTORS[:5].copy()
+    expected[1] = (vectors[1].astype(np.float64) + vectors[5]) / 2
+    assert found.names == NAMES[:5]
+    assert np.array_equal(found.vectors, expected)
+    names[5] = "other"
+    (tmp_path / "a.txt").write_text(text_of(*lines_of(names, vectors)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_gene_vectors(tmp_path / "a.txt").names == [*NAMES[:4], "other", NAMES[4]]
+
+
+def test_of():
+    table = GeneVectors(NAMES, VECTORS)
+    wanted = ["FOO1", "ENSG00000141510", "P53", "gapdh", "HLA-A", "FOO2", "7157"]
+    chosen, found = table.of(wanted, aliases={"P53": "TP53"})
+    expected = np.zeros((7, DIM), dtype=np.float32)
+    expected[[1, 2, 3, 4, 6]] = VECTORS[[2, 0, 1, 6, 5]]
+    assert np.array_equal(chosen, expected)
+    assert chosen.dtype == np.float32
+    assert found.positions.tolist() == [-1, 2, 0, 1, 6, -1, 5]
+    assert found.sentence()
+    none, _ = table.of([])
+    assert none.shape == (0, DIM)
+    chosen[:] = 7
+    assert not (table.vectors == 7).any()
+
+
+def test_names_and_vectors_are_as_many():
+    with pytest.raises(ValueError, match="names and vectors differ in number: 6 and 7"):
+        GeneVectors(NAMES[:6], VECTORS)
+
+
+# ---------------------------------------------------------------------- wrong files
+
+LINES = lines_of()
+LONG = " ".join(["1"] * DIM)
+TEXTS = {
+    "nothing": ("", "has no vectors"),
+    "blank": ("\n \n", "has no vectors"),
+    "first line only": ("7 5\n", "has no vectors"),
+    "names only": (text_of(*NAMES), "line 1: gene 'TP53' has no numbers"),
+    "commas": ("A,1,2\nB,2,3\n", "line 1: gene 'A,1,2' has no numbers. Tabs or spaces must separate"),
+    "narrower": (text_of(*LINES[:3], "X 1 2", *LINES[3:]), "line 4: gene 'X' has 2 numbers, those before have 5"),
+    "wider": (text_of(*LINES[:3], f"\nX {LONG} 6"), "line 5: gene 'X' has 6 numbers, those before have 5"),
+    "first line of another width": (text_of("7 4", *LINES), "line 2: gene 'TP53' has 5 numbers, the first line says 4"),
+    "first line of more": (text_of("8 5", *LINES), "the first line says 8 vectors, there are 7: is it cut off?"),
+    "first line of fewer": (text_of("6 5", *LINES), "the first line says 6 vectors, there are 7"),
+    "titles": (text_of("gene " + LONG.replace("1", "V"), *LINES), "line 1: gene 'gene', number 1 is 'V', it must be a"),
+    "a word": (text_of(*LINES[:2], "X 1 2 red 4 5"), "line 3: gene 'X', number 3 is 'red', it must be a number"),
+    "decimal comma": (text_of(*LINES[:2], "X 1 2 3 4 0,5"), "line 3: gene 'X', number 5 is '0,5', it must be a number"),
+    "underscore": (text_of(*LINES[:2], "X 1 2 3 4 1_0"), "line 3: gene 'X', number 5 is '1_0', it must be a number"),
+    "nan": (text_of(*LINES[:2], "X 1 2 3 NaN 5"), "line 3: gene 'X', number 4 is NaN, it must be a finite"),
+    "nan and plus": (text_of("X 1 2 +3 NaN 5"), "line 1: gene 'X', number 4 is NaN, it must be a finite"),
+    "infinite": (text_of(*LINES[:2], "X 1 2 -inf 4 5"), "line 3: gene 'X', number 3 is -inf, it must be a finite"),
+    "too large": (text_of(*LINES[:2], "X 1 1e39 3 4 5"), "line 3: gene 'X', number 2 is 1e39, it must be a finite 32-"),
+    "Latin-1": (text_of(*LINES).encode() + b"\xfc 1 2 3 4 5\n", "line 8: is not UTF-8 text"),
+    "word2vec's binary": (b"7 5\nTP53 \x00\x80\xff\x01", "line 2: is not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_wrong_texts(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 2 * DIM)
+    content, message = TEXTS[case]
+    path = tmp_path / "a.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=rf"a.txt:? {re.escape(message)}"):
+        read_gene_vectors(path)
+
+
+class Thing:
+    pass
+
+
+def changed(number=3, gene=2, value=np.nan):
+    vectors = VECTORS.astype(np.float64)
+    vectors[gene, number] = value
+    return vectors
+
+
+PLAIN = "pickle of objects, and reading those can run any code. .* load it and write it as plain numbers and text: "
+ARRAYS = {
+    "object.pt": (lambda p: torch.save({"TP53": Thing()}, p), PLAIN + "torch.save"),
+    "arrays.pt": (lambda p: torch.save({"TP53": VECTORS[0]}, p), PLAIN + "torch.save"),
+    "pickle.pt": (lambda p: p.write_bytes(pickle.dumps({"TP53": VECTORS[0]})), PLAIN + "torch.save"),
+    "objects.npy": (lambda p: np.save(p, np.array([Thing()]), allow_pickle=True), PLAIN + "numpy.save"),
+    "pickle.npy": (lambda p: p.write_bytes(pickle.dumps(VECTORS)), PLAIN + "numpy.save"),
+    "objects.npz": (lambda p: np.savez(p, names=np.array(NAMES, dtype=object), vectors=VECTORS), PLAIN + "numpy.savez"),
+    "text.pt": (lambda p: p.write_text(text_of(*LINES)), "is cut off, damaged or no file of torch.save"),
+    "empty.pt": (lambda p: p.write_bytes(b""), "is cut off, damaged or no file of torch.save"),
+    "text.npy": (lambda p: p.write_text(text_of(*LINES)), "is cut off, damaged or no .npy file"),
+    "text.npz": (lambda p: p.write_text(text_of(*LINES)), "is cut off, damaged or no .npz file"),
+    "text.safetensors": (lambda p: p.write_text(text_of(*LINES)), "is cut off, damaged or no safetensors file"),
+    "number.pt": (lambda p: torch.save(7, p), "holds a int, it must hold a dict of gene to tensor, or a matrix"),
+    "no gene.pt": (lambda p: torch.save({}, p), "has no vectors"),
+    "no number.pt": (lambda p: torch.save({"A": torch.zeros(0)}, p), "has no vectors"),
+    "cube.pt": (
+        lambda p: torch.save(torch.zeros(2, 3, 5), p),
+        r"has an array of shape \(2, 3, 5\), it must be a matrix",
+    ),
+    "complex.pt": (lambda p: torch.save(torch.zeros(7, 5).to(torch.complex64), p), "has an array of complex64"),
+    "complex gene.pt": (
+        lambda p: torch.save(tensors() | {"B": torch.zeros(5).to(torch.complex64)}, p),
+        "gene 'B' has complex64 of shape .* it must be numbers",
+    ),
+    "width.pt": (lambda p: torch.save(tensors() | {"B": torch.ones(3)}, p), "gene 'B' has 3 numbers, 'TP53' has 5"),
+    "shape.pt": (
+        lambda p: torch.save(tensors() | {"B": torch.ones(1, 5)}, p),
+        r"gene 'B' has float32 of shape \(1, 5\), it must be numbers of shape \(dim,\)",
+    ),
+    "list.pt": (lambda p: torch.save(tensors() | {"B": [1.0] * 5}, p), "gene 'B' has a value of type list, it must be"),
+    "two lists.pt": (
+        lambda p: torch.save({"a": NAMES, "b": NAMES, "vectors": torch.tensor(VECTORS)}, p),
+        "has several lists of text, 'a', 'b': call that of the genes 'names'",
+    ),
+    "two matrices.npz": (
+        lambda p: np.savez(p, names=np.array(NAMES), a=VECTORS, b=VECTORS),
+        "has 2 matrices .*: call that of the vectors 'vectors'",
+    ),
+    "text matrix.npz": (lambda p: np.savez(p, names=np.array(NAMES), vectors=VECTORS.astype(str)), "it must be of num"),
+    "nan.pt": (lambda p: torch.save({"names": NAMES, "X": torch.tensor(changed())}, p), "number 4 is nan, it must be"),
+    "inf.npz": (
+        lambda p: np.savez(p, names=np.array(NAMES), vectors=changed(value=-np.inf)),
+        "gene 'ENSG00000141510.17', number 4 is -inf, it must be a finite 32-bit number",
+    ),
+    "large.npz": (
+        lambda p: np.savez(p, names=np.array(NAMES), vectors=changed(value=1e39)),
+        "number 4 is inf, it must",
+    ),
+    "fewer.npz": (
+        lambda p: np.savez(p, names=np.array(NAMES[:6]), vectors=VECTORS),
+        "has 7 vectors, .* 6 names: they must be as many",
+    ),
+    "fewer.safetensors": (
+        lambda p: save_safetensors(p, {"X": torch.ones(7, 5)}, NAMES[:6]),
+        "has 7 vectors, .* 6 names",
+    ),
+    "metadata.safetensors": (
+        lambda p: save_safetensors(p, {"X": torch.ones(7, 5)}, {"a": 1}),
+        "must be a JSON list of",
+    ),
+    "no name.npz": (lambda p: np.savez(p, names=np.array(["A", " "]), vectors=VECTORS[:2]), "gene 2 has no name"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_wrong_arrays(name, tmp_path):
+    write, message = ARRAYS[name]
+    write(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{re.escape(name)}:? .*({message})"):
+        read_gene_vectors(tmp_path / name)
+
+
+def test_a_pickle_is_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return open, (str(tmp_path / "sprung"), "w")
+
+    for name in ("a.pt", "a.npy", "a.npz"):
+        (tmp_path / name).write_bytes(pickle.dumps(Trap()))
+        with pytest.raises(ValueError, match=name):
+            read_gene_vectors(tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize("name", [n for n in {**WRITERS, **UNNAMED} if not n.endswith((".txt", ".vec", ".tsv"))])
+def test_cut_off(name, tmp_path):
+    path = tmp_path / name
+    {**WRITERS, **UNNAMED}[name](path)
+    whole = path.read_bytes()
+    for share in (0.3, 0.7, 0.97):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(ValueError, match=rf"{re.escape(name)}:? is cut off"):
+            read_gene_vectors(path)
+
+
+def test_wrong_names(tmp_path):
+    np.save(tmp_path / "a.npy", VECTORS)
+    with pytest.raises(ValueError, match="a.npy has 7 vectors, names has 6 names: they must be as many"):
+        read_gene_vectors(tmp_path / "a.npy", names=NAMES[:6])
+    (tmp_path / "a.names.txt").write_text(text_of("name", *NAMES))
+    with pytest.raises(ValueError, match=r"a.npy has 7 vectors, .*a.names.txt has 8 names"):
+        read_gene_vectors(tmp_path / "a.npy")
+    (tmp_path / "a.names.txt").write_text(text_of(*NAMES[:2], "", *NAMES[2:]))
+    with pytest.raises(ValueError, match="a.names.txt: line 3: is blank: each line must be the name of a row"):
+        read_gene_vectors(tmp_path / "a.npy")
+
+
+def test_no_file(tmp_path):
+    for name in ("a.txt", "a.pt", "a.npy", "a.npz", "a.safetensors"):
+        with pytest.raises(FileNotFoundError, match=name):
+            read_gene_vectors(tmp_path / name)
+    with pytest.raises(ValueError, match="is a directory, it must be a file"):
+        read_gene_vectors(tmp_path)
+
+
+def test_real_vectors(data_folder):
+    path = data_folder / "gene_vectors" / "annotation_svd128.txt.xz"
+    with pytest.warns(UserWarning, match="occur more than once with different vectors"):
+        found = read_gene_vectors(path)
+    with lzma.open(path, "rt") as file:
+        lines = [line.split() for line in file]
+    times = Counter(line[0] for line in lines)
+    assert found.names == list(times)
+    some = [line for line in lines[::97] if times[line[0]] == 1]
+    chosen, matched = found.of([line[0] for line in some])
+    assert np.array_equal(chosen, np.array([line[1:] for line in some], dtype=np.float32))
+    assert matched.exact == len(some) > 100
