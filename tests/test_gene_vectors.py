@@ -227,7 +227,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("case", TEXTS)
 def test_wrong_texts(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 2 * DIM)
+    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 3 * DIM)
     content, message = TEXTS[case]
     path = tmp_path / "a.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

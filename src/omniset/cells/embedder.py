@@ -22,15 +22,20 @@ from omniset.cells.data import Cells, read_cells
 from omniset.cells.losses import LOSSES
 from omniset.cells.model import SCALE, CellModel
 from omniset.cells.neighbours import Transfer, transfer
-from omniset.cells.training import CellData, CellModule
+from omniset.cells.seed import SeedModel
+from omniset.cells.seed_training import SeedData, SeedModule, seed_decode, seed_embed, seed_options
+from omniset.cells.training import CellData, CellModule, start_from_axes
+from omniset.cells.variable import Moments, most_variable
 from omniset.encoders import ENCODERS
 from omniset.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.progress import Progress
 from omniset.sets import SetBatch
 from omniset.training import artefacts
+from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
+ARCHITECTURES = ("multiset", "seed")
 COUNTS = ("multiplicity", "tokens")
 STEPS = 1000  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
@@ -43,6 +48,11 @@ class CellEmbedder(BaseEstimator):
     The vector is a function of the cell's own counts: the same whatever else is in the file, and without its batch.
 
     Args:
+        architecture: "multiset", or "seed": network and training of the document "State Embedding Neural Network
+            Architecture" (see `cells.seed`). Its sizes are dim, depth, num_heads and embedding_dim (published: 512, 8,
+            16, 512), with FFNs of width 2 dim, and encoder_options sets its branches and sentences (see
+            `cells.seed_training.DEFAULTS`). Of what follows it uses these, batch_size, epochs, the options of AdamW
+            (published: 1e-5 and 0.01), dropout and validation only.
         embedding_dim: Width of the vectors.
         encoder: In `omniset.encoders.ENCODERS`.
         dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 genes are pooled by
@@ -56,6 +66,8 @@ class CellEmbedder(BaseEstimator):
         clusters: How many.
         hide: Mean share of expressed genes that are hidden from the encoder in training and predicted.
         dropout: In the head of the encoder.
+        max_genes: Genes in the vocabulary, at most: those that vary most for their mean (see `cells.variable`). None:
+            all.
         min_cells: Genes seen in fewer cells are left out of the vocabulary.
         epochs: None: enough for 1,000 steps.
         batch_size: Cells per step.
@@ -76,8 +88,9 @@ class CellEmbedder(BaseEstimator):
 
     def __init__(
         self,
-        embedding_dim: int = 16,
+        architecture: str = "multiset",
         *,
+        embedding_dim: int = 16,
         encoder: str = "ust",
         dim: int = 64,
         depth: int = 0,
@@ -93,6 +106,7 @@ class CellEmbedder(BaseEstimator):
         clusters: int = 30,
         hide: float = 0.0,
         dropout: float = 0.1,
+        max_genes: int | None = 4000,
         min_cells: int = 1,
         epochs: int | None = None,
         batch_size: int = 128,
@@ -104,6 +118,7 @@ class CellEmbedder(BaseEstimator):
         device: str = "auto",
         progress: bool = True,
     ) -> None:
+        self.architecture = architecture
         self.embedding_dim = embedding_dim
         self.encoder = encoder
         self.dim = dim
@@ -120,6 +135,7 @@ class CellEmbedder(BaseEstimator):
         self.clusters = clusters
         self.hide = hide
         self.dropout = dropout
+        self.max_genes = max_genes
         self.min_cells = min_cells
         self.epochs = epochs
         self.batch_size = batch_size
@@ -136,7 +152,7 @@ class CellEmbedder(BaseEstimator):
     def fit(
         self,
         source: Any,
-        y: None = None,
+        y: Any = None,
         *,
         batch_key: str | None = None,
         layer: str | None = None,
@@ -193,13 +209,8 @@ class CellEmbedder(BaseEstimator):
             raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
         start = time.monotonic()
         scan = cells.scan(self.progress)
-        seen = scan.cells if len(rows) == len(cells) else _seen(cells, rows)
-        genes = [name for name, number in zip(cells.genes, seen, strict=True) if number >= max(self.min_cells, 1)]
-        if not genes:
-            raise ValueError(f"no gene is seen in min_cells={self.min_cells} of the {len(rows)} cells")
-        self.vocabulary_ = pd.DataFrame({"gene": cells.genes, "cells": seen}).query("gene in @genes").reset_index(drop=True)
-        self.genes_ = genes
-        self.notes_ = [*cells.notes, f"{len(genes):,} of {len(cells.genes):,} genes are seen in these cells and learned from"]
+        self._choose_genes(cells, codes, rows)
+        genes = self.genes_
         if not scan.library[rows].all():
             without = rows[scan.library[rows] == 0]
             warnings.warn(
@@ -218,17 +229,13 @@ class CellEmbedder(BaseEstimator):
         chosen = np.setdiff1d(rows, kept)
         unwatched = ("device", "progress")
         data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
-        module = CellModule(
-            network,
-            self.learning_rate,
-            self.weight_decay,
-            self.seed,
-            {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data},
-            objective={"likelihood": self.likelihood, "beta": self.beta, "alignment": self.alignment},
-        )
+        fingerprint = {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data}
+        if isinstance(network, CellModel):
+            start_from_axes(network.encoder.tokens, own, chosen, self.seed)
+        module, batches = self._lessons(network, own, codes, chosen, kept, fingerprint)
         train(
             module,
-            CellData(own, codes, chosen, kept, batch_size=self.batch_size, hide=self.hide, seed=self.seed),
+            batches,
             epochs=self.epochs or max(1, -(-STEPS * self.batch_size // len(chosen))),
             patience=self.patience,
             device=self.device,
@@ -244,7 +251,7 @@ class CellEmbedder(BaseEstimator):
         self.mean_ = self._embed(cells, rows).mean(0)
         return self
 
-    def fit_transform(self, source: Any, y: None = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
+    def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`fit`, then `transform`."""
         read = {k: options[k] for k in ("layer", "input", "gene_column") if k in options}
         return self.fit(source, **options).transform(source, **read)
@@ -304,20 +311,16 @@ class CellEmbedder(BaseEstimator):
             raise ValueError(f"embedding must be cells x {self.embedding_dim}, got shape {z.shape}")
         if batch is not None and batch not in self.batches_:
             raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
+        if isinstance(network, SeedModel) and batch is not None:
+            raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
         device = devices.find(self.device)
-        decoder = network.decoder.to(device)
+        network.to(device).eval()
         found = np.empty((len(z), len(self.genes_)), dtype=np.float32)
-        with torch.no_grad():
-            for start in range(0, len(z), TOGETHER):
-                some = torch.from_numpy(z[start : start + TOGETHER]).to(device)
-                share = torch.zeros((), device=device)
-                for b in which:
-                    own = torch.zeros(len(some), len(self.batches_), device=device)
-                    own[:, b] = 1
-                    share = share + decoder(some, own).exp() / len(which)
-                found[start : start + TOGETHER] = share.cpu().numpy()
-        decoder.to("cpu")
+        for start in range(0, len(z), TOGETHER):
+            some = torch.from_numpy(z[start : start + TOGETHER]).to(device)
+            found[start : start + TOGETHER] = self._shares(network, some, which).cpu().numpy()
+        network.to("cpu")
         return found * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
 
     def query(
@@ -357,7 +360,8 @@ class CellEmbedder(BaseEstimator):
         Raises:
             ValueError: A cell that is not there, or without counts of known genes.
         """
-        self._fitted()
+        if isinstance(self._fitted(), SeedModel):
+            raise ValueError("explain is for architecture='multiset'")
         found = as_cells(source, **options).on(self.genes_)
         names = pd.Index(found.names)
         lacking = [name for name in cells if name not in names]
@@ -369,11 +373,12 @@ class CellEmbedder(BaseEstimator):
             counts = found.take(np.array([row]))
             if not counts.nnz:
                 raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-            frames.append(self._explained(name, torch.from_numpy(counts.toarray()), steps).head(top))
+            library = torch.from_numpy(found.library(np.array([row])).astype(np.float32))
+            frames.append(self._explained(name, torch.from_numpy(counts.toarray()), library, steps).head(top))
         return pd.concat(frames, ignore_index=True)
 
     @property
-    def history(self) -> list[dict[str, float]]:
+    def history(self) -> list[dict[str, Any]]:
         self._fitted()
         return self.history_
 
@@ -391,7 +396,7 @@ class CellEmbedder(BaseEstimator):
     def identity(self) -> str:
         """A checksum of the weights: vectors of models that differ in it have nothing in common."""
         checksum = 0
-        for tensor in self._fitted().encoder.state_dict().values():
+        for tensor in self._fitted().state_dict().values():
             checksum = zlib.crc32(tensor.contiguous().cpu().numpy().tobytes(), checksum)
         return f"{checksum:08x}"
 
@@ -401,7 +406,8 @@ class CellEmbedder(BaseEstimator):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         artefacts.save_table(folder, "vocabulary", self.vocabulary_)
-        vectors = network.encoder.tokens.vectors
+        given = network.vectors if isinstance(network, SeedModel) else network.encoder.tokens.vectors
+        vectors = None if isinstance(given, nn.Parameter) else given
         fitted = {
             "genes": len(self.genes_),
             "vocabulary": _checksum(self.genes_),
@@ -443,12 +449,19 @@ class CellEmbedder(BaseEstimator):
 
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without cells."""
-        for name, known in (("encoder", sorted(ENCODERS)), ("counts", COUNTS), ("likelihood", LOSSES)):
+        for name, known in (
+            *(
+                ("architecture", ARCHITECTURES),
+                ("encoder", sorted(ENCODERS)),
+                ("counts", COUNTS),
+                ("likelihood", LOSSES),
+            ),
+        ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         for name, least in (
             *(("embedding_dim", 1), ("clusters", 1), ("min_cells", 1), ("epochs", 1), ("batch_size", 2), ("seed", 0)),
-            *(("patience", 1), ("num_outputs", 1)),
+            *(("patience", 1), ("num_outputs", 1), ("max_genes", 1)),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -468,7 +481,26 @@ class CellEmbedder(BaseEstimator):
         except TypeError as error:
             raise ValueError(f"encoder_options: {error}") from error
 
-    def _build(self, genes: int, batches: int, vectors: Tensor | int | None) -> CellModel:
+    def _build(self, genes: int, batches: int, vectors: Tensor | int | None) -> CellModel | SeedModel:
+        if self.architecture == "seed":
+            options = seed_options(self.encoder_options)
+            table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
+            width = (options["token_dim"] or self.dim) if table is None else table.shape[1]
+            return SeedModel(
+                table,
+                genes,
+                width,
+                self.dim,
+                self.num_heads,
+                self.depth,
+                2 * self.dim,
+                self.embedding_dim,
+                counts=options["read_counts"],
+                datasets=batches if batches > 1 and options["dataset_token"] else 0,
+                depth_scalar=options["depth_scalar"],
+                dropout=self.dropout,
+                scale_tokens=options["scale_tokens"],
+            )
         return CellModel(
             genes,
             batches,
@@ -485,6 +517,50 @@ class CellEmbedder(BaseEstimator):
             vectors=vectors,
             learned=self.learned,
             options=self.encoder_options,
+        )
+
+    def _choose_genes(self, cells: Cells, codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"]) -> None:
+        """The vocabulary: of the genes that are seen, those that vary most."""
+        seen = np.zeros(len(cells.genes), dtype=np.int64)
+        moments = [Moments.none(len(seen)) for _ in range(int(codes[rows].max()) + 1)]
+        with Progress("choosing genes", len(rows), self.progress, unit="cells") as progress:
+            for start in range(0, len(rows), TOGETHER):
+                some = rows[start : start + TOGETHER]
+                counts = cells.take(some)
+                seen += np.bincount(counts.indices[counts.data > 0], minlength=len(seen))
+                for batch in np.unique(codes[some]):
+                    moments[batch].add(counts[codes[some] == batch])
+                progress.at(min(start + TOGETHER, len(rows)))
+        often = np.flatnonzero(seen >= self.min_cells)
+        if not len(often):
+            raise ValueError(f"no gene is seen in min_cells={self.min_cells} of the {len(rows)} cells")
+        chosen = often
+        if self.max_genes is not None:
+            chosen = often[most_variable([m.of_genes(often) for m in moments], self.max_genes)]
+        self.genes_ = [cells.genes[i] for i in chosen]
+        self.vocabulary_ = pd.DataFrame({"gene": self.genes_, "cells": seen[chosen]})
+        left = "" if len(chosen) == len(often) else f", the {len(chosen):,} that vary most are learned from"
+        self.notes_ = [*cells.notes, f"{len(often):,} of {len(cells.genes):,} genes are seen in these cells{left}"]
+
+    def _lessons(
+        self,
+        network: CellModel | SeedModel,
+        cells: Cells,
+        codes: Int[np.ndarray, " cells"],
+        chosen: Int[np.ndarray, " train"],
+        kept: Int[np.ndarray, " validation"],
+        fingerprint: dict[str, Any],
+    ) -> tuple[TrainingModule, Any]:
+        """What is trained, and the data that it is trained on."""
+        training = (self.learning_rate, self.weight_decay, self.seed, fingerprint)
+        if isinstance(network, SeedModel):
+            options = seed_options(self.encoder_options)
+            data = SeedData(cells, codes, chosen, kept, batch_size=self.batch_size, options=options, seed=self.seed)
+            return SeedModule(network, *training, shared=options["shared"]), data
+        objective = {"likelihood": self.likelihood, "beta": self.beta, "alignment": self.alignment}
+        return (
+            CellModule(network, *training, objective=objective),
+            CellData(cells, codes, chosen, kept, batch_size=self.batch_size, hide=self.hide, seed=self.seed),
         )
 
     def _vectors(self, given: GeneVectors | str | Path | None, aliases: Mapping[str, str] | None) -> Tensor | None:
@@ -509,7 +585,7 @@ class CellEmbedder(BaseEstimator):
             )
         return torch.from_numpy(found)
 
-    def _fitted(self) -> CellModel:
+    def _fitted(self) -> CellModel | SeedModel:
         if not hasattr(self, "network_"):
             raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
         return self.network_
@@ -533,33 +609,57 @@ class CellEmbedder(BaseEstimator):
     ) -> Iterator[tuple[int, Float[np.ndarray, "some embedding_dim"]]]:
         """Vectors block by block, as they come: position of the first, and the vectors."""
         device = devices.find(self.device)
-        encoder = self._fitted().encoder.to(device).eval()
+        network = self._fitted().to(device).eval()
         own = cells.on(self.genes_, aliases)
         try:
-            table = encoder.table()
+            table = None if isinstance(network, SeedModel) else network.encoder.table()
             with Progress("embedding", len(rows), self.progress, unit="cells") as progress:
                 for start in range(0, len(rows), TOGETHER):
-                    counts = own.take(rows[start : start + TOGETHER])
-                    z = encoder(torch.from_numpy(counts.toarray()).to(device), table)[0]
+                    some = rows[start : start + TOGETHER]
+                    if isinstance(network, SeedModel):
+                        z = seed_embed(network, own, some, seed_options(self.encoder_options), device)
+                    else:
+                        counts = torch.from_numpy(own.take(some).toarray()).to(device)
+                        library = torch.from_numpy(own.library(some).astype(np.float32)).to(device)
+                        z = network.encoder(counts, library, table)[0]
                     yield start, z.cpu().numpy()
                     progress.at(min(start + TOGETHER, len(rows)))
         finally:
-            encoder.to("cpu")
+            network.to("cpu")
 
-    def _explained(self, name: str, counts: Float[Tensor, "1 genes"], steps: int) -> pd.DataFrame:
-        encoder = self._fitted().encoder.eval()
+    @torch.no_grad()
+    def _shares(
+        self, network: CellModel | SeedModel, z: Float[Tensor, "cells embedding_dim"], batches: Sequence[int] | range
+    ) -> Float[Tensor, "cells genes"]:
+        """What each gene has of a cell's counts, mean over the batches."""
+        if isinstance(network, SeedModel):
+            counts = torch.expm1(seed_decode(network, z, 1.0)).clamp(min=0)
+            return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+        share = torch.zeros((), device=z.device)
+        for b in batches:
+            own = torch.zeros(len(z), len(self.batches_), device=z.device)
+            own[:, b] = 1
+            share = share + network.decoder(z, own).exp() / len(batches)
+        return share
+
+    def _explained(
+        self, name: str, counts: Float[Tensor, "1 genes"], library: Float[Tensor, " 1"], steps: int
+    ) -> pd.DataFrame:
+        network = self._fitted()
+        assert isinstance(network, CellModel)
+        encoder = network.encoder.eval()
         which = counts[0].nonzero()[:, 0]
         with torch.no_grad():
             table = encoder.table()
-            z, mean = encoder(counts, table)[0], torch.from_numpy(self.mean_)
+            z, mean = encoder(counts, library, table)[0], torch.from_numpy(self.mean_)
             away = z - mean
             direction = away[0] / away.norm().clamp(min=1e-12)
             changes = []
             for some in which.split(TOGETHER):
                 without = counts.repeat(len(some), 1)
                 without[torch.arange(len(some)), some] = 0
-                changes.append((z - encoder(without, table)[0]) @ direction)
-            tokens = encoder.sets_of(counts)
+                changes.append((z - encoder(without, library.expand(len(some)), table)[0]) @ direction)
+            tokens = encoder.sets_of(counts, library)
         scores = np.full(len(which), np.nan)
         if explain.attends(encoder.encoder):
             scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0].numpy()
@@ -583,7 +683,7 @@ class _Along(nn.Module):
         self.encoder, self.direction, self.middle = encoder, direction, mean
 
     def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
-        z = self.encoder.mean(self.encoder.head(self.encoder.encoder(tokens).summary.flatten(1)))
+        z = self.encoder.mean(self.encoder.head_of(self.encoder.encoder(tokens).summary))
         return ((z - self.middle) @ self.direction)[:, None]
 
 
@@ -613,13 +713,6 @@ def batch_codes(cells: Cells, batch_key: str | None) -> tuple[Int[np.ndarray, " 
         raise ValueError(f"batch_key: cell {name!r} has no {batch_key}")
     codes, names = pd.factorize(values.astype(str), sort=True)
     return codes.astype(np.int64), names.astype(str).tolist()
-
-
-def _seen(cells: Cells, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " genes"]:
-    number = np.zeros(len(cells.genes), dtype=np.int64)
-    for start in range(0, len(rows), TOGETHER):
-        number += np.bincount(cells.take(rows[start : start + TOGETHER]).indices, minlength=len(number))
-    return number
 
 
 def _checksum(names: list[str]) -> int:

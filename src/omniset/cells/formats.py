@@ -24,7 +24,7 @@ from omniset.tables.files import _listed
 
 EXPECTED = "an .h5ad file, a zarr store of AnnData or a .h5 file of 10x Genomics' Cell Ranger"
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
-CHUNK = 1 << 22  # stored values held at a time while a matrix is turned: about 250 MB with all copies
+CHUNK = 1 << 21  # stored values held at a time while a matrix is turned: about 330 MB with all copies
 LARGE = 100e6  # bytes of the temporary file from which on we speak of it
 
 

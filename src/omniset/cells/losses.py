@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from omniset.cells.model import SCALE, depth_normalised
+
 LOSSES = ("nb", "poisson", "mse")
 Cells = Float[Tensor, " cells"]
 
@@ -78,9 +80,7 @@ def squared(
     log_dispersion: Float[Tensor, " genes"],
     measured: Bool[Tensor, "cells genes"] | None = None,
 ) -> Cells:
-    from omniset.cells.model import SCALE, depth_normalised
-
-    each = (torch.log1p(SCALE * log_share.exp()) - depth_normalised(counts)).square()
+    each = (torch.log1p(SCALE * log_share.exp()) - depth_normalised(counts, counts.sum(1))).square()
     return (each if measured is None else each.masked_fill(~measured, 0)).sum(1)
 
 

@@ -1,10 +1,10 @@
 """The set transformer of cells: a cell is a multiset of genes, its vector a function of the cell alone.
 
-    genes of the vocabulary -> one table of tokens -> PMA over each cell -> SABs -> head -> z      (encoder)
-    z, batch -> share of each gene -> expected counts                                              (decoder)
+    genes of the vocabulary -> one table of tokens -> PMA over each cell -> head -> z      (encoder)
+    z, batch -> share of each gene -> expected counts                                      (decoder)
 
-Counts enter as multiplicities: a gene is in the set log(1 + 10^4 c / sum c) times. All cells share one table of tokens,
-so keys, values and scores are computed once per gene and step, and every cell's sums are one matrix product
+Counts enter as multiplicities: a gene is in the set log(1 + 10^4 c / library) times. All cells share one table of
+tokens, so keys, values and scores are computed once per gene and step, and the sums of all cells are one matrix product
 (`omniset.layers.set_transformer.InducedLayer.tabulate`). With `depth` > 0 genes see each other before they are pooled,
 through U-ISABs, which costs time per gene of each cell.
 """
@@ -31,9 +31,15 @@ DECAY = 0.95  # of the sums over cells per step
 RIDGE = 1.0  # cells without offset, per cluster and batch
 
 
-def depth_normalised(counts: Float[Tensor, "cells genes"]) -> Float[Tensor, "cells genes"]:
-    """log(1 + 10^4 c / sum c), sums over the genes given; 0 for a cell without counts."""
-    return torch.log1p(counts / counts.sum(1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
+def depth_normalised(
+    counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]
+) -> Float[Tensor, "cells genes"]:
+    """log(1 + 10^4 c / library); 0 for a cell without counts.
+
+    Args:
+        library: Sum of all counts of each cell, also of genes that are no columns here.
+    """
+    return torch.log1p(counts / library[:, None].clamp(min=torch.finfo(counts.dtype).tiny) * SCALE)
 
 
 class GeneTokens(nn.Module):
@@ -114,7 +120,6 @@ class CellEncoder(nn.Module):
                 "num_inducing": num_inducing,
                 "num_outputs": num_outputs,
                 "input_layers": 0,
-                "decoder_depth": 1,
                 "ffn_dim": 2 * dim,
                 **(options or {}),
             },
@@ -123,6 +128,8 @@ class CellEncoder(nn.Module):
             nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None
         )
         width = self.encoder.num_outputs * self.encoder.dim
+        # Means over hundreds of genes are much alike: what differs between cells is small beside what they share.
+        self.standard = nn.BatchNorm1d(width)
         self.head = nn.Sequential(
             nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, WIDTH), nn.SiLU(), nn.LayerNorm(WIDTH)
         )
@@ -147,16 +154,21 @@ class CellEncoder(nn.Module):
         assert isinstance(pool, InducedLayer)
         return pool.tabulate(self.encoder.embed(tokens))
 
-    def hidden(self, counts: Float[Tensor, "cells genes"], table: Any = None) -> Float[Tensor, "cells width"]:
+    def hidden(
+        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
+    ) -> Float[Tensor, "cells width"]:
         table = self.table() if table is None else table
-        values = depth_normalised(counts)
+        values = depth_normalised(counts, library)
         if self.tabulates:
             pool = self.encoder.pool
             assert isinstance(pool, InducedLayer)
             summary = self.encoder.decoder(pool.pool_tabulated(table, values))
         else:
             summary = self._gathered(values, table)
-        return self.head(summary.flatten(1))
+        return self.head_of(summary)
+
+    def head_of(self, summary: Float[Tensor, "cells outputs dim"]) -> Float[Tensor, "cells width"]:
+        return self.head(self.standard(summary.flatten(1)))
 
     def _gathered(
         self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]
@@ -174,15 +186,20 @@ class CellEncoder(nn.Module):
         return found[order.argsort()]
 
     def forward(
-        self, counts: Float[Tensor, "cells genes"], table: Any = None
+        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
     ) -> tuple[Float[Tensor, "cells latent"], Float[Tensor, "cells latent"]]:
-        """Mean and log-variance of z."""
-        hidden = self.hidden(counts, table)
+        """Mean and log-variance of z.
+
+        Args:
+            library: See depth_normalised.
+            table: What `table()` gave; None: made anew.
+        """
+        hidden = self.hidden(counts, library, table)
         return self.mean(hidden), self.log_variance(hidden).clamp(-10, 4)
 
-    def sets_of(self, counts: Float[Tensor, "cells genes"]) -> SetBatch:
+    def sets_of(self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]) -> SetBatch:
         """Cells as sets of tokens, for what looks at single genes."""
-        return self.sets(depth_normalised(counts), self.tokens())
+        return self.sets(depth_normalised(counts, library), self.tokens())
 
     def sets(self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]) -> SetBatch:
         """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,8 +35,8 @@ class Transfer:
 
     def frame(self, names: Sequence[str], reference: Sequence[str]) -> pd.DataFrame:
         """A row per cell: `cell`, `label`, `confidence`, `nearest`, `distance`, `far`."""
-        found = {"cell": list(names)}
-        if self.label is not None:
+        found: dict[str, Any] = {"cell": list(names)}
+        if self.label is not None and self.confidence is not None:
             found |= {"label": self.label, "confidence": np.round(self.confidence, 4)}
         first = self.neighbours[:, 0]
         found |= {

@@ -9,19 +9,46 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
+from sklearn.decomposition import PCA
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from omniset.cells.data import Cells
 from omniset.cells.losses import loss
-from omniset.cells.model import CellModel
+from omniset.cells.model import SCALE, CellModel, GeneTokens
 from omniset.training.data import EpochSampler, Key
 from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
+SAMPLE = 20_000  # cells, at most, whose principal axes are computed
+
+
+def start_from_axes(tokens: GeneTokens, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
+    """Let learned tokens start where genes lie on the principal axes of log-normalised counts.
+
+    Genes that go together then have like tokens from the first step on, which a random start takes long to learn.
+    Axes are those of at most 20,000 of the cells, evenly spaced; what is left of the width stays random.
+    """
+    if tokens.learned is None:
+        return
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
+    counts = sp.csr_array(cells.take(some), dtype=np.float64)
+    library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
+    counts.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
+    weight = tokens.learned.weight
+    number = min(weight.shape[1], min(counts.shape) - 1)
+    if number < 1 or not counts.nnz:
+        return
+    model = PCA(number, svd_solver="arpack", random_state=seed).fit(counts)
+    axes = model.components_.T * np.sqrt(model.explained_variance_)
+    spread = np.sqrt(np.square(axes).mean())
+    if spread > 0:
+        with torch.no_grad():
+            weight[:, :number] = torch.from_numpy(axes / spread).to(weight)
 
 
 @dataclass
@@ -30,6 +57,7 @@ class CellBatch:
 
     Attributes:
         counts: (B, G)
+        library: (B,) sums of all counts, also of genes that are not learned from.
         where: Cell and gene of every count that is not 0.
         hidden: (entries,) whether the encoder may not see it.
         batch: (B,)
@@ -37,6 +65,7 @@ class CellBatch:
     """
 
     counts: Float[Tensor, "cells genes"]
+    library: Float[Tensor, " cells"]
     where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]]
     hidden: Bool[Tensor, " entries"]
     batch: Int[Tensor, " cells"]
@@ -45,7 +74,8 @@ class CellBatch:
     def to(self, device: torch.device) -> CellBatch:
         measured = None if self.measured is None else self.measured.to(device)
         where = self.where[0].to(device), self.where[1].to(device)
-        return CellBatch(self.counts.to(device), where, self.hidden.to(device), self.batch.to(device), measured)
+        counts, library = self.counts.to(device), self.library.to(device)
+        return CellBatch(counts, library, where, self.hidden.to(device), self.batch.to(device), measured)
 
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
@@ -73,8 +103,8 @@ class BlockSampler(EpochSampler):
 
 
 class CellDataset(Dataset[Any]):
-    """Batches by (epoch, positions). What is hidden depends on (seed, epoch, cells) alone; without epochs it is the same
-    at every call.
+    """Batches by (epoch, positions). What is hidden depends on (seed, epoch, cells) alone; when not training, on the
+    cells alone.
     """
 
     def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int, training: bool) -> None:
@@ -92,6 +122,7 @@ class CellDataset(Dataset[Any]):
         cell = np.repeat(np.arange(len(rows)), np.diff(counts.indptr))
         return CellBatch(
             torch.from_numpy(counts.toarray()),
+            torch.from_numpy(self.cells.library(rows).astype(np.float32)),
             (torch.from_numpy(cell), torch.from_numpy(counts.indices.astype(np.int64))),
             torch.from_numpy(hidden),
             torch.from_numpy(self.batch[rows]),
@@ -139,10 +170,11 @@ class CellData(pl.LightningDataModule):
         data = CellDataset(self.cells, self.batch, self.hide, self.seed, training)
         sampler = BlockSampler(positions, self.seed if training else None)
         last = training and len(positions) >= self.batch_size  # a few cells tell little of a batch's place
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=_as_it_is, drop_last=last)
+        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is, drop_last=last)
 
 
-def _as_it_is(batch: CellBatch) -> CellBatch:
+def as_it_is(batch: Any) -> Any:
+    """What a DataLoader does to a batch that its data set made whole."""
     return batch
 
 
@@ -173,7 +205,7 @@ class CellModule(TrainingModule):
 
     def _step(self, batch: CellBatch, stage: str, warm: float) -> Tensor:
         network, weight = self.network, self.objective
-        mean, log_variance = network.encoder(batch.seen)
+        mean, log_variance = network.encoder(batch.seen, batch.library)
         z = mean
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
@@ -199,7 +231,7 @@ class CellModule(TrainingModule):
             parts["alignment"] = moved
             # The centres follow the cells, which do not feel them: its factor is a learning rate.
             total = total + warm * weight["alignment"] * moved + 5.0 * clusters
-        several = {"on_step": False, "on_epoch": True, "batch_size": len(mean)}
+        several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(mean)}
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
-    from omniset.cli import genomes, sets
+    from omniset.cli import cells, genomes, sets
     from omniset.cli.parser import Parser
 
     commands: Any = {
@@ -71,6 +71,16 @@ def main(arguments: list[str] | None = None) -> int:
             "explain": genomes.explain_call,
             "simulate": genomes.simulate,
         },
+        "cells": {
+            "_help": "Single cells: vectors of cell states from counts, in which batches are mixed.",
+            "inspect": cells.inspect,
+            "fit": cells.fit,
+            "embed": cells.embed,
+            "query": cells.query,
+            "decode": cells.decode,
+            "explain": cells.explain_cells,
+            "evaluate": cells.evaluate,
+        },
     }
     try:
         jsonargparse.auto_cli(
@@ -79,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("omniset: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename is not None:

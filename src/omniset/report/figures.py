@@ -19,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -31,6 +32,9 @@ GREY = "#5f6670"
 MORE_COLOURS = (*COLOURS, "#56b4e9", "#e69f00", "#000000")  # the rest of Okabe and Ito's that can be seen on white
 MARKERS = "osD^vP*Xh"
 MANY_POINTS = 2000  # more are shown as a density
+PIXELS = 500  # more points are drawn as an image: each of them would be a line of the page
+DPI = 200  # of that image
+OTHERS = "#c6cbd1"
 WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
 STYLE: Any = {
     "text.parse_math": False,
@@ -338,6 +342,74 @@ def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel
 
 
 @styled
+def points(
+    x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str, *, log: bool = False
+) -> Figure:
+    """Two quantities of the same things.
+
+    Args:
+        log: A log axis for x; what is not above 0 is left out.
+    """
+    figure, axes = _panel(height=3.6)
+    figure.set_dpi(DPI)
+    x, y = _finite(x, y)
+    if log:
+        x, y = x[x > 0], y[x > 0]
+        axes.set_xscale("log")
+    axes.scatter(x, y, s=_size(len(x)), color=BLUE, alpha=0.5, linewidths=0, rasterized=len(x) > PIXELS)
+    if log:
+        _plain_log(axes.xaxis)
+    axes.set(xlabel=_short(xlabel, 50), ylabel=_short(ylabel, 50))
+    return figure
+
+
+@styled
+def categories(
+    places: Float[np.ndarray, "rows 2"],
+    labels: Shaped[np.ndarray, " rows"],
+    xlabel: str,
+    ylabel: str,
+    *,
+    most: int = 12,
+    width: float = 4.6,
+) -> Figure:
+    """A point each in the colour and form of its category; none of them lies above the others.
+
+    Args:
+        labels: Text. "" has no name.
+        most: The most frequent categories that get a colour; the others are grey.
+    """
+    names, numbers = np.unique(labels.astype(str), return_counts=True)
+    ranked = [(str(names[i]), int(numbers[i])) for i in np.argsort(-numbers, kind="stable") if names[i]]
+    styles = _styles([name for name, _ in ranked[:most]], None)
+    figure, axes = _panel(width, 3.9 + 0.21 * -(-min(len(ranked) + 1, most + 1) // 2))
+    figure.set_dpi(DPI)
+    named = np.isin(labels.astype(str), list(styles))
+    order = np.random.default_rng(0).permutation(len(labels))
+    drawn: dict[str, Any] = {"s": _size(len(labels)), "linewidths": 0, "rasterized": len(labels) > PIXELS}
+    x, y = places.T
+    axes.scatter(x[~named], y[~named], color=OTHERS, **drawn)
+    # Colours first repeat where forms change: the few of each form are mixed by the order of their points.
+    for marker in dict.fromkeys(_form(i) for i in range(len(styles))):
+        own = {name: style["color"] for i, (name, style) in enumerate(styles.items()) if _form(i) == marker}
+        some = order[np.isin(labels[order].astype(str), list(own))]
+        axes.scatter(x[some], y[some], c=[own[str(labels[i])] for i in some], marker=marker, alpha=0.75, **drawn)
+    handles = [
+        Line2D([], [], linestyle="", marker=_form(i), color=styles[name]["color"], label=_entry(name, number))
+        for i, (name, number) in enumerate(ranked[:most])
+    ]
+    if others := sum(number for _, number in ranked[most:]):
+        entry = _entry(f"{len(ranked) - most} others", others)
+        handles.append(Line2D([], [], linestyle="", marker="o", color=OTHERS, label=entry))
+    if nameless := int((labels.astype(str) == "").sum()):
+        handles.append(Line2D([], [], linestyle="", marker="o", color=OTHERS, label=_entry("not known", nameless)))
+    axes.set(xlabel=xlabel, ylabel=ylabel, xticks=[], yticks=[])
+    if handles:
+        figure.legend(handles=handles, loc="outside lower left", ncols=2, handletextpad=0.2, columnspacing=1.0)
+    return figure
+
+
+@styled
 def two_sided_bars(
     labels: Sequence[str],
     left: tuple[str, Sequence[float | int]],
@@ -440,6 +512,22 @@ def _points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[
     bar = figure.colorbar(dense, ax=axes, label="predictions per cell", aspect=30)
     bar.outline.set_visible(False)
     _plain_log(bar.ax.yaxis)
+
+
+def _size(number: int) -> float:
+    """Area of a point among so many."""
+    return float(np.clip(6000 / max(number, 1), 1.5, 14))
+
+
+def _form(place: int) -> str:
+    """Marker of the category at this place: the colours go round once for each."""
+    return MARKERS[place // len(MORE_COLOURS) % len(MARKERS)]
+
+
+def _entry(name: str, number: int) -> str:
+    """Of a legend, which leaves out what begins with an underscore."""
+    name = _short(name, 22)
+    return f"{' ' if name.startswith('_') else ''}{name} ({number:,})"
 
 
 def _finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:

@@ -1,0 +1,199 @@
+"""Training and use of the seed's network on counts: sentences drawn from cells, its loss, its clipping."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from omniset.cells.data import Cells
+from omniset.cells.seed import (
+    NEGATIVES,
+    POSITIVES,
+    SHARED,
+    SLOTS,
+    SeedBatch,
+    SeedModel,
+    collate,
+    draw_shared,
+    seed_loss,
+    sentence,
+)
+from omniset.cells.training import BlockSampler, as_it_is
+from omniset.training.data import Key
+from omniset.training.fit import TrainingModule
+
+CLIP = 0.8  # of the gradient's norm
+SENTENCES = {"slots": SLOTS, "positives": POSITIVES, "negatives": NEGATIVES}
+# What encoder_options may set beside those: the branches of the network, and the genes that a batch shares.
+DEFAULTS: dict[str, Any] = {
+    **SENTENCES,
+    "shared": SHARED,
+    "token_dim": None,
+    "read_counts": True,
+    "dataset_token": True,
+    "depth_scalar": True,
+    "scale_tokens": False,
+}
+Batch = tuple[SeedBatch, Tensor]
+
+
+def seed_options(given: dict[str, Any] | None) -> dict[str, Any]:
+    """The defaults, and what is given.
+
+    Raises:
+        TypeError: A name that is none of them.
+    """
+    unknown = sorted(set(given or {}) - set(DEFAULTS))
+    if unknown:
+        raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(DEFAULTS)}")
+    return DEFAULTS | (given or {})
+
+
+class SeedCells(Dataset[Any]):
+    """Batches of sentences by (epoch, positions); drawn from (seed, epoch, cells) alone."""
+
+    def __init__(
+        self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int, training: bool
+    ) -> None:
+        self.cells, self.batch, self.options, self.seed, self.training = cells, batch, options, seed, training
+
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        rows = np.array([i for _, i in keys])
+        epoch = keys[0][0] if self.training else 2**31
+        rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
+        shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
+        return sentences(self.cells, rows, self.options, rng, shared), torch.from_numpy(self.batch[rows])
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+
+def sentences(
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    options: dict[str, Any],
+    rng: np.random.Generator | None,
+    shared: Int[np.ndarray, " shared"] | None = None,
+) -> SeedBatch:
+    """The sentences of some cells. Without rng each is drawn by a generator of its own, so that it depends on its cell
+    alone.
+    """
+    sizes = {name: options[name] for name in SENTENCES} if rng is not None else {"slots": options["slots"]}
+    counts = cells.take(rows).toarray()
+    return collate(
+        [
+            sentence(
+                values,
+                np.random.default_rng(0) if rng is None else rng,
+                shared,
+                measured=cells.measured[cells.source_of[row]],
+                **sizes,
+            )
+            for values, row in zip(counts, rows, strict=True)
+        ]
+    )
+
+
+class SeedData(pl.LightningDataModule):
+    """Training and validation batches."""
+
+    def __init__(
+        self,
+        cells: Cells,
+        batch: Int[np.ndarray, " cells"],
+        train: Int[np.ndarray, " train"],
+        validation: Int[np.ndarray, " validation"],
+        *,
+        batch_size: int,
+        options: dict[str, Any],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.cells, self.batch, self.train, self.validation = cells, batch, train, validation
+        self.batch_size, self.options, self.seed = batch_size, options, seed
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.train, True)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.validation, False)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return on_device(batch[0], device), batch[1].to(device)
+
+    def _loader(self, positions: np.ndarray, training: bool) -> DataLoader:
+        data = SeedCells(self.cells, self.batch, self.options, self.seed, training)
+        sampler = BlockSampler(positions, self.seed if training else None)
+        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is)
+
+
+class SeedModule(TrainingModule):
+    """The seed's loss, gradients clipped to a norm of 0.8."""
+
+    network: SeedModel
+
+    def __init__(self, network: SeedModel, *arguments: Any, shared: int, **more: Any) -> None:
+        super().__init__(network, *arguments, **more)
+        self.shared = shared
+
+    def configure_gradient_clipping(self, optimizer: Any, *arguments: Any, **more: Any) -> None:
+        self.clip_gradients(optimizer, gradient_clip_val=CLIP, gradient_clip_algorithm="norm")
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self._step(batch, "val")
+
+    def _step(self, batch: Batch, stage: str) -> Tensor:
+        read, datasets = batch
+        network = self.network
+        output = network(
+            read.genes,
+            read.counts if network.count_encoder is not None else None,
+            read.multiplicity,
+            read.tasks,
+            read.depth if network.depth_scalar else None,
+        )
+        loss = seed_loss(
+            output.prediction,
+            read.targets,
+            min(self.shared, network.genes),
+            read.mask,
+            output.dataset_logits,
+            datasets if network.datasets else None,
+        )
+        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(read), prog_bar=True)
+        return loss
+
+
+def on_device(batch: SeedBatch, device: torch.device) -> SeedBatch:
+    return SeedBatch(**{name: value.to(device) for name, value in vars(batch).items()})
+
+
+@torch.no_grad()
+def seed_embed(
+    network: SeedModel, cells: Cells, rows: Int[np.ndarray, " rows"], options: dict[str, Any], device: torch.device
+) -> Float[Tensor, "rows out"]:
+    """Vectors of some cells; each sentence is drawn by a generator of its own."""
+    read = on_device(sentences(cells, rows, options, None), device)
+    return network.embed(read.genes, read.counts if network.count_encoder is not None else None, read.multiplicity)
+
+
+@torch.no_grad()
+def seed_decode(network: SeedModel, z: Float[Tensor, "cells out"], depth: float) -> Float[Tensor, "cells genes"]:
+    """log(1 + count) of all genes, as expected of no dataset in particular (its vector is 0).
+
+    Args:
+        depth: Mean log(1 + count) of expressed genes.
+    """
+    tasks = torch.arange(network.genes, device=z.device).expand(len(z), -1)
+    dataset = z.new_zeros(len(z), network.dataset_embedder.out_features) if network.datasets else None
+    return network.decode(z, tasks, z.new_full((len(z),), depth) if network.depth_scalar else None, dataset)

@@ -1,0 +1,112 @@
+"""Which genes vary most for their mean, out of sums that one pass over the cells makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float, Int
+
+COUNTS_PER_CELL = 1e4
+BINS = 20  # of mean expression
+
+
+@dataclass
+class Moments:
+    """Sums over the cells of a batch of their normalised counts, 10^4 count / total of the cell.
+
+    Attributes:
+        cells: How many.
+        sums: (genes,)
+        squares: (genes,) of squares.
+    """
+
+    cells: int
+    sums: Float[np.ndarray, " genes"]
+    squares: Float[np.ndarray, " genes"]
+
+    @classmethod
+    def none(cls, genes: int) -> Moments:
+        """Of no cells yet."""
+        return cls(0, np.zeros(genes), np.zeros(genes))
+
+    def of_genes(self, genes: Int[np.ndarray, " some"]) -> Moments:
+        return Moments(self.cells, self.sums[genes], self.squares[genes])
+
+    def add(self, counts: sp.csr_array) -> None:
+        """Some more cells."""
+        values = normalised(counts)
+        self.cells += values.shape[0]
+        genes = len(self.sums)
+        self.sums += np.bincount(values.indices, values.data, minlength=genes)
+        self.squares += np.bincount(values.indices, values.data**2, minlength=genes)
+
+
+def normalised(counts: sp.csr_array) -> sp.csr_array:
+    """10^4 count / total of the cell, in float64; a cell without counts stays 0."""
+    totals = counts.sum(1, dtype=np.float64)
+    factor = np.divide(COUNTS_PER_CELL, totals, out=np.zeros(len(totals)), where=totals > 0)
+    values = sp.csr_array(counts, dtype=np.float64, copy=True)
+    values.data *= np.repeat(factor, np.diff(values.indptr))
+    return values
+
+
+def most_variable(batches: Sequence[Moments], number: int) -> Int[np.ndarray, " chosen"]:
+    """Positions, ascending, of the genes whose normalised counts vary most for their mean.
+
+    Dispersion is log(variance / mean). Within 20 bins of log(1 + mean), of equal width, it is taken minus the mean of
+    its bin and divided by its standard deviation; a gene alone in its bin gets 1 (Satija et al., "Spatial
+    reconstruction of single-cell gene expression data", 2015; the "seurat" flavor that scanpy has as default). With
+    several batches genes are ranked by the number of batches in which they are among the first, and then by their mean
+    over batches, 0 where not expressed. Batches of one cell have no say.
+    """
+    genes = len(batches[0].sums)
+    if genes <= number:
+        return np.arange(genes)
+    chosen, scores = [], []
+    for moments in batches:
+        if moments.cells < 2:
+            continue
+        there = moments.sums > 0 if len(batches) > 1 else np.ones(genes, dtype=bool)
+        score = np.zeros(genes)
+        score[there] = _dispersion(moments, there)
+        ranked = np.where(there & ~np.isnan(score), score, -np.inf)
+        first = np.argsort(-ranked, kind="stable")[:number]
+        chosen.append(np.isin(np.arange(genes), first[ranked[first] > -np.inf]))
+        scores.append(score)
+    if not scores:
+        return np.arange(number)
+    defined = ~np.isnan(scores)
+    total = np.where(defined, scores, 0).sum(0)
+    mean = np.where(defined.any(0), total / np.maximum(defined.sum(0), 1), -np.inf)
+    order = np.lexsort((np.arange(genes), -mean, -np.sum(chosen, 0)))
+    return np.sort(order[:number])
+
+
+def _dispersion(moments: Moments, there: np.ndarray) -> Float[np.ndarray, " genes"]:
+    """Of each gene relative to its bin; NaN for a gene that does not vary."""
+    cells = moments.cells
+    mean = moments.sums[there] / cells
+    variance = (moments.squares[there] - cells * mean**2) / (cells - 1)
+    varies = variance > 1e-12 * mean**2  # what is left of a constant is rounding
+    dispersion = np.full(len(mean), np.nan)
+    dispersion[varies] = np.log(variance[varies] / mean[varies])
+    level = np.log1p(mean)
+    if not len(level):
+        return dispersion
+    low, high = level.min(), level.max()
+    # Bins are closed on the right; the least value is in the first.
+    edges = np.linspace(low, high, BINS + 1)[1:-1]
+    which = np.searchsorted(edges, level, side="left") if high > low else np.zeros(len(level), dtype=np.int64)
+    found = np.full(len(mean), np.nan)
+    for b in np.unique(which):
+        of_bin = (which == b) & varies
+        number = int(of_bin.sum())
+        if number == 1:
+            found[of_bin] = 1.0
+        elif number > 1:
+            spread = dispersion[of_bin].std(ddof=1)
+            found[of_bin] = (dispersion[of_bin] - dispersion[of_bin].mean()) / spread if spread > 0 else np.nan
+    return found

@@ -1,0 +1,452 @@
+"""CellEmbedder: a vector is a function of its cell alone, whatever the file, its order, its genes or its batch."""
+
+import warnings
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from omniset.cells.data import read_cells
+from omniset.cells.embedder import CellEmbedder
+from omniset.cells.training import BlockSampler, CellData, start_from_axes
+from omniset.cells.variable import Moments, most_variable
+from omniset.gene_vectors import GeneVectors
+
+SMALL = {
+    "embedding_dim": 5,
+    "dim": 8,
+    "num_heads": 2,
+    "num_outputs": 3,
+    "num_inducing": 3,
+    "epochs": 2,
+    "batch_size": 16,
+    "clusters": 4,
+    "progress": False,
+}
+SEED = {
+    **SMALL,
+    "architecture": "seed",
+    "depth": 1,
+    "encoder_options": {"slots": 20, "positives": 5, "negatives": 5, "shared": 7},
+}
+
+
+def cells(number: int = 53, genes: int = 41, seed: int = 0) -> ad.AnnData:
+    """Three types in two batches, which differ in depth."""
+    rng = np.random.default_rng(seed)
+    kind, batch = rng.integers(0, 3, number), rng.integers(0, 2, number)
+    rates = rng.lognormal(0, 1, (3, genes))
+    rates *= 60 / rates.sum(1, keepdims=True)
+    counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None])
+    names = pd.Index(["one", "two"], dtype=object)  # what pandas 3 makes of text is not written by anndata 0.12
+    obs = pd.DataFrame(
+        {"batch": pd.Categorical.from_codes(batch, names), "kind": kind},
+        index=pd.Index([f"cell{i}" for i in range(number)], dtype=object),
+    )
+    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(genes)], dtype=object))
+    return ad.AnnData(sp.csr_matrix(counts.astype(np.float32)), obs=obs, var=var)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> CellEmbedder:
+    return CellEmbedder(**SMALL).fit(cells(), batch_key="batch")
+
+
+@pytest.fixture(scope="module")
+def of_seed() -> CellEmbedder:
+    return CellEmbedder(**SEED).fit(cells(), batch_key="batch")
+
+
+@pytest.fixture(params=["multiset", "seed"])
+def either(request, fitted, of_seed) -> CellEmbedder:
+    return fitted if request.param == "multiset" else of_seed
+
+
+def test_the_same_cell_gets_the_same_vector(either):
+    data = cells()
+    z = either.transform(data)
+    assert z.shape == (53, 5)
+    assert np.array_equal(either.transform(data), z)
+    order = np.random.default_rng(1).permutation(53)
+    assert np.allclose(either.transform(data[order].copy()), z[order], rtol=0, atol=1e-5)
+    for i in (0, 17):  # one cell
+        assert np.allclose(either.transform(data[[i]].copy()), z[[i]], rtol=0, atol=1e-5)
+    genes = np.random.default_rng(2).permutation(41)
+    assert np.allclose(either.transform(data[:, genes].copy()), z, rtol=0, atol=1e-5)
+    assert np.linalg.norm(z[0] - z[1]) > 1e-3
+
+
+def test_embed_writes_obsm_and_uns_and_nothing_else(fitted):
+    data = cells()
+    before = data.copy()
+    z = fitted.embed(data)
+    assert np.array_equal(data.obsm["X_omniset"], z)
+    assert data.uns["omniset"]["model"] == fitted.identity()
+    del data.obsm["X_omniset"], data.uns["omniset"]
+    assert (data.X != before.X).nnz == 0
+    assert data.X.dtype == before.X.dtype
+    pd.testing.assert_frame_equal(data.obs, before.obs)
+    pd.testing.assert_frame_equal(data.var, before.var)
+    assert not data.uns
+    assert not data.obsm
+
+
+def test_files_backed_lists_and_globs(fitted, tmp_path):
+    data = cells()
+    z = fitted.transform(data)
+    data[:20].copy().write_h5ad(tmp_path / "part1.h5ad")
+    data[20:].copy().write_h5ad(tmp_path / "part2.h5ad")
+    data.write_h5ad(tmp_path / "all.h5ad")
+    backed = ad.read_h5ad(tmp_path / "all.h5ad", backed="r")
+    parts = [tmp_path / "part1.h5ad", str(tmp_path / "part2.h5ad")]
+    for source in (tmp_path / "all.h5ad", backed, parts, str(tmp_path / "part*.h5ad"), [data[:20], data[20:]]):
+        assert np.allclose(fitted.transform(source), z, rtol=0, atol=1e-6)
+    backed.file.close()
+
+
+def test_other_genes_duplicates_and_logarithms(fitted):
+    data = cells()
+    z = fitted.transform(data)
+    twice = sp.csr_matrix(sp.hstack([data.X, data.X]))  # every gene twice, which are summed: depth does not enter
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        halves = ad.AnnData(twice, obs=data.obs, var=pd.DataFrame(index=[*data.var_names, *data.var_names]))
+        assert np.allclose(fitted.transform(halves), z, rtol=0, atol=1e-5)
+    counts = data.X.toarray().astype(np.float64)
+    data.X = sp.csr_matrix(np.log1p(1e4 * counts / counts.sum(1, keepdims=True)))
+    assert np.allclose(fitted.transform(data), z, rtol=0, atol=1e-5)
+    data = cells()
+    data.var_names = data.var_names.str.upper()
+    assert np.allclose(fitted.transform(data), z, rtol=0, atol=1e-6)
+    data.var_names = [f"Other{i}" for i in range(41)]
+    with pytest.raises(ValueError, match="none of its genes is known"):
+        fitted.transform(data)
+
+
+def test_cells_without_counts_one_gene_and_all_genes(either):
+    data = cells()
+    counts = data.X.toarray()
+    counts[3] = 0
+    counts[4] = 0
+    counts[4, 2] = 3
+    counts[5] = 1
+    data.X = sp.csr_matrix(counts)
+    z = either.transform(data)
+    assert np.isfinite(z).all()
+    assert np.allclose(either.transform(data[[3]].copy())[0], z[3], rtol=0, atol=1e-5)
+    assert np.linalg.norm(z[3] - z[4]) > 1e-3
+
+
+def test_two_fits_are_the_same_to_the_bit():
+    data = cells()
+    state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    for arguments in (SMALL, SEED):
+        a, b = (CellEmbedder(**arguments).fit(data, batch_key="batch") for _ in range(2))
+        assert a.identity() == b.identity()
+        assert a.history == b.history
+        assert np.array_equal(a.transform(data), b.transform(data))
+        other = CellEmbedder(**arguments | {"seed": 1}).fit(data, batch_key="batch")
+        assert other.identity() != a.identity()
+    assert torch.equal(torch.get_rng_state(), state[0])  # the caller's random numbers are not drawn from
+    assert np.array_equal(np.random.get_state()[1], state[1])
+
+
+def test_counts_read_in_blocks_teach_the_same(tmp_path):
+    data = cells()
+    data.write_h5ad(tmp_path / "all.h5ad")
+    found = []
+    for memory in (1 << 30, 0):
+        source = read_cells(tmp_path / "all.h5ad", memory=memory)
+        assert source._store.cached == (memory > 0)
+        found.append(CellEmbedder(**SMALL).fit(source, batch_key="batch").identity())
+        source.close()
+    assert found[0] == found[1]
+
+
+def test_labels_and_the_order_of_batches_do_not_enter():
+    data = cells()
+    a = CellEmbedder(**SMALL).fit(data, data.obs["kind"], batch_key="batch")
+    data.obs["kind"] = 0
+    b = CellEmbedder(**SMALL).fit(data, batch_key="batch")
+    assert a.identity() == b.identity()
+    assert a.batches_ == ["one", "two"]
+
+
+@pytest.mark.parametrize("arguments", [SMALL, SEED], ids=["multiset", "seed"])
+def test_interrupted_and_resumed_is_uninterrupted(arguments, tmp_path):
+    data, whole = cells(), CellEmbedder(**arguments | {"epochs": 4})
+    whole.fit(data, batch_key="batch")
+    halved = CellEmbedder(**arguments | {"epochs": 4})
+    calls = 0
+    take = CellEmbedder._lessons
+
+    def stopping(self, *more):
+        module, batches = take(self, *more)
+
+        def on_train_batch_end(outputs, batch, batch_idx):
+            nonlocal calls
+            calls += 1
+            if calls > 9:  # in the third epoch or later
+                raise KeyboardInterrupt
+
+        module.on_train_batch_end = on_train_batch_end
+        return module, batches
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CellEmbedder, "_lessons", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            halved.fit(data, batch_key="batch", folder=tmp_path)
+    again = CellEmbedder(**arguments | {"epochs": 4}).fit(data, batch_key="batch", folder=tmp_path, resume=True)
+    assert again.identity() == whole.identity()
+    assert [h["epoch"] for h in again.history] == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match=r"cannot be resumed: learning_rate was"):
+        CellEmbedder(**arguments | {"epochs": 4, "learning_rate": 1e-4}).fit(
+            data, batch_key="batch", folder=tmp_path, resume=True
+        )
+
+
+def test_saved_and_loaded(either, tmp_path):
+    either.save(tmp_path / "model")
+    again = CellEmbedder.load(tmp_path / "model")
+    data = cells(seed=3)
+    assert np.array_equal(again.transform(data), either.transform(data))
+    assert again.identity() == either.identity()
+    assert again.get_params() == either.get_params()
+    assert again.history == either.history
+    assert np.array_equal(again.decode(again.transform(data)), either.decode(either.transform(data)))
+    assert {p.suffix for p in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet"}
+    vocabulary = pd.read_parquet(tmp_path / "model" / "vocabulary.parquet")
+    vocabulary.iloc[::-1].to_parquet(tmp_path / "model" / "vocabulary.parquet")
+    with pytest.raises(ValueError, match="is not the vocabulary that the model was saved with"):
+        CellEmbedder.load(tmp_path / "model")
+
+
+def test_decoded_counts_add_up_to_the_library(either):
+    z = either.transform(cells())
+    expected = either.decode(z, library=np.arange(1.0, 54.0))
+    assert expected.shape == (53, len(either.genes_))
+    assert np.allclose(expected.sum(1), np.arange(1, 54), rtol=1e-4)
+    with pytest.raises(ValueError, match=r"embedding must be cells x 5, got shape \(53, 4\)"):
+        either.decode(z[:, :4])
+
+
+def test_decoding_for_a_batch(fitted):
+    z = fitted.transform(cells())
+    one, two = (fitted.decode(z, batch=b) for b in ("one", "two"))
+    assert np.allclose((one + two) / 2, fitted.decode(z), rtol=1e-4)
+    assert not np.allclose(one, two)
+    with pytest.raises(ValueError, match="batch must be one of those learned from, one, two; got 'three'"):
+        fitted.decode(z, batch="three")
+
+
+def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
+    data = cells()
+    found = fitted.explain(data, ["cell7", "cell2"], top=100)
+    assert list(dict.fromkeys(found["cell"])) == ["cell7", "cell2"]
+    rows = found[found["cell"] == "cell7"].set_index("gene")
+    counts = data["cell7"].X.toarray()[0]
+    assert dict(zip(rows.index, rows["count"], strict=True)) == {
+        f"Gene{i}": c for i, c in enumerate(counts) if c and f"Gene{i}" in fitted.genes_
+    }
+    assert rows["change"].abs().is_monotonic_decreasing
+    z = fitted.transform(data)
+    away = z[7] - fitted.mean_
+    gene = rows.index[3]
+    network = fitted.network_.encoder
+    position = fitted.genes_.index(gene)
+    own = torch.from_numpy(data.X.toarray()[7:8, [list(data.var_names).index(g) for g in fitted.genes_]])
+    library = own.new_tensor([counts.sum()])
+    without = own.clone()
+    without[0, position] = 0
+    with torch.no_grad():
+        moved = (network(own, library)[0] - network(without, library)[0])[0].numpy()
+    assert np.isclose(rows.loc[gene, "change"], moved @ away / np.linalg.norm(away), rtol=1e-3, atol=1e-5)
+    assert rows["attribution"].between(0, 1).all()
+    assert rows["attribution"].max() == 1
+    with pytest.raises(ValueError, match="cell 'nobody' is not in the source"):
+        fitted.explain(data, ["nobody"])
+
+
+def test_query_finds_the_cells_themselves(fitted):
+    data = cells()
+    z = fitted.transform(data)
+    found = fitted.query(data[:7].copy(), z, data.obs["kind"].astype(str).tolist(), k=3)
+    apart = np.linalg.norm(z[:7, None].astype(np.float64) - z[None], axis=2)
+    assert np.array_equal(found.neighbours[:, 0], np.arange(7))
+    assert np.allclose(found.distances, np.sort(apart, 1)[:, :3], atol=1e-5)
+    for i in range(7):
+        votes = data.obs["kind"].astype(str).iloc[found.neighbours[i]].value_counts()
+        assert votes[found.label[i]] == votes.max()
+        assert found.confidence[i] == votes.max() / 3
+    assert not found.far.any()
+    assert fitted.query(z[:2] + 100, z).far.all()
+    with pytest.raises(ValueError, match="labels must be one per reference cell: there are 2 for 53"):
+        fitted.query(z, z, ["a", "b"])
+
+
+def test_gene_vectors_alone_and_with_learned_ones():
+    data, rng = cells(), np.random.default_rng(0)
+    vectors = GeneVectors([f"GENE{i}" for i in range(1, 41)], rng.normal(size=(40, 11)).astype(np.float32))
+    alone = CellEmbedder(**SMALL, learned=False)
+    with pytest.warns(UserWarning, match="1 of 41 genes have no vector and, as learned=False, are not seen"):
+        alone.fit(data, batch_key="batch", gene_vectors=vectors)
+    z = alone.transform(data)
+    assert alone.network_.encoder.tokens.learned is None
+    both = CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=vectors)
+    assert any("gene vectors: 40 of 41 genes matched" in note for note in both.notes_)
+    assert not np.allclose(both.transform(data), z)
+    with pytest.raises(ValueError, match="learned=False needs gene_vectors"):
+        CellEmbedder(**SMALL, learned=False).fit(data)
+    none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
+    with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
+        CellEmbedder(**SMALL).fit(data, gene_vectors=none)
+
+
+def test_genes_that_vary_most_are_chosen():
+    data = cells(genes=41)
+    counts = data.X.toarray()
+    counts[:, 5] = 0
+    counts[::2, 7] = 90  # varies
+    data.X = sp.csr_matrix(counts)
+    embedder = CellEmbedder(**SMALL | {"max_genes": 13}).fit(data, batch_key="batch")
+    assert len(embedder.genes_) == 13
+    assert "Gene7" in embedder.genes_
+    assert "Gene5" not in embedder.genes_
+    assert any("40 of 41 genes are seen in these cells, the 13 that vary most" in note for note in embedder.notes_)
+    codes = (data.obs["batch"] == "two").to_numpy().astype(int)
+    parts = [Moments.none(41) for _ in range(2)]
+    for start in range(0, 53, 7):  # in blocks
+        for b in range(2):
+            parts[b].add(sp.csr_array(counts[start : start + 7][codes[start : start + 7] == b]))
+    expected = [
+        f"Gene{i}"
+        for i in np.delete(np.arange(41), 5)[
+            most_variable([p.of_genes(np.delete(np.arange(41), 5)) for p in parts], 13)
+        ]
+    ]
+    assert embedder.genes_ == expected
+
+
+def test_several_files_with_different_genes():
+    data = cells()
+    left, right = data[:25, :30].copy(), data[25:, 11:].copy()
+    embedder = CellEmbedder(**SMALL).fit([left, right])
+    assert embedder.batches_ == ["AnnData 1", "AnnData 2"]
+    assert len(embedder.genes_) == 41
+    # What a file lacks is no zero: its shares are of the genes that it has.
+    source = read_cells([left, right]).on(embedder.genes_)
+    batch = next(
+        iter(
+            CellData(
+                source, source.source_of, np.arange(53), np.arange(0), batch_size=53, hide=0.0, seed=0
+            ).train_dataloader()
+        )
+    )
+    assert batch.measured is not None
+    assert batch.measured.sum(1).tolist() == [30] * 53
+    assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
+
+
+def test_hidden_counts_are_not_seen_and_repeat():
+    source = read_cells(cells())
+
+    def batches(epoch: int, seed: int = 0):
+        loader = CellData(
+            source, np.zeros(53, dtype=np.int64), np.arange(53), np.arange(0), batch_size=17, hide=0.4, seed=seed
+        ).train_dataloader()
+        loader.sampler.set_epoch(epoch)
+        return list(loader)
+
+    first, again, later = batches(0), batches(0), batches(1)
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a.seen, b.seen)
+    assert not torch.equal(first[0].counts, later[0].counts)
+    share = torch.cat([b.hidden for b in first]).double().mean()
+    assert 0.3 < share < 0.5
+    for batch in first:
+        assert torch.equal(batch.seen[batch.where][~batch.hidden], batch.counts[batch.where][~batch.hidden])
+        assert not batch.seen[batch.where][batch.hidden].any()
+
+
+def test_blocks_are_shuffled_whole_and_once():
+    positions = np.delete(np.arange(1000), [3, 500])
+    sampler = BlockSampler(positions, 5)
+    first = [i for _, i in sampler]
+    assert sorted(first) == positions.tolist()
+    assert first == [i for _, i in sampler]
+    sampler.set_epoch(1)
+    assert [i for _, i in sampler] != first
+    assert [i for _, i in BlockSampler(positions, None)] == positions.tolist()
+
+
+def test_tokens_start_on_the_principal_axes(fitted):
+    source = read_cells(cells())
+    tokens = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    before = tokens.learned.weight.detach().clone()
+    start_from_axes(tokens, source, np.arange(53), 0)
+    values = cells().X.toarray().astype(np.float64)
+    values = np.log1p(values / values.sum(1, keepdims=True) * 1e4)
+    _, sizes, axes = np.linalg.svd(values - values.mean(0), full_matrices=False)
+    expected = axes[:8].T * sizes[:8]
+    expected /= np.sqrt(np.square(expected).mean())
+    ours = tokens.learned.weight.detach().numpy()
+    assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
+    one = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    one.learned.weight.data.copy_(before)
+    start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
+    assert torch.equal(one.learned.weight, before)
+
+
+BAD = {
+    "architecture": ("lstm", "architecture must be one of multiset, seed, got 'lstm'"),
+    "encoder": ("none", "encoder must be one of"),
+    "counts": ("bins", "counts must be one of multiplicity, tokens, got 'bins'"),
+    "likelihood": ("normal", "likelihood must be one of nb, poisson, mse, got 'normal'"),
+    "embedding_dim": (0, "embedding_dim must be >= 1, got 0"),
+    "batch_size": (1, "batch_size must be >= 2, got 1"),
+    "hide": (0.5, "hide must be >= 0 and below 0.5, got 0.5"),
+    "beta": (-1.0, "beta must be >= 0, got -1.0"),
+    "learning_rate": (0.0, "learning_rate must be > 0, got 0.0"),
+    "num_heads": (3, "dim must be divisible by num_heads"),
+    "encoder_options": ({"colour": 1}, "encoder_options: .*does not take colour"),
+    "device": ("abacus", "device"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name):
+    value, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        CellEmbedder(**SMALL | {name: value}).fit(cells())
+
+
+def test_bad_input():
+    data = cells()
+    with pytest.raises(
+        ValueError, match="batch_key must be a column of obs, there is no 'plate'; there are: batch, kind"
+    ):
+        CellEmbedder(**SMALL).fit(data, batch_key="plate")
+    data.obs["batch"] = data.obs["batch"].where(np.arange(53) != 5)
+    with pytest.raises(ValueError, match="batch_key: cell 'cell5' has no batch"):
+        CellEmbedder(**SMALL).fit(data, batch_key="batch")
+    with pytest.raises(ValueError, match="there are 7 cells to learn from, at least 8 are needed"):
+        CellEmbedder(**SMALL).fit(cells()[:7])
+    with pytest.raises(ValueError, match="not fitted yet"):
+        CellEmbedder().transform(cells())
+    with pytest.raises(ValueError, match="no gene is seen in min_cells=99 of the 53 cells"):
+        CellEmbedder(**SMALL, min_cells=99).fit(cells())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"depth": 1}, {"counts": "tokens"}, {"encoder": "deep-sets"}, {"likelihood": "mse", "beta": 0.0}, {"hide": 0.3}],
+    ids=str,
+)
+def test_every_variant_trains(options):
+    data = cells(23)
+    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2} | options).fit(data)
+    assert np.isfinite(embedder.transform(data)).all()
+    assert np.isfinite(embedder.history[-1]["val_loss"])

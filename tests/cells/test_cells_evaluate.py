@@ -1,0 +1,582 @@
+"""Rows are what the metrics say of the methods' vectors; left-out cells teach nothing; gates are arithmetic."""
+
+import json
+import math
+import sys
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from scipy.stats import spearmanr
+from sklearn.decomposition import PCA
+
+from omniset.cells import baselines
+from omniset.cells import evaluate as module
+from omniset.cells.data import read_cells
+from omniset.cells.embedder import CellEmbedder
+from omniset.cells.evaluate import (
+    SCORES,
+    TRANSFER,
+    Evaluation,
+    evaluate,
+    library_correlation,
+    thinned,
+    thinning_robustness,
+)
+from omniset.cells.metrics import Integration, integration, transfer
+
+# anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated"),
+    pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated"),
+]
+SMALL = {
+    **{"embedding_dim": 5, "dim": 8, "num_heads": 2, "num_outputs": 2, "clusters": 3, "epochs": 2, "batch_size": 31},
+    **{"device": "cpu", "progress": False},
+}
+KEYS = {"batch_key": "batch", "label_key": "type"}
+CELLS, GENES = 89, 41
+
+
+@pytest.fixture(autouse=True)
+def text_as_objects():
+    with pd.option_context("future.infer_string", False):
+        yield
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def simulated(cells=CELLS, batches=2, seed=0):
+    """Three types in every batch; cells 3 and 17 without a type."""
+    rng = np.random.default_rng(seed)
+    kind, batch = np.arange(cells) % 3, rng.permutation(np.arange(cells) % batches)
+    rate = np.exp(rng.normal(0, 1, (3, GENES)))[kind] * np.exp(rng.normal(0, 0.4, (batches, GENES)))[batch]
+    counts = rng.poisson(rate * rng.lognormal(0, 0.4, (cells, 1)))
+    types = [f"type {k}" for k in kind]
+    types[3] = types[17] = None
+    return counts, [f"batch {b}" for b in batch], types
+
+
+def adata(counts, batch, kind):
+    obs = pd.DataFrame({"batch": batch, "type": kind}, index=[f"cell{i}" for i in range(len(counts))])
+    var = pd.DataFrame(index=[f"G{i}" for i in range(GENES)])
+    return anndata.AnnData(sp.csr_matrix(counts.astype(np.float32)), obs=obs, var=var)
+
+
+@pytest.fixture
+def table():
+    return adata(*simulated())
+
+
+def projection(seed, dim=5):
+    return np.random.default_rng(seed).normal(size=(GENES, dim))
+
+
+def projected(counts, seed, middle=0.0, dim=5):
+    """What the model of `quick` gives."""
+    return ((np.log1p(counts) - middle) @ projection(seed, dim)).astype(np.float32)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A model of ours that is fitted at once; gives the fits: arguments, batches and cells."""
+    fits = []
+
+    def fit(self, cells, codes, rows):
+        self.middle = np.log1p(cells.take(rows).toarray()).mean(0)
+        fits.append((self.get_params(), codes.copy(), rows.copy()))
+        return self
+
+    def embed(self, cells, rows, aliases=None):
+        return projected(cells.take(rows).toarray(), self.seed, self.middle, self.embedding_dim)
+
+    monkeypatch.setattr(CellEmbedder, "fit_cells", fit)
+    monkeypatch.setattr(CellEmbedder, "_embed", embed)
+    return fits
+
+
+def scored(z, labels, batches, reference, seed):
+    """Scores that tell vectors, references and seeds apart, and cost nothing."""
+    values = np.linspace(0, 1, 10) * np.abs(z).mean() + 0.01 * seed + 0.001 * np.abs(reference).mean()
+    return Integration(*[float(v) for v in values])
+
+
+@pytest.fixture
+def cheap(monkeypatch):
+    monkeypatch.setattr(module, "integration", scored)
+
+
+def moved(name, counts, batches=None, *, seed=0, real=baselines.embed):
+    """Harmony, or whatever: the components with a shift."""
+    return real("pca", counts, batches, seed=seed) + {"pca": 0, "harmony": np.arange(len(batches))[:, None] % 2}[name]
+
+
+@pytest.fixture
+def shifted(monkeypatch):
+    monkeypatch.setattr(module.compared, "embed", moved)
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def test_rows_are_the_metrics_of_each_methods_vectors(table, quick, shifted):
+    variants = {"wider": {"embedding_dim": 7}}
+    found = evaluate(table, **KEYS, baselines=("pca", "harmony"), seeds=2, seed=3, variants=variants, **SMALL)
+    counts, batch, kind = simulated()
+    code = np.array([int(b[-1]) for b in batch])
+    reference = baselines.embed("pca", sp.csr_array(counts), code)
+    middle = np.log1p(counts).mean(0)
+    assert found.methods == ["omniset", "wider", "pca", "harmony"]
+    assert found.transductive[["seed", "method"]].to_numpy().tolist() == [
+        [seed, name] for seed in (3, 4) for name in found.methods
+    ]
+    rows = found.transductive.set_index(["seed", "method"])
+    for seed in (3, 4):
+        expected = {
+            "omniset": projected(counts, seed, middle),
+            "wider": projected(counts, seed, middle, 7),
+            "pca": reference,
+            "harmony": reference + np.arange(CELLS)[:, None] % 2,
+        }
+        for name, z in expected.items():
+            scores = integration(z.astype(np.float64), kind, batch, reference, seed).numbers()
+            # The components are found by iteration; scores do not move with their last digits.
+            assert rows.loc[(seed, name), list(scores)].to_dict() == pytest.approx(scores, abs=1e-5), (seed, name)
+            if seed == 3:
+                assert found.embeddings[name] == pytest.approx(z, abs=1e-5)
+    assert (found.transductive["fit_seconds"] >= 0).all()
+    assert rows.loc[(3, "pca"), "pcr_comparison"] == 0
+    assert rows["embed_seconds"].notna().groupby("method").all().to_dict() == {
+        **{"omniset": True, "wider": True},
+        **{"pca": False, "harmony": False},
+    }
+    assert found.labels.tolist() == ["" if k is None else k for k in kind]
+    assert found.batches.tolist() == batch
+    assert not found.not_run
+    assert found.checks["library"].keys() == {"omniset", "wider", "pca", "harmony"}
+    numbers = json.loads(json.dumps(found.numbers(), allow_nan=False))
+    assert numbers["table"]["pca"]["embed_seconds"] is None
+    assert numbers["seeds"] == [3, 4]
+
+
+def test_left_out_batches(table, quick, cheap):
+    found = evaluate(table, **KEYS, baselines=(), seeds=2, **SMALL)
+    counts, batch, kind = simulated()
+    kind = np.array(kind, dtype=object)
+    rows = found.inductive.set_index(["seed", "batch", "method"])
+    assert sorted(rows.index) == sorted((s, b, m) for s in (0, 1) for b in set(batch) for m in ("omniset", "pca"))
+    for seed in (0, 1):
+        for left in set(batch):
+            out = np.array([b == left for b in batch])
+            middle = np.log1p(counts[~out]).mean(0)
+            components = baselines.PrincipalComponents().fit(counts[~out])
+            for name, z in (
+                ("omniset", projected(counts, seed, middle)),
+                ("pca", components.transform(counts)),
+            ):
+                expected = transfer(z[~out], kind[~out], z[out], kind[out])
+                assert rows.loc[(seed, left, name), list(TRANSFER)].to_dict() == pytest.approx(expected)
+    for arguments, codes, some in quick:
+        assert arguments == {**CellEmbedder(**SMALL).get_params(), "seed": arguments["seed"]}
+        assert sorted(set(codes[some])) == list(range(codes.max() + 1))  # no gap tells of others
+        assert (np.delete(codes, some) == -1).all()
+    # Per seed one fit on all, one on each half; another on all for the checks.
+    assert [len(some) == CELLS for _, _, some in quick] == [True, True, False, False, True, False, False]
+
+
+def test_left_out_cells_teach_nothing(monkeypatch):
+    """Whatever they hold: the same model, the same components, and the same vectors of the others."""
+    counts, batch, kind = simulated()
+    out = np.array([b == "batch 1" for b in batch])
+    others = counts.copy()
+    others[out] = np.random.default_rng(7).poisson(30, (out.sum(), GENES))
+    for one in (counts, others):
+        one[np.ix_(~out, [5, 11])] = 0  # genes that are in left-out cells only
+    fitted, real, maps, pca = [], module._fitted, [], module._pca
+    monkeypatch.setattr(module, "_fitted", lambda *a: fitted.append(real(*a)) or fitted[-1])
+    monkeypatch.setattr(module, "_pca", lambda *a: maps.append(pca(*a)) or maps[-1])
+    rows = []
+    for one in (counts, others):
+        task = module._Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
+        rows += [
+            module._inductive(task, name, how, 0, np.array([1]))[1] for name, how in (("omniset", SMALL), ("pca", None))
+        ]
+        assert set(rows[-1]["batch"]) == {"batch 1"}
+    assert fitted[0].identity() == fitted[1].identity()
+    assert fitted[0].genes_ == fitted[1].genes_ == [f"G{i}" for i in range(GENES) if i not in (5, 11)]
+    assert np.array_equal(maps[0].transform(counts), maps[1].transform(counts))
+    assert np.array_equal(maps[0].genes, maps[1].genes)
+    assert not rows[1][list(TRANSFER)].equals(rows[3][list(TRANSFER)])  # though they are judged by other cells
+
+
+def test_no_more_than_six_batches_are_left_out(cheap):
+    counts, batch, kind = simulated(cells=97, batches=8)
+    task = module._Task.of(read_cells(adata(counts, batch, kind)), "batch", "type", 0)
+    assert task.leavable().tolist() == list(range(8))
+    drawn = [set(module._inductive(task, "pca", None, seed, task.leavable())[1]["batch"]) for seed in (0, 0, 1)]
+    assert len(drawn[0]) == len(drawn[2]) == 6
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
+    counts, batch, kind = simulated()
+    said = []
+
+    def leavable(**changed):
+        table = adata(counts, changed.get("batch", batch), changed.get("kind", kind))
+        return module._Task.of(read_cells(table), "batch", "type", 0).leavable().tolist()
+
+    assert leavable() == [0, 1]
+    # A third batch of one type, and one that shares but one type, or has few others beside it.
+    assert leavable(batch=["own" if k == "type 2" else b for b, k in zip(batch, kind, strict=True)]) == [0, 1]
+    alone = [k if b == "batch 0" else "x" if k == "type 1" else k for b, k in zip(batch, kind, strict=True)]
+    assert leavable(kind=[None if k == "type 2" else k for k in alone]) == []
+    assert leavable(batch=["rest"] * 7 + ["large"] * (CELLS - 7)) == [1]  # named in sorted order
+
+    one = adata(counts, ["only"] * CELLS, kind)
+    found = evaluate(one, **KEYS, baselines=("pca",), seeds=1, say=said.append, **SMALL)
+    assert found.inductive.empty
+    assert found.inductive_table().empty
+    assert found.notes[-1] == said[0] == "no batch was left out of a fit: all cells are of one batch"
+    assert [len(some) for _, _, some in quick] == [CELLS] * 2
+    apart = adata(counts, batch, [k and k + b for b, k in zip(batch, kind, strict=True)])
+    found = evaluate(apart, **KEYS, baselines=("pca",), seeds=1, **SMALL)
+    assert "none shares at least 2 labels with the others" in found.notes[-1]
+    assert json.dumps(found.numbers(), allow_nan=False)
+    assert not [g for g in found.gates() if "inductive" in g["gate"]]
+    quick.clear()
+    without = evaluate(adata(counts, batch, kind), **KEYS, baselines=("pca",), seeds=1, inductive=False, **SMALL)
+    assert without.inductive.empty
+    assert not [note for note in without.notes if "left out" in note]
+
+
+# ---------------------------------------------------------------------- resume
+
+
+def rows_without_time(frame):
+    return frame.drop(columns=["fit_seconds", "embed_seconds"])
+
+
+@pytest.mark.usefixtures("cheap")
+def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
+    options = {**KEYS, "baselines": ("pca", "harmony"), "seeds": 2, "variants": {"wide": {"embedding_dim": 7}}, **SMALL}
+    kept = {"folder": tmp_path / "made", "resume": True}
+
+    def dies(name, counts, batches=None, *, seed=0):
+        if name == "harmony":
+            raise KeyboardInterrupt
+        return moved(name, counts, batches, seed=seed)
+
+    monkeypatch.setattr(module.compared, "embed", dies)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(table, folder=kept["folder"], **options)
+    assert len(quick) == 3  # ours, again for the checks, the variant
+    names = sorted(p.name for p in (kept["folder"] / "rows").iterdir())
+    done = ["transductive_0_omniset", "transductive_0_pca", "transductive_0_wide"]
+    assert names == ["checks_0_omniset.json", *(f"{n}.{s}" for n in done for s in ("json", "npz", "parquet"))]
+
+    monkeypatch.setattr(module.compared, "embed", moved)
+    quick.clear()
+    said = []
+    found = evaluate(table, **kept, say=said.append, **options)
+    assert said[:2] == ["seed 0: harmony", "seed 0: omniset, one batch left out at a time"]
+    assert len(quick) == 2 * 2 + 2 + 2 * 2  # left out by both models, and the second seed
+    whole = evaluate(table, **options)
+    pd.testing.assert_frame_equal(rows_without_time(found.transductive), rows_without_time(whole.transductive))
+    pd.testing.assert_frame_equal(found.inductive, whole.inductive)
+    assert found.embeddings.keys() == whole.embeddings.keys()
+    assert all(np.array_equal(found.embeddings[name], whole.embeddings[name]) for name in whole.embeddings)
+    assert found.checks["thinning"] == whole.checks["thinning"]
+    assert found.checks["library"] == whole.checks["library"]
+
+    quick.clear()
+    again = evaluate(table, **kept, **options | {"progress": True})  # how it is shown does not matter
+    assert not quick
+    pd.testing.assert_frame_equal(again.transductive, found.transductive)
+    assert again.numbers() == found.numbers()
+    fewer = evaluate(table, **kept, **options | {"seeds": 1, "variants": {}})
+    assert fewer.methods == ["omniset", "pca", "harmony"]
+    (kept["folder"] / "rows" / "transductive_1_wide.json").unlink()  # as if killed while it was written
+    (kept["folder"] / "rows" / "transductive_0_wide.npz").unlink()
+    evaluate(table, **kept, **options)
+    assert [(a["seed"], a["embedding_dim"]) for a, _, _ in quick] == [(0, 7), (1, 7)]
+
+    quick.clear()
+    counts, batch, kind = simulated()
+    counts[7, 7] += 1
+    other_kind = [*kind[:-1], "type 0"]
+    for changed, given, message in (
+        ({"dim": 16}, table, r"transductive_0_omniset.json is of another evaluation \(dim was 8, is 16\)"),
+        ({"variants": {"wide": {"embedding_dim": 8}}}, table, r"0_wide.json .* \(embedding_dim was 7, is 8\)"),
+        ({"label_key": "batch"}, table, r"\(label_key was 'type', is 'batch'\): start anew, not resuming"),
+        ({}, adata(counts, batch, kind), r"\(data was \d+, is \d+\)"),
+        ({}, adata(simulated()[0], batch, other_kind), r"\(data was \d+, is \d+\)"),
+        ({}, adata(simulated()[0], [*batch[:-1], "batch 2"], kind), r"\(data was \d+, is \d+\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate(given, **kept, **options | changed)
+    assert not quick
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "harmonypy", None)
+    said = []
+    options = {**KEYS, "baselines": ("harmony", "pca"), "seeds": 2, "inductive": False, "folder": tmp_path, **SMALL}
+    found = evaluate(table, say=said.append, **options)
+    assert found.methods == ["omniset", "pca"]
+    assert list(found.not_run) == ["harmony"]
+    assert "needs the package harmonypy" in found.not_run["harmony"]
+    assert sum("harmony is not run" in line for line in said) == 1
+    assert not [g for g in found.gates() if "harmony" in g["gate"]]
+    assert found.advice().startswith("Whether Harmony is enough here is not known: Harmony needs the package")
+    assert found.numbers()["not_run"] == found.not_run
+    monkeypatch.setattr(module.compared, "embed", moved)  # installed since
+    assert "harmony" in evaluate(table, resume=True, **options).methods
+    monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a: (_ for _ in ()).throw(ImportError("ours")))
+    with pytest.raises(ImportError, match="ours"):  # what ours lacks is an error
+        evaluate(table, **options)
+
+
+# ---------------------------------------------------------------------- what is made of the rows
+
+
+def made(totals, f1=None, checks=None, batches=("a", "b")):
+    """By method, the totals of each seed; by method, seed and batch, the F1."""
+    rows = [
+        {"seed": s, "method": m, **dict.fromkeys(SCORES, 0.5), "total": total, "bio": total / 2}
+        | {"fit_seconds": 7.0 + s**3, "embed_seconds": 1.0}
+        for m, values in totals.items()
+        for s, total in enumerate(values)
+    ]
+    left = [
+        {"seed": s, "batch": b, "method": m, **dict.fromkeys(TRANSFER, value), "linear_f1": value - 0.1}
+        for m, seeds in (f1 or {}).items()
+        for s, values in enumerate(seeds)
+        for b, value in values.items()
+    ]
+    return Evaluation(
+        *(pd.DataFrame(rows), pd.DataFrame(left) if left else module._nothing(), checks or {}, {}, {}),
+        *(np.full(len(batches), "type"), np.array(batches)),
+    )
+
+
+def test_tables_by_hand():
+    f1 = {"omniset": [{"a": 0.2, "b": 0.6}, {"a": 0.9}, {"a": 0.1}], "pca": [{"a": 0.5, "b": 0.5}, {"a": 0.3}, {}]}
+    found = made({"omniset": [0.6, 0.9, 0.3], "pca": [0.5, 0.4, math.nan]}, f1)
+    table = found.table()
+    assert table.index.tolist() == ["omniset", "pca"]
+    expected = {"total": 0.6, "total_low": 0.3, "total_high": 0.9, "bio": 0.3, "bio_high": 0.45, "kbet": 0.5}
+    # Of seconds the median: 7, 8 and 15.
+    assert table.loc["omniset", list(expected)].to_dict() == pytest.approx(expected)
+    assert table.loc["omniset", "fit_seconds"] == 8
+    assert table.loc["pca", ["total", "total_low", "total_high"]].tolist() == pytest.approx([0.45, 0.4, 0.5])
+    assert [c for c in table.columns if c in SCORES] == list(SCORES)
+    left = found.inductive_table()
+    assert left.loc["omniset", ["knn_f1", "knn_f1_low", "knn_f1_high"]].tolist() == pytest.approx([1.4 / 3, 0.1, 0.9])
+    assert left.loc["omniset", "linear_f1"] == pytest.approx(1.4 / 3 - 0.1)
+    assert left.loc["pca", "knn_f1"] == pytest.approx(0.4)
+    # Paired: seeds 0 and 1 alone, and of seed 0 the mean over its batches.
+    assert found.difference("knn_f1", "pca") == pytest.approx((-0.1 + 0.6) / 2)
+    assert found.difference("total", "pca") == pytest.approx((0.1 + 0.5) / 2)
+    assert math.isnan(found.difference("total", "harmony"))
+    assert math.isnan(made({"omniset": [0.6]}).difference("knn_f1", "pca"))
+
+
+@pytest.mark.parametrize(
+    ("other", "holds", "tie"),
+    [(0.5, True, False), (0.69, True, True), (0.7, False, True), (0.715, False, True), (0.8, False, False)],
+)
+def test_gates_on_scores(other, holds, tie):
+    """0.6 and 0.8 against twice the same."""
+    f1 = {"omniset": [{"a": 0.6, "b": 0.8}], "pca": [{"a": other, "b": other}]}
+    found = made({"omniset": [0.6, 0.8], "harmony": [other] * 2, "scvi": [other] * 2, "pca": [0.0] * 2}, f1).gates()
+    assert [g["gate"] for g in found] == [
+        *("total, ours minus harmony", "total, ours minus scvi"),
+        *("inductive kNN macro-F1, ours minus pca", "inductive linear macro-F1, ours minus pca"),
+    ]
+    for gate in found:
+        assert gate["value"] == pytest.approx(0.7 - other)
+        assert gate["bound"] == "> 0"
+        assert gate["holds"] is holds
+        assert gate["tie"] is tie
+        assert gate["quality"] is True
+
+
+@pytest.mark.parametrize(
+    ("checks", "bound", "holds", "quality"),
+    [
+        ({"determinism": 0.0}, "== 0", True, True),
+        ({"determinism": 1e-9}, "== 0", False, True),
+        ({"training_seconds": 180.0}, "<= 180", True, False),
+        ({"training_seconds": 181.0}, "<= 180", False, False),
+        ({"cells_per_second": 1000.0}, ">= 1,000", True, False),
+        ({"cells_per_second": 999.0}, ">= 1,000", False, False),
+    ],
+)
+def test_gates_on_checks(checks, bound, holds, quality):
+    (gate,) = made({"omniset": [0.6]}, checks=checks).gates()
+    (value,) = checks.values()
+    assert (gate["value"], gate["bound"], gate["holds"], gate["quality"]) == (value, bound, holds, quality)
+
+
+def test_advice():
+    def of(mine, other, **more):
+        return made({"omniset": [mine], "harmony": [other]}, **more).advice()
+
+    better = of(0.75, 0.7)
+    assert better.startswith("Ours integrates these cells better than Harmony (total 0.750 against 0.700)")
+    assert "Harmony took 7.0 s, ours 7.0 s" in better
+    assert of(0.71, 0.7).startswith("Harmony is enough for integrating these cells: ours is within .02 of it")
+    assert of(0.69, 0.7).startswith("Harmony is enough for integrating these cells: ours is within .02 of it")
+    assert of(0.6, 0.7).startswith("Harmony is enough for integrating these cells: ours is below it")
+    assert "one batch" in of(0.6, 0.7, batches=("a", "a"))
+    assert "it was not asked for" in made({"omniset": [0.5]}).advice()
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def test_thinned_counts_are_binomial(rng):
+    counts = sp.csr_array(np.repeat(np.array([[0, 1, 7, 40]], dtype=np.float32), 4001, axis=0))
+    before = counts.toarray()
+    found = thinned(counts, 0.25, 0)
+    assert np.array_equal(counts.toarray(), before)
+    assert found.dtype == np.float32
+    assert (found.data > 0).all()
+    values = found.toarray()
+    assert (values <= before).all()
+    assert np.array_equal(values, np.rint(values))
+    n = before[0].astype(np.float64)
+    for moment, of, error in ((n * 0.25, values.mean(0), 0.2), (n * 0.25 * 0.75, values.var(0), 0.6)):
+        assert of == pytest.approx(moment, abs=error)
+    assert values[:, 2].mean() == pytest.approx(1.75, abs=0.06)
+    assert np.array_equal(thinned(counts, 0.25, 0).toarray(), values)
+    assert not np.array_equal(thinned(counts, 0.25, 1).toarray(), values)
+    assert np.array_equal(thinned(counts, 1.0, 0).toarray(), before)
+    assert thinned(counts, 0.0, 0).nnz == 0
+
+
+def test_thinning_robustness_by_hand(rng):
+    full, fewer = rng.normal(size=(31, 3)) + 5, rng.normal(size=(31, 3)) + 5
+    cosine, found = thinning_robustness(full, fewer, 7)
+    a, b = full - full.mean(0), fewer - full.mean(0)
+    assert cosine == pytest.approx(np.mean([x @ y / np.sqrt((x @ x) * (y @ y)) for x, y in zip(a, b, strict=True)]))
+    ranks = [sum(np.linalg.norm(full - y, axis=1) < np.linalg.norm(full[i] - y)) for i, y in enumerate(fewer)]
+    assert found == pytest.approx(np.mean([rank < 7 for rank in ranks]))
+    assert 0 < found < 1
+    assert thinning_robustness(full, full) == (pytest.approx(1), 1)
+    assert thinning_robustness(full, 2 * full.mean(0) - full)[0] == pytest.approx(-1)
+    assert thinning_robustness(full, np.tile(full.mean(0), (31, 1)), 31) == (pytest.approx(0, abs=1e-9), 1)
+
+
+def test_correlation_with_library_sizes(rng):
+    library = rng.lognormal(8, 1, 61)
+    z = rng.normal(size=(61, 7)) * np.linspace(7, 1, 7)
+    z[:, 2] += 5 * np.argsort(np.argsort(library)) / 61
+    parts = PCA(7, svd_solver="full").fit_transform(z)
+    expected = max(abs(spearmanr(part, np.log(library)).statistic) for part in parts.T[:5])
+    assert library_correlation(z, library) == pytest.approx(expected)
+    assert library_correlation(np.log(library)[:, None] @ np.array([[1.0, -2.0]]), library) == pytest.approx(1)
+    assert library_correlation(np.full((61, 3), 0.3), library) == 0
+    assert library_correlation(z, np.full(61, 900.0)) == 0
+
+
+@pytest.mark.usefixtures("cheap")
+def test_what_is_no_count_is_neither_thinned_nor_compared_with_depth(quick):
+    counts, batch, kind = simulated()
+    values = np.where(counts > 0, np.random.default_rng(5).uniform(0.3, 3, counts.shape), 0)
+    found = evaluate(adata(values, batch, kind), **KEYS, baselines=("pca",), seeds=1, inductive=False, **SMALL)
+    assert not {"thinning", "library"} & found.checks.keys()
+    assert found.checks["determinism"] == 0
+    assert "counts are not known" in found.notes[-1]
+
+
+def test_a_model_of_ours(table, tmp_path, monkeypatch):
+    """Nothing replaced: the same vectors from two fits, in any order and alone; thinned as the model itself has it."""
+    path = tmp_path / "table.h5ad"
+    table.write_h5ad(path)
+    found = evaluate(path, **KEYS, baselines=("pca",), seeds=1, inductive=False, **SMALL)
+    model = CellEmbedder(**SMALL).fit(table, batch_key="batch")
+    z = model.transform(table)
+    assert np.array_equal(found.embeddings["omniset"], z)
+    checks = found.checks
+    assert checks["determinism"] == 0
+    assert checks["order"] < 1e-5
+    assert 0 <= checks["alone"] < 1e-5
+    assert checks["cells_per_second"] > 0
+    assert checks["training_seconds"] == found.transductive["fit_seconds"][0] > 0
+    assert checks["peak_memory_mb"] > 100
+    assert [(one["method"], one["kept"]) for one in checks["thinning"]] == [
+        (name, share) for share in (0.5, 0.25, 0.1) for name in ("omniset", "pca")
+    ]
+    counts = sp.csr_array(table.X)
+    fewer = table.copy()
+    fewer.X = sp.csr_matrix(thinned(counts, 0.25, 0))
+    components = baselines.PrincipalComponents().fit(counts, table.obs["batch"])
+    for one, full, after in (
+        (checks["thinning"][2], z, model.transform(fewer)),
+        (checks["thinning"][3], components.transform(counts), components.transform(fewer.X)),
+    ):
+        expected = thinning_robustness(full.astype(np.float64), after.astype(np.float64))
+        assert (one["cosine"], one["found"]) == pytest.approx(expected, abs=1e-5)
+    assert sum(g["gate"] == "largest difference between two fits" and g["holds"] for g in found.gates()) == 1
+
+
+def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
+    """A model that is another one at every fit, and one that hangs on the company of a cell."""
+    embed, calls = CellEmbedder._embed, []
+
+    def drifting(self, cells, rows, aliases=None):
+        calls.append(len(rows))
+        return embed(self, cells, rows) + np.float32(0.25 * len(quick) + (len(rows) == 1))
+
+    monkeypatch.setattr(CellEmbedder, "_embed", drifting)
+    checks = evaluate(table, **KEYS, baselines=(), seeds=1, inductive=False, **SMALL).checks
+    assert checks["determinism"] == pytest.approx(0.25, abs=1e-5)
+    assert checks["order"] == 0
+    assert checks["alone"] == pytest.approx(1, abs=1e-5)
+    assert calls.count(1) == 16
+
+    def by_place(self, cells, rows, aliases=None):
+        return embed(self, cells, rows) + np.float32(np.arange(len(rows)) == 5)[:, None]
+
+    monkeypatch.setattr(CellEmbedder, "_embed", by_place)
+    checks = evaluate(table, **KEYS, baselines=(), seeds=1, inductive=False, **SMALL).checks
+    assert checks["determinism"] == 0
+    assert checks["order"] == pytest.approx(1, abs=1e-5)
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"batch_key": "donor"},
+            "batch_key must be a column of obs, there is no 'donor'; there are: batch, type, none",
+        ),
+        ({"label_key": "cell"}, "label_key must be a column of obs, there is no 'cell'; there are: batch, type, none"),
+        ({"label_key": "none"}, "label_key: all 89 cells are without none, there is nothing to judge by"),
+        ({"batch_key": "type"}, "batch_key: cell 'cell3' has no type"),
+        ({"baselines": ("pca", "magic")}, "baselines must be out of pca, harmony, scvi; got 'magic'"),
+        ({"seeds": 0}, "seeds must be >= 1, got 0"),
+        ({"resume": True}, "resume needs the folder"),
+        ({"encoder": "nonsense"}, "encoder must be one of"),
+        ({"variants": {"pca": {}}}, "variants: 'pca' is the name of another method"),
+        ({"variants": {"a/b": {}}}, "variants: names must be letters, digits, spaces and _.+=-, got 'a/b'"),
+        ({"variants": {"one": {"seed": 3}}}, "variants: 'one' has a seed of its own"),
+        ({"variants": {"one": {"magic": 3}}}, "variants: 'one': .*'magic'"),
+        ({"variants": {"one": {"hide": 0.7}}}, "variants: 'one': hide must be >= 0 and below 0.5, got 0.7"),
+    ],
+)
+def test_bad_arguments(table, changed, message):
+    table.obs["none"] = np.nan
+    with pytest.raises(ValueError, match=message):
+        evaluate(table, **KEYS | SMALL | changed)
