@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from omniset import encoders, engine, explain, layers, testing
+    from omniset import cells, encoders, engine, explain, genomes, layers, testing
     from omniset.attention import AttentionState, multiset_attention
     from omniset.engine import EncoderOutput
     from omniset.estimators import SetClassifier, SetRegressor
@@ -26,7 +26,7 @@ _HOMES = {
     "SetClassifier": "estimators",
     "SetRegressor": "estimators",
 }
-_MODULES = ("encoders", "engine", "explain", "layers", "testing")
+_MODULES = ("cells", "encoders", "engine", "explain", "genomes", "layers", "testing")
 
 __all__ = [
     "AttentionState",
@@ -35,11 +35,13 @@ __all__ = [
     "SetClassifier",
     "SetRegressor",
     "__version__",
+    "cells",
     "compact",
     "compacting_pays",
     "encoders",
     "engine",
     "explain",
+    "genomes",
     "layers",
     "multiset_attention",
     "testing",

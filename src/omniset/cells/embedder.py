@@ -36,8 +36,9 @@ from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
 ARCHITECTURES = ("multiset", "seed")
-COUNTS = ("multiplicity", "tokens")
-STEPS = 1000  # of training, about, unless `epochs` is given
+COUNTS = ("multiplicity", "log1p", "tokens")
+STARTS = ("axes", "random")
+STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
 TOGETHER = 512  # cells embedded at a time
 
@@ -58,18 +59,21 @@ class CellEmbedder(BaseEstimator):
         dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 genes are pooled by
             `num_outputs` attention queries at once, which costs one product per cell; with more they see each other
             first, in U-ISABs.
-        counts: How counts enter: "multiplicity" (the gene is in the cell's multiset so often) or "tokens".
+        counts: How counts enter: "multiplicity" (the gene is in the cell's multiset log(1 + 10^4 count / library)
+            times), "log1p" (log(1 + count) times), or "tokens" (once, its token changed by the count).
+        start: Of learned tokens: "axes" (the principal axes of the log-normalised counts) or "random".
         learned: Learn a vector per gene also where gene vectors are given to fit.
         likelihood: Of the counts: "nb" (negative binomial), "poisson", or "mse" of log-normalised values.
         beta: Weight of the divergence from a normal prior. 0: no noise, no prior.
         alignment: Weight of mixing the batches within clusters of cells.
         clusters: How many.
+        condition: Tell the decoder a cell's batch, so that its vector need not hold it.
         hide: Mean share of expressed genes that are hidden from the encoder in training and predicted.
         dropout: In the head of the encoder.
         max_genes: Genes in the vocabulary, at most: those that vary most for their mean (see `cells.variable`). None:
             all.
         min_cells: Genes seen in fewer cells are left out of the vocabulary.
-        epochs: None: enough for 1,000 steps.
+        epochs: None: enough for 800 steps.
         batch_size: Cells per step.
         learning_rate, weight_decay: Of AdamW.
         patience: Stop after so many epochs without a better validation loss. None: never, and keep the last weights.
@@ -90,7 +94,7 @@ class CellEmbedder(BaseEstimator):
         self,
         architecture: str = "multiset",
         *,
-        embedding_dim: int = 16,
+        embedding_dim: int = 64,
         encoder: str = "ust",
         dim: int = 64,
         depth: int = 0,
@@ -99,12 +103,14 @@ class CellEmbedder(BaseEstimator):
         num_outputs: int = 8,
         encoder_options: dict[str, Any] | None = None,
         counts: str = "multiplicity",
+        start: str = "axes",
         learned: bool = True,
         likelihood: str = "nb",
-        beta: float = 1.0,
+        beta: float = 0.0,
         alignment: float = 50.0,
         clusters: int = 30,
-        hide: float = 0.0,
+        condition: bool = True,
+        hide: float = 0.2,
         dropout: float = 0.1,
         max_genes: int | None = 4000,
         min_cells: int = 1,
@@ -128,11 +134,13 @@ class CellEmbedder(BaseEstimator):
         self.num_outputs = num_outputs
         self.encoder_options = encoder_options
         self.counts = counts
+        self.start = start
         self.learned = learned
         self.likelihood = likelihood
         self.beta = beta
         self.alignment = alignment
         self.clusters = clusters
+        self.condition = condition
         self.hide = hide
         self.dropout = dropout
         self.max_genes = max_genes
@@ -230,7 +238,7 @@ class CellEmbedder(BaseEstimator):
         unwatched = ("device", "progress")
         data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
         fingerprint = {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data}
-        if isinstance(network, CellModel):
+        if isinstance(network, CellModel) and self.start == "axes":
             start_from_axes(network.encoder.tokens, own, chosen, self.seed)
         module, batches = self._lessons(network, own, codes, chosen, kept, fingerprint)
         train(
@@ -454,6 +462,7 @@ class CellEmbedder(BaseEstimator):
                 ("architecture", ARCHITECTURES),
                 ("encoder", sorted(ENCODERS)),
                 ("counts", COUNTS),
+                ("start", STARTS),
                 ("likelihood", LOSSES),
             ),
         ):
@@ -557,7 +566,7 @@ class CellEmbedder(BaseEstimator):
             options = seed_options(self.encoder_options)
             data = SeedData(cells, codes, chosen, kept, batch_size=self.batch_size, options=options, seed=self.seed)
             return SeedModule(network, *training, shared=options["shared"]), data
-        objective = {"likelihood": self.likelihood, "beta": self.beta, "alignment": self.alignment}
+        objective = {name: getattr(self, name) for name in ("likelihood", "beta", "alignment", "condition")}
         return (
             CellModule(network, *training, objective=objective),
             CellData(cells, codes, chosen, kept, batch_size=self.batch_size, hide=self.hide, seed=self.seed),
@@ -638,7 +647,7 @@ class CellEmbedder(BaseEstimator):
         share = torch.zeros((), device=z.device)
         for b in batches:
             own = torch.zeros(len(z), len(self.batches_), device=z.device)
-            own[:, b] = 1
+            own[:, b] = self.condition
             share = share + network.decoder(z, own).exp() / len(batches)
         return share
 

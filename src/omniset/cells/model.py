@@ -85,8 +85,8 @@ class CellEncoder(nn.Module):
         genes: Vocabulary size.
         latent: Width of z.
         encoder: In the registry. Its summary (num_outputs vectors) goes through the head.
-        counts: How they enter: "multiplicity", or "tokens": token * (1 + a(v)) + b(v) with v the depth-normalised
-            count and a, b learned, every gene once.
+        counts: How they enter: "multiplicity", the depth-normalised one; "log1p", log(1 + c) as multiplicity; or
+            "tokens": token * (1 + a(v)) + b(v) with v the depth-normalised count and a, b learned, every gene once.
         vectors, learned: See GeneTokens.
         options: For the encoder.
     """
@@ -124,6 +124,7 @@ class CellEncoder(nn.Module):
                 **(options or {}),
             },
         )
+        self.counts = counts
         self.modulate = (
             nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None
         )
@@ -158,7 +159,7 @@ class CellEncoder(nn.Module):
         self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
     ) -> Float[Tensor, "cells width"]:
         table = self.table() if table is None else table
-        values = depth_normalised(counts, library)
+        values = self.values(counts, library)
         if self.tabulates:
             pool = self.encoder.pool
             assert isinstance(pool, InducedLayer)
@@ -199,7 +200,12 @@ class CellEncoder(nn.Module):
 
     def sets_of(self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]) -> SetBatch:
         """Cells as sets of tokens, for what looks at single genes."""
-        return self.sets(depth_normalised(counts, library), self.tokens())
+        return self.sets(self.values(counts, library), self.tokens())
+
+    def values(
+        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]
+    ) -> Float[Tensor, "cells genes"]:
+        return torch.log1p(counts) if self.counts == "log1p" else depth_normalised(counts, library)
 
     def sets(self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]) -> SetBatch:
         """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""

@@ -187,7 +187,8 @@ class CellModule(TrainingModule):
     transcriptomics", 2018), with w rising from 0 to 1 over the first half of the steps.
 
     Args:
-        objective: Keys of `OBJECTIVE`.
+        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder is told
+            the batch.
     """
 
     network: CellModel
@@ -210,7 +211,7 @@ class CellModule(TrainingModule):
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         batches = network.decoder.batches
-        own = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype)
+        own = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
         log_share = network.decoder(z, own, batch.measured)
         parts = {
             "reconstruction": loss(

@@ -35,7 +35,7 @@ class Parser(ArgumentParser):
                 action._typehint = typing.get_args(kind)[0]  # type: ignore[attr-defined]
         return added
 
-    def parse_args(self, args: Any = None, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         words = sys.argv[1:] if args is None else args
         return super().parse_args([_underscored(word) for word in words], *arguments, **options)
 

@@ -31,6 +31,8 @@ NUMBERED = 15  # classes of a confusion matrix that has room for numbers
 GREY = "#5f6670"
 MORE_COLOURS = (*COLOURS, "#56b4e9", "#e69f00", "#000000")  # the rest of Okabe and Ito's that can be seen on white
 MARKERS = "osD^vP*Xh"
+# For points too small for their form to tell. The last five are darker or paler than what is like them before.
+TWELVE = (*MORE_COLOURS, "#332288", "#882255", "#999933", "#ddcc77", "#aa4499")
 MANY_POINTS = 2000  # more are shown as a density
 PIXELS = 500  # more points are drawn as an image: each of them would be a line of the page
 DPI = 200  # of that image
@@ -369,40 +371,37 @@ def categories(
     labels: Shaped[np.ndarray, " rows"],
     xlabel: str,
     ylabel: str,
-    *,
-    most: int = 12,
-    width: float = 4.6,
 ) -> Figure:
-    """A point each in the colour and form of its category; none of them lies above the others.
+    """A point each in the colour and form of its category; none of these lies above the others.
 
     Args:
-        labels: Text. "" has no name.
-        most: The most frequent categories that get a colour; the others are grey.
+        labels: Text, of which the twelve most frequent get a colour; the others, and "", are grey.
     """
     names, numbers = np.unique(labels.astype(str), return_counts=True)
     ranked = [(str(names[i]), int(numbers[i])) for i in np.argsort(-numbers, kind="stable") if names[i]]
-    styles = _styles([name for name, _ in ranked[:most]], None)
-    figure, axes = _panel(width, 3.9 + 0.21 * -(-min(len(ranked) + 1, most + 1) // 2))
+    shown, rest = ranked[: len(TWELVE)], ranked[len(TWELVE) :]
+    figure, axes = _panel(height=3.9 + 0.11 * (len(shown) + 2))
     figure.set_dpi(DPI)
-    named = np.isin(labels.astype(str), list(styles))
+    named = np.isin(labels.astype(str), [name for name, _ in shown])
     order = np.random.default_rng(0).permutation(len(labels))
     drawn: dict[str, Any] = {"s": _size(len(labels)), "linewidths": 0, "rasterized": len(labels) > PIXELS}
     x, y = places.T
     axes.scatter(x[~named], y[~named], color=OTHERS, **drawn)
-    # Colours first repeat where forms change: the few of each form are mixed by the order of their points.
-    for marker in dict.fromkeys(_form(i) for i in range(len(styles))):
-        own = {name: style["color"] for i, (name, style) in enumerate(styles.items()) if _form(i) == marker}
+    for marker in MARKERS[:2]:
+        own = {name: TWELVE[i] for i, (name, _) in enumerate(shown) if _form(i) == marker}
         some = order[np.isin(labels[order].astype(str), list(own))]
         axes.scatter(x[some], y[some], c=[own[str(labels[i])] for i in some], marker=marker, alpha=0.75, **drawn)
+    entry: dict[str, Any] = {"linestyle": "", "markersize": 5.5}
     handles = [
-        Line2D([], [], linestyle="", marker=_form(i), color=styles[name]["color"], label=_entry(name, number))
-        for i, (name, number) in enumerate(ranked[:most])
+        Line2D([], [], marker=_form(i), color=TWELVE[i], label=_entry(name, number), **entry)
+        for i, (name, number) in enumerate(shown)
     ]
-    if others := sum(number for _, number in ranked[most:]):
-        entry = _entry(f"{len(ranked) - most} others", others)
-        handles.append(Line2D([], [], linestyle="", marker="o", color=OTHERS, label=entry))
-    if nameless := int((labels.astype(str) == "").sum()):
-        handles.append(Line2D([], [], linestyle="", marker="o", color=OTHERS, label=_entry("not known", nameless)))
+    for name, number in (
+        (f"{len(rest):,} others", sum(number for _, number in rest)),
+        ("not known", len(labels) - sum(number for _, number in ranked)),
+    ):
+        if number:
+            handles.append(Line2D([], [], marker="o", color=OTHERS, label=_entry(name, number), **entry))
     axes.set(xlabel=xlabel, ylabel=ylabel, xticks=[], yticks=[])
     if handles:
         figure.legend(handles=handles, loc="outside lower left", ncols=2, handletextpad=0.2, columnspacing=1.0)
@@ -520,8 +519,8 @@ def _size(number: int) -> float:
 
 
 def _form(place: int) -> str:
-    """Marker of the category at this place: the colours go round once for each."""
-    return MARKERS[place // len(MORE_COLOURS) % len(MARKERS)]
+    """Marker of the category at this place of the twelve."""
+    return MARKERS[int(place >= len(MORE_COLOURS))]
 
 
 def _entry(name: str, number: int) -> str:
