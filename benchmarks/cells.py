@@ -1,0 +1,151 @@
+"""Cells: ours beside PCA, Harmony and scVI, on what it was tuned on and on what it was not; its choices; its costs.
+
+The data is found through the environment variable OMNISET_DATA. What is done is kept in runs/cells, so that an
+interrupted run goes on where it stopped. Choices were made on Kang's cells; Baron's were evaluated once, with them.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from benchmarks.memory import measure
+from benchmarks.results import ROOT, record
+
+RUNS = ROOT / "runs" / "cells"
+SETS = {"kang": "kang_pbmc_muscat.h5ad", "baron": "baron_mouse_pancreas.h5ad"}
+SEEDS, ABLATED = 5, 2  # how many seeds
+# What differs from the default.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "no alignment": {"alignment": 0.0},
+    "decoder without batch": {"condition": False},
+    "neither": {"alignment": 0.0, "condition": False},
+    "nothing hidden": {"hide": 0.0},
+    "variational": {"beta": 1.0},
+    "random start": {"start": "random"},
+    "16 dimensions": {"embedding_dim": 16},
+    "counts not normalised": {"counts": "log1p"},
+    "counts in tokens": {"counts": "tokens"},
+    "one U-ISAB": {"depth": 1},
+    "deep sets": {"encoder": "deep-sets", "num_outputs": 1},
+    "poisson": {"likelihood": "poisson"},
+    "mse": {"likelihood": "mse"},
+    # A small one: the published size is a matter of days on a CPU.
+    "seed": {
+        "architecture": "seed",
+        "dim": 64,
+        "depth": 2,
+        "epochs": 10,
+        "batch_size": 32,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
+    },
+}
+CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
+
+
+def main(seed: int = 0) -> None:
+    if "OMNISET_DATA" not in os.environ:
+        sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
+    data = Path(os.environ["OMNISET_DATA"]) / "cells"
+    found: dict[str, Any] = {name: evaluated(name, data, seed) for name in SETS}
+    found["ablations"] = ablated(data, seed)
+    found["costs"] = costs(data / SETS["baron"], seed)
+    record("cells", found, seed=seed)
+
+
+def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
+    from omniset.cells.evaluate import evaluate
+
+    return evaluate(
+        data / SETS[name],
+        batch_key="batch",
+        label_key="cell_type",
+        seeds=SEEDS,
+        seed=seed,
+        folder=RUNS / name,
+        resume=True,
+        progress=False,
+        say=print,
+    ).numbers()
+
+
+def ablated(data: Path, seed: int = 0) -> dict[str, Any]:
+    from omniset.cells.evaluate import evaluate
+
+    return evaluate(
+        data / SETS["kang"],
+        batch_key="batch",
+        label_key="cell_type",
+        baselines=(),
+        variants=ABLATIONS,
+        seeds=ABLATED,
+        seed=seed,
+        folder=RUNS / "ablations",
+        resume=True,
+        progress=False,
+        say=print,
+    ).numbers()
+
+
+def costs(source: Path, seed: int) -> list[dict[str, Any]]:
+    """Peak memory and seconds of `omniset cells fit` and `embed`, also of a file of a million cells."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        large = root / "large.h5ad"
+        simulated(large, CELLS, seed)
+        for name, path, more in (("baron", source, []), ("simulated", large, ["--epochs", "1"])):
+            fit = ["cells", "fit", str(path), "--out", f"model_{name}", "--seed", str(seed), *more]
+            fit += ["--batch_key", "batch"] if name == "baron" else []
+            embed = ["cells", "embed", str(path), "--model", f"model_{name}", "--out", f"{name}.npy"]
+            for command in (fit, embed):
+                rows.append({"data": name, "command": command[1], **measure(command, root)})
+                print(rows[-1], flush=True)
+            found = np.load(root / f"{name}.npy", mmap_mode="r")
+            rows[-1]["cells"] = rows[-2]["cells"] = len(found)
+    return rows
+
+
+def simulated(path: Path, cells: int, seed: int) -> None:
+    """A sparse file of cells of eight types, written block by block."""
+    import h5py
+
+    rng = np.random.default_rng(seed)
+    rates = rng.lognormal(0, 1.5, (8, GENES))
+    cumulative = np.cumsum(rates / rates.sum(1, keepdims=True), axis=1)
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        x = file.create_group("X")
+        x.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": (cells, GENES)})
+        data, indices = (
+            x.create_dataset(name, (0,), maxshape=(None,), chunks=(1 << 16,), dtype=kind)
+            for name, kind in (("data", "f4"), ("indices", "i4"))
+        )
+        starts = np.zeros(cells + 1, dtype=np.int64)
+        for start in range(0, cells, 20_000):
+            number = min(20_000, cells - start)
+            kind = rng.integers(0, 8, number)
+            drawn = [np.searchsorted(cumulative[k], rng.random(EXPRESSED)) for k in kind]
+            rows = np.repeat(np.arange(number), EXPRESSED)
+            block = sp.csr_array((np.ones(len(rows), np.float32), (rows, np.concatenate(drawn).clip(max=GENES - 1))))
+            block.resize((number, GENES))
+            block.sum_duplicates()
+            for whole, part in ((data, block.data), (indices, block.indices)):
+                whole.resize((len(whole) + len(part),))
+                whole[-len(part) :] = part
+            starts[start + 1 : start + number + 1] = starts[start] + block.indptr[1:]
+        x["indptr"] = starts
+        for name, length in (("obs", cells), ("var", GENES)):
+            frame = file.create_group(name)
+            frame.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.2.0", "_index": "_index"})
+            frame.attrs["column-order"] = np.array([], dtype="S1")
+            index = frame.create_dataset(
+                "_index", data=np.array([f"{name}{i}" for i in range(length)], dtype=object), dtype=h5py.string_dtype()
+            )
+            index.attrs.update({"encoding-type": "string-array", "encoding-version": "0.2.0"})
