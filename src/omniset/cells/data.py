@@ -156,6 +156,11 @@ class Cells:
         own = [f"{s.name}: {m.sentence()}" for s, m in zip(self.sources, self.match, strict=True) if _worth_a_word(m)]
         return self._store.notes + own
 
+    @property
+    def cached(self) -> bool:
+        """Whether all counts are kept in memory; else they are read again each time."""
+        return self._store.cached
+
     def __len__(self) -> int:
         return int(self._store.starts[-1])
 

@@ -113,7 +113,7 @@ def integration(
     embedding: Float[np.ndarray, "cells dim"],
     labels: Any,
     batches: Any,
-    reference: Float[np.ndarray, "cells dim_of_reference"] | None,
+    reference: Float[np.ndarray, "rows width"] | None,
     seed: int = 0,
 ) -> Integration:
     """All scores of an embedding.
@@ -314,7 +314,7 @@ def bras(
         a = within / np.maximum(sizes[batch] - 1, 1)
         b = between / (len(u) - sizes[batch])
         largest = np.maximum(a, b)
-        alone = (sizes[batch] == 1) | (largest <= 1e-15)  # equal vectors differ by rounding only
+        alone = (sizes[batch] == 1) | (largest <= 1e-12)  # equal vectors differ by rounding only
         s = np.where(alone, 0.0, (b - a) / np.where(alone, 1.0, largest))
         scores.append(float((1 - np.abs(s)).mean()))
     return _mean(scores)
@@ -442,7 +442,8 @@ def _accepted(indices: Int[np.ndarray, "cells k"], batches: Int[np.ndarray, " ce
 
 def _sparse(indices: Int[np.ndarray, "cells k"], values: Float[np.ndarray, "cells k"]) -> sp.csr_array:
     n, k = indices.shape
-    return sp.csr_array((values.ravel(), indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    # Copies, since scipy sorts its indices in place.
+    return sp.csr_array((values.flatten(), indices.flatten(), np.arange(0, n * k + 1, k)), shape=(n, n))
 
 
 # ---------------------------------------------------------------------- variance
@@ -456,10 +457,11 @@ def explained(embedding: Float[np.ndarray, "cells dim"], batches: Int[np.ndarray
     variances are the same in every rotation: so no components are needed.
     """
     centred = embedding - embedding.mean(0)
-    sizes = np.bincount(batches)
-    sums = np.stack([np.bincount(batches, column) for column in centred.T], 1)
     total = float(np.square(centred).sum())
-    return float((np.square(sums).sum(1) / np.maximum(sizes, 1)).sum()) / total if total > 0 else 0.0
+    if total <= 1e-24 * float(np.square(embedding).sum()):  # equal cells differ by rounding only
+        return 0.0
+    sums = np.stack([np.bincount(batches, column) for column in centred.T], 1)
+    return float((np.square(sums).sum(1) / np.maximum(np.bincount(batches), 1)).sum()) / total
 
 
 def pcr_comparison(
@@ -524,7 +526,7 @@ def transfer(
 # ---------------------------------------------------------------------- what is given
 
 
-def _checked(name: str, values: Float[np.ndarray, "cells dim"], cells: int) -> Float[np.ndarray, "cells dim"]:
+def _checked(name: str, values: Float[np.ndarray, "rows dim"], cells: int) -> Float[np.ndarray, "rows dim"]:
     if values.shape[0] != cells:
         raise ValueError(f"{name} must have a row for each of the {cells} cells, got {values.shape[0]}")
     if not values.size:

@@ -114,7 +114,7 @@ def draw(
     rows = np.arange(len(cells))
     if len(rows) > DRAWN:
         rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
-    z = np.concatenate([block for _, block in embedder.embedded(cells, rows)])
+    z = embedder._embed(cells, rows)
     groups = {}
     if len(embedder.batches_) > 1:
         groups[batch_key or "file"] = np.array(embedder.batches_, dtype=object)[codes[rows]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -30,13 +29,15 @@ from omniset.genes import match, read_aliases
 from omniset.progress import Progress
 from omniset.report import multiqc
 from omniset.report import write as write_report
+from omniset.report.blocks import many
 from omniset.tables.files import TableWriter, _listed, kind_of
 
 MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
 TOGETHER = 1024  # cells written at a time
 LOW = 0.5  # confidence below which a label has not even half of the neighbours
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-SHOWN = 12  # columns, labels
+SHOWN = 12  # columns
+SECONDS_PER_STEP, SECONDS_PER_STEP_AND_GENE = 0.03, 2e-5  # with the default options, on two cores of a server
 
 
 # ---------------------------------------------------------------------- inspect
@@ -85,7 +86,8 @@ def _describe(
         say(f"  counts per cell: {_quantiles(library[own])}")
     say(f"  genes per cell: {_quantiles(genes[own])}")
     if empty := int((genes[own] == 0).sum()):
-        say(f"  {empty:,} cells without counts, such as {source.names[int(np.flatnonzero(genes[own] == 0)[0])]!r}")
+        first = source.names[int((genes[own] == 0).argmax())]
+        say(f"  {many(empty, 'cell')} without counts, such as {first!r}")
     twice = source.names[source.names.duplicated()]
     if len(twice):
         say(f"  {len(twice):,} names of cells occur again, such as {twice[0]!r}")
@@ -125,22 +127,23 @@ def _match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, alias
 
 def _plan(cells: Cells, batch_key: str | None, genes: int) -> None:
     codes, names = batch_codes(cells, batch_key)
-    numbers = np.bincount(codes, minlength=len(names))
-    size, blank = int(_default("batch_size")), sum(source.nbytes for source in cells.sources)
+    numbers, usual = np.bincount(codes, minlength=len(names)), CellEmbedder().get_params()
+    size, most = usual["batch_size"], usual["max_genes"] or genes
     epochs = max(1, -(-STEPS * size // len(cells)))
     steps = epochs * max(1, len(cells) // size)
-    by = batch_key or "file"
-    smallest = f"the smallest, {names[int(numbers.argmin())]}, has {numbers.min():,} cells" if len(names) > 1 else ""
-    say(f"  fit would learn from {len(cells):,} cells and {genes:,} genes that are seen in them")
-    say(f"  batches by {by}: {len(names)}" + (f"; {smallest}" if smallest else ": there is nothing to mix"))
-    kept = "kept in memory" if blank <= MEMORY else "read in blocks, each epoch anew"
+    varying = f"; the {most:,} that vary most are learned" if genes > most else ""
+    say(f"  fit would learn from {len(cells):,} cells and {genes:,} genes that are seen in them{varying}")
+    if len(names) > 1:
+        least = int(numbers.argmin())
+        smallest = f"the smallest, {names[least]}, has {numbers[least]:,} cells"
+        say(f"  {len(names):,} batches by {batch_key or 'file'}; {smallest}")
+    else:
+        say(f"  1 batch by {batch_key or 'file'}: there is nothing to mix")
+    fits = sum(source.nbytes for source in cells.sources) <= MEMORY
+    kept = "kept in memory" if fits else "read in blocks, each epoch anew"
     say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {kept}")
-    seconds = 60 + steps * (0.02 + 4e-6 * genes) * 2 / min(os.cpu_count() or 1, 4)
-    say(f"  a rough guess on this machine's CPU: {max(1, round(seconds / 60))} min")
-
-
-def _default(name: str) -> Any:
-    return CellEmbedder().get_params()[name]
+    seconds = steps * (SECONDS_PER_STEP + SECONDS_PER_STEP_AND_GENE * min(genes, most))
+    say(f"  a rough guess on two CPU cores: {max(1, round(seconds / 60))} min")
 
 
 # ---------------------------------------------------------------------- fit
@@ -250,10 +253,9 @@ def _vectors(
                 f"{found.missing[0]!r}: they count as not seen",
                 stacklevel=3,
             )
-    z = np.empty((len(cells), embedder.embedding_dim), dtype=np.float32)
     start = time.perf_counter()
-    for first, block in embedder.embedded(cells, np.arange(len(cells)), others):
-        z[first : first + len(block)] = block
+    cells.scan(embedder.progress)
+    z = embedder._embed(cells, None, others)
     return z, time.perf_counter() - start
 
 
@@ -368,9 +370,10 @@ def query(
                 raise ValueError(f"label: {reference} has no column {label!r} of obs; there are: {columns}")
             known = obs[label].notna().to_numpy()
             if not known.all():
+                lacking = int((~known).sum())
                 warnings.warn(
-                    f"{reference}: {int((~known).sum()):,} cells have no {label} and are left out, such as "
-                    f"{obs.index[~known][0]!r}",
+                    f"{reference}: {many(lacking, 'cell')} {'has' if lacking == 1 else 'have'} no {label} and "
+                    f"{'is' if lacking == 1 else 'are'} left out, such as {obs.index[~known][0]!r}",
                     stacklevel=2,
                 )
                 vectors, obs = vectors[known], obs[known]

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
+import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -25,7 +26,7 @@ from omniset.cells.seed import (
     seed_loss,
     sentence,
 )
-from omniset.cells.training import BlockSampler, as_it_is
+from omniset.cells.training import Blocks, BlockSampler, as_it_is
 from omniset.training.data import Key
 from omniset.training.fit import TrainingModule
 
@@ -63,13 +64,15 @@ class SeedCells(Dataset[Any]):
         self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int, training: bool
     ) -> None:
         self.cells, self.batch, self.options, self.seed, self.training = cells, batch, options, seed, training
+        self.blocks = Blocks(cells)
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         rows = np.array([i for _, i in keys])
         epoch = keys[0][0] if self.training else 2**31
         rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
         shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
-        return sentences(self.cells, rows, self.options, rng, shared), torch.from_numpy(self.batch[rows])
+        counts = self.blocks.take(rows)
+        return sentences(self.cells, rows, counts, self.options, rng, shared), torch.from_numpy(self.batch[rows])
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -78,15 +81,15 @@ class SeedCells(Dataset[Any]):
 def sentences(
     cells: Cells,
     rows: Int[np.ndarray, " rows"],
+    counts: sp.csr_array,
     options: dict[str, Any],
     rng: np.random.Generator | None,
     shared: Int[np.ndarray, " shared"] | None = None,
 ) -> SeedBatch:
-    """The sentences of some cells. Without rng each is drawn by a generator of its own, so that it depends on its cell
-    alone.
+    """The sentences of some cells with these counts. Without rng each is drawn by a generator of its own, so that it
+    depends on its cell alone.
     """
     sizes = {name: options[name] for name in SENTENCES} if rng is not None else {"slots": options["slots"]}
-    counts = cells.take(rows).toarray()
     return collate(
         [
             sentence(
@@ -96,7 +99,7 @@ def sentences(
                 measured=cells.measured[cells.source_of[row]],
                 **sizes,
             )
-            for values, row in zip(counts, rows, strict=True)
+            for values, row in zip(counts.toarray(), rows, strict=True)
         ]
     )
 
@@ -183,7 +186,7 @@ def seed_embed(
     network: SeedModel, cells: Cells, rows: Int[np.ndarray, " rows"], options: dict[str, Any], device: torch.device
 ) -> Float[Tensor, "rows out"]:
     """Vectors of some cells; each sentence is drawn by a generator of its own."""
-    read = on_device(sentences(cells, rows, options, None), device)
+    read = on_device(sentences(cells, rows, cells.take(rows), options, None), device)
     return network.embed(read.genes, read.counts if network.count_encoder is not None else None, read.multiplicity)
 
 

@@ -102,6 +102,36 @@ class BlockSampler(EpochSampler):
             yield from ((self.epoch, int(i)) for i in rng.permutation(some))
 
 
+class Blocks:
+    """Counts of cells by position, read in whole blocks, of which those read last are kept.
+
+    A batch has a few cells of each of the blocks that the sampler shuffles together: without it each block would be
+    read once for every batch.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
+        self.kept: dict[int, sp.csr_array] = {}
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
+        """As `Cells.take`."""
+        if self.cells.cached:
+            return self.cells.take(rows)
+        blocks = np.unique(rows // BLOCK).tolist()
+        new = [b for b in blocks if b not in self.kept]
+        spans = [np.arange(b * BLOCK, min((b + 1) * BLOCK, len(self.cells))) for b in new]
+        if new:
+            read = self.cells.take(np.concatenate(spans))
+            ends = np.cumsum([0, *map(len, spans)])
+            self.kept |= {b: read[ends[i] : ends[i + 1]] for i, b in enumerate(new)}
+        order = np.argsort(rows // BLOCK, kind="stable")
+        parts = [self.kept[b][rows[order][rows[order] // BLOCK == b] - b * BLOCK] for b in blocks]
+        self.kept |= {b: self.kept.pop(b) for b in blocks}  # to the end: used last
+        for b in list(self.kept)[: max(len(self.kept) - 2 * WINDOW, 0)]:
+            del self.kept[b]
+        return sp.csr_array(sp.vstack(parts, format="csr"))[np.argsort(order)]
+
+
 class CellDataset(Dataset[Any]):
     """Batches by (epoch, positions). What is hidden depends on (seed, epoch, cells) alone; when not training, on the
     cells alone.
@@ -109,12 +139,13 @@ class CellDataset(Dataset[Any]):
 
     def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int, training: bool) -> None:
         self.cells, self.batch, self.hide, self.seed, self.training = cells, batch, hide, seed, training
+        self.blocks = Blocks(cells)
         self.measured = None if cells.measured.all() else cells.measured
 
     def __getitems__(self, keys: list[Key]) -> CellBatch:
         epoch = keys[0][0] if self.training else 2**31
         rows = np.array([i for _, i in keys])
-        counts = self.cells.take(rows)
+        counts = self.blocks.take(rows)
         rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
         # Cells differ in how much is hidden: none to twice the mean.
         share = np.repeat(rng.uniform(0, 2 * self.hide, len(rows)), np.diff(counts.indptr))

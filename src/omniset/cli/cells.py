@@ -56,6 +56,8 @@ class Learning(Reading):
     """How a model is made: the arguments of `CellEmbedder`, with its defaults.
 
     Args:
+        architecture: "multiset"; or "seed": network and training as first described, whose settings beside dim, depth,
+            num_heads and embedding_dim are in encoder_options.
         embedding_dim: Width of the cells' vectors.
         encoder: Kind of set encoder: ust, set-transformer-isab, set-transformer-sab or deep-sets.
         dim: Width of the genes' vectors: more learns more, and slower.
@@ -64,16 +66,20 @@ class Learning(Reading):
         num_inducing: Inducing points, through which genes see each other.
         num_outputs: Attention queries that pool the genes of a cell.
         encoder_options: Further settings of the encoder, such as '{"dropout": 0.2}'.
-        counts: How counts enter: "multiplicity" (the gene is in the cell so often) or "tokens" (as part of its vector).
+        counts: How counts enter: "multiplicity" (a gene is in the cell log(1 + 10^4 count / library) times), "log1p"
+            (log(1 + count) times) or "tokens" (once, its vector changed by the count).
+        start: Of the genes' vectors: "axes" (principal axes of the log-normalised counts) or "random".
         learned: Learn a vector per gene. false: gene vectors that are given take their place.
         likelihood: Of the counts: nb (negative binomial), poisson, or mse (of log-normalised values).
         beta: Weight of the pull of vectors towards a normal distribution. 0: none, and no noise in training.
         alignment: Weight of mixing the batches within clusters of cells. 0: batches stay apart.
         clusters: Number of these clusters.
+        condition: Tell the decoder a cell's batch, so that its vector need not hold it.
         hide: Mean share of expressed genes that are hidden in training and predicted.
         dropout: Share of the encoder's last layer that is switched off in training.
+        max_genes: Genes that are learned, at most: those that vary most for their mean. null: all.
         min_cells: Genes seen in fewer cells are not learned.
-        epochs: How often, at most, each cell is learned from. null: enough for 1,000 steps.
+        epochs: How often, at most, each cell is learned from. null: enough for 800 steps.
         batch_size: Cells per step.
         learning_rate: Largest step size.
         weight_decay: Pull of the weights towards zero.
@@ -83,7 +89,8 @@ class Learning(Reading):
         device: Where to compute.
     """
 
-    embedding_dim: int = 16
+    architecture: Literal["multiset", "seed"] = "multiset"
+    embedding_dim: int = 64
     encoder: str = "ust"
     dim: int = 64
     depth: int = 0
@@ -91,14 +98,17 @@ class Learning(Reading):
     num_inducing: int = 16
     num_outputs: int = 8
     encoder_options: dict[str, Any] | None = None
-    counts: Literal["multiplicity", "tokens"] = "multiplicity"
+    counts: Literal["multiplicity", "log1p", "tokens"] = "multiplicity"
+    start: Literal["axes", "random"] = "axes"
     learned: bool = True
     likelihood: Literal["nb", "poisson", "mse"] = "nb"
-    beta: float = 1.0
+    beta: float = 0.0
     alignment: float = 50.0
     clusters: int = 30
-    hide: float = 0.0
+    condition: bool = True
+    hide: float = 0.2
     dropout: float = 0.1
+    max_genes: int | None = 4000
     min_cells: int = 1
     epochs: int | None = None
     batch_size: int = 128

@@ -1,0 +1,551 @@
+"""`omniset cells` as at a shell: every verb on files, and every way to give it bad ones."""
+
+import inspect
+import json
+import os
+
+import anndata
+import h5py
+import jsonargparse
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from anndata.io import read_elem, write_elem
+
+from omniset.cells import CellEmbedder, report, runs
+from omniset.cells.data import read_cells
+from omniset.cli import cells as commands
+from omniset.cli import main
+from omniset.cli.parser import _underscored
+from omniset.report import figures
+
+# anndata as it is today and pandas 3: sets an option that does nothing any more.
+pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+
+CELLS, GENES = 97, 31
+QUIET = ["--progress", "false", "--device", "cpu"]
+SMALL = [
+    *("--embedding_dim", "5", "--dim", "8", "--num-heads", "2", "--num_outputs", "2", "--clusters", "3"),
+    *("--epochs", "2", "--batch_size", "32", *QUIET),
+]
+NAMES = [f"cell{i}" for i in range(CELLS)]
+
+
+def text(values):
+    """As anndata 0.12 can write it, which knows no text of pandas 3."""
+    return pd.Index(list(values), dtype=object)
+
+
+def adata(rows=slice(None), seed=0):
+    """Three types in two batches; CSR, a dense layer, raw, more of obs, and a cell without counts."""
+    rng = np.random.default_rng(seed)
+    kind, batch = rng.integers(0, 3, CELLS), rng.integers(0, 2, CELLS)
+    rates = rng.lognormal(0, 1, (3, GENES))
+    counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None]).astype(np.float32)
+    counts[11] = 0
+    obs = pd.DataFrame(
+        {
+            "batch": pd.Categorical.from_codes(batch, text(["one", "two"])),
+            "type": pd.Categorical.from_codes(np.where(np.arange(CELLS) == 7, -1, kind), text("ABC")),
+            "depth": rng.normal(size=CELLS),
+        },
+        index=text(NAMES),
+    )
+    var = pd.DataFrame({"length": np.arange(GENES)}, index=text(f"Gene{i}" for i in range(GENES)))
+    made = anndata.AnnData(sp.csr_matrix(counts), obs=obs, var=var, layers={"dense": counts + 1}, uns={"old": 3})
+    made.raw = made.copy()
+    return made[rows].copy()
+
+
+@pytest.fixture(autouse=True)
+def without_umap(monkeypatch):
+    """It takes longer to import than all tests to run."""
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Files, and a model fitted on them."""
+    root = tmp_path_factory.mktemp("cells")
+    adata().write_h5ad(root / "all.h5ad")
+    adata(slice(0, 41)).write_h5ad(root / "part1.h5ad")
+    adata(slice(41, None)).write_h5ad(root / "part2.h5ad")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report.importlib.util, "find_spec", lambda name: None)
+        assert run("fit", root / "all.h5ad", "--batch-key", "batch", "--out", root / "model", *SMALL) == 0
+        assert run("fit", root / "all.h5ad", "--out", root / "other", *SMALL, "--seed", "1") == 0
+    assert run("embed", root / "all.h5ad", "--model", root / "model", "--out", root / "embedded.h5ad", *QUIET) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def embedder(study):
+    embedder = CellEmbedder.load(study / "model")
+    embedder.progress = False
+    return embedder
+
+
+@pytest.fixture(scope="module")
+def z(study, embedder):
+    return embedder.transform(str(study / "all.h5ad"))
+
+
+def run(*words):
+    return main(["cells", *map(str, words)])
+
+
+def use(study, verb, *words, model="model"):
+    return run(verb, *words, "--model", study / model, *QUIET)
+
+
+def elements(path):
+    """Every array of an HDF5 file as bytes, and every attribute."""
+    found = {}
+
+    def visit(name, item):
+        attributes = {key: str(value) for key, value in item.attrs.items()}
+        value = None
+        if isinstance(item, h5py.Dataset):
+            held = item[()]
+            value = item.dtype.str, item.shape, item.chunks, held.tobytes() if item.dtype.kind != "O" else str(held)
+        found[name] = value, attributes
+
+    with h5py.File(path) as root:
+        root.visititems(visit)
+    return found
+
+
+# ---------------------------------------------------------------------- options
+
+
+def test_the_shells_options_are_pythons():
+    """All arguments of the class, in their order, with their defaults."""
+    python = inspect.signature(CellEmbedder).parameters
+    shell = inspect.signature(commands.Learning).parameters
+    own = [name for name in shell if name not in ("layer", "input", "gene_column")]
+    assert sorted(own) == sorted(python)
+    assert [n for n in own if n != "progress"] == [n for n in python if n != "progress"]
+    for name in own:
+        assert shell[name].default == python[name].default, name
+    assert set(commands.Learning().embedder()) == set(python)
+
+
+def test_every_option_has_a_help_line():
+    parser = jsonargparse.capture_parser(lambda: main([]))
+    verbs = parser._subcommands_action.choices["cells"]._subcommands_action.choices
+    assert list(verbs) == ["inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
+    for verb, command in verbs.items():
+        own = [action for action in command._actions if action.dest not in ("help", "config", "print_config")]
+        assert len(own) > 7
+        for action in own:
+            assert len(action.help) > 10, (verb, action.dest)
+        assert [action.dest for action in own if not action.option_strings] == ["files"]
+
+
+def test_both_spellings_of_options(study, tmp_path, capsys):
+    assert [_underscored(w) for w in ("--a-b", "--a-b=c-d", "c-d", "--a.b-c", "-x-y", "--")] == [
+        *("--a_b", "--a_b=c-d", "c-d", "--a.b-c", "-x-y", "--")
+    ]
+    said = []
+    for words in (["--batch-key", "batch"], ["--batch_key", "batch"], ["--batch-key=batch"]):
+        assert run("inspect", study / "all.h5ad", *words, "--progress", "false") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2]
+    assert "2 batches by batch" in said[0]
+
+
+# ---------------------------------------------------------------------- inspect
+
+
+def test_inspect_says_what_is_there(study, tmp_path, capsys):
+    (tmp_path / "vectors.txt").write_text("Gene1 1 2\nGene2 3 4\nOther 5 6\n")
+    words = [study / "all.h5ad", "--model", study / "model", "--gene-vectors", tmp_path / "vectors.txt"]
+    assert run("inspect", *words, "--progress", "false") == 0
+    said = capsys.readouterr().out
+    data = adata()
+    library = np.asarray(data.X.sum(1))[:, 0]
+    assert "97 cells, 31 genes; sparse, float32" in said
+    assert f"{data.X.nnz / data.X.shape[0] / GENES:.1%} of the counts are not 0" in said
+    assert f"median {np.median(library):,.0f}" in said
+    assert "1 cell without counts, such as 'cell11'" in said
+    assert "batch (2: " in said
+    assert "type (3: " in said
+    assert "depth" in said.split("other obs columns")[1].split("\n")[0]
+    assert "X, dense, raw; read is X" in said
+    assert "integer counts" in said
+    assert "31 of 31 genes matched" in said
+    assert "vectors.txt: 2 of 31 genes matched" in said
+    assert "1 batch by file" in said
+    assert "kept in memory" in said
+
+
+def test_inspect_reads_other_matrices_and_patterns(study, capsys):
+    assert run("inspect", study / "part*.h5ad", "--layer", "dense", "--progress", "false") == 0
+    said = capsys.readouterr().out
+    assert "part1.h5ad\n  41 cells" in said
+    assert "part2.h5ad\n  56 cells" in said
+    assert "100.0% of the counts are not 0" in said
+    assert "2 batches by file" in said
+
+
+# ---------------------------------------------------------------------- fit
+
+
+def test_fit_leaves_an_artefact_and_a_report(study, embedder):
+    names = {path.name for path in (study / "model").iterdir()}
+    assert {"config.json", "model.safetensors", "vocabulary.parquet", "metrics.json", "report.html"} <= names
+    found = json.loads((study / "model/report.json").read_text())
+    assert found["model"] == embedder.identity()
+    assert found["history"] == embedder.history
+    assert [row["batch"] for row in found["batches"]] == ["one", "two"]
+    assert sum(row["cells"] for row in found["batches"]) == CELLS
+    assert found["drawn"] == {"cells": CELLS, "of": CELLS, "by": "PCA", "columns": ["batch", "type"]}
+    assert len({row["cell"] for row in found["explained"]}) == report.EXPLAINED
+    assert "omniset_loss_mqc.json" in names
+    page = (study / "model/report.html").read_text()
+    for key in embedder.history[0]:
+        if key != "epoch":
+            assert figures.words(key) in page
+
+
+def test_fit_is_that_of_python(study, embedder):
+    again = CellEmbedder(**{**embedder.get_params(), "progress": False})
+    with pytest.warns(UserWarning, match="no counts"):
+        again.fit(read_cells(str(study / "all.h5ad")), batch_key="batch")
+    assert again.identity() == embedder.identity()
+
+
+def test_an_interrupted_fit_resumes(study, tmp_path, monkeypatch, capsys):
+    words = ["fit", study / "all.h5ad", "--batch_key", "batch", "--out", tmp_path / "model", *SMALL]
+    from omniset.cells.training import CellModule
+
+    step = CellModule.training_step
+
+    def interrupted(self, batch, index):
+        if self.current_epoch == 1:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    monkeypatch.setattr(CellModule, "training_step", interrupted)
+    assert run(*words) == 130
+    assert "--resume true" in capsys.readouterr().err
+    assert not (tmp_path / "model/config.json").exists()
+    monkeypatch.setattr(CellModule, "training_step", step)
+    assert run(*words, "--resume", "true") == 0
+    assert CellEmbedder.load(tmp_path / "model").identity() == CellEmbedder.load(study / "model").identity()
+
+
+# ---------------------------------------------------------------------- embed
+
+
+def test_embed_copies_a_file_and_adds_its_vectors(study, embedder, z, capsys):
+    before, after = elements(study / "all.h5ad"), elements(study / "embedded.h5ad")
+    added = {name for name in after if name not in before}
+    assert all(name.startswith(("obsm/X_omniset", "uns/omniset")) for name in added)
+    assert {name: after[name] for name in before} == before
+    found = anndata.read_h5ad(study / "embedded.h5ad")
+    assert found.obs_names.tolist() == NAMES
+    assert found.obsm["X_omniset"].dtype == np.float32
+    assert np.array_equal(found.obsm["X_omniset"], z)
+    assert found.uns["omniset"]["model"] == embedder.identity()
+    assert use(study, "embed", study / "all.h5ad", "--out", study / "again.h5ad") == 0
+    assert "cells/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("end", ["parquet", "tsv", "csv.gz", "npy"])
+def test_embed_writes_tables(study, z, tmp_path, end):
+    out = tmp_path / f"z.{end}"
+    assert use(study, "embed", study / "all.h5ad", "--out", out) == 0
+    if end == "npy":
+        found = np.load(out)
+        assert found.dtype == np.float32
+        assert np.array_equal(found, z)
+        return
+    read = pd.read_parquet if end == "parquet" else pd.read_csv
+    found = read(out, **({"sep": "\t"} if end == "tsv" else {}))
+    assert list(found) == ["cell", *(f"z{i}" for i in range(1, 6))]
+    assert found["cell"].tolist() == NAMES
+    np.testing.assert_allclose(found.drop(columns="cell").to_numpy(), z, rtol=1e-5)
+
+
+def test_embed_of_several_files_has_obs_and_no_counts(study, z, tmp_path, capsys):
+    assert use(study, "embed", study / "part1.h5ad", study / "part2.h5ad", "--out", tmp_path / "z.h5ad") == 0
+    assert "without counts" in capsys.readouterr().out
+    found = anndata.read_h5ad(tmp_path / "z.h5ad")
+    assert found.X is None
+    assert found.obs_names.tolist() == NAMES
+    np.testing.assert_allclose(found.obsm["X_omniset"], z, rtol=0, atol=1e-6)
+    expected = adata().obs
+    assert found.obs["type"].astype(object).where(expected["type"].notna().to_numpy(), None).tolist() == [
+        None if pd.isna(v) else v for v in expected["type"]
+    ]
+    assert np.array_equal(found.obs["depth"], expected["depth"])
+
+
+def test_embed_refuses_vectors_that_are_there_already(study, tmp_path, capsys):
+    out = tmp_path / "new.h5ad"
+    assert use(study, "embed", study / "embedded.h5ad", "--out", out, model="other") == 2
+    assert 'obsm["X_omniset"] already' in capsys.readouterr().err
+    assert not out.exists()
+    assert use(study, "embed", study / "embedded.h5ad", "--out", out, "--overwrite", "true", model="other") == 0
+    with h5py.File(out) as root:
+        assert read_elem(root["uns/omniset/model"]) == CellEmbedder.load(study / "other").identity()
+    untouched = elements(study / "all.h5ad")
+    assert {name: value for name, value in elements(out).items() if name in untouched} == untouched
+
+
+def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatch):
+    shared = tmp_path / "in.h5ad"
+    adata().write_h5ad(shared)
+    before = shared.read_bytes()
+    os.link(shared, tmp_path / "link.h5ad")
+    for out in (shared, tmp_path / "link.h5ad"):
+        assert use(study, "embed", shared, "--out", out) == 2
+        assert "input itself" in capsys.readouterr().err
+    assert shared.read_bytes() == before
+    monkeypatch.setattr(runs, "KEY", "a/b/\0")  # no name that can be written
+    assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 2
+    monkeypatch.undo()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CellEmbedder, "embedded", interrupted)
+    assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 130
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
+
+
+# ---------------------------------------------------------------------- query
+
+
+def test_query_transfers_labels(study, embedder, z, tmp_path, capsys):
+    words = [study / "all.h5ad", "--reference", study / "embedded.h5ad", "--label", "type"]
+    assert use(study, "query", *words, "--out", tmp_path / "calls.tsv", "--k", "5") == 0
+    said = capsys.readouterr()
+    assert "1 cell has no type" in said.err
+    found = pd.read_csv(tmp_path / "calls.tsv", sep="\t")
+    known = np.arange(CELLS) != 7
+    expected = embedder.query(z, z[known], adata().obs["type"][known].astype(str).tolist(), k=5)
+    assert found["cell"].tolist() == NAMES
+    assert found["label"].tolist() == expected.label.tolist()
+    np.testing.assert_allclose(found["confidence"], expected.confidence, atol=1e-4)
+    np.testing.assert_allclose(found["distance"], expected.distances[:, 0], atol=1e-5)
+    assert found["far"].tolist() == expected.far.tolist()
+    counts = found["label"].value_counts()
+    for label in "ABC":
+        low = int((found["confidence"][found["label"] == label] < 0.5).sum())
+        far = int(found["far"][found["label"] == label].sum())
+        assert [str(counts[label]), str(low), str(far)] in [
+            line.split()[1:] for line in said.out.splitlines() if line.startswith(label)
+        ]
+
+
+def test_query_without_labels(study, tmp_path):
+    words = [study / "part2.h5ad", "--reference", study / "embedded.h5ad", "--out", tmp_path / "near.parquet"]
+    assert use(study, "query", *words) == 0
+    found = pd.read_parquet(tmp_path / "near.parquet")
+    assert list(found) == ["cell", "nearest", "distance", "far"]
+    assert found["cell"].tolist() == found["nearest"].tolist() == NAMES[41:]
+
+
+def test_query_needs_vectors_of_the_same_model(study, tmp_path, capsys):
+    words = [study / "all.h5ad", "--label", "type", "--out", tmp_path / "calls.tsv", "--reference"]
+    assert use(study, "query", *words, study / "embedded.h5ad", model="other") == 2
+    said = capsys.readouterr().err
+    for model in ("model", "other"):
+        assert CellEmbedder.load(study / model).identity() in said
+    assert use(study, "query", *words, study / "all.h5ad") == 2
+    assert "omniset cells embed" in capsys.readouterr().err
+    assert use(study, "query", *words, study / "embedded.h5ad", "--label", "kind") == 2
+    assert "there are: 'batch', 'type', 'depth'" in capsys.readouterr().err
+    assert use(study, "query", *words, tmp_path / "nothing.h5ad") == 2
+    assert "nothing.h5ad" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------- decode, explain
+
+
+@pytest.mark.parametrize("end", ["h5ad", "npy", "parquet", "tsv"])
+@pytest.mark.parametrize("source", ["all", "embedded"])
+def test_decode_writes_expected_counts(study, embedder, z, tmp_path, monkeypatch, source, end):
+    monkeypatch.setattr(runs, "TOGETHER", 13)
+    out = tmp_path / f"x.{end}"
+    words = ["--out", out, "--batch", "two", "--library", "500"]
+    assert use(study, "decode", study / f"{source}.h5ad", *words) == 0
+    expected = embedder.decode(z, batch="two", library=500.0)
+    if end == "npy":
+        found = np.load(out)
+    elif end == "h5ad":
+        made = anndata.read_h5ad(out)
+        assert made.obs_names.tolist() == NAMES
+        assert made.var_names.tolist() == embedder.genes_
+        found = made.X
+    else:
+        frame = pd.read_parquet(out) if end == "parquet" else pd.read_csv(out, sep="\t")
+        assert list(frame) == ["cell", *embedder.genes_]
+        assert frame["cell"].tolist() == NAMES
+        found = frame.drop(columns="cell").to_numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(found).sum(1), 500, rtol=1e-4)
+
+
+def test_decode_of_some_genes(study, embedder, z, tmp_path, capsys):
+    out = tmp_path / "x.npy"
+    assert use(study, "decode", study / "embedded.h5ad", "--genes", "Gene5,gene2", "--out", out) == 0
+    places = [embedder.genes_.index(name) for name in ("Gene5", "Gene2")]
+    np.testing.assert_allclose(np.load(out), embedder.decode(z)[:, places], rtol=1e-5)
+    out.unlink()
+    for more, word in (
+        (["--genes", "Gene5,Nobody"], "'Nobody'"),
+        (["--genes", "Gene5,gene5"], "more than once"),
+        (["--batch", "three"], "'three'"),
+        (["--library", "0"], "library"),
+    ):
+        assert use(study, "decode", study / "embedded.h5ad", "--out", out, *more) == 2
+        assert word in capsys.readouterr().err
+        assert not out.exists()
+
+
+def test_decode_embeds_anew_what_another_model_embedded(study, tmp_path, capsys):
+    assert use(study, "decode", study / "embedded.h5ad", "--out", tmp_path / "a.npy", model="other") == 0
+    assert "embedded anew" in capsys.readouterr().err
+    assert use(study, "decode", study / "all.h5ad", "--out", tmp_path / "b.npy", model="other") == 0
+    assert np.array_equal(np.load(tmp_path / "a.npy"), np.load(tmp_path / "b.npy"))
+
+
+def test_explain_is_that_of_python(study, embedder, tmp_path, capsys):
+    out = tmp_path / "why.tsv"
+    words = ["--cells", "cell3,cell8", "--top", "4", "--out", out]
+    assert use(study, "explain", study / "all.h5ad", *words) == 0
+    assert "cell8" in capsys.readouterr().out
+    expected = embedder.explain(str(study / "all.h5ad"), ["cell3", "cell8"], top=4)
+    found = pd.read_csv(out, sep="\t")
+    assert found[["cell", "gene"]].to_numpy().tolist() == expected[["cell", "gene"]].to_numpy().tolist()
+    np.testing.assert_allclose(found["change"], expected["change"], atol=1e-6)
+    assert use(study, "explain", study / "all.h5ad") == 0
+    said = capsys.readouterr().out
+    assert sum(line.startswith("cell") for line in said.splitlines()) == report.EXPLAINED
+    assert "cell11" not in said  # has no counts
+
+
+# ---------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
+    out = tmp_path / "ev"
+    words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--baselines", "pca", "--seeds", "1"]
+    words = ["evaluate", *words, "--out", out, *SMALL]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    for word in ("omniset", "pca", "holds", "kNN F1"):
+        assert word in said
+    found = json.loads((out / "metrics.json").read_text())
+    assert list(found["table"]) == ["omniset", "pca"]
+    assert f"{found['table']['pca']['total']:.3f}" in said
+    page = (out / "report.html").read_text()
+    for title in ("Summary", "All cells at hand", "Embeddings", "Batches that were not seen", "Checks"):
+        assert title in page
+    before = (out / "rows").stat().st_mtime_ns
+    assert run(*words, "--resume", "true") == 0
+    assert (out / "rows").stat().st_mtime_ns == before
+    assert run(*words, "--resume", "true", "--hide", "0.3") == 2
+    assert "hide" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch_key", "donor"], "batch_key must be a column of obs, there is no 'donor'; there are: batch, type"),
+        (["--layer", "counts"], "no layer 'counts'"),
+        (["--input", "log1p", "--layer", "dense"], "log1p"),
+        (["--gene_column", "symbol"], "gene_column"),
+        (["--gene_vectors", "nothing.txt"], "nothing.txt"),
+        (["--aliases", "nothing.tsv"], "nothing.tsv"),
+        (["--explain_cells", "cell3,nobody"], "'nobody'"),
+        (["--encoder", "transformer"], "encoder"),
+        (["--embedding_dim", "0"], "embedding_dim must be >= 1, got 0"),
+        (["--hide", "2"], "hide"),
+        (["--num_heads", "3"], "num_heads"),
+    ],
+)
+def test_bad_arguments_of_fit(study, tmp_path, capsys, words, said):
+    rest = [] if "--batch_key" in words else ["--batch_key", "batch"]
+    assert run("fit", study / "all.h5ad", *rest, "--out", tmp_path / "model", *SMALL, *words) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert "Traceback" not in found
+    assert found.strip().splitlines()[-1].startswith("omniset: error: ")
+    assert not (tmp_path / "model").exists()
+
+
+def test_files_that_are_none(study, tmp_path, capsys):
+    (tmp_path / "text.h5ad").write_text("cells")
+    (tmp_path / "cut.h5ad").write_bytes((study / "all.h5ad").read_bytes()[:9000])
+    files = {"nothing.h5ad": "is not there", "none*.h5ad": "no file matches", "text.h5ad": "no HDF5", "cut.h5ad": "cut"}
+    for verb in ("inspect", "fit", "embed"):
+        for name, word in files.items():
+            out = [] if verb == "inspect" else ["--out", tmp_path / "out.npy"]
+            more = ["--model", study / "model"] if verb == "embed" else []
+            assert run(verb, tmp_path / name, *out, *more, "--progress", "false") == 2
+            said = capsys.readouterr().err
+            assert word in said
+            assert name in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.h5ad", "text.h5ad"]
+
+
+def test_bad_places(study, tmp_path, capsys):
+    for words, word in (
+        (["--out", tmp_path / "z.txt"], "must end in .h5ad, .npy"),
+        (["--out", tmp_path], "is a directory"),
+        (["--out", tmp_path / "no" / "z.npy"], "is no directory"),
+        (["--out", tmp_path / "z.npy", "--model", tmp_path], "config.json"),
+    ):
+        assert run("embed", study / "all.h5ad", "--model", study / "model", *words, "--progress", "false") == 2
+        assert word in capsys.readouterr().err
+    words = ["--batch_key", "batch", "--label_key", "type", "--out", study / "model", *SMALL]
+    assert run("evaluate", study / "all.h5ad", *words) == 2
+    assert "holds a model" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_genes_of_another_kind(study, tmp_path, capsys):
+    other = adata()
+    other.var_names = text(f"ENSG{i}" for i in range(GENES))
+    other.write_h5ad(tmp_path / "other.h5ad")
+    assert use(study, "embed", tmp_path / "other.h5ad", "--out", tmp_path / "z.npy") == 2
+    assert "none of its genes is known" in capsys.readouterr().err
+    assert run("inspect", tmp_path / "other.h5ad", "--model", study / "model", "--progress", "false") == 0
+    assert "none of its genes is known" in capsys.readouterr().out
+    aliases = pd.DataFrame({"alias": [f"ENSG{i}" for i in range(GENES)], "name": [f"Gene{i}" for i in range(GENES)]})
+    aliases.to_csv(tmp_path / "aliases.tsv", sep="\t", index=False)
+    words = ["--aliases", tmp_path / "aliases.tsv", "--out", tmp_path / "z.npy"]
+    assert use(study, "embed", tmp_path / "other.h5ad", *words) == 0
+    with h5py.File(study / "embedded.h5ad") as root:
+        assert np.array_equal(np.load(tmp_path / "z.npy"), read_elem(root["obsm/X_omniset"]))
+
+
+def test_text_of_pandas_3_is_written(tmp_path):
+    """Which anndata 0.12 refuses: text and categories that pandas keeps with Arrow, gaps and mixed kinds."""
+    obs = pd.DataFrame(
+        {
+            "text": pd.Series(["a", None, "b"], dtype="str"),
+            "kind": pd.Categorical(pd.Series(["x", "y", None], dtype="str")),
+            "mixed": pd.Series([1, "two", None], dtype=object),
+            "number": [1.5, np.nan, 2.0],
+            "flag": [True, False, True],
+        }
+    )
+    plain = runs._plain(obs, np.array(["i", "j", "i"], dtype=object))
+    with h5py.File(tmp_path / "t.h5", "w") as root:
+        write_elem(root, "obs", plain)
+        found = read_elem(root["obs"])
+    assert found.index.tolist() == ["i", "j", "i"]
+    for name, expected in {"text": ["a", None, "b"], "kind": ["x", "y", None], "mixed": ["1", "two", None]}.items():
+        assert [None if pd.isna(v) else v for v in found[name]] == expected
+    assert found["number"].tolist()[::2] == [1.5, 2.0]
+    assert found["flag"].tolist() == [True, False, True]

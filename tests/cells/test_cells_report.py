@@ -1,0 +1,314 @@
+"""Reports on cells: what is drawn and explained, and every part missing in turn."""
+
+import sys
+import types
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.decomposition import PCA
+
+from omniset.cells import CellEmbedder, read_cells, report
+from omniset.cells.embedder import batch_codes
+from omniset.cells.evaluate import BATCH, BIO, TRANSFER, Evaluation
+from omniset.report import figures, render
+from omniset.report.page import svg
+
+# anndata as it is today and pandas 3: sets an option that does nothing any more.
+pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+
+CELLS, GENES = 83, 29
+SMALL = {"embedding_dim": 5, "dim": 8, "num_heads": 2, "num_outputs": 2, "clusters": 3, "epochs": 2, "batch_size": 32}
+ABOUT = {"title": "A title", "command": "omniset cells fit a&b", "provenance": {"seed": 0}}
+
+
+@pytest.fixture(autouse=True)
+def without_umap(monkeypatch):
+    """It takes longer to import than all tests to run."""
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+
+
+def text(values):
+    return pd.Index(list(values), dtype=object)
+
+
+def adata():
+    rng = np.random.default_rng(0)
+    kind, batch = rng.integers(0, 3, CELLS), rng.integers(0, 2, CELLS)
+    counts = rng.poisson(rng.lognormal(0, 1, (3, GENES))[kind]).astype(np.float32)
+    obs = pd.DataFrame(
+        {
+            "batch": pd.Categorical.from_codes(batch, text(["one", "<b>two</b>"])),
+            "kind": pd.Categorical.from_codes(np.where(np.arange(CELLS) % 7, kind, -1), text("ABC")),
+            "same": 1,
+            "many": np.arange(CELLS),
+            "depth": rng.integers(0, 2, CELLS).astype(float),
+            "flag": rng.integers(0, 2, CELLS).astype(bool),
+        },
+        index=text(f"cell{i}" for i in range(CELLS)),
+    )
+    var = pd.DataFrame(index=text(f"Gene{i}" for i in range(GENES)))
+    return anndata.AnnData(sp.csr_matrix(counts), obs=obs, var=var)
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return read_cells(adata())
+
+
+@pytest.fixture(scope="module")
+def embedder(cells):
+    return CellEmbedder(**SMALL, device="cpu", progress=False).fit(cells, batch_key="batch")
+
+
+@pytest.fixture
+def drawn(embedder, cells):
+    return report.draw(embedder, cells, batch_codes(cells, "batch")[0], "batch", 0)
+
+
+BATCHES = pd.DataFrame({"batch": ["one", "<b>two</b>"], "cells": [40, 43], "library": [31.5, np.nan]})
+
+
+# ---------------------------------------------------------------------- what is drawn
+
+
+def test_columns_of_few_values():
+    assert report.few_values(adata().obs) == {"batch": 2, "kind": 3, "flag": 2}
+
+
+def test_all_cells_are_drawn_where_they_are_few(embedder, cells, drawn):
+    assert np.array_equal(drawn.z, embedder.transform(cells))
+    assert list(drawn.groups) == ["batch", "kind", "flag"]
+    assert drawn.groups["batch"].tolist() == adata().obs["batch"].tolist()
+    assert drawn.groups["kind"].tolist() == ["" if pd.isna(v) else v for v in adata().obs["kind"]]
+    np.testing.assert_allclose(drawn.library, np.asarray(adata().X.sum(1))[:, 0])
+    assert drawn.sentence == "All 83 cells."
+
+
+def test_of_many_cells_a_sample_is_drawn_and_this_is_said(embedder, cells, monkeypatch):
+    monkeypatch.setattr(report, "DRAWN", 17)
+    codes = batch_codes(cells, "batch")[0]
+    some = report.draw(embedder, cells, codes, "batch", 3)
+    assert len(set(some.rows.tolist())) == len(some.z) == 17
+    np.testing.assert_allclose(some.z, embedder.transform(cells)[some.rows], rtol=0, atol=1e-6)
+    assert some.names.tolist() == [f"cell{i}" for i in some.rows]
+    assert some.sentence == "17 of 83 cells, drawn at random."
+    assert np.array_equal(report.draw(embedder, cells, codes, "batch", 3).rows, some.rows)
+    assert not np.array_equal(report.draw(embedder, cells, codes, "batch", 4).rows, some.rows)
+
+
+def test_central_cells():
+    """Three clusters of 11, 7 and 5 cells around one in their middle, of which the last is named twice."""
+    rng = np.random.default_rng(0)
+    parts, names = [], []
+    for number, size in enumerate((11, 7, 5)):
+        around = rng.normal(size=(size - 1, 2))
+        parts.append(20.0 * number + np.concatenate([np.zeros((1, 2)), around - around.mean(0)]))
+        names += [f"middle{number}", *(f"cell{number}.{i}" for i in range(1, size))]
+    z = np.concatenate(parts).astype(np.float32)
+    seen = np.ones(len(z), dtype=bool)
+
+    def drawn(names, seen):
+        return report.Drawn(np.arange(len(z)), np.array(names, dtype=object), z, seen, None)
+
+    assert report.central(drawn(names, seen), 0, 3) == ["middle0", "middle1", "middle2"]
+    twice = [*names[:-1], "middle2"]
+    assert "middle2" not in report.central(drawn(twice, seen), 0, 3)
+    seen[0] = False
+    assert "middle0" not in report.central(drawn(names, seen), 0, 3)
+    assert report.central(drawn(names, np.zeros(len(z), dtype=bool)), 0, 3) == []
+
+
+def test_components_are_those_of_scikit_learn():
+    z = np.random.default_rng(0).normal(size=(13, 5)).astype(np.float32) * np.array([5, 1, 3, 1, 1], dtype=np.float32)
+    expected = PCA(2).fit(z.astype(np.float64))
+    signs = np.sign(expected.components_[[0, 1], np.abs(expected.components_).argmax(1)])
+    np.testing.assert_allclose(report.components(z), expected.transform(z) * signs, atol=1e-5)
+    assert report.components(z[:, :1]).shape == (13, 2)
+    assert not report.components(np.ones((7, 3), dtype=np.float32)).any()
+
+
+def test_umap_is_taken_where_it_is_installed(monkeypatch):
+    asked = {}
+
+    class Umap:
+        def __init__(self, **options):
+            asked.update(options)
+
+        def fit_transform(self, z):
+            places = z[:, :2].copy()
+            places[0] = np.nan  # a cell without neighbours
+            return places
+
+    z = np.random.default_rng(0).normal(size=(31, 5)).astype(np.float32)
+    assert report.flat(z, 7)[0] == "PCA"
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=Umap))
+    how, places = report.flat(z, 7)
+    assert how == "UMAP"
+    assert asked["random_state"] == 7
+    np.testing.assert_allclose(places[1:], z[1:, :2], rtol=1e-6)
+    assert not places[0].any()
+    assert report.flat(z[:30], 7)[0] == "PCA"  # too few
+
+
+# ---------------------------------------------------------------------- a fitted model
+
+
+def test_the_report_on_a_model(embedder, cells, drawn):
+    explained = embedder.explain(cells, ["cell3", "cell5"], top=report.GENES)
+    page, found = report.of_fit(embedder, drawn, explained, BATCHES, notes=["A <warning>."], **ABOUT)
+    html = render(page)
+    assert render(report.of_fit(embedder, drawn, explained, BATCHES, notes=["A <warning>."], **ABOUT)[0]) == html
+    for word in ("A &lt;warning&gt;.", "a&amp;b", "Cell cell3", "PCA of the vectors, by kind.", "All 83 cells."):
+        assert word in html
+    assert "<b>two" not in html
+    for key in embedder.history[0]:
+        if key != "epoch":
+            assert figures.words(key) in html
+    assert found["library_correlation"] is not None
+    assert f"correlation {report.text_of(found['library_correlation'])}." in html
+    assert [row["gene"] for row in found["explained"]] == explained["gene"].tolist()
+
+
+def test_every_part_may_be_missing(embedder, drawn, monkeypatch):
+    monkeypatch.setattr(embedder, "history_", [])
+    drawn.library, drawn.groups = None, {}
+    page, found = report.of_fit(embedder, drawn, None, BATCHES[:1], notes=[], **ABOUT)
+    html = render(page)
+    for word in ("Nothing was trained", "No cell was explained", "not known, or all the same", "nothing to mix"):
+        assert word in html
+    assert found["library_correlation"] is None
+    assert found["explained"] == []
+
+
+# ---------------------------------------------------------------------- an evaluation
+
+
+def evaluation(**changed):
+    rng = np.random.default_rng(0)
+    rows = [
+        {"seed": seed, "method": method, "total": total + seed / 100, "bio": 0.7, "batch": 0.5}
+        | dict.fromkeys((*BIO, *BATCH), 0.25)
+        | {"fit_seconds": 12.0, "embed_seconds": np.nan}
+        for seed in (0, 1)
+        for method, total in (("omniset", 0.7), ("pca", 0.6), ("harmony", 0.71))
+    ]
+    left = [
+        {"seed": 0, "batch": batch, "method": method} | dict.fromkeys(TRANSFER, score)
+        for batch in ("x", "y")
+        for method, score in (("omniset", 0.8), ("pca", 0.9))
+    ]
+    checks = {
+        "determinism": 0.0,
+        "cells_per_second": 1234.0,
+        "training_seconds": 5.0,
+        "peak_memory_mb": None,
+        "thinning": [
+            {"method": method, "kept": kept, "cosine": 0.875, "found": 0.125}
+            for kept in (0.5, 0.25, 0.1)
+            for method in ("omniset", "pca")
+        ],
+        "library": {"omniset": 0.375},
+    }
+    made = {
+        "transductive": pd.DataFrame(rows),
+        "inductive": pd.DataFrame(left),
+        "checks": checks,
+        "not_run": {"scvi": "it is not installed"},
+        "embeddings": {name: rng.normal(size=(23, 3)).astype(np.float32) for name in ("omniset", "pca")},
+        "labels": np.array(["A", "B", ""] * 7 + ["A", "B"]),
+        "batches": np.array(["x", "y"] * 11 + ["x"]),
+        "notes": ["What was decided."],
+    }
+    return Evaluation(**(made | changed))
+
+
+def test_the_report_on_an_evaluation():
+    page, found = report.of_evaluation(evaluation(), notes=["A warning."], **ABOUT)
+    html = render(page)
+    for word in ("A warning.", "What was decided.", "scVI was not run: it is not installed", "Harmony is enough"):
+        assert word in html
+    failed = [gate for gate in found["gates"] if gate["quality"] and not gate["holds"]]
+    assert len(failed) == 3  # Harmony, and PCA in two ways
+    assert "3 gates of 4 not held." in html
+    assert "NO, a tie" in html
+    for name in ("omniset", "pca"):
+        assert f"{report.label(name)}: PCA by batch." in html
+        assert f"{report.label(name)}: PCA by cell type." in html
+    assert "0.700 to 0.710" in html
+    assert "0.875" in html
+    assert found["table"]["pca"]["total"] == pytest.approx(0.605)
+
+
+def test_an_evaluation_may_lack_its_parts():
+    page, _ = report.of_evaluation(
+        evaluation(inductive=evaluation().inductive[:0], checks={}, embeddings={}, not_run={}), notes=[], **ABOUT
+    )
+    html = render(page)
+    for word in ("No batch was left out", "Nothing was checked."):
+        assert word in html
+
+
+def test_of_many_cells_an_evaluation_draws_a_sample(monkeypatch):
+    monkeypatch.setattr(report, "DRAWN", 11)
+    page, found = report.of_evaluation(evaluation(), notes=[], **ABOUT)
+    assert found["drawn"] == {"cells": 11, "of": 23, "by": "PCA"}
+    assert "11 of 23 cells, drawn at random." in render(page)
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def legend(figure):
+    return [entry.get_text() for entry in figure.legends[0].get_texts()]
+
+
+def test_categories_that_are_many_and_none():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([f"type {i:02}" for i in range(17)], np.arange(17, 0, -1)).astype(object)
+    labels[0] = ""
+    places = rng.normal(size=(len(labels), 2))
+    said = legend(figures.categories(places, labels, "x", "y"))
+    assert said[:12] == [f"type {i:02} ({n})" for i, n in zip(range(12), [16, *range(16, 5, -1)], strict=True)]
+    assert said[12:] == ["5 others (15)", "not known (1)"]
+    drawn = sum(len(part.get_offsets()) for part in figures.categories(places, labels, "x", "y").axes[0].collections)
+    assert drawn == len(labels)
+    assert legend(figures.categories(places[:2], np.array(["_a", "b"]), "x", "y")) == [" _a (1)", "b (1)"]
+
+
+def test_a_point_has_the_colour_of_its_category():
+    places = np.arange(10.0).reshape(5, 2)
+    figure = figures.categories(places, np.array(["a", "b", "a", "", "a"]), "x", "y")
+    from matplotlib.colors import to_hex
+
+    seen = {
+        tuple(place): to_hex(colour)
+        for part in figure.axes[0].collections
+        for place, colour in zip(
+            part.get_offsets().tolist(), np.resize(part.get_facecolors(), (len(part.get_offsets()), 4)), strict=True
+        )
+    }
+    a, b, grey = figures.TWELVE[0], figures.TWELVE[1], figures.OTHERS
+    assert [seen[tuple(place)] for place in places.tolist()] == [a, b, a, grey, a]
+
+
+def test_many_points_are_one_image():
+    places = np.random.default_rng(0).normal(size=(figures.PIXELS + 1, 2))
+    for some, image in ((places, True), (places[:7], False)):
+        labels = np.full(len(some), "a")
+        for figure in (
+            figures.categories(some, labels, "x", "y"),
+            figures.points(some[:, 0], some[:, 1], "x", "y"),
+        ):
+            drawn = svg(report.Plot(figure, "alt", "caption"), "p")
+            assert ("data:image/png;base64," in drawn) == image
+
+
+def test_a_log_axis_leaves_out_zeros():
+    x, y = np.array([0.0, 1.0, 10.0, np.nan]), np.array([1.0, 2.0, 3.0, 4.0])
+    figure = figures.points(x, y, "x", "y", log=True)
+    assert figure.axes[0].collections[0].get_offsets().tolist() == [[1.0, 2.0], [10.0, 3.0]]
+    assert figure.axes[0].get_xscale() == "log"
