@@ -63,9 +63,16 @@ def setup(app: Any) -> None:
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What would be taken for markup: stars in `dim, **options:`, last _ of plain classes_ and d__, and `Cell`s."""
+    """What would be taken for markup: stars in `dim, **options:` and "runs/*.h5ad", last _ of plain classes_ and d__,
+    and `Cell`s. Tables are as in Markdown.
+    """
     for i, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
-            line = line.replace(", **options:", r", \*\*options:")
+            line = line.replace(", **options:", r", \*\*options:").replace("/*.", r"/\*.")
             line = re.sub(r"(?<=[^\W_])_+(?=[\s.,;)])", lambda found: r"\_" * len(found[0]), line)
             lines[i] = re.sub(r"(?<!\w)(`\w+`)(?=s\b)", r"\1\\ ", line)
+    for i in reversed([i for i, line in enumerate(lines) if re.fullmatch(r"\|[-|]+\|", line)]):  # below a header
+        end = next((j for j in range(i, len(lines)) if not lines[j].startswith("|")), len(lines))
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in (lines[i - 1], *lines[i + 1 : end])]
+        table = [f"   {'  -' if n else '* -'} {cell}" for row in rows for n, cell in enumerate(row)]
+        lines[i - 1 : end] = [".. list-table::", "   :header-rows: 1", "", *table]

@@ -45,6 +45,25 @@ PARTS = {
         "validation_fraction": "Genomes, families and noise",
         "seed": "The run",
     },
+    "cells fit": {
+        "files": "Data",
+        "layer": "What is read",
+        "architecture": "Model",
+        "likelihood": "What is asked for",
+        "max_genes": "Genes",
+        "epochs": "Training",
+        "seed": "The run",
+    },
+    "cells evaluate": {
+        "files": "Data",
+        "baselines": "The comparison",
+        "layer": "What is read",
+        "architecture": "Model",
+        "likelihood": "What is asked for",
+        "max_genes": "Genes",
+        "epochs": "Training",
+        "seed": "The run",
+    },
 }
 KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
 
@@ -80,7 +99,8 @@ def _option(action: Any) -> Option:
     positional = not action.option_strings
     name = action.dest if positional else action.option_strings[-1]
     default = None if positional else _written(action.default)
-    return Option(name, positional, spoken(action._typehint), default, action.help)
+    kind = spoken(action._typehint) + (", one or more" if action.nargs == "+" else "")
+    return Option(name, positional, kind, default, action.help)
 
 
 def _written(value: Any) -> str:

@@ -1,8 +1,10 @@
 """The documentation is that of this version: options, commands and Python code of the pages."""
 
 import inspect
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import yaml
 
 from omniset import cli
-from omniset.cli import genomes, sets
+from omniset.cli import cells, genomes, sets
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -26,7 +28,15 @@ COMMANDS = {
     "genomes evaluate": genomes.evaluate,
     "genomes explain": genomes.explain_call,
     "genomes simulate": genomes.simulate,
+    "cells inspect": cells.inspect,
+    "cells fit": cells.fit,
+    "cells embed": cells.embed,
+    "cells query": cells.query,
+    "cells decode": cells.decode,
+    "cells explain": cells.explain_cells,
+    "cells evaluate": cells.evaluate,
 }
+GROUPS = {name.split()[0] for name in COMMANDS if " " in name}
 
 
 @pytest.fixture
@@ -46,14 +56,36 @@ def blocks(path, language):
     return [(text[: m.start(1)].count("\n") + 1, m[1]) for m in found]
 
 
+def shared_options(function):
+    """The class of options that a function takes behind `**options`, as its docstring says; None without."""
+    found = re.search(r"\*\*options: See `(\w+)`", function.__doc__)
+    return getattr(sys.modules[function.__module__], found[1]) if found else None
+
+
+def parameters_of(function):
+    found, shared = dict(inspect.signature(function).parameters), shared_options(function)
+    assert ("options" in found) == (shared is not None)
+    if shared is not None:
+        del found["options"]
+        found |= inspect.signature(shared).parameters
+    return found
+
+
+def explained_in(function):
+    """All docstrings that explain its parameters."""
+    shared = shared_options(function)
+    classes = [] if shared is None else [c for c in shared.__mro__ if c is not object]
+    return re.sub(r"\s+", " ", " ".join(inspect.getdoc(thing) for thing in (function, *classes)))
+
+
 def test_options_are_those_of_the_functions(option_tables):
     """Names, defaults and explanations of all parameters, in their order; `main` has no command beside these."""
     found = option_tables.commands()
     assert list(found) == list(COMMANDS)
     for name, function in COMMANDS.items():
-        parameters = inspect.signature(function).parameters
+        parameters = parameters_of(function)
         assert [option.name.removeprefix("--") for option in found[name]] == list(parameters)
-        said = re.sub(r"\s+", " ", inspect.getdoc(function))
+        said = explained_in(function)
         for option, parameter in zip(found[name], parameters.values(), strict=True):
             required = parameter.default is inspect.Parameter.empty
             assert option.positional == required
@@ -111,7 +143,7 @@ def test_commands_are_accepted(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if ">" in words:
         words = words[: words.index(">")]
-    name = " ".join(words[: 1 + (words[0] == "genomes")])
+    name = " ".join(words[: 1 + (words[0] in GROUPS)])
     if "--config" in words:
         Path(words[words.index("--config") + 1]).write_text("sets: sets.parquet\ntarget: labels.csv\n")
     if "--print_config" not in words:
@@ -121,7 +153,7 @@ def test_commands_are_accepted(words, tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert done.value.code == 0, err
     config = yaml.safe_load(out)
-    assert set(config) - {"config"} == set(inspect.signature(COMMANDS[name]).parameters)
+    assert set(config) - {"config"} == set(parameters_of(COMMANDS[name]))
 
 
 @pytest.mark.parametrize("page", ["first-hour.md", "python.md", "encoders.md"])
@@ -173,6 +205,65 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
     found = blocks(DOCS / "genomes.md", "python")
     assert found
     exec(compile("\n".join(block for _, block in found), "genomes.md", "exec"), {"__name__": "page"})
+
+
+def test_cells_page_runs(tmp_path, monkeypatch):
+    """It makes its files, then its walk, as small as can be, then its class. (evaluate: tests/cells.)"""
+    pytest.importorskip("scanpy")
+    from omniset.cells import report
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
+    make, use = (block for _, block in blocks(DOCS / "cells.md", "python"))
+    exec(compile(make, "cells.md", "exec"), {"__name__": "page"})
+    small = {
+        "inspect": [],
+        "fit": ["--dim=8", "--num_heads=2", "--num_outputs=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"],
+        "embed": [],
+        "query": [],
+        "decode": [],
+        "explain": [],
+    }
+    text = (DOCS / "cells.md").read_text(encoding="utf-8")
+    walked = []
+    for line in re.findall(r"^omniset cells .*$", text[: text.index("All of these cells")], flags=re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if words[1] in small:
+            code = cli.main([*words, *small[words[1]], "--progress=false"])
+            assert code == (0 if "raw" in words or words[1] == "decode" else 2)  # its X is scaled: refused, as shown
+        walked.append(words[1])
+    assert walked == ["inspect", "inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
+    assert Path("calls.tsv").is_file()
+    exec(compile(use, "cells.md", "exec"), {"__name__": "page"})
+
+
+def test_columns_are_those_on_the_cells_page():
+    from omniset.cells.metrics import BATCH, BIO
+
+    text = (DOCS / "cells.md").read_text(encoding="utf-8")
+    table = text[text.index("| score | asks |") :]
+    found = re.findall(r"`(\w+)`", table[: table.index("\n\n")])
+    assert {*BIO, *BATCH, "bio", "batch", "total"} == set(found)
+
+
+def test_notebook_of_cells_runs(tmp_path):
+    """Its code, in a process of its own: scanpy and matplotlib keep settings."""
+    pytest.importorskip("scanpy")
+    text = (DOCS / "notebooks" / "cells-in-scanpy.md").read_text(encoding="utf-8")
+    found = re.findall(r"^```\{code-cell\} ipython3\n((?:.*\n)*?)```$", text, flags=re.MULTILINE)
+    assert len(found) > 10
+    lines = [line for cell in found for line in cell.splitlines() if not line.startswith(":")]  # without its options
+    same = 'assert not np.abs(same.transform(new, layer="raw") - new.obsm["X_omniset"]).any()'
+    Path(tmp_path, "notebook.py").write_text("\n".join([*lines, same]), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "notebook.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path(tmp_path, "blood", "config.json").is_file()
 
 
 def test_formats_are_those_on_the_genomes_page():

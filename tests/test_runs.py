@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,8 @@ from omniset import SetClassifier, SetRegressor, runs
 from omniset.cli import main
 from omniset.evaluation import Outcome
 from omniset.tables import TableWriter, files
+
+read_csv = partial(pd.read_csv, float_precision="round_trip")  # pandas 2 reads the last digit otherwise
 
 SMALL = [
     "--dim=8",
@@ -81,7 +84,7 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
         run("predict", tmp_path / sets, "--model", model, "--out", tmp_path / target, "--progress", "false")
     in_memory = loaded.predict_table(frame.drop(columns="sign"))
     assert in_memory["set"].tolist() == frame["set"].unique().tolist()
-    for path, read in (("p.parquet", pd.read_parquet), ("p.csv", pd.read_csv), ("p.tsv.gz", pd.read_table)):
+    for path, read in (("p.parquet", pd.read_parquet), ("p.csv", read_csv), ("p.tsv.gz", partial(read_csv, sep="\t"))):
         found = read(tmp_path / path)
         pd.testing.assert_frame_equal(found, in_memory, check_exact=True, check_dtype=False)
     run(
@@ -142,7 +145,7 @@ def test_labels_of_elements(tmp_path, frame, source, capsys):
         model = fit(tmp_path, target="signs.parquet")
     assert "classification of elements: sign (2 classes)" in capsys.readouterr().out
     run("predict", tmp_path / "signed.tsv.gz", "--model", model, "--out", tmp_path / "p.csv")
-    found = pd.read_csv(tmp_path / "p.csv")
+    found = read_csv(tmp_path / "p.csv")
     assert found["element"].tolist() == frame["element"].tolist()
     expected = SetClassifier.load(model).predict_proba(frame.drop(columns="sign"))
     assert (found[["p_+", "p_-"]].to_numpy() == expected).all()
@@ -164,7 +167,7 @@ def test_regression_and_groups(tmp_path, frame):
     loaded = SetRegressor.load(model)
     assert loaded.targets_ == ["amount"]
     run("predict", tmp_path / "sets.parquet", "--model", model, "--out", tmp_path / "p.csv")
-    found = pd.read_csv(tmp_path / "p.csv")
+    found = read_csv(tmp_path / "p.csv")
     assert found.columns.tolist() == ["set", "amount"]
     assert (found["amount"].to_numpy() == loaded.predict(frame.drop(columns="sign"))).all()
 

@@ -140,6 +140,16 @@ def test_cells_without_counts_one_gene_and_all_genes(either):
     assert np.linalg.norm(z[3] - z[4]) > 1e-3
 
 
+def test_one_gene(either):
+    one = cells()[:, ["Gene3"]].copy()
+    assert np.isfinite(either.transform(one)).all()
+    with pytest.warns(UserWarning, match="27 cells have no counts, such as 'cell0': they teach nothing"):
+        z = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL)).fit(one).transform(one)
+    assert np.isfinite(z).all()
+    counts = one.X.toarray()[:, 0]
+    assert np.allclose(z[counts == 0], z[counts == 0][0], rtol=0, atol=1e-5)
+
+
 def test_two_fits_are_the_same_to_the_bit():
     data = cells()
     state = torch.get_rng_state()
@@ -418,7 +428,7 @@ def test_tokens_start_on_the_principal_axes(fitted):
 BAD = {
     "architecture": ("lstm", "architecture must be one of multiset, seed, got 'lstm'"),
     "encoder": ("none", "encoder must be one of"),
-    "counts": ("bins", "counts must be one of multiplicity, tokens, got 'bins'"),
+    "counts": ("bins", "counts must be one of multiplicity, log1p, tokens, got 'bins'"),
     "likelihood": ("normal", "likelihood must be one of nb, poisson, mse, got 'normal'"),
     "embedding_dim": (0, "embedding_dim must be >= 1, got 0"),
     "batch_size": (1, "batch_size must be >= 2, got 1"),

@@ -477,15 +477,18 @@ def test_transfer_leaves_out_missing_labels_and_standardises():
 
 @pytest.fixture(scope="module")
 def scib():
-    """Its functions in double precision."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tensorflow not installed", ImportWarning)  # umap
-        found = pytest.importorskip("scib_metrics")
+        return pytest.importorskip("scib_metrics")
+
+
+@pytest.fixture
+def double_precision(scib):
     import jax
 
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
-    yield found
+    yield
     jax.config.update("jax_enable_x64", before)
 
 
@@ -505,7 +508,7 @@ def kang():
 
 
 @pytest.mark.parametrize("data", ["simulated", "kang"])
-def test_as_scib_metrics(scib, data, monkeypatch):
+def test_as_scib_metrics(scib, double_precision, data, monkeypatch):
     z, labels, batch = cells_of((97, 61, 83, 10), shift=1.0) if data == "simulated" else kang()
     reference = z + batch[:, None] * np.linspace(0, 1, z.shape[1])
     from scib_metrics import nearest_neighbors
@@ -519,7 +522,7 @@ def test_as_scib_metrics(scib, data, monkeypatch):
 
         @staticmethod
         def pynndescent(points, n_neighbors):
-            return theirs(neighbours(points.astype(np.float64), n_neighbors))
+            return theirs(neighbours(points.astype(np.float64), int(n_neighbors)))
 
     monkeypatch.setattr(_diffusion_nn, "nearest_neighbors", Exact)
     near = neighbours(z, 90)

@@ -32,12 +32,14 @@ class PrincipalComponents:
         seed: Of the start of the iteration that finds them; it changes them by rounding.
 
     Attributes:
-        genes: Positions of the chosen genes, in the order of the columns.
-        model: scikit-learn's.
+        genes: Positions of the chosen genes, in ascending order.
+        mean: (chosen,) mean over the cells of the fit.
+        axes: (chosen, dim) orthonormal, by descending variance; 0 where the cells do not differ.
     """
 
     genes: Int[np.ndarray, " chosen"]
-    model: PCA
+    mean: Float[np.ndarray, " chosen"]
+    axes: Float[np.ndarray, "chosen dim"]
 
     def __init__(self, dim: int = COMPONENTS, seed: int = 0) -> None:
         if dim < 1:
@@ -54,31 +56,31 @@ class PrincipalComponents:
         Raises:
             ValueError: Fewer than 2 cells, negative or not finite counts, or batches of other cells.
         """
-        self.fit_transform(counts, batches)
-        return self
-
-    def fit_transform(self, counts: Any, batches: Any = None) -> Float[np.ndarray, "cells dim"]:
-        """As fit; (cells, dim)."""
         counts = _checked(counts)
         if counts.shape[0] < 2:
             raise ValueError(f"counts must be of at least 2 cells, got {counts.shape[0]}")
-        self.width, self.genes = counts.shape[1], variable_genes(counts, batches)
+        self._width = counts.shape[1]
+        self.genes = variable_genes(counts, batches, GENES)
         values = log_normalised(counts)[:, self.genes]
+        self.mean = values.mean(0)
         dim = min(self.dim, values.shape[0] - 1, values.shape[1])
-        iterative = dim < values.shape[1]  # else there are few genes, and the iteration cannot find all components
-        self.model = PCA(dim, svd_solver="arpack" if iterative else "full", random_state=self.seed)
-        return self.model.fit_transform(values if iterative else values.toarray())
+        self.axes = np.zeros((len(self.genes), dim))
+        if (values.max(0) - values.min(0)).toarray().any():
+            iterative = dim < values.shape[1]  # else there are few genes, and the iteration cannot find all components
+            model = PCA(dim, svd_solver="arpack" if iterative else "full", random_state=self.seed)
+            self.axes = model.fit(values if iterative else values.toarray()).components_.T
+        return self
 
     def transform(self, counts: Any) -> Float[np.ndarray, "cells dim"]:
-        """(cells, dim) of other cells with the same genes, one by one: a cell does not depend on the others.
+        """(cells, dim) of any cells with the same genes: a cell does not depend on the others.
 
         Raises:
             ValueError: Another number of genes than in fit, negative or not finite counts.
         """
         counts = _checked(counts)
-        if counts.shape[1] != self.width:
-            raise ValueError(f"counts must have the {self.width} genes of the fit, got {counts.shape[1]} columns")
-        return self.model.transform(log_normalised(counts)[:, self.genes])
+        if counts.shape[1] != self._width:
+            raise ValueError(f"counts must have the {self._width} genes of the fit, got {counts.shape[1]} columns")
+        return log_normalised(counts)[:, self.genes] @ self.axes - self.mean @ self.axes
 
 
 def embed(
@@ -117,7 +119,7 @@ def embed(
 def _pca(
     counts: sp.csr_array, batches: Int[np.ndarray, " cells"], dim: int | None, seed: int, progress: bool
 ) -> Float[np.ndarray, "cells dim"]:
-    return PrincipalComponents(dim or COMPONENTS, seed).fit_transform(counts, batches)
+    return PrincipalComponents(dim or COMPONENTS, seed).fit(counts, batches).transform(counts)
 
 
 def _harmony(
@@ -206,7 +208,7 @@ def normalised(counts: sp.csr_array) -> sp.csr_array:
     return values
 
 
-def variable_genes(counts: sp.csr_array, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
+def variable_genes(counts: Any, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
     """Positions, ascending, of the genes whose normalised counts vary most for their mean.
 
     Dispersion is log(variance / mean). Within 20 bins of log(1 + mean), of equal width, it is taken minus the mean of

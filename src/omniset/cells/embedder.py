@@ -107,7 +107,7 @@ class CellEmbedder(BaseEstimator):
         learned: bool = True,
         likelihood: str = "nb",
         beta: float = 0.0,
-        alignment: float = 50.0,
+        alignment: float = 20.0,
         clusters: int = 30,
         condition: bool = True,
         hide: float = 0.2,

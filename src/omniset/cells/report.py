@@ -36,6 +36,7 @@ from omniset.report.blocks import (
     listed,
     many,
     text_of,
+    whole,
 )
 
 FORMAT, VERSION = "omniset report of cells", 1
@@ -331,7 +332,12 @@ def _genes(explained: pd.DataFrame | None) -> Section:
         alt = f"Bars of change: {listed(dict(zip(top['gene'], top['change'].tolist(), strict=True)))}."
         figure = figures.bars(top["gene"].tolist(), top["change"].tolist(), "change of the vector")
         cells = [
-            [row["gene"], row["count"], row["change"], None if math.isnan(row["attribution"]) else row["attribution"]]
+            [
+                row["gene"],
+                whole(row["count"]),
+                row["change"],
+                None if math.isnan(row["attribution"]) else row["attribution"],
+            ]
             for row in top.to_dict("records")
         ]
         blocks.append(Plot(figure, alt, f"Cell {name}: the genes with the largest change."))

@@ -103,7 +103,7 @@ class Learning(Reading):
     learned: bool = True
     likelihood: Literal["nb", "poisson", "mse"] = "nb"
     beta: float = 0.0
-    alignment: float = 50.0
+    alignment: float = 20.0
     clusters: int = 30
     condition: bool = True
     hide: float = 0.2

@@ -250,7 +250,7 @@ def _cohort_headline(rows: pd.DataFrame) -> Headline:
     n = max(len(rows), 1)
     all_families = max(int(rows["observed"].sum() + rows["unknown_families"].sum()), 1)
     unknown = rows["unknown_families"].sum() / all_families
-    completeness = rows["completeness"].median()
+    completeness = _median(rows["completeness"])
     estimated = int((rows["quality"] == "estimated").sum())
     return Headline(
         [
@@ -299,8 +299,14 @@ def _genomes(rows: pd.DataFrame, levels: list[Level]) -> Section:
     return Section("Genomes", text, blocks)
 
 
+def _median(values: pd.Series) -> float:
+    """NaN without a warning where nothing is known."""
+    known = values.dropna()
+    return float(known.median()) if len(known) else np.nan
+
+
 def _sizes(rows: pd.DataFrame) -> Plot:
-    quartiles = {name: rows[name].median() for name in ("observed", "expected")}
+    quartiles = {name: _median(rows[name]) for name in ("observed", "expected")}
     alt = f"Expected against observed number of families of {many(len(rows), 'genome')}. Medians: {listed(quartiles)}."
     if len(rows) > SHOWN["genomes with intervals"]:
         x, y = rows["observed"].to_numpy(np.float64), rows["expected"].to_numpy(np.float64)

@@ -97,7 +97,8 @@ class Clades:
 
 def _codes(values: np.ndarray, names: list[str]) -> Int[np.ndarray, " genomes"]:
     """Equal values get equal numbers; a genome without a value gets one of its own."""
-    return pd.factorize(np.where(values == "", np.array([f"\0{name}" for name in names], dtype=object), values))[0]
+    own = np.array([f"\n{name}" for name in names], dtype=object)  # of no taxon; pandas 2 ends text at NUL
+    return pd.factorize(np.where(values == "", own, values))[0]
 
 
 def split(

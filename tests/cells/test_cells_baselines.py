@@ -1,0 +1,247 @@
+"""Baselines of cells: preprocessing against loops over genes and against scanpy, components against a dense SVD."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from omniset.cells import baselines
+from omniset.cells.baselines import BASELINES, PrincipalComponents, embed, log_normalised, variable_genes
+
+
+def counts_of(cells=61, genes=83, seed=0):
+    """Two types, two batches; some genes are not expressed, one only in a batch, one is the same everywhere."""
+    rng = np.random.default_rng(seed)
+    rate = rng.gamma(0.5, 2.0, (2, genes))[rng.integers(0, 2, cells)] * rng.gamma(3.0, 0.5, (cells, 1))
+    batch = rng.integers(0, 2, cells)
+    rate[batch == 1] *= rng.gamma(5.0, 0.2, genes)
+    counts = rng.poisson(rate)
+    counts[:, [5, 7]] = 0
+    counts[batch == 1, 11] = 0
+    return sp.csr_array(counts), np.array(["x", "y"])[batch]
+
+
+def normalised(counts):
+    dense = counts.toarray().astype(float)
+    return 1e4 * dense / np.maximum(dense.sum(1, keepdims=True), 1)
+
+
+def dispersions(values):
+    """Gene by gene, after the words of the definition."""
+    mean, variance = values.mean(0), values.var(0, ddof=1)
+    raw = [np.log(v / m) if v > 0 else None for v, m in zip(variance, mean, strict=True)]
+    bins = pd.cut(np.log1p(mean), 20, labels=False)
+    found = []
+    for g, value in enumerate(raw):
+        others = [r for r, b in zip(raw, bins, strict=True) if b == bins[g] and r is not None]
+        if value is None:
+            found.append(np.nan)
+        else:
+            found.append(1.0 if len(others) == 1 else (value - np.mean(others)) / np.std(others, ddof=1))
+    return np.array(found)
+
+
+# ---------------------------------------------------------------------- preprocessing
+
+
+def test_log_normalised():
+    counts, _ = counts_of()
+    counts = sp.csr_array(np.vstack([counts.toarray(), np.zeros((1, 83), dtype=np.int64)]))
+    before = counts.copy()
+    assert np.allclose(log_normalised(counts).toarray(), np.log1p(normalised(counts)), atol=1e-12)
+    assert (log_normalised(counts).toarray()[-1] == 0).all()
+    assert (counts != before).nnz == 0
+    assert counts.dtype == before.dtype
+
+
+def test_variable_genes_of_one_batch():
+    counts, _ = counts_of()
+    score = dispersions(normalised(counts))
+    expected = np.sort(np.argsort(-np.where(np.isnan(score), -np.inf, score), kind="stable")[:13])
+    assert np.array_equal(variable_genes(counts, None, 13), expected)
+    assert np.array_equal(variable_genes(counts.toarray(), ["one"] * 61, 13), expected)
+
+
+def test_variable_genes_are_ranked_by_batches_and_then_by_mean():
+    counts, batch = counts_of()
+    votes, scores = np.zeros(83), []
+    for name in ("x", "y"):
+        values = normalised(counts)[batch == name]
+        there = values.sum(0) > 0
+        score = np.zeros(83)
+        score[there] = dispersions(values[:, there])
+        order = sorted(np.flatnonzero(there & ~np.isnan(score)), key=lambda g, s=score: -s[g])
+        votes[order[:13]] += 1
+        scores.append(score)
+    mean = np.nanmean(scores, 0)
+    expected = sorted(sorted(range(83), key=lambda g: (-votes[g], -mean[g]))[:13])
+    assert variable_genes(counts, batch, 13).tolist() == expected
+    assert expected != variable_genes(counts, None, 13).tolist()
+    order = np.random.default_rng(1).permutation(61)
+    assert variable_genes(counts[order], batch[order], 13).tolist() == expected
+
+
+def test_few_genes_and_batches_of_one_cell():
+    counts, batch = counts_of()
+    assert np.array_equal(variable_genes(counts, batch), np.arange(83))
+    lone = batch.astype(object)
+    lone[17] = "alone"
+    rest = np.arange(61) != 17
+    assert np.array_equal(variable_genes(counts, lone, 13), variable_genes(counts[rest], batch[rest], 13))
+    assert len(variable_genes(counts[:3], ["a", "b", "c"], 13)) == 13
+
+
+def test_as_scanpy_has_it():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own imports
+        scanpy = pytest.importorskip("scanpy")
+    anndata = pytest.importorskip("anndata")
+    folder = os.environ.get("OMNISET_DATA")
+    if not folder:
+        pytest.skip("OMNISET_DATA is not set: the folder with cells/baron_mouse_pancreas.h5ad")
+    data = anndata.read_h5ad(Path(folder) / "cells" / "baron_mouse_pancreas.h5ad")
+    batch = np.asarray(data.obs["batch"].astype(str))
+    counts = data.X.copy()
+    data.X = data.X.astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what pandas says of scanpy and anndata
+        scanpy.pp.normalize_total(data, target_sum=1e4)
+        scanpy.pp.log1p(data)
+        theirs = {}
+        for key in (None, "batch"):
+            scanpy.pp.highly_variable_genes(data, n_top_genes=2000, batch_key=key)
+            theirs[key] = np.flatnonzero(data.var["highly_variable"])
+        scanpy.pp.pca(data, n_comps=50, mask_var="highly_variable")
+    for key, genes in theirs.items():
+        ours = variable_genes(counts, None if key is None else batch)
+        assert len(ours) == 2000
+        assert len(set(ours) & set(genes)) >= 1995  # single precision there
+    z, of_scanpy = embed("pca", counts, batch), data.obsm["X_pca"]
+    for i in range(10):
+        assert abs(np.corrcoef(z[:, i], of_scanpy[:, i])[0, 1]) > 0.999
+    assert np.square(z).sum() == pytest.approx(np.square(of_scanpy.astype(float)).sum(), rel=1e-3)
+
+
+# ---------------------------------------------------------------------- components
+
+
+def test_components_are_those_of_a_dense_decomposition():
+    counts, batch = counts_of()
+    values = np.log1p(normalised(counts))
+    u, s, _ = np.linalg.svd(values - values.mean(0), full_matrices=False)
+    found = embed("pca", counts, batch, dim=7)
+    assert found.shape == (61, 7)
+    assert np.allclose(np.abs(found), np.abs(u * s)[:, :7], atol=1e-8)
+    assert np.array_equal(found, embed("pca", counts.toarray(), batch, dim=7))
+    assert np.array_equal(found, embed("pca", sp.csc_matrix(counts.astype(np.uint16)), batch, dim=7))
+    assert np.allclose(np.abs(found), np.abs(embed("pca", counts, batch, dim=7, seed=3)), atol=1e-8)
+
+
+def test_new_cells_are_embedded_one_by_one_by_what_was_fitted(monkeypatch):
+    monkeypatch.setattr(baselines, "GENES", 31)
+    counts, batch = counts_of()
+    train, test = counts[:43], counts[43:]
+    model = PrincipalComponents(7).fit(train, batch[:43])
+    assert np.array_equal(model.genes, variable_genes(train, batch[:43], 31))
+    values = np.log1p(normalised(train))[:, model.genes]
+    _, _, v = np.linalg.svd(values - values.mean(0), full_matrices=False)
+    expected = (np.log1p(normalised(test))[:, model.genes] - values.mean(0)) @ v[:7].T
+    found = model.transform(test)
+    assert np.allclose(np.abs(found), np.abs(expected), atol=1e-8)
+    assert np.allclose(model.transform(test[[11]]), found[[11]], atol=1e-12)
+    assert np.array_equal(model.transform(train), embed("pca", train, batch[:43], dim=7))
+
+
+@pytest.mark.parametrize(("cells", "genes"), [(2, 3), (3, 101), (101, 3), (60, 53), (31, 1)])
+def test_small_data_has_fewer_components(cells, genes):
+    counts, _ = counts_of(cells, 103)
+    found = embed("pca", counts[:, 13 : 13 + genes])
+    assert found.shape == (cells, min(50, cells - 1, genes))
+    assert np.isfinite(found).all()
+
+
+def test_cells_that_do_not_differ():
+    found = embed("pca", np.ones((7, 5)))
+    assert np.allclose(found, 0)
+    assert np.allclose(embed("pca", np.zeros((11, 103)), dim=3), 0)
+
+
+# ---------------------------------------------------------------------- the others
+
+
+def test_harmony_mixes_batches_and_is_the_same_again():
+    pytest.importorskip("harmonypy")
+    counts, batch = counts_of(211)
+    before, after = embed("pca", counts, batch, dim=11), embed("harmony", counts, batch, dim=11)
+    assert after.shape == (211, 11)
+    gap = [np.linalg.norm(z[batch == "x"].mean(0) - z[batch == "y"].mean(0)) for z in (before, after)]
+    assert gap[1] < 0.5 * gap[0]
+    assert np.array_equal(after, embed("harmony", counts, batch, dim=11))
+    assert np.array_equal(embed("harmony", counts, dim=11), before)
+    assert embed("harmony", counts[:7], batch[:7]).shape == (7, 6)
+
+
+def test_scvi_is_the_same_again_and_leaves_no_trace(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own imports
+        pytest.importorskip("scvi")
+    counts, batch = counts_of(131)
+    codes = (batch == "y").astype(np.int64)
+    torch.manual_seed(5)
+    expected, filters = torch.rand(1), list(warnings.filters)
+    torch.manual_seed(5)
+    found = baselines._scvi(counts, codes, None, 3, False, epochs=2)
+    assert torch.equal(torch.rand(1), expected)
+    assert warnings.filters == filters
+    assert "PL_GLOBAL_SEED" not in os.environ
+    assert found.shape == (131, 10)
+    assert np.isfinite(found).all()
+    assert np.array_equal(found, baselines._scvi(counts, codes, None, 3, False, epochs=2))
+    other = baselines._scvi(counts, codes, 7, 4, False, epochs=1)
+    assert other.shape == (131, 7)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("name", "package"), [("harmony", "harmonypy"), ("scvi", "scvi")])
+def test_a_package_that_is_not_there(monkeypatch, name, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"needs the packages? .*pip install \"omniset\[baselines\]\""):
+        embed(name, *counts_of())
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "umap"}, "name must be one of pca, harmony, scvi, got 'umap'"),
+        ({"counts": [[1, 2], [-3, 4]]}, "counts must be finite and not negative, got -3 for cell 1, gene 0"),
+        ({"counts": [[1, 2], [3, np.nan]]}, "counts must be finite and not negative, got nan for cell 1, gene 1"),
+        ({"counts": np.ones((2, 0))}, "counts must have cells and genes, got 2 x 0"),
+        ({"counts": [[1, 2]], "batches": None}, "counts must be of at least 2 cells, got 1"),
+        ({"batches": ["a"]}, "batches must name a batch for each of the 2 cells, got 1"),
+        ({"batches": ["a", np.nan]}, "batches must name a batch for every cell, cell 1 has none"),
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+    ],
+)
+def test_bad_input(change, message):
+    given = {"name": "pca", "counts": [[1, 2], [3, 4]], "batches": ["a", "b"]} | change
+    with pytest.raises(ValueError, match=message):
+        embed(given.pop("name"), **given)
+
+
+def test_other_genes_are_refused():
+    counts, _ = counts_of()
+    with pytest.raises(ValueError, match="counts must have the 83 genes of the fit, got 82 columns"):
+        PrincipalComponents(3).fit(counts).transform(counts[:, :82])
+
+
+def test_the_registry():
+    assert list(BASELINES) == ["pca", "harmony", "scvi"]
