@@ -211,7 +211,7 @@ def test_fit_leaves_an_artefact_and_a_report(study, embedder):
 
 def test_fit_is_that_of_python(study, embedder):
     again = CellEmbedder(**{**embedder.get_params(), "progress": False})
-    with pytest.warns(UserWarning, match="no counts"):
+    with pytest.warns(UserWarning, match="without counts"):
         again.fit(read_cells(str(study / "all.h5ad")), batch_key="batch")
     assert again.identity() == embedder.identity()
 
@@ -311,7 +311,7 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CellEmbedder, "embedded", interrupted)
+    monkeypatch.setattr(CellEmbedder, "_embed", interrupted)
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 

@@ -15,10 +15,10 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from sklearn.decomposition import PCA
 
-COUNTS_PER_CELL = 1e4
+from omniset.cells.variable import Moments, most_variable, normalised
+
 GENES = 2000
 COMPONENTS = 50
-BINS = 20  # of mean expression
 
 
 class PrincipalComponents:
@@ -199,75 +199,14 @@ def log_normalised(counts: sp.csr_array) -> sp.csr_array:
     return values
 
 
-def normalised(counts: sp.csr_array) -> sp.csr_array:
-    """10^4 count / total of the cell, in float64."""
-    totals = counts.sum(1, dtype=np.float64)
-    factor = np.divide(COUNTS_PER_CELL, totals, out=np.zeros(len(totals)), where=totals > 0)
-    values = sp.csr_array(counts, dtype=np.float64, copy=True)
-    values.data *= np.repeat(factor, np.diff(values.indptr))
-    return values
-
-
 def variable_genes(counts: Any, batches: Any = None, number: int = GENES) -> Int[np.ndarray, " chosen"]:
-    """Positions, ascending, of the genes whose normalised counts vary most for their mean.
-
-    Dispersion is log(variance / mean). Within 20 bins of log(1 + mean), of equal width, it is taken minus the mean of
-    its bin and divided by its standard deviation; a gene alone in its bin gets 1 (Satija et al., "Spatial
-    reconstruction of single-cell gene expression data", 2015; the "seurat" flavor that scanpy has as default). With
-    several batches genes are ranked by the number of batches in which they are among the first, and then by their mean
-    over batches, 0 where not expressed. Batches of one cell have no say.
-    """
+    """Positions, ascending, of the genes that vary most for their mean: see `omniset.cells.variable.most_variable`."""
     counts = _checked(counts)
-    genes = counts.shape[1]
     batch = _batch_codes(batches, counts.shape[0])
-    if genes <= number:
-        return np.arange(genes)
-    values = normalised(counts)
-    several = batch.max() > 0
-    chosen, scores = [], []
-    for b in range(int(batch.max()) + 1):
-        part = values[batch == b]
-        if part.shape[0] < 2:
-            continue
-        there = np.bincount(part.indices, part.data > 0, minlength=genes) > 0 if several else np.ones(genes, dtype=bool)
-        score = np.zeros(genes)
-        score[there] = _dispersion(part[:, np.flatnonzero(there)])
-        ranked = np.where(there & ~np.isnan(score), score, -np.inf)
-        first = np.argsort(-ranked, kind="stable")[:number]
-        chosen.append(np.isin(np.arange(genes), first[ranked[first] > -np.inf]))
-        scores.append(score)
-    if not scores:
-        return np.arange(number)
-    defined = ~np.isnan(scores)
-    total = np.where(defined, scores, 0).sum(0)
-    mean = np.where(defined.any(0), total / np.maximum(defined.sum(0), 1), -np.inf)
-    order = np.lexsort((np.arange(genes), -mean, -np.sum(chosen, 0)))
-    return np.sort(order[:number])
-
-
-def _dispersion(values: sp.csr_array) -> Float[np.ndarray, " genes"]:
-    """Of each gene relative to its bin; NaN for a gene that does not vary."""
-    cells = values.shape[0]
-    mean = values.mean(0)
-    variance = (values.multiply(values).sum(0) - cells * mean**2) / (cells - 1)
-    varies = variance > 1e-12 * mean**2  # what is left of a constant is rounding
-    dispersion = np.full(len(mean), np.nan)
-    dispersion[varies] = np.log(variance[varies] / mean[varies])
-    level = np.log1p(mean)
-    low, high = level.min(), level.max()
-    # Bins are closed on the right; the least value is in the first.
-    edges = np.linspace(low, high, BINS + 1)[1:-1]
-    which = np.searchsorted(edges, level, side="left") if high > low else np.zeros(len(level), dtype=np.int64)
-    found = np.full(len(mean), np.nan)
-    for b in np.unique(which):
-        of_bin = (which == b) & varies
-        number = int(of_bin.sum())
-        if number == 1:
-            found[of_bin] = 1.0
-        elif number > 1:
-            spread = dispersion[of_bin].std(ddof=1)
-            found[of_bin] = (dispersion[of_bin] - dispersion[of_bin].mean()) / spread if spread > 0 else np.nan
-    return found
+    moments = [Moments.none(counts.shape[1]) for _ in range(int(batch.max()) + 1)]
+    for b, own in enumerate(moments):
+        own.add(counts[batch == b])
+    return most_variable(moments, number)
 
 
 def _checked(counts: Any) -> sp.csr_array:
@@ -319,6 +258,7 @@ def _quiet(progress: bool) -> Iterator[None]:
 
 QUIET = (
     ".*does not have many workers",
+    ".*is smaller than the logging interval",
     ".*LeafSpec",
 )
 

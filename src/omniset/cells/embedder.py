@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +56,9 @@ class CellEmbedder(BaseEstimator):
             (published: 1e-5 and 0.01), dropout and validation only.
         embedding_dim: Width of the vectors.
         encoder: In `omniset.encoders.ENCODERS`.
-        dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 genes are pooled by
-            `num_outputs` attention queries at once, which costs one product per cell; with more they see each other
-            first, in U-ISABs.
+        dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 (None; for "seed" 2)
+            genes are pooled by `num_outputs` attention queries at once, which costs one product per cell; with more
+            they see each other first, in U-ISABs.
         counts: How counts enter: "multiplicity" (the gene is in the cell's multiset log(1 + 10^4 count / library)
             times), "log1p" (log(1 + count) times), or "tokens" (once, its token changed by the count).
         start: Of learned tokens: "axes" (the principal axes of the log-normalised counts) or "random".
@@ -97,7 +97,7 @@ class CellEmbedder(BaseEstimator):
         embedding_dim: int = 64,
         encoder: str = "ust",
         dim: int = 64,
-        depth: int = 0,
+        depth: int | None = None,
         num_heads: int = 4,
         num_inducing: int = 16,
         num_outputs: int = 8,
@@ -222,7 +222,8 @@ class CellEmbedder(BaseEstimator):
         if not scan.library[rows].all():
             without = rows[scan.library[rows] == 0]
             warnings.warn(
-                f"{len(without):,} cells have no counts, such as {cells.names[without[0]]!r}: they teach nothing",
+                f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
+                f"{len(rows):,}",
                 stacklevel=3,
             )
         vectors = self._vectors(gene_vectors, aliases)
@@ -335,7 +336,7 @@ class CellEmbedder(BaseEstimator):
         self,
         source: Any,
         reference: Float[np.ndarray, "reference embedding_dim"],
-        labels: Sequence[str] | None = None,
+        labels: Any = None,
         *,
         k: int = 15,
         **options: Any,
@@ -345,7 +346,7 @@ class CellEmbedder(BaseEstimator):
         Args:
             source: Cells as for transform; or their vectors.
             reference: Vectors that this model gave.
-            labels: Of the reference cells.
+            labels: Of the reference cells, a list, array or column.
             k: Neighbours.
         """
         z = source if isinstance(source, np.ndarray) else self.transform(source, **options)
@@ -501,7 +502,7 @@ class CellEmbedder(BaseEstimator):
                 width,
                 self.dim,
                 self.num_heads,
-                self.depth,
+                2 if self.depth is None else self.depth,
                 2 * self.dim,
                 self.embedding_dim,
                 counts=options["read_counts"],
@@ -517,7 +518,7 @@ class CellEmbedder(BaseEstimator):
             clusters=self.clusters,
             encoder=self.encoder,
             dim=self.dim,
-            depth=self.depth,
+            depth=self.depth or 0,
             num_heads=self.num_heads,
             num_inducing=self.num_inducing,
             num_outputs=self.num_outputs,
@@ -606,35 +607,26 @@ class CellEmbedder(BaseEstimator):
         rows: Int[np.ndarray, " rows"] | None,
         aliases: Mapping[str, str] | None = None,
     ) -> Float[np.ndarray, "rows embedding_dim"]:
+        """Vectors of some cells, or of all, read block by block."""
         rows = np.arange(len(cells)) if rows is None else rows
-        found = np.empty((len(rows), self.embedding_dim), dtype=np.float32)
-        for start, z in self.embedded(cells, rows, aliases):
-            found[start : start + len(z)] = z
-        return found
-
-    @torch.no_grad()
-    def embedded(
-        self, cells: Cells, rows: Int[np.ndarray, " rows"], aliases: Mapping[str, str] | None = None
-    ) -> Iterator[tuple[int, Float[np.ndarray, "some embedding_dim"]]]:
-        """Vectors block by block, as they come: position of the first, and the vectors."""
         device = devices.find(self.device)
         network = self._fitted().to(device).eval()
         own = cells.on(self.genes_, aliases)
-        try:
-            table = None if isinstance(network, SeedModel) else network.encoder.table()
-            with Progress("embedding", len(rows), self.progress, unit="cells") as progress:
-                for start in range(0, len(rows), TOGETHER):
-                    some = rows[start : start + TOGETHER]
-                    if isinstance(network, SeedModel):
-                        z = seed_embed(network, own, some, seed_options(self.encoder_options), device)
-                    else:
-                        counts = torch.from_numpy(own.take(some).toarray()).to(device)
-                        library = torch.from_numpy(own.library(some).astype(np.float32)).to(device)
-                        z = network.encoder(counts, library, table)[0]
-                    yield start, z.cpu().numpy()
-                    progress.at(min(start + TOGETHER, len(rows)))
-        finally:
-            network.to("cpu")
+        found = np.empty((len(rows), self.embedding_dim), dtype=np.float32)
+        table = None if isinstance(network, SeedModel) else network.encoder.table()
+        with Progress("embedding", len(rows), self.progress, unit="cells") as progress:
+            for start in range(0, len(rows), TOGETHER):
+                some = rows[start : start + TOGETHER]
+                if isinstance(network, SeedModel):
+                    z = seed_embed(network, own, some, seed_options(self.encoder_options), device)
+                else:
+                    counts = torch.from_numpy(own.take(some).toarray()).to(device)
+                    library = torch.from_numpy(own.library(some).astype(np.float32)).to(device)
+                    z = network.encoder(counts, library, table)[0]
+                found[start : start + len(z)] = z.cpu().numpy()
+                progress.at(start + len(z))
+        network.to("cpu")
+        return found
 
     @torch.no_grad()
     def _shares(

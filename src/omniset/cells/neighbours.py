@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +32,14 @@ class Transfer:
     confidence: Float[np.ndarray, " cells"] | None
     far: Bool[np.ndarray, " cells"]
 
-    def frame(self, names: Sequence[str], reference: Sequence[str]) -> pd.DataFrame:
+    def frame(self, names: Any, reference: Any) -> pd.DataFrame:
         """A row per cell: `cell`, `label`, `confidence`, `nearest`, `distance`, `far`."""
         found: dict[str, Any] = {"cell": list(names)}
         if self.label is not None and self.confidence is not None:
             found |= {"label": self.label, "confidence": np.round(self.confidence, 4)}
         first = self.neighbours[:, 0]
         found |= {
-            "nearest": [reference[i] for i in first.tolist()],
+            "nearest": np.asarray(reference, dtype=object)[first].tolist(),
             "distance": self.distances[:, 0],
             "far": self.far,
         }
@@ -76,7 +75,7 @@ def nearest(
 def transfer(
     queries: Float[np.ndarray, "queries dim"],
     reference: Float[np.ndarray, "reference dim"],
-    labels: Sequence[str] | None,
+    labels: Any,
     k: int = 15,
 ) -> Transfer:
     """The k nearest cells of a reference, and what they say of each query.

@@ -170,7 +170,8 @@ def fit(
         others = None if aliases is None else read_aliases(aliases)
         if (out / "config.json").exists() and not resume:
             say(f"{out} holds a model already: it is replaced when this one is done")
-        say(f"{len(cells):,} cells, {len(cells.genes):,} genes, {len(names):,} batches")
+        batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
+        say(f"{len(cells):,} cells, {len(cells.genes):,} genes, {batches}")
         embedder.fit(cells, batch_key=batch_key, gene_vectors=vectors, aliases=others, folder=out, resume=resume)
         about = provenance(embedder.seed)
         embedder.save(out, {"provenance": about})

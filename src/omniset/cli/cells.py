@@ -61,7 +61,8 @@ class Learning(Reading):
         embedding_dim: Width of the cells' vectors.
         encoder: Kind of set encoder: ust, set-transformer-isab, set-transformer-sab or deep-sets.
         dim: Width of the genes' vectors: more learns more, and slower.
-        depth: Layers in which the genes of a cell see each other before they are pooled. 0: none, which is fast.
+        depth: Layers in which the genes of a cell see each other before they are pooled. null: none, which is fast; for
+            "seed" 2.
         num_heads: Attention heads; must divide dim.
         num_inducing: Inducing points, through which genes see each other.
         num_outputs: Attention queries that pool the genes of a cell.
@@ -93,7 +94,7 @@ class Learning(Reading):
     embedding_dim: int = 64
     encoder: str = "ust"
     dim: int = 64
-    depth: int = 0
+    depth: int | None = None
     num_heads: int = 4
     num_inducing: int = 16
     num_outputs: int = 8
