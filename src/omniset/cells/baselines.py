@@ -259,6 +259,7 @@ def _quiet(progress: bool) -> Iterator[None]:
 QUIET = (
     ".*does not have many workers",
     ".*is smaller than the logging interval",
+    ".*moved from training set to validation set",  # where its last batch had one cell
     ".*LeafSpec",
 )
 
