@@ -28,6 +28,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "variational": {"beta": 1.0},
     "random start": {"start": "random"},
     "16 dimensions": {"embedding_dim": 16},
+    "64 dimensions": {"embedding_dim": 64},
     "counts not normalised": {"counts": "log1p"},
     "counts in tokens": {"counts": "tokens"},
     "one U-ISAB": {"depth": 1},

@@ -94,7 +94,7 @@ class CellEmbedder(BaseEstimator):
         self,
         architecture: str = "multiset",
         *,
-        embedding_dim: int = 64,
+        embedding_dim: int = 32,
         encoder: str = "ust",
         dim: int = 64,
         depth: int | None = None,

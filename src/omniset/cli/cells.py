@@ -91,7 +91,7 @@ class Learning(Reading):
     """
 
     architecture: Literal["multiset", "seed"] = "multiset"
-    embedding_dim: int = 64
+    embedding_dim: int = 32
     encoder: str = "ust"
     dim: int = 64
     depth: int | None = None
