@@ -1,6 +1,7 @@
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -57,15 +58,25 @@ def test_demo_on_mnist_files(tmp_path, data_folder):
         (["compute"], "invalid choice|expected"),
     ],
 )
-def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "omniset", *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(arguments)
+    except SystemExit as stop:  # of the parser
+        code = stop.code
+    said = capsys.readouterr().err
+    assert code == 2, said
+    assert "Traceback" not in said
+    assert re.search(message, said), said
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--epochs=0"], ["demo", "--nonsense=1"]])
+def test_the_shell_sees_the_exit_code(arguments, tmp_path):
+    """2, whether the run itself or the parser refuses."""
+    command = [sys.executable, "-m", "omniset", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-    import re
-
-    assert re.search(message, done.stderr), done.stderr
 
 
 def test_config_files(tmp_path, capsys):

@@ -196,14 +196,14 @@ def graph_bytes(function):
 
     with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
         function()
-    gc.collect()
     return held["peak"]
 
 
 @pytest.mark.parametrize("name", encoders.ENCODERS)
 def test_exact_gradient_keeps_the_graph_of_one_shard(name):
     encoder = make(name, depth=1 if name == "set-transformer-sab" else 3)
-    batch = SetBatch(torch.randn(B, 64 * 16, D, dtype=torch.float64))
+    number = 11 if name == "set-transformer-sab" else 31  # every pair of shards: 11^2 will do
+    batch = SetBatch(torch.randn(B, number * 16, D, dtype=torch.float64))
     one = SetBatch(batch.elements[:, :16])
 
     def step(source, **options):
@@ -215,10 +215,19 @@ def test_exact_gradient_keeps_the_graph_of_one_shard(name):
         assert streamed <= shard < whole / 8
 
 
+@pytest.fixture
+def new_objects_only():
+    """What lives already (modules, mostly) is left out of `gc.get_objects`, which is slow with it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.parametrize("name", ["deep-sets", "ust"])
 @pytest.mark.parametrize("store", ["disk", "recompute"])
-def test_a_stream_is_not_held_in_memory(name, store):
-    """Bytes of all living tensors, looked at whenever a shard is read, do not grow with the number of shards."""
+def test_a_stream_is_not_held_in_memory(name, store, new_objects_only):
+    """Bytes of all living tensors, looked at in every pass as the last shard is read, do not grow with their number."""
     encoder = make(name)
 
     class Stream:
@@ -227,7 +236,7 @@ def test_a_stream_is_not_held_in_memory(name, store):
 
         def __iter__(self):
             for i in range(self.shards):
-                if i % 5 == 4:
+                if i == self.shards - 1:  # whatever a pass keeps of its shards is there by now
                     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors()}
                     self.most = max(self.most, sum(storages.values()))
                 yield SetBatch(torch.randn(1, 512, D, dtype=torch.float64, generator=torch.Generator().manual_seed(i)))
@@ -241,7 +250,7 @@ def test_a_stream_is_not_held_in_memory(name, store):
         encoder(stream, store=store).summary.sum().backward()
         return stream.most
 
-    assert most(25) <= most(5) + 4096
+    assert most(13) <= most(5) + 4096  # a shard has 8192 bytes
 
 
 def test_first_shard_gradient_is_bounded_and_literal_is_not():

@@ -343,6 +343,10 @@ def test_ctrl_c_at_the_shell(tmp_path):
         "false",
         "--device",
         "cpu",
+        "--max_sets",
+        "200",  # the first checkpoint soon
+        "--epochs",
+        "1000",  # the end never
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "runs" / "1" / "checkpoints" / "last.ckpt"

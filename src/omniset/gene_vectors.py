@@ -72,6 +72,11 @@ class GeneVectors:
         chosen[here] = self.vectors[found.positions[here]]
         return chosen, found
 
+    def checksum(self) -> str:
+        """Of names and numbers."""
+        names = zlib.crc32("\n".join(self.names).encode())
+        return f"{zlib.crc32(np.ascontiguousarray(self.vectors).tobytes(), names):08x}"
+
 
 def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None = None) -> GeneVectors:
     """Read vectors of genes.

@@ -26,6 +26,7 @@ from omniset.cells.evaluate import (
     thinning_robustness,
 )
 from omniset.cells.metrics import Integration, integration, transfer
+from omniset.gene_vectors import GeneVectors
 
 # anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
 pytestmark = [
@@ -84,12 +85,13 @@ def projected(counts, seed, middle=0.0, dim=5):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A model of ours that is fitted at once; gives the fits: arguments, batches and cells."""
+    """A model of ours that is fitted at once; gives the fits: arguments, with gene vectors, batches and cells."""
     fits = []
 
-    def fit(self, cells, codes, rows):
+    def fit(self, cells, codes, rows, *, gene_vectors=None, aliases=None):
         self.middle = np.log1p(cells.take(rows).toarray()).mean(0)
-        fits.append((self.get_params(), codes.copy(), rows.copy()))
+        given = {"gene_vectors": gene_vectors, "aliases": aliases}
+        fits.append((self.get_params() | given, codes.copy(), rows.copy()))
         return self
 
     def embed(self, cells, rows, aliases=None):
@@ -321,6 +323,35 @@ def test_resume_after_a_kill(table, quick, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=message):
             evaluate(given, **kept, **options | changed)
     assert not quick
+
+
+@pytest.mark.usefixtures("cheap", "shifted")
+def test_gene_vectors_are_given_to_every_fit_of_ours(table, quick, tmp_path):
+    vectors, others = (GeneVectors(["G0", "other"], np.array(x, dtype=np.float32)) for x in ([[1], [2]], [[1], [3]]))
+    text = tmp_path / "vectors.txt"
+    text.write_text("G0 1\nother 2\n")
+    kept = {"folder": tmp_path / "kept", "resume": True}
+    options = {**KEYS, **kept, "baselines": (), "seeds": 1, "aliases": {"G1": "other"}, **SMALL}
+    variants = {"without": {"gene_vectors": None}, "alone": {"learned": False}}
+    evaluate(table, gene_vectors=text, variants=variants, **options)
+    given = [(a["learned"], a["gene_vectors"], a["aliases"]) for a, _, _ in quick]
+    assert len(given) == 2 + 1 + 1 + 3 * 2  # ours and its checks, two variants; each again without either batch
+    assert [vectors is None for _, vectors, _ in given].count(True) == 3
+    assert {learned for learned, _, _ in given} == {True, False}
+    for _, found, aliases in given:
+        assert aliases == {"G1": "other"}
+        if found is not None:
+            assert found.names == vectors.names
+            assert np.array_equal(found.vectors, vectors.vectors)
+
+    quick.clear()
+    evaluate(table, gene_vectors=vectors, variants=variants, **options)  # the same, wherever they come from
+    assert not quick
+    for other in (others, None):
+        with pytest.raises(ValueError, match="gene_vectors was '[0-9a-f]{8}', is "):
+            evaluate(table, gene_vectors=other, **options)
+    with pytest.raises(ValueError, match="variants: 'wrong': .*nothing.txt"):
+        evaluate(table, variants={"wrong": {"gene_vectors": "nothing.txt"}}, **options)
 
 
 @pytest.mark.usefixtures("cheap")

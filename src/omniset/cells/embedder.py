@@ -238,6 +238,7 @@ class CellEmbedder(BaseEstimator):
         chosen = np.setdiff1d(rows, kept)
         unwatched = ("device", "progress")
         data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
+        data = data if vectors is None else zlib.crc32(vectors.numpy().tobytes(), data)
         fingerprint = {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data}
         if isinstance(network, CellModel) and self.start == "axes":
             start_from_axes(network.encoder.tokens, own, chosen, self.seed)

@@ -32,6 +32,7 @@ from omniset.cells.embedder import LEAST, CellEmbedder, as_cells, batch_codes
 from omniset.cells.formats import Compressed, Source
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
 from omniset.files import provenance, replacing, writable_folder
+from omniset.gene_vectors import GeneVectors, read_gene_vectors
 
 MINE = "omniset"
 BASELINES = ("pca", "harmony", "scvi")
@@ -194,6 +195,8 @@ def evaluate(
     layer: str | None = None,
     input: str = "auto",  # noqa: A002
     gene_column: str | None = None,
+    gene_vectors: GeneVectors | str | Path | None = None,
+    aliases: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> Evaluation:
     """Fit, embed and score every method for every seed.
@@ -211,10 +214,12 @@ def evaluate(
         baselines: Out of "pca", "harmony", "scvi". Inductively ours is compared with PCA alone, which is always run.
         seeds: How many, from the first one on.
         inductive: Also leave batches out.
-        variants: Further models of ours, such as ablations: a name, and what differs from `arguments`.
+        variants: Further models of ours, such as ablations: a name, and what differs in `arguments`, or in
+            `gene_vectors`.
         folder: Keep the rows of each seed and method here, and the embeddings of the first seed, for `resume`.
         resume: Take what the folder has, and do the rest.
         say: Told what is being done.
+        gene_vectors, aliases: As in `CellEmbedder.fit`, for our models.
         arguments: Of CellEmbedder; `seed` is the first seed.
 
     Raises:
@@ -231,12 +236,14 @@ def evaluate(
         raise ValueError("resume needs the folder that has the rows")
     first = arguments.pop("seed", 0)
     _check_variants(variants)
-    own = {MINE: arguments, **{name: {**arguments, **changed} for name, changed in variants.items()}}
-    CellEmbedder(**arguments, seed=first).check_arguments()
-    for name in variants:
+    default = _Model.of({**arguments, "gene_vectors": gene_vectors}, aliases)
+    default.embedder(first).check_arguments()
+    own = {MINE: default}
+    for name, changed in variants.items():
         try:
-            CellEmbedder(**own[name], seed=first).check_arguments()
-        except (TypeError, ValueError) as error:
+            own[name] = _Model.of({**arguments, "gene_vectors": default.vectors, **changed}, aliases)
+            own[name].embedder(first).check_arguments()
+        except (OSError, TypeError, ValueError) as error:
             raise ValueError(f"variants: {name!r}: {error}") from error
 
     cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
@@ -251,7 +258,7 @@ def evaluate(
         checks: dict[str, Any] = {}
 
         def kept(part: str, seed: int, name: str) -> _Kept:
-            given = CellEmbedder(**own[name]).get_params() if name in own else {}
+            given = own[name].about() if name in own else {}
             keys = {"batch_key": batch_key, "label_key": label_key}
             return _Kept(folder, f"{part}_{seed}_{name}", {**given, "seed": seed, **keys, "data": task.checksum})
 
@@ -278,7 +285,7 @@ def evaluate(
                     unit = kept("checks", seed, MINE)
                     if not (resume and unit.done("json")):
                         say(f"seed {seed}: checks")
-                        unit.write(_checks(task, arguments, seed, embeddings[MINE]))
+                        unit.write(_checks(task, default, seed, embeddings[MINE]))
                     checks = {
                         **unit.read(False)[0],
                         "training_seconds": float(frame["fit_seconds"].iloc[0]),
@@ -311,6 +318,36 @@ def evaluate(
 
 
 # ---------------------------------------------------------------------- what is evaluated
+
+
+@dataclass
+class _Model:
+    """One of ours: arguments of CellEmbedder, and what its fit is given beside cells."""
+
+    arguments: dict[str, Any]
+    vectors: GeneVectors | None
+    aliases: Mapping[str, str] | None
+
+    @classmethod
+    def of(cls, arguments: dict[str, Any], aliases: Mapping[str, str] | None) -> _Model:
+        """Of arguments among which are gene_vectors."""
+        arguments = dict(arguments)
+        given = arguments.pop("gene_vectors")
+        return cls(arguments, read_gene_vectors(given) if isinstance(given, (str, Path)) else given, aliases)
+
+    def embedder(self, seed: int) -> CellEmbedder:
+        return CellEmbedder(**self.arguments, seed=seed)
+
+    def fitted(
+        self, cells: Cells, codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"], seed: int
+    ) -> CellEmbedder:
+        return self.embedder(seed).fit_cells(cells, codes, rows, gene_vectors=self.vectors, aliases=self.aliases)
+
+    def about(self) -> dict[str, Any]:
+        """What tells it from others, as plain JSON."""
+        vectors = {} if self.vectors is None else {"gene_vectors": self.vectors.checksum()}
+        aliases = {} if self.aliases is None else {"aliases": dict(self.aliases)}
+        return {**CellEmbedder(**self.arguments).get_params(), **vectors, **aliases}
 
 
 @dataclass
@@ -403,17 +440,17 @@ def _check_variants(variants: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _transductive(
-    task: _Task, name: str, arguments: dict[str, Any] | None, seed: int, with_embedding: bool
+    task: _Task, name: str, mine: _Model | None, seed: int, with_embedding: bool
 ) -> tuple[dict[str, Any], pd.DataFrame, np.ndarray | None]:
-    """What is kept of a method that was fitted on all cells. `arguments` is None for a baseline."""
+    """What is kept of a method that was fitted on all cells. `mine` is None for a baseline."""
     task.cells.scan(False)
     everything = np.arange(len(task.cells))
-    if arguments is None:
+    if mine is None:
         counts = task.counts
         z, fitting = _timed(lambda: compared.embed(name, counts, task.codes, seed=seed))
         embedding = math.nan
     else:
-        model, fitting = _timed(lambda: _fitted(task, arguments, seed, everything))
+        model, fitting = _timed(lambda: _fitted(task, mine, seed, everything))
         z, embedding = _timed(lambda: model._embed(task.cells, everything))
     about = {"peak_memory_mb": peak_memory_mb(), "provenance": task.provenance}  # before the scores take any
     scores = integration(z.astype(np.float64), task.labels, task.codes, task.reference, seed).numbers()
@@ -422,18 +459,18 @@ def _transductive(
 
 
 def _inductive(
-    task: _Task, name: str, arguments: dict[str, Any] | None, seed: int, leavable: Int[np.ndarray, " batches"]
+    task: _Task, name: str, mine: _Model | None, seed: int, leavable: Int[np.ndarray, " batches"]
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     if len(leavable) > MOST_BATCHES:
         leavable = np.sort(np.random.default_rng(seed).choice(leavable, MOST_BATCHES, replace=False))
     rows = []
     for code in leavable:
         train, test = np.flatnonzero(task.codes != code), np.flatnonzero(task.codes == code)
-        if arguments is None:
+        if mine is None:
             components = _pca(task, train, seed)
             z, new = components.transform(task.counts[train]), components.transform(task.counts[test])
         else:
-            model = _fitted(task, arguments, seed, train)
+            model = _fitted(task, mine, seed, train)
             z, new = model._embed(task.cells, train), model._embed(task.cells, test)
         scores = transfer(z, task.labels[train], new, task.labels[test], NEIGHBOURS)
         about = {"seed": seed, "batch": task.batches[test[0]], "method": name}
@@ -441,11 +478,11 @@ def _inductive(
     return {"provenance": task.provenance}, pd.DataFrame(rows)
 
 
-def _fitted(task: _Task, arguments: dict[str, Any], seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
+def _fitted(task: _Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
     """Fitted on these cells, of batches that are numbered anew: how many others there are is not told either."""
     codes = np.full(len(task.cells), -1, dtype=np.int64)
     codes[rows] = np.unique(task.codes[rows], return_inverse=True)[1]
-    return CellEmbedder(**arguments, seed=seed).fit_cells(task.cells, codes, rows)
+    return mine.fitted(task.cells, codes, rows, seed)
 
 
 def _pca(task: _Task, rows: Int[np.ndarray, " rows"], seed: int) -> compared.PrincipalComponents:
@@ -461,11 +498,11 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 # ---------------------------------------------------------------------- checks
 
 
-def _checks(task: _Task, arguments: dict[str, Any], seed: int, z: Float[np.ndarray, "cells dim"]) -> dict[str, Any]:
+def _checks(task: _Task, mine: _Model, seed: int, z: Float[np.ndarray, "cells dim"]) -> dict[str, Any]:
     """See `Evaluation.checks`; z is what the first fit gave."""
     cells, rng = task.cells, np.random.default_rng(seed)
     everything = np.arange(len(cells))
-    again = _fitted(task, arguments, seed, everything)
+    again = _fitted(task, mine, seed, everything)
     order = rng.permutation(len(cells))
     some = np.sort(rng.choice(len(cells), min(ALONE, len(cells)), replace=False))
     alone = np.concatenate([again._embed(cells, some[i : i + 1]) for i in range(len(some))])
@@ -597,7 +634,8 @@ class _Kept:
         if self.path is None or not self._with("json").is_file() or not self._with(needed).is_file():
             return False
         before = json.loads(self._with("json").read_text(encoding="utf-8"))["arguments"]
-        for name, value in self.arguments.items():
+        for name in {**before, **self.arguments}:
+            value = self.arguments.get(name)
             if before.get(name) != value:
                 raise ValueError(
                     f"{self._with('json')} is of another evaluation ({name} was {before.get(name)!r}, is {value!r}): "

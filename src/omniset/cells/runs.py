@@ -53,7 +53,7 @@ def inspect(
     aliases: Path | None,
 ) -> None:
     """See `omniset.cli.cells.inspect`."""
-    others = None if aliases is None else read_aliases(aliases)
+    others = _aliases(aliases)
     embedder = None if model is None else CellEmbedder.load(model)
     with noted() as notes, _opened(files, read) as cells:
         scan = cells.scan(progress)
@@ -112,6 +112,10 @@ def _values(column: pd.Series) -> str:
     return report.sample_of([str(value) for value in column.value_counts().index], 5)
 
 
+def _aliases(path: Path | None) -> dict[str, str] | None:
+    return None if path is None else read_aliases(path)
+
+
 def _match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, aliases: dict[str, str] | None) -> None:
     try:
         on = cells.on(embedder.genes_, aliases)
@@ -167,7 +171,7 @@ def fit(
         codes, names = batch_codes(cells, batch_key)
         _known_cells(cells, explained)
         vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-        others = None if aliases is None else read_aliases(aliases)
+        others = _aliases(aliases)
         if (out / "config.json").exists() and not resume:
             say(f"{out} holds a model already: it is replaced when this one is done")
         batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
@@ -245,7 +249,7 @@ def _vectors(
     embedder: CellEmbedder, cells: Cells, aliases: Path | None
 ) -> tuple[Float[np.ndarray, "cells dim"], float]:
     """Of all cells, and the seconds that it took."""
-    others = None if aliases is None else read_aliases(aliases)
+    others = _aliases(aliases)
     for source, found in zip(cells.sources, cells.on(embedder.genes_, others).match, strict=True):
         share = len(found.missing) / len(embedder.genes_)
         if share > 0.1:
@@ -575,7 +579,7 @@ def explain(
         kind_of(out)
     with noted() as notes, _opened(files, read, out) as cells:
         _known_cells(cells, named)
-        others = None if aliases is None else read_aliases(aliases)
+        others = _aliases(aliases)
         on = cells.on(embedder.genes_, others)
         if named is None:
             drawn = report.draw(embedder, on, np.zeros(len(on), dtype=np.int64), None, embedder.seed, columns=0)
@@ -618,6 +622,8 @@ def evaluate(
     baselines: Sequence[str],
     seeds: int,
     inductive: bool,
+    gene_vectors: Path | None,
+    aliases: Path | None,
     resume: bool,
 ) -> Evaluation:
     """See `omniset.cli.cells.evaluate`."""
@@ -632,6 +638,8 @@ def evaluate(
             baselines=baselines,
             seeds=seeds,
             inductive=inductive,
+            gene_vectors=gene_vectors,
+            aliases=_aliases(aliases),
             folder=out,
             resume=resume,
             say=talk,

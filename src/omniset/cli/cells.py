@@ -306,6 +306,8 @@ def evaluate(
     baselines: str | None = "pca,harmony,scvi",
     seeds: int = 5,
     inductive: bool = True,
+    gene_vectors: Path | None = None,
+    aliases: Path | None = None,
     resume: bool = False,
     **options: Any,
 ) -> None:
@@ -322,6 +324,8 @@ def evaluate(
             said. null: none.
         seeds: How often all of it is done, each time with another seed.
         inductive: Also leave one batch out at a time, and embed it with what the others taught.
+        gene_vectors: As for fit.
+        aliases: As for fit.
         resume: Keep what is done in the same folder.
         **options: See `Learning`.
     """
@@ -330,7 +334,18 @@ def evaluate(
     learning, compared = Learning(**options), _split(baselines) or []
     try:
         runs.evaluate(
-            files, learning.cells(), learning.embedder(), batch_key, label_key, out, compared, seeds, inductive, resume
+            files,
+            learning.cells(),
+            learning.embedder(),
+            batch_key,
+            label_key,
+            out,
+            compared,
+            seeds,
+            inductive,
+            gene_vectors,
+            aliases,
+            resume,
         )
     except KeyboardInterrupt:
         if out.is_dir():
