@@ -70,7 +70,7 @@ def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path
     assert re.search(message, said), said
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--epochs=0"], ["demo", "--nonsense=1"]])
+@pytest.mark.parametrize("arguments", [["demo", "--data=mnist", "--folder=/nowhere"], ["demo", "--nonsense=1"]])
 def test_the_shell_sees_the_exit_code(arguments, tmp_path):
     """2, whether the run itself or the parser refuses."""
     command = [sys.executable, "-m", "omniset", *arguments]

@@ -1,14 +1,16 @@
-"""What the README says is what results/ holds, and its Python runs."""
+"""What README and docs say is what results/ holds, and the README's Python runs."""
 
 import re
 
-from benchmarks.tables import README, render
+from benchmarks.tables import PAGES, TABLES, render
+
+README = PAGES[0]
 
 
 def test_tables_are_those_of_the_results():
-    text = README.read_text(encoding="utf-8")
-    assert text.count("<!-- results:") == 5
-    assert render(text) == text
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sorted(re.findall(r"<!-- results:(\w+) -->", "".join(texts))) == sorted(TABLES)  # each once
+    assert [render(text) for text in texts] == texts
 
 
 def test_its_python_runs(tmp_path, monkeypatch):

@@ -217,9 +217,10 @@ def test_config_file_of_fit(tmp_path, frame, capsys):
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_killed_at_random_moments_and_resumed(tmp_path, frame):
-    words = ["--epochs", "23", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
-    straight = fit(tmp_path, *words[2:], out="straight", epochs=23)
+def test_killed_at_random_moments_and_resumed(tmp_path):
+    make(tmp_path, number=23)
+    words = ["--epochs", "13", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
+    straight = fit(tmp_path, *words[2:], out="straight", epochs=13)
     command = [sys.executable, "-m", "omniset", "fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv"]
     command += ["--out", tmp_path / "killed", *SMALL, *words, "--resume", "true"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -234,7 +235,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path, frame):
             if last.exists() and last.stat().st_mtime_ns != before:
                 break
             time.sleep(0.005)
-        time.sleep(chance.uniform(0, 0.5))
+        time.sleep(chance.uniform(0, 0.2))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         survived.append(process.returncode)

@@ -467,6 +467,7 @@ def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
         (["--gene_column", "symbol"], "gene_column"),
         (["--gene_vectors", "nothing.txt"], "nothing.txt"),
         (["--aliases", "nothing.tsv"], "nothing.tsv"),
+        (["--start_from", "nothing"], "nothing"),
         (["--explain_cells", "cell3,nobody"], "'nobody'"),
         (["--encoder", "transformer"], "encoder"),
         (["--embedding_dim", "0"], "embedding_dim must be >= 1, got 0"),

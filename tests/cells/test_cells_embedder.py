@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+import omniset.cells.embedder as embedder_module
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.training import Blocks, BlockSampler, CellData, start_from_axes
@@ -312,6 +313,37 @@ def test_gene_vectors_alone_and_with_learned_ones():
     none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
         CellEmbedder(**SMALL).fit(data, gene_vectors=none)
+
+
+def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
+    fitted.save(tmp_path / "model")
+    z = fitted.transform(cells())
+    others = cells(number=61, genes=43, seed=3)  # two genes that the model does not know, and another order
+    others = others[:, np.random.default_rng(0).permutation(43)].copy()
+    others.obs["batch"] = pd.Categorical(np.where(others.obs["batch"] == "one", "two", "three").astype(object))
+    others.var_names = others.var_names.str.replace("Gene7", "Alias7")
+    given = {"batch_key": "batch", "start_from": tmp_path / "model", "aliases": {"Alias7": "Gene7"}}
+    with monkeypatch.context() as patch:
+        patch.setattr(embedder_module, "train", lambda *_, **__: None)
+        start = CellEmbedder(**SMALL).fit(others, **given)
+    assert start.genes_ == fitted.genes_
+    assert start.batches_ == ["three", "two"]
+    assert np.array_equal(start.transform(cells()), z)  # before the first step it is that model
+    assert np.allclose(start.decode(z, batch="two"), fitted.decode(z, batch="two"), rtol=1e-5)
+    assert any(f"learned on from the model {fitted.identity()}: 41 of its 41 genes" in note for note in start.notes_)
+    seen = dict(zip(start.vocabulary_["gene"], start.vocabulary_["cells"], strict=True))
+    assert seen["Gene7"] == (others[:, "Alias7"].X.toarray() > 0).sum()
+
+    on = CellEmbedder(**SMALL).fit(others, **given)
+    assert not np.allclose(on.transform(cells()), z)
+    for changed, more, message in (
+        ({"dim": 16}, {}, "dim must be as in start_from, 8; got 16"),
+        ({"learned": False}, {}, "learned must be as in start_from, True; got False"),
+        ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "start_from is for architecture="),
+        ({}, {"gene_vectors": GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))}, "leave gene_vectors out"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CellEmbedder(**SMALL | changed).fit(others, **given, **more)
 
 
 def test_genes_that_vary_most_are_chosen():

@@ -1,5 +1,6 @@
 """Scores of integration: against hand calculations, against loops over cells, and against scib-metrics where it is."""
 
+import importlib
 import os
 import warnings
 from pathlib import Path
@@ -477,9 +478,13 @@ def test_transfer_leaves_out_missing_labels_and_standardises():
 
 @pytest.fixture(scope="module")
 def scib():
-    with warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        # It compiles for longer than it computes. (jax reads this once, when it is first used.)
+        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
         warnings.filterwarnings("ignore", "Tensorflow not installed", ImportWarning)  # umap
-        return pytest.importorskip("scib_metrics")
+        found = pytest.importorskip("scib_metrics")
+        importlib.import_module("jax").devices()
+    return found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 
 from omniset.cells.losses import LOSSES, loss
-from omniset.cells.model import DECAY, RIDGE, TEMPERATURE, Alignment, CellDecoder, CellEncoder, GeneTokens
+from omniset.cells.model import DECAY, RIDGE, TEMPERATURE, Alignment, CellDecoder, CellEncoder, CellModel, GeneTokens
 from omniset.layers import PoolingByMultiheadAttention
 from omniset.layers.set_transformer import InducedSetAttentionBlock
 
@@ -204,3 +204,22 @@ def test_alignment_by_hand():
         assert torch.autograd.grad(spread, z, allow_unused=True)[0] is None
     same = Alignment(clusters, latent, batches).double()
     assert same(z.detach()[:1].expand(4, -1), torch.tensor([0, 1, 0, 1]))[0] < 1e-20  # batches that coincide
+
+
+def test_a_model_starts_from_another():
+    torch.manual_seed(2)
+    sizes = {"latent": LATENT, "clusters": 3, "encoder": "ust", "dim": DIM, "depth": 0, "num_heads": 3}
+    sizes |= {"num_inducing": 4, "num_outputs": 2, "dropout": 0.0}
+    other, own = (CellModel(GENES, batches, **sizes).double().eval() for batches in (3, 4))
+    other.alignment.counts += 7
+    own.start_from(other, [2, None, 0, 1])
+    values = counts()
+    z = vectors(other.encoder, values)
+    assert torch.equal(vectors(own.encoder, values), z)
+    before, after = torch.eye(3).double(), torch.eye(4).double()
+    for batch, known in enumerate((before[2], before.mean(0), before[0], before[1])):
+        theirs = other.decoder(z, known.expand(CELLS, -1))
+        mine = own.decoder(z, after[batch].expand(CELLS, -1))
+        assert torch.allclose(mine, theirs, rtol=0, atol=1e-12)
+    assert torch.equal(own.alignment.centres, other.alignment.centres)
+    assert not own.alignment.counts.any()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from omniset.cli import main
-from omniset.genomes import GenomeCompleter, read_qualities, read_table
+from omniset.genomes import GenomeCompleter, evaluate, read_qualities, read_table
 
 SMALL = ["--dim", "8", "--depth", "1", "--num_heads", "2", "--epochs", "1", "--progress", "false", "--device", "cpu"]
 
@@ -139,7 +139,11 @@ def test_explain_tells_why(study, tmp_path, capsys):
     assert list(found) == ["family", "count", "change", "attribution", "genome", "explained"]
 
 
-def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
+def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys, monkeypatch):
+    some = ("100/0", "50/0", "70/5 estimated", "70/5 unknown", "missed 0.25, foreign 0.01")  # every kind, for the time
+    some = [c for c in evaluate.CONDITIONS if c.name in some]
+    assert {c.kind for c in some} == {c.kind for c in evaluate.CONDITIONS}
+    monkeypatch.setattr(evaluate, "CONDITIONS", some)
     words = [str(study / "sim/families.tsv"), "--taxonomy", str(study / "sim/taxonomy.tsv"), "--seeds", "1"]
     words += ["--methods", "pca", "--out", str(tmp_path / "ev"), *SMALL]
     assert main(["genomes", "evaluate", *words]) == 0

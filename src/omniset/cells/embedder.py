@@ -38,6 +38,10 @@ KEY = "X_omniset"
 ARCHITECTURES = ("multiset", "seed")
 COUNTS = ("multiplicity", "log1p", "tokens")
 STARTS = ("axes", "random")
+SIZES = (  # that a model learned on from must have in common
+    *("embedding_dim", "encoder", "dim", "depth", "num_heads", "num_inducing", "num_outputs", "encoder_options"),
+    *("counts", "learned", "clusters"),
+)
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
 TOGETHER = 512  # cells embedded at a time
@@ -168,6 +172,7 @@ class CellEmbedder(BaseEstimator):
         gene_column: str | None = None,
         gene_vectors: GeneVectors | str | Path | None = None,
         aliases: Mapping[str, str] | None = None,
+        start_from: CellEmbedder | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> CellEmbedder:
@@ -180,12 +185,15 @@ class CellEmbedder(BaseEstimator):
             batch_key: Column of obs with the batch. None: each source is a batch.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
-            aliases: Other names of genes, for the vectors.
+            aliases: Other names of genes, for the vectors or for start_from.
+            start_from: A fitted model of the same sizes, or its folder, to learn on from: with its genes, its gene
+                vectors and its weights. Its vectors and the new ones cannot be compared. "multiset" only.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
         Raises:
-            ValueError: An argument out of its bounds, bad values in the source, or too few cells.
+            ValueError: An argument out of its bounds or other than in start_from, bad values in the source, or too few
+                cells.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
@@ -197,6 +205,7 @@ class CellEmbedder(BaseEstimator):
             np.arange(len(cells)),
             gene_vectors=gene_vectors,
             aliases=aliases,
+            start_from=start_from,
             folder=folder,
             resume=resume,
         )
@@ -209,6 +218,7 @@ class CellEmbedder(BaseEstimator):
         *,
         gene_vectors: GeneVectors | str | Path | None = None,
         aliases: Mapping[str, str] | None = None,
+        start_from: CellEmbedder | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> CellEmbedder:
@@ -216,8 +226,11 @@ class CellEmbedder(BaseEstimator):
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
         start = time.monotonic()
+        base = None if start_from is None else self._base(start_from, gene_vectors)
         scan = cells.scan(self.progress)
-        self._choose_genes(cells, codes, rows)
+        if base is not None:
+            cells = cells.on(base.genes_, aliases)
+        self._choose_genes(cells, codes, rows, base)
         genes = self.genes_
         if not scan.library[rows].all():
             without = rows[scan.library[rows] == 0]
@@ -226,7 +239,8 @@ class CellEmbedder(BaseEstimator):
                 f"{len(rows):,}",
                 stacklevel=3,
             )
-        vectors = self._vectors(gene_vectors, aliases)
+        known = None if base is None else base.network_
+        vectors = known.encoder.tokens.vectors if isinstance(known, CellModel) else self._vectors(gene_vectors, aliases)
         own = cells.on(genes)
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
@@ -239,8 +253,12 @@ class CellEmbedder(BaseEstimator):
         unwatched = ("device", "progress")
         data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
         data = data if vectors is None else zlib.crc32(vectors.numpy().tobytes(), data)
+        data = data if base is None else zlib.crc32(base.identity().encode(), data)
         fingerprint = {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data}
-        if isinstance(network, CellModel) and self.start == "axes":
+        if base is not None and isinstance(network, CellModel) and isinstance(known, CellModel):
+            number = {name: i for i, name in enumerate(base.batches_)}
+            network.start_from(known, [number.get(name) for name in self.batches_])
+        elif isinstance(network, CellModel) and self.start == "axes":
             start_from_axes(network.encoder.tokens, own, chosen, self.seed)
         module, batches = self._lessons(network, own, codes, chosen, kept, fingerprint)
         train(
@@ -530,8 +548,28 @@ class CellEmbedder(BaseEstimator):
             options=self.encoder_options,
         )
 
-    def _choose_genes(self, cells: Cells, codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"]) -> None:
-        """The vocabulary: of the genes that are seen, those that vary most."""
+    def _base(self, given: CellEmbedder | str | Path, gene_vectors: Any) -> CellEmbedder:
+        """What is learned on from. Its sizes must be ours."""
+        base = given if isinstance(given, CellEmbedder) else CellEmbedder.load(given)
+        if "seed" in (self.architecture, base.architecture):
+            raise ValueError("start_from is for architecture='multiset'")
+        base._fitted()
+        if gene_vectors is not None:
+            raise ValueError("start_from comes with the gene vectors it had, if any: leave gene_vectors out")
+        own, others = self.get_params(), base.get_params()
+        for name in SIZES:
+            if own[name] != others[name]:
+                raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {own[name]!r}")
+        return base
+
+    def _choose_genes(
+        self,
+        cells: Cells,
+        codes: Int[np.ndarray, " cells"],
+        rows: Int[np.ndarray, " rows"],
+        base: CellEmbedder | None = None,
+    ) -> None:
+        """The vocabulary: of the genes that are seen, those that vary most; or that of the base, all of it."""
         seen = np.zeros(len(cells.genes), dtype=np.int64)
         moments = [Moments.none(len(seen)) for _ in range(int(codes[rows].max()) + 1)]
         with Progress("choosing genes", len(rows), self.progress, unit="cells") as progress:
@@ -542,6 +580,12 @@ class CellEmbedder(BaseEstimator):
                 for batch in np.unique(codes[some]):
                     moments[batch].add(counts[codes[some] == batch])
                 progress.at(min(start + TOGETHER, len(rows)))
+        if base is not None:
+            self.genes_ = list(base.genes_)
+            self.vocabulary_ = pd.DataFrame({"gene": self.genes_, "cells": seen})
+            found = f"{int((seen > 0).sum()):,} of its {len(seen):,} genes are seen in these cells"
+            self.notes_ = [*cells.notes, f"learned on from the model {base.identity()}: {found}"]
+            return
         often = np.flatnonzero(seen >= self.min_cells)
         if not len(often):
             raise ValueError(f"no gene is seen in min_cells={self.min_cells} of the {len(rows)} cells")

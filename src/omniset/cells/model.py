@@ -11,6 +11,7 @@ through U-ISABs, which costs time per gene of each cell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -309,3 +310,21 @@ class CellModel(nn.Module):
         self.encoder = CellEncoder(genes, latent=latent, **encoder)
         self.decoder = CellDecoder(genes, latent, batches)
         self.alignment = Alignment(clusters, latent, batches)
+
+    def start_from(self, other: CellModel, batches: Sequence[int | None]) -> None:
+        """Take over the weights of a model of the same sizes.
+
+        Args:
+            batches: For each batch of this model, its number in the other. One that the other does not know, None,
+                starts as the mean of all that it knows.
+        """
+        state = other.state_dict()
+        name = "decoder.hidden.0.weight"
+        of_z, of_batches = state[name].split([state[name].shape[1] - other.decoder.batches, other.decoder.batches], 1)
+        columns = [of_batches.mean(1) if number is None else of_batches[:, number] for number in batches]
+        state[name] = torch.cat((of_z, torch.stack(columns, 1)), 1)
+        # Where batches lie is found anew.
+        state |= {
+            key: value for key, value in self.state_dict().items() if key in ("alignment.counts", "alignment.sums")
+        }
+        self.load_state_dict(state)

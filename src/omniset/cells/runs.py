@@ -161,12 +161,14 @@ def fit(
     out: Path,
     gene_vectors: Path | None,
     aliases: Path | None,
+    start_from: Path | None,
     explained: Sequence[str] | None,
     resume: bool,
 ) -> CellEmbedder:
     """See `omniset.cli.cells.fit`."""
     embedder = CellEmbedder(**arguments)
     embedder.check_arguments()
+    base = None if start_from is None else CellEmbedder.load(start_from)
     with run_folder(out), noted() as notes, _opened(files, read) as cells:
         codes, names = batch_codes(cells, batch_key)
         _known_cells(cells, explained)
@@ -176,7 +178,8 @@ def fit(
             say(f"{out} holds a model already: it is replaced when this one is done")
         batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
         say(f"{len(cells):,} cells, {len(cells.genes):,} genes, {batches}")
-        embedder.fit(cells, batch_key=batch_key, gene_vectors=vectors, aliases=others, folder=out, resume=resume)
+        given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
+        embedder.fit(cells, batch_key=batch_key, **given, folder=out, resume=resume)
         about = provenance(embedder.seed)
         embedder.save(out, {"provenance": about})
         if embedder.progress:

@@ -157,6 +157,7 @@ def fit(
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
     aliases: Path | None = None,
+    start_from: Path | None = None,
     explain_cells: str | None = None,
     resume: bool = False,
     **options: Any,
@@ -172,7 +173,9 @@ def fit(
         out: Folder for the model and its report.
         gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, beside those that are learned: a .pt,
             .safetensors, .npz or .npy file, or text with a gene per line.
-        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors.
+        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors, or than in
+            start_from.
+        start_from: Folder of a fitted model to learn on from: with its genes and its weights. Sizes must be the same.
         explain_cells: Names of the cells whose genes the report explains, separated by commas. null: six in the middle
             of clusters.
         resume: Go on with an interrupted run in the same folder.
@@ -182,7 +185,18 @@ def fit(
 
     learning, named = Learning(**options), _split(explain_cells)
     try:
-        runs.fit(files, learning.cells(), learning.embedder(), batch_key, out, gene_vectors, aliases, named, resume)
+        runs.fit(
+            files,
+            learning.cells(),
+            learning.embedder(),
+            batch_key,
+            out,
+            gene_vectors,
+            aliases,
+            start_from,
+            named,
+            resume,
+        )
     except KeyboardInterrupt:
         if (out / "checkpoints").is_dir():
             print(f"\nWhole epochs, if any, are kept in {out}: go on with --resume true", file=sys.stderr)
