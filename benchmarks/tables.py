@@ -149,8 +149,10 @@ def cells(found: dict[str, Any]) -> list[str]:
         lines.append(f"| {gate['gate']}, {gate['bound']} | {gate['value']:,.3f} | {holds}{tie} |")
     lines += ["", "| command | cells | peak resident memory | seconds |", "|---|---|---|---|"]
     for row in found["costs"]:
-        lines.append(f"| {row['command']} | {row['cells']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
-    return lines[1:]
+        command = f"{row['command']}, {row['data']}"
+        lines.append(f"| {command} | {row['cells']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
+    simulated = "The simulated cells are read in blocks from a sparse file; one epoch. Programs and libraries included."
+    return [*lines[1:], "", simulated]
 
 
 def cells_ablations(found: dict[str, Any]) -> list[str]:

@@ -34,17 +34,17 @@ def loss(
         where: Cell and gene of every count that is not 0.
         log_dispersion: log theta, for "nb".
     """
-    return {"nb": negative_binomial, "poisson": poisson, "mse": squared}[kind](
-        counts, where, log_share, log_dispersion, measured
-    )
+    if kind == "nb":
+        return _negative_binomial(counts, where, log_share, log_dispersion, measured)
+    return _poisson(counts, where, log_share) if kind == "poisson" else _squared(counts, log_share, measured)
 
 
-def negative_binomial(
+def _negative_binomial(
     counts: Float[Tensor, "cells genes"],
     where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]],
     log_share: Float[Tensor, "cells genes"],
     log_dispersion: Float[Tensor, " genes"],
-    measured: Bool[Tensor, "cells genes"] | None = None,
+    measured: Bool[Tensor, "cells genes"] | None,
 ) -> Cells:
     cell, gene = where
     theta = log_dispersion.exp()
@@ -60,12 +60,10 @@ def negative_binomial(
     return -everywhere.sum(1) - _summed(there, cell, len(counts))
 
 
-def poisson(
+def _poisson(
     counts: Float[Tensor, "cells genes"],
     where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]],
     log_share: Float[Tensor, "cells genes"],
-    log_dispersion: Float[Tensor, " genes"],
-    measured: Bool[Tensor, "cells genes"] | None = None,
 ) -> Cells:
     total = _library(counts)
     c = counts[where]
@@ -73,12 +71,10 @@ def poisson(
     return total - _summed(there, where[0], len(counts))  # shares add up to 1: the means to the total
 
 
-def squared(
+def _squared(
     counts: Float[Tensor, "cells genes"],
-    where: tuple[Int[Tensor, " entries"], Int[Tensor, " entries"]],
     log_share: Float[Tensor, "cells genes"],
-    log_dispersion: Float[Tensor, " genes"],
-    measured: Bool[Tensor, "cells genes"] | None = None,
+    measured: Bool[Tensor, "cells genes"] | None,
 ) -> Cells:
     each = (torch.log1p(SCALE * log_share.exp()) - depth_normalised(counts, counts.sum(1))).square()
     return (each if measured is None else each.masked_fill(~measured, 0)).sum(1)
