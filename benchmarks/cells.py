@@ -31,14 +31,15 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "neither": {"alignment": 0.0, "condition": False},
     "nothing hidden": {"hide": 0.0},
     "variational": {"beta": 1.0},
-    "random start": {"start": "random"},
+    "tokens learned": {"gene_tokens": "learned"},
+    "tokens learned from random": {"gene_tokens": "random"},
     "16 dimensions": {"embedding_dim": 16},
     "64 dimensions": {"embedding_dim": 64},
     "counts not normalised": {"counts": "log1p"},
     "poisson": {"likelihood": "poisson"},
     "mse": {"likelihood": "mse"},
     "gene vectors too": {"gene_vectors": VECTORS},
-    "gene vectors alone": {"gene_vectors": VECTORS, "learned": False},
+    "gene vectors alone": {"gene_vectors": VECTORS, "gene_tokens": "given"},
 }
 # They gather the tokens of every cell, which takes longer; no batch is left out of a fit.
 SLOW: dict[str, dict[str, Any]] = {

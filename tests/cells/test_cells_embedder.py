@@ -300,16 +300,16 @@ def test_query_finds_the_cells_themselves(fitted):
 def test_gene_vectors_alone_and_with_learned_ones():
     data, rng = cells(), np.random.default_rng(0)
     vectors = GeneVectors([f"GENE{i}" for i in range(1, 41)], rng.normal(size=(40, 11)).astype(np.float32))
-    alone = CellEmbedder(**SMALL, learned=False)
-    with pytest.warns(UserWarning, match="1 of 41 genes have no vector and, as learned=False, are not seen"):
+    alone = CellEmbedder(**SMALL, gene_tokens="given")
+    with pytest.warns(UserWarning, match="1 of 41 genes have no vector and, as gene_tokens='given', are not seen"):
         alone.fit(data, batch_key="batch", gene_vectors=vectors)
     z = alone.transform(data)
-    assert alone.network_.encoder.tokens.learned is None
+    assert alone.network_.encoder.tokens.own is None
     both = CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=vectors)
     assert any("gene vectors: 40 of 41 genes matched" in note for note in both.notes_)
     assert not np.allclose(both.transform(data), z)
-    with pytest.raises(ValueError, match="learned=False needs gene_vectors"):
-        CellEmbedder(**SMALL, learned=False).fit(data)
+    with pytest.raises(ValueError, match="gene_tokens='given' needs gene_vectors"):
+        CellEmbedder(**SMALL, gene_tokens="given").fit(data)
     none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
         CellEmbedder(**SMALL).fit(data, gene_vectors=none)
@@ -338,7 +338,7 @@ def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
     assert not np.allclose(on.transform(cells()), z)
     for changed, more, message in (
         ({"dim": 16}, {}, "dim must be as in start_from, 8; got 16"),
-        ({"learned": False}, {}, "learned must be as in start_from, True; got False"),
+        ({"gene_tokens": "given"}, {}, "gene_tokens must be as in start_from, 'axes'; got 'given'"),
         ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "start_from is for architecture="),
         ({}, {"gene_vectors": GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))}, "leave gene_vectors out"),
     ):
@@ -442,19 +442,34 @@ def test_every_block_is_read_once(tmp_path, monkeypatch):
 def test_tokens_start_on_the_principal_axes(fitted):
     source = read_cells(cells())
     tokens = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
-    before = tokens.learned.weight.detach().clone()
+    before = tokens.own.clone()
     start_from_axes(tokens, source, np.arange(53), 0)
     values = cells().X.toarray().astype(np.float64)
     values = np.log1p(values / values.sum(1, keepdims=True) * 1e4)
     _, sizes, axes = np.linalg.svd(values - values.mean(0), full_matrices=False)
     expected = axes[:8].T * sizes[:8]
     expected /= np.sqrt(np.square(expected).mean())
-    ours = tokens.learned.weight.detach().numpy()
+    ours = tokens.own.numpy()
     assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
     one = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
-    one.learned.weight.data.copy_(before)
+    one.own.copy_(before)
     start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
-    assert torch.equal(one.learned.weight, before)
+    assert torch.equal(one.own, before)
+    wide = CellEmbedder(**SMALL | {"dim": 60})._build(41, 2, None).encoder.tokens
+    start_from_axes(wide, source, np.arange(53), 0)
+    assert not wide.own[:, 40:].any()  # 41 genes have 40 axes
+
+
+def test_tokens_stay_on_the_axes_unless_learned():
+    found = {}
+    for how in ("axes", "learned", "random"):
+        model = CellEmbedder(**SMALL, gene_tokens=how).fit(cells(), batch_key="batch")
+        found[how] = model.network_.encoder.tokens.own.detach()
+    start = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    start_from_axes(start, read_cells(cells()), np.arange(53), 0)
+    assert torch.equal(found["axes"], start.own)
+    moved, far = ((found[how] - start.own).norm() / start.own.norm() for how in ("learned", "random"))
+    assert 1e-4 < moved < 0.5 < far
 
 
 BAD = {

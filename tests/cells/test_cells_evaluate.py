@@ -332,12 +332,12 @@ def test_gene_vectors_are_given_to_every_fit_of_ours(table, quick, tmp_path):
     text.write_text("G0 1\nother 2\n")
     kept = {"folder": tmp_path / "kept", "resume": True}
     options = {**KEYS, **kept, "baselines": (), "seeds": 1, "aliases": {"G1": "other"}, **SMALL}
-    variants = {"without": {"gene_vectors": None}, "alone": {"learned": False}}
+    variants = {"without": {"gene_vectors": None}, "alone": {"gene_tokens": "given"}}
     evaluate(table, gene_vectors=text, variants=variants, **options)
-    given = [(a["learned"], a["gene_vectors"], a["aliases"]) for a, _, _ in quick]
+    given = [(a["gene_tokens"], a["gene_vectors"], a["aliases"]) for a, _, _ in quick]
     assert len(given) == 2 + 1 + 1 + 3 * 2  # ours and its checks, two variants; each again without either batch
     assert [vectors is None for _, vectors, _ in given].count(True) == 3
-    assert {learned for learned, _, _ in given} == {True, False}
+    assert {own for own, _, _ in given} == {"axes", "given"}
     for _, found, aliases in given:
         assert aliases == {"G1": "other"}
         if found is not None:

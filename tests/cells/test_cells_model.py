@@ -116,16 +116,16 @@ def test_tokens_of_given_vectors():
     torch.manual_seed(0)
     vectors = torch.randn(GENES, 11)
     vectors[4] = 0
-    tokens = GeneTokens(GENES, DIM, 5 * vectors, learned=False).double()
+    tokens = GeneTokens(GENES, DIM, 5 * vectors, "none").double()
     table = tokens()
     assert not table[4].any()
     unit = torch.nn.functional.normalize(vectors.double(), dim=1)
     assert torch.allclose(table[3], tokens.project(unit)[3], rtol=0, atol=1e-6)
-    both = GeneTokens(GENES, DIM, vectors).double()
-    assert torch.equal(both()[4], both.learned.weight[4])
+    both = GeneTokens(GENES, DIM, vectors, "learned").double()
+    assert torch.equal(both()[4], both.own[4])
     assert not any(p is both.vectors for p in both.parameters())
     with pytest.raises(ValueError, match="needs gene vectors"):
-        GeneTokens(GENES, DIM, None, learned=False)
+        GeneTokens(GENES, DIM, None, "none")
 
 
 @pytest.mark.parametrize("masked", [False, True])

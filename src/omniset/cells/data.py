@@ -458,6 +458,7 @@ def _decide(source: Source, wanted: str) -> Reading:
             f"{MOST_LOG:g})"
             + (f", and some are not whole, such as {fractions[0]:g}" if len(fractions) else "")
             + f": {advice}"
+            + ("; if they are normalised, take log1p of them first" if len(fractions) else "")
         )
     if len(values) and not len(fractions):
         warnings.warn(

@@ -37,10 +37,10 @@ from omniset.training.fit import fit as train
 KEY = "X_omniset"
 ARCHITECTURES = ("multiset", "seed")
 COUNTS = ("multiplicity", "log1p", "tokens")
-STARTS = ("axes", "random")
+TOKENS = {"axes": "fixed", "learned": "learned", "random": "learned", "given": "none"}
 SIZES = (  # that a model learned on from must have in common
     *("embedding_dim", "encoder", "dim", "depth", "num_heads", "num_inducing", "num_outputs", "encoder_options"),
-    *("counts", "learned", "clusters"),
+    *("counts", "gene_tokens", "clusters"),
 )
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
@@ -65,8 +65,9 @@ class CellEmbedder(BaseEstimator):
             they see each other first, in U-ISABs.
         counts: How counts enter: "multiplicity" (the gene is in the cell's multiset log(1 + 10^4 count / library)
             times), "log1p" (log(1 + count) times), or "tokens" (once, its token changed by the count).
-        start: Of learned tokens: "axes" (the principal axes of the log-normalised counts) or "random".
-        learned: Learn a vector per gene also where gene vectors are given to fit.
+        gene_tokens: What a gene's token is, beside the projection of its vector where gene vectors are given to fit:
+            "axes" (its place on the principal axes of the log-normalised counts), "learned" (from there on), "random"
+            (learned from a random start) or "given" (nothing: gene vectors are needed).
         likelihood: Of the counts: "nb" (negative binomial), "poisson", or "mse" of log-normalised values.
         beta: Weight of the divergence from a normal prior. 0: no noise, no prior.
         alignment: Weight of mixing the batches within clusters of cells.
@@ -94,6 +95,9 @@ class CellEmbedder(BaseEstimator):
         notes_: What was decided on the data, a sentence each.
     """
 
+    genes_: list[str]
+    network_: CellModel | SeedModel
+
     def __init__(
         self,
         architecture: str = "multiset",
@@ -107,8 +111,7 @@ class CellEmbedder(BaseEstimator):
         num_outputs: int = 8,
         encoder_options: dict[str, Any] | None = None,
         counts: str = "multiplicity",
-        start: str = "axes",
-        learned: bool = True,
+        gene_tokens: str = "axes",
         likelihood: str = "nb",
         beta: float = 0.0,
         alignment: float = 20.0,
@@ -116,7 +119,7 @@ class CellEmbedder(BaseEstimator):
         condition: bool = True,
         hide: float = 0.2,
         dropout: float = 0.1,
-        max_genes: int | None = 4000,
+        max_genes: int | None = 2000,
         min_cells: int = 1,
         epochs: int | None = None,
         batch_size: int = 128,
@@ -138,8 +141,7 @@ class CellEmbedder(BaseEstimator):
         self.num_outputs = num_outputs
         self.encoder_options = encoder_options
         self.counts = counts
-        self.start = start
-        self.learned = learned
+        self.gene_tokens = gene_tokens
         self.likelihood = likelihood
         self.beta = beta
         self.alignment = alignment
@@ -258,7 +260,7 @@ class CellEmbedder(BaseEstimator):
         if base is not None and isinstance(network, CellModel) and isinstance(known, CellModel):
             number = {name: i for i, name in enumerate(base.batches_)}
             network.start_from(known, [number.get(name) for name in self.batches_])
-        elif isinstance(network, CellModel) and self.start == "axes":
+        elif isinstance(network, CellModel) and self.gene_tokens != "random":
             start_from_axes(network.encoder.tokens, own, chosen, self.seed)
         module, batches = self._lessons(network, own, codes, chosen, kept, fingerprint)
         train(
@@ -372,7 +374,7 @@ class CellEmbedder(BaseEstimator):
         return transfer(z, reference, labels, k)
 
     def explain(
-        self, source: Any, cells: Sequence[str], *, top: int = 20, steps: int = 20, **options: Any
+        self, source: Any, cells: Sequence[str] | str, *, top: int = 20, steps: int = 20, **options: Any
     ) -> pd.DataFrame:
         """Which genes make these cells' vectors what they are.
 
@@ -381,7 +383,7 @@ class CellEmbedder(BaseEstimator):
         self-attention attribution (0 to 1), NaN where the encoder does not attend.
 
         Args:
-            cells: Their names.
+            cells: Their names, or one name.
             top: Genes per cell.
             steps: Of the attribution's integral.
 
@@ -390,6 +392,7 @@ class CellEmbedder(BaseEstimator):
         """
         if isinstance(self._fitted(), SeedModel):
             raise ValueError("explain is for architecture='multiset'")
+        cells = [cells] if isinstance(cells, str) else cells
         found = as_cells(source, **options).on(self.genes_)
         names = pd.Index(found.names)
         lacking = [name for name in cells if name not in names]
@@ -482,7 +485,7 @@ class CellEmbedder(BaseEstimator):
                 ("architecture", ARCHITECTURES),
                 ("encoder", sorted(ENCODERS)),
                 ("counts", COUNTS),
-                ("start", STARTS),
+                ("gene_tokens", tuple(TOKENS)),
                 ("likelihood", LOSSES),
             ),
         ):
@@ -506,7 +509,7 @@ class CellEmbedder(BaseEstimator):
         devices.find(self.device)
         try:
             with torch.random.fork_rng():
-                self._build(1, 1, None if self.learned else 1)
+                self._build(1, 1, 1 if self.gene_tokens == "given" else None)
         except TypeError as error:
             raise ValueError(f"encoder_options: {error}") from error
 
@@ -544,7 +547,7 @@ class CellEmbedder(BaseEstimator):
             dropout=self.dropout,
             counts=self.counts,
             vectors=vectors,
-            learned=self.learned,
+            own=TOKENS[self.gene_tokens],
             options=self.encoder_options,
         )
 
@@ -620,8 +623,8 @@ class CellEmbedder(BaseEstimator):
 
     def _vectors(self, given: GeneVectors | str | Path | None, aliases: Mapping[str, str] | None) -> Tensor | None:
         if given is None:
-            if not self.learned:
-                raise ValueError("learned=False needs gene_vectors")
+            if self.gene_tokens == "given":
+                raise ValueError("gene_tokens='given' needs gene_vectors")
             return None
         vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
         found, matched = vectors.of(self.genes_, aliases)
@@ -632,10 +635,10 @@ class CellEmbedder(BaseEstimator):
             )
         self.notes_.append(f"gene vectors: {matched.sentence()}")
         lacking = int((matched.positions < 0).sum())
-        if lacking and not self.learned:
+        if lacking and self.gene_tokens == "given":
             warnings.warn(
-                f"{lacking:,} of {len(self.genes_):,} genes have no vector and, as learned=False, are not seen by the "
-                f"model, such as {matched.unmatched[0]!r}",
+                f"{lacking:,} of {len(self.genes_):,} genes have no vector and, as gene_tokens='given', are not seen "
+                f"by the model, such as {matched.unmatched[0]!r}",
                 stacklevel=4,
             )
         return torch.from_numpy(found)

@@ -44,25 +44,30 @@ def depth_normalised(
 
 
 class GeneTokens(nn.Module):
-    """One table of tokens: a learned vector per gene, a projection of given vectors, or their sum.
+    """One table of tokens: a vector of the gene's own, a projection of a given vector, or their sum.
 
     Args:
         genes: Vocabulary size G.
         dim: Width d.
         vectors: (G, token_dim) frozen, rows of zeros for genes that have none; or their width, to be loaded. They are
-            scaled to length 1. None: learned vectors only.
-        learned: Learn a vector per gene also where vectors are given.
+            scaled to length 1. None: own vectors only.
+        own: "fixed" (to be set, see `cells.training.start_from_axes`), "learned", or "none".
     """
 
+    own: Tensor | None
     vectors: Tensor | None
 
     def __init__(
-        self, genes: int, dim: int, vectors: Float[Tensor, "genes token_dim"] | int | None = None, learned: bool = True
+        self, genes: int, dim: int, vectors: Float[Tensor, "genes token_dim"] | int | None = None, own: str = "fixed"
     ) -> None:
         super().__init__()
-        if vectors is None and not learned:
-            raise ValueError("learned=False needs gene vectors")
-        self.learned = nn.Embedding(genes, dim) if learned else None
+        if vectors is None and own == "none":
+            raise ValueError("own='none' needs gene vectors")
+        drawn = torch.randn(genes, dim)
+        if own == "learned":
+            self.own = nn.Parameter(drawn)
+        else:
+            self.register_buffer("own", drawn if own == "fixed" else None)
         if isinstance(vectors, int):
             vectors = torch.zeros(genes, vectors)
         self.register_buffer("vectors", None if vectors is None else F.normalize(vectors, dim=1))
@@ -71,11 +76,11 @@ class GeneTokens(nn.Module):
         )
 
     def forward(self) -> Float[Tensor, "genes dim"]:
-        tokens = torch.zeros(()) if self.learned is None else self.learned.weight
+        tokens = torch.zeros(()) if self.own is None else self.own
         if self.project is None:
             return tokens
         assert self.vectors is not None
-        known = (self.vectors != 0).any(1, keepdim=True)  # a gene without a vector has its learned one alone
+        known = (self.vectors != 0).any(1, keepdim=True)  # a gene without a vector has its own alone
         return tokens + self.project(self.vectors) * known
 
 
@@ -88,7 +93,7 @@ class CellEncoder(nn.Module):
         encoder: In the registry. Its summary (num_outputs vectors) goes through the head.
         counts: How they enter: "multiplicity", the depth-normalised one; "log1p", log(1 + c) as multiplicity; or
             "tokens": token * (1 + a(v)) + b(v) with v the depth-normalised count and a, b learned, every gene once.
-        vectors, learned: See GeneTokens.
+        vectors, own: See GeneTokens.
         options: For the encoder.
     """
 
@@ -106,11 +111,11 @@ class CellEncoder(nn.Module):
         dropout: float,
         counts: str = "multiplicity",
         vectors: Float[Tensor, "genes token_dim"] | int | None = None,
-        learned: bool = True,
+        own: str = "fixed",
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.tokens = GeneTokens(genes, dim, vectors, learned)
+        self.tokens = GeneTokens(genes, dim, vectors, own)
         self.encoder = encoders.build(
             encoder,
             **{

@@ -53,6 +53,7 @@ PARTS = {
     "reconstruction": "minus the log-likelihood of the counts",
     "kl": "divergence from a normal distribution",
     "alignment": "distance between batches within clusters",
+    "clusters": "distance of cells from the centres of their clusters, no part of the loss",
 }
 WHAT: list[list[Any]] = [
     ["total", "0.6 bio + 0.4 batch"],
@@ -270,7 +271,12 @@ def _learning(embedder: CellEmbedder) -> Section:
         blocks.append(Plot(figures.learning_curve(history, name, kept), alt, caption))
     rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in history]
     blocks.append(Table("Learning curves as a table", ["epoch", *map(figures.words, keys)], rows, folded=True))
-    text = f"Training took {many(len(history), 'epoch')}. Weights of divergence and alignment rise over the first half."
+    rising = [
+        name for part, name in (("kl", "divergence"), ("alignment", "alignment")) if f"train_{part}" in history[0]
+    ]
+    text = f"Training took {many(len(history), 'epoch')}."
+    if rising:
+        text += f" The weight of {' and of '.join(rising)} rises over the first half."
     return Section("Learning curves", text, blocks)
 
 
@@ -499,7 +505,7 @@ def _checks(evaluation: Evaluation) -> Section:
         "training_seconds": "seconds of training",
         "peak_memory_mb": "peak memory, MiB",
     }
-    pairs = [(text, checks[name]) for name, text in said.items() if name in checks]
+    pairs = [(text, f"{checks[name]:,.4g}") for name, text in said.items() if checks.get(name) is not None]
     blocks: list[Block] = [Facts(pairs)] if pairs else []
     if checks.get("thinning"):
         by = {(row["method"], row["kept"]): row for row in checks["thinning"]}

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from omniset.cells import report
 from omniset.cells.data import Cells, read_cells
-from omniset.cells.embedder import KEY, STEPS, CellEmbedder, batch_codes
+from omniset.cells.embedder import KEY, LEAST, STEPS, CellEmbedder, batch_codes
 from omniset.cells.evaluate import MINE, Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.formats import needed
@@ -130,6 +130,9 @@ def _match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, alias
 
 
 def _plan(cells: Cells, batch_key: str | None, genes: int) -> None:
+    if len(cells) < LEAST:
+        say(f"  nothing: there are {len(cells)} cells to learn from, at least {LEAST} are needed")
+        return
     codes, names = batch_codes(cells, batch_key)
     numbers, usual = np.bincount(codes, minlength=len(names)), CellEmbedder().get_params()
     size, most = usual["batch_size"], usual["max_genes"] or genes
@@ -177,9 +180,11 @@ def fit(
         if (out / "config.json").exists() and not resume:
             say(f"{out} holds a model already: it is replaced when this one is done")
         batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
-        say(f"{len(cells):,} cells, {len(cells.genes):,} genes, {batches}")
+        say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
         given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
         embedder.fit(cells, batch_key=batch_key, **given, folder=out, resume=resume)
+        for note in embedder.notes_:
+            say(f"  {note}")
         about = provenance(embedder.seed)
         embedder.save(out, {"provenance": about})
         if embedder.progress:
@@ -240,7 +245,7 @@ def embed(
         else:
             columns = [f"z{i}" for i in range(1, z.shape[1] + 1)]
             _write_table(out, cells.names, columns, (z[s : s + TOGETHER] for s in range(0, len(z), TOGETHER)))
-        say(f"{len(z):,} cells in {seconds:,.1f} s: {len(z) / max(seconds, 1e-9):,.0f} cells/s")
+        say(f"{many(len(z), 'cell')} in {seconds:,.1f} s: {len(z) / max(seconds, 1e-9):,.0f} cells/s")
         what = {"h5ad": f'obsm["{KEY}"]', "npy": "an array"}.get(kind, "a table")
         if kind == "h5ad":
             what += ", all else as in the input" if whole else ", with obs and without counts"
@@ -251,9 +256,16 @@ def embed(
 def _vectors(
     embedder: CellEmbedder, cells: Cells, aliases: Path | None
 ) -> tuple[Float[np.ndarray, "cells dim"], float]:
-    """Of all cells, and the seconds that it took."""
+    """Of all cells, and the seconds that it took. Says which genes are known, and which cells nothing is known of."""
     others = _aliases(aliases)
     for source, found in zip(cells.sources, cells.on(embedder.genes_, others).match, strict=True):
+        say(f"{source.name}: {found.sentence()}")
+        if found.case > found.matched / 2:
+            warnings.warn(
+                f"{source.name}: {found.case:,} of {found.matched:,} genes are matched by case only, as those of "
+                "another species would be",
+                stacklevel=3,
+            )
         share = len(found.missing) / len(embedder.genes_)
         if share > 0.1:
             warnings.warn(
@@ -262,7 +274,14 @@ def _vectors(
                 stacklevel=3,
             )
     start = time.perf_counter()
-    cells.scan(embedder.progress)
+    library = cells.scan(embedder.progress).library
+    if not library.all():
+        empty = int((library == 0).sum())
+        warnings.warn(
+            f"{many(empty, 'cell')} without counts, such as {cells.names[int(np.argmin(library))]!r}: their vector is "
+            "that of an empty cell",
+            stacklevel=3,
+        )
     z = embedder._embed(cells, None, others)
     return z, time.perf_counter() - start
 

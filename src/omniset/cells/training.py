@@ -24,23 +24,23 @@ from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
+CLUSTERS = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 
 
 def start_from_axes(tokens: GeneTokens, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
-    """Let learned tokens start where genes lie on the principal axes of log-normalised counts.
+    """Set tokens to where genes lie on the principal axes of log-normalised counts.
 
-    Genes that go together then have like tokens from the first step on, which a random start takes long to learn.
-    Axes are those of at most 20,000 of the cells, evenly spaced; what is left of the width stays random.
+    Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
+    those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
     """
-    if tokens.learned is None:
+    if tokens.own is None:
         return
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
     counts = sp.csr_array(cells.take(some), dtype=np.float64)
     library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
     counts.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
-    weight = tokens.learned.weight
-    number = min(weight.shape[1], min(counts.shape) - 1)
+    number = min(tokens.own.shape[1], min(counts.shape) - 1)
     if number < 1 or not counts.nnz:
         return
     model = PCA(number, svd_solver="arpack", random_state=seed).fit(counts)
@@ -48,7 +48,7 @@ def start_from_axes(tokens: GeneTokens, cells: Cells, rows: Int[np.ndarray, " ro
     spread = np.sqrt(np.square(axes).mean())
     if spread > 0:
         with torch.no_grad():
-            weight[:, :number] = torch.from_numpy(axes / spread).to(weight)
+            tokens.own.zero_()[:, :number] = torch.from_numpy(axes / spread).to(tokens.own)
 
 
 @dataclass
@@ -261,10 +261,11 @@ class CellModule(TrainingModule):
         if weight["alignment"] and batches > 1 and stage == "train":
             moved, clusters = network.alignment(mean, batch.batch)
             parts["alignment"] = moved
-            # The centres follow the cells, which do not feel them: its factor is a learning rate.
-            total = total + warm * weight["alignment"] * moved + 5.0 * clusters
+            total = total + warm * weight["alignment"] * moved
+            parts["clusters"] = CLUSTERS * clusters
         several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(mean)}
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)
-        return total
+        # The centres follow the cells, which do not feel them: no part of what is asked of the model.
+        return total + parts.get("clusters", 0.0)

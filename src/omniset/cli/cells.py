@@ -69,8 +69,9 @@ class Learning(Reading):
         encoder_options: Further settings of the encoder, such as '{"dropout": 0.2}'.
         counts: How counts enter: "multiplicity" (a gene is in the cell log(1 + 10^4 count / library) times), "log1p"
             (log(1 + count) times) or "tokens" (once, its vector changed by the count).
-        start: Of the genes' vectors: "axes" (principal axes of the log-normalised counts) or "random".
-        learned: Learn a vector per gene. false: gene vectors that are given take their place.
+        gene_tokens: What stands for a gene, beside its vector where gene_vectors are given: "axes" (its place on the
+            principal axes of the log-normalised counts), "learned" (from there on), "random" (learned from a random
+            start) or "given" (nothing).
         likelihood: Of the counts: nb (negative binomial), poisson, or mse (of log-normalised values).
         beta: Weight of the pull of vectors towards a normal distribution. 0: none, and no noise in training.
         alignment: Weight of mixing the batches within clusters of cells. 0: batches stay apart.
@@ -100,8 +101,7 @@ class Learning(Reading):
     num_outputs: int = 8
     encoder_options: dict[str, Any] | None = None
     counts: Literal["multiplicity", "log1p", "tokens"] = "multiplicity"
-    start: Literal["axes", "random"] = "axes"
-    learned: bool = True
+    gene_tokens: Literal["axes", "learned", "random", "given"] = "axes"
     likelihood: Literal["nb", "poisson", "mse"] = "nb"
     beta: float = 0.0
     alignment: float = 20.0
@@ -109,7 +109,7 @@ class Learning(Reading):
     condition: bool = True
     hide: float = 0.2
     dropout: float = 0.1
-    max_genes: int | None = 4000
+    max_genes: int | None = 2000
     min_cells: int = 1
     epochs: int | None = None
     batch_size: int = 128
