@@ -10,11 +10,17 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 
 
-def record(name: str, values: dict[str, Any], *, seed: int | None = None, device: str = "cpu") -> Path:
-    """Write results/NAME.json: the command, the date, provenance and the values."""
+def record(
+    name: str, values: dict[str, Any], *, seed: int | None = None, device: str = "cpu", part_of: str | None = None
+) -> Path:
+    """Write results/NAME.json: the command, the date, provenance and the values.
+
+    Args:
+        part_of: The benchmark, where its results are several files.
+    """
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = f"python -m benchmarks {path.stem}"
+    command = f"python -m benchmarks {part_of or path.stem}"
     head = {"command": command, "date": time.strftime("%Y-%m-%d"), "provenance": provenance(seed, device)}
     write_json(path, head | values)
     print(f"written: {path.relative_to(ROOT)}")

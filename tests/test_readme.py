@@ -2,6 +2,7 @@
 
 import re
 
+from benchmarks.results import RESULTS
 from benchmarks.tables import PAGES, TABLES, render
 
 README = PAGES[0]
@@ -9,7 +10,8 @@ README = PAGES[0]
 
 def test_tables_are_those_of_the_results():
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    assert sorted(re.findall(r"<!-- results:(\w+) -->", "".join(texts))) == sorted(TABLES)  # each once
+    made = [name for name, (file, _) in TABLES.items() if (RESULTS / file).exists()]
+    assert sorted(re.findall(r"<!-- results:(\w+) -->", "".join(texts))) == sorted(made)  # each once
     assert [render(text) for text in texts] == texts
 
 

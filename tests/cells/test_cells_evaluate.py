@@ -184,7 +184,8 @@ def test_left_out_batches(table, quick, cheap):
                 expected = transfer(z[~out], kind[~out], z[out], kind[out])
                 assert rows.loc[(seed, left, name), list(TRANSFER)].to_dict() == pytest.approx(expected)
     for arguments, codes, some in quick:
-        assert arguments == {**CellEmbedder(**SMALL).get_params(), "seed": arguments["seed"]}
+        given = {"seed": arguments["seed"], "gene_vectors": None, "aliases": None}
+        assert arguments == {**CellEmbedder(**SMALL).get_params(), **given}
         assert sorted(set(codes[some])) == list(range(codes.max() + 1))  # no gap tells of others
         assert (np.delete(codes, some) == -1).all()
     # Per seed one fit on all, one on each half; another on all for the checks.

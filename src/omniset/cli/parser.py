@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import sys
 import typing
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+WORDS = {
+    "NoneType": "null",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "dict": "JSON in braces",
+    "str": "text",
+}
 NAME = re.compile(r"--[^=.]*")
 
 
@@ -35,6 +45,16 @@ class Parser(ArgumentParser):
                 action._typehint = typing.get_args(kind)[0]  # type: ignore[attr-defined]
         return added
 
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """One line, without the usage of fifty options above it."""
+        if not self.exit_on_error:
+            super().error(message, ex)
+        parser = getattr(ex, "subcommand_parser", None) or self
+        options = [name for action in parser._actions for name in action.option_strings]
+        prog = parser.prog.replace(" [options]", "")
+        sys.stderr.write(f"omniset: error: {_plain(message, options)} (see {prog} --help)\n")
+        self.exit(2)
+
     def parse_args(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         words = sys.argv[1:] if args is None else args
         return super().parse_args([_underscored(word) for word in words], *arguments, **options)
@@ -48,6 +68,28 @@ def _underscored(word: str) -> str:
     """
     found = NAME.match(word)
     return word if found is None else "--" + found[0][2:].replace("-", "_") + word[found.end() :]
+
+
+def _plain(message: str, options: Sequence[str]) -> str:
+    r"""What jsonargparse says, in the words of a shell.
+
+    >>> _plain('Parser key "epochs":\n  Subtypes: [<class \'NoneType\'>, <class \'int\'>]\n  Given value: three', [])
+    "epochs must be a whole number or null, got 'three'"
+    >>> _plain("Unrecognized arguments: --bach_key b", ["--batch_key"])
+    "there is no option '--bach_key'; did you mean --batch_key?"
+    """
+    if found := re.match(r"Unrecognized arguments: (\S+)", message):
+        near = difflib.get_close_matches(found[1].split("=")[0], options, 1)
+        if found[1].startswith("-"):
+            return f"there is no option {found[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
+    key, value = re.search(r'key "([\w.]+)"', message), re.search(r"(?:Given|Got) value: (.*)", message)
+    expected = re.search(r"Subtypes: \[(.*)\]", message) or re.search(r"Expected a (.*)", message)
+    if not (key and value and expected):
+        return message.rstrip(".")
+    kinds = re.findall(r"<class '(\w+)'>|\b(dict)\[|Literal\[(.*?)\]", expected[1])
+    words = [names.replace(", ", " or ") or WORDS.get(kind or mapping, kind) for kind, mapping, names in kinds]
+    words.sort(key=lambda word: word == "null")  # last
+    return f"{key[1].split('.')[-1]} must be {' or '.join(words)}, got {value[1]!r}" if words else message
 
 
 def _kept(found: re.Match[str]) -> str:
