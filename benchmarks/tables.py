@@ -130,7 +130,8 @@ def cells(found: dict[str, Any]) -> list[str]:
     for gate in found["gates"]:
         holds = "holds" if gate["holds"] else "**fails**"
         tie = " (a tie)" if gate["tie"] else ""
-        lines.append(f"| {gate['gate']}, {gate['bound']} | {gate['value']:,.3f} | {holds}{tie} |")
+        value = f"{gate['value']:,.{3 if abs(gate['value']) < 10 else 0}f}"
+        lines.append(f"| {gate['gate']}, {gate['bound']} | {value} | {holds}{tie} |")
     return lines
 
 
