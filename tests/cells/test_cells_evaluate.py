@@ -207,7 +207,8 @@ def test_left_out_cells_teach_nothing(monkeypatch):
     for one in (counts, others):
         task = module._Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
         rows += [
-            module._inductive(task, name, how, 0, np.array([1]))[1] for name, how in (("omniset", SMALL), ("pca", None))
+            module._inductive(task, name, how, 0, np.array([1]))[1]
+            for name, how in (("omniset", module._Model(SMALL, None, None)), ("pca", None))
         ]
         assert set(rows[-1]["batch"]) == {"batch 1"}
     assert fitted[0].identity() == fitted[1].identity()
@@ -370,7 +371,7 @@ def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, 
     assert found.numbers()["not_run"] == found.not_run
     monkeypatch.setattr(module.compared, "embed", moved)  # installed since
     assert "harmony" in evaluate(table, resume=True, **options).methods
-    monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a: (_ for _ in ()).throw(ImportError("ours")))
+    monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a, **k: (_ for _ in ()).throw(ImportError("ours")))
     with pytest.raises(ImportError, match="ours"):  # what ours lacks is an error
         evaluate(table, **options)
 
