@@ -77,7 +77,7 @@ def main(seed: int = 0) -> None:
 def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     from omniset.cells.evaluate import evaluate
 
-    return evaluate(
+    found = evaluate(
         data / SETS[name],
         batch_key="batch",
         label_key="cell_type",
@@ -88,6 +88,7 @@ def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         progress=False,
         say=print,
     ).numbers()
+    return _without_folder(found, data)
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, se
     from omniset.gene_vectors import read_gene_vectors
 
     vectors = {"gene_vectors": read_gene_vectors(data.parent / "gene_vectors" / VECTORS)}
-    return evaluate(
+    found = evaluate(
         data / SETS["kang"],
         batch_key="batch",
         label_key="cell_type",
@@ -109,6 +110,12 @@ def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, se
         progress=False,
         say=print,
     ).numbers()
+    return _without_folder(found, data)
+
+
+def _without_folder(found: dict[str, Any], data: Path) -> dict[str, Any]:
+    """Files are named as anybody has them."""
+    return {**found, "notes": [note.replace(f"{data}{os.sep}", "") for note in found["notes"]]}
 
 
 def costs(source: Path, seed: int) -> list[dict[str, Any]]:

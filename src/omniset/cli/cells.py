@@ -171,7 +171,7 @@ def fit(
             Counts of more than 512 MB are read in blocks, each epoch anew.
         batch_key: Column of obs with the batch, such as the donor or the chemistry. null: each file is a batch.
         out: Folder for the model and its report.
-        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, beside those that are learned: a .pt,
+        gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, beside `gene_tokens`: a .pt,
             .safetensors, .npz or .npy file, or text with a gene per line.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than the vectors, or than in
             start_from.
