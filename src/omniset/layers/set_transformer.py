@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from omniset.attention import AttentionState
 from omniset.layers.base import SetLayer, check_sizes
-from omniset.layers.universal import AttentionBlock, Norm, attention_block
+from omniset.layers.universal import AttentionBlock, Norm, Tabulated, attention_block
 
 
 def _points(number: int, dim: int) -> nn.Parameter:
@@ -68,36 +68,15 @@ class InducedLayer(SetLayer):
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
 
-    def tabulate(
-        self, table: Float[Tensor, "rows dim"]
-    ) -> tuple[Float[Tensor, "1 heads points 1"], Float[Tensor, "rows columns"]]:
-        """What each row of a table adds to the points' sums, once: exp(score - peak) times (value, 1), side by side.
-
-        Of sets whose elements all are rows of one table (genes of a vocabulary), `pool_tabulated` then makes the
-        sums of many sets by one product; no key and no value of an element is computed more than once.
-        """
-        q, k, v = self.gather.project(self.points, table[None])
-        heads = self.gather.num_heads
-        q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
-        scores = (q * self.gather.scale) @ k.mT  # (1, H, k, rows)
-        peak = scores.detach().amax(-1, True)
-        weights = torch.exp(scores - peak)
-        sums = torch.cat((weights[..., None] * v[:, :, None], weights[..., None]), -1)  # (1, H, k, rows, d_v + 1)
-        return peak, sums[0].permute(2, 0, 1, 3).flatten(1)
+    def tabulate(self, table: Float[Tensor, "rows dim"]) -> Tabulated:
+        """As `AttentionBlock.tabulate`, with the points for queries."""
+        return self.gather.tabulate(self.points[0], table)
 
     def pool_tabulated(
-        self,
-        tabulated: tuple[Float[Tensor, "1 heads points 1"], Float[Tensor, "rows columns"]],
-        multiplicity: Float[Tensor, "sets rows"],
+        self, tabulated: Tabulated, multiplicity: Float[Tensor, "sets rows"]
     ) -> Float[Tensor, "sets points dim"]:
-        """The points' context for sets that hold row r of the table multiplicity[b, r] times.
-
-        Equal to `finish(reduce(elements, multiplicity))` to rounding, as long as no set has only rows whose score
-        lies some 80 below the largest of the table's: their weights are 0 in float32, and such a set counts as empty.
-        """
-        peak, columns = tabulated
-        sums = (multiplicity @ columns).unflatten(1, (self.gather.num_heads, self.points.shape[1], -1))
-        return self.finish(AttentionState(peak, (sums[..., -1:], sums[..., :-1])))
+        """As `AttentionBlock.attend_tabulated`: the points' context."""
+        return self.gather.attend_tabulated(self.points[0], tabulated, multiplicity)
 
     @property
     def set_attention(self) -> AttentionBlock:

@@ -5,8 +5,9 @@ Shapes: B sets, Q queries, N elements, H heads, D = dim.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
@@ -16,6 +17,18 @@ from omniset.layers.base import check_sizes, feed_forward
 
 Variant = Literal["universal", "lee"]
 Norm = Literal["pre", "post", "none"]
+
+
+class Tabulated(NamedTuple):
+    """What each row of a table of elements adds to the sums of each query.
+
+    Attributes:
+        peak: Largest score of each query.
+        columns: exp(score - peak) times (value, 1), side by side.
+    """
+
+    peak: Float[Tensor, "1 heads queries 1"]
+    columns: Float[Tensor, "rows columns"]
 
 
 class AttentionBlock(nn.Module):
@@ -71,6 +84,49 @@ class AttentionBlock(nn.Module):
         self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
     ) -> Float[Tensor, "sets queries dim"]:
         return self._combine(queries, state.finish())
+
+    def tabulate(self, queries: Float[Tensor, "queries dim"], table: Float[Tensor, "rows dim"]) -> Tabulated:
+        """What each row of a table adds to the sums of each query, once.
+
+        Of sets whose elements all are rows of one table (genes of a vocabulary), `attend_tabulated` then makes the sums
+        of many sets by one product; no key and no value of an element is computed more than once.
+        """
+        q, k, v = self._heads(queries[None], table[None])
+        scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
+        peak = scores.detach().amax(-1, True)
+        weights = torch.exp(scores - peak)
+        sums = torch.cat((weights[..., None] * v[:, :, None], weights[..., None]), -1)  # (1, H, Q, rows, d_v + 1)
+        return Tabulated(peak, sums[0].permute(2, 0, 1, 3).flatten(1))
+
+    def attend_tabulated(
+        self,
+        queries: Float[Tensor, "queries dim"],
+        tabulated: Tabulated,
+        multiplicity: Float[Tensor, "sets rows"],
+    ) -> Float[Tensor, "sets queries dim"]:
+        """The block's output for sets that hold row r of the table multiplicity[b, r] times.
+
+        Equal to `forward(queries, elements, multiplicity)` to rounding, as long as no set has only rows whose score
+        lies some 80 below the largest of the table's: their weights are 0 in float32, and such a set counts as empty.
+        """
+        peak, columns = tabulated
+        sums = (multiplicity @ columns).unflatten(1, (self.num_heads, len(queries), -1))
+        return self.finish(queries[None], AttentionState(peak, (sums[..., -1:], sums[..., :-1])))
+
+    def weights(
+        self,
+        queries: Float[Tensor, "queries dim"],
+        table: Float[Tensor, "rows dim"],
+        multiplicity: Float[Tensor, "sets rows"],
+    ) -> Float[Tensor, "sets queries rows"]:
+        """Attention weights of sets of rows of one table, mean over heads: of each query they sum to 1, of an empty set
+        to 0.
+        """
+        q, k, _ = self._heads(queries[None], table[None])
+        scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
+        weights = torch.exp(scores - scores.amax(-1, True)) * multiplicity[:, None, None]
+        total = weights.sum(-1, keepdim=True)
+        return (weights / torch.where(total == 0, 1, total)).mean(1)
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]

@@ -1,0 +1,80 @@
+"""Brain regions: expression of genes, places, and connectivity of pairs, joined by the regions' names.
+
+Pairs are positions (i, j) into the regions; nothing is ever copied per pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+LEFT, RIGHT = "L", "R"
+
+
+@dataclass
+class Regions:
+    """Regions with a name each, and what is known of them.
+
+    Attributes:
+        names: Each once.
+        genes: Each once, in the order of the columns.
+        expression: float32; NaN: this gene was not measured in this region.
+        coordinates: In mm, x from left (negative) to right; None: not known.
+        hemisphere: "L", "R", or "" where a region has none; None: not known.
+        network: Name of the network, or of the structure, that a region is counted to; None: not known.
+        connectivity: float64; NaN on the diagonal and for pairs that are not known; None: to be predicted.
+        directed: May connectivity differ between (i, j) and (j, i)?
+        notes: What was decided in reading, a sentence each.
+    """
+
+    names: list[str]
+    genes: list[str]
+    expression: Float[np.ndarray, "regions genes"]
+    coordinates: Float[np.ndarray, "regions 3"] | None = None
+    hemisphere: list[str] | None = None
+    network: list[str] | None = None
+    connectivity: Float[np.ndarray, "regions regions"] | None = None
+    directed: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: Sequence[int] | Int[np.ndarray, " rows"]) -> Regions:
+        """These regions, in this order, and the pairs among them."""
+        rows = np.asarray(rows, dtype=np.int64)
+
+        def listed(values: list[str] | None) -> list[str] | None:
+            return None if values is None else [values[i] for i in rows]
+
+        return replace(
+            self,
+            names=[self.names[i] for i in rows],
+            expression=self.expression[rows],
+            coordinates=None if self.coordinates is None else self.coordinates[rows],
+            hemisphere=listed(self.hemisphere),
+            network=listed(self.network),
+            connectivity=None if self.connectivity is None else self.connectivity[np.ix_(rows, rows)],
+        )
+
+    def with_(self, **changes: Any) -> Regions:
+        """The same regions with other attributes."""
+        return replace(self, **changes)
+
+    def pairs(self) -> Int[np.ndarray, "pairs 2"]:
+        """Pairs with a known connectivity: i < j, or every i != j where it is directed.
+
+        Raises:
+            ValueError: No connectivity.
+        """
+        if self.connectivity is None:
+            raise ValueError("connectivity is not known of these regions")
+        known = np.isfinite(self.connectivity)
+        np.fill_diagonal(known, False)
+        if not self.directed:
+            known = np.triu(known, 1)
+        return np.argwhere(known)

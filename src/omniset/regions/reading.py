@@ -1,0 +1,252 @@
+"""The files of brain regions, joined by the regions' names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from omniset.genes import match
+from omniset.regions.data import Regions
+from omniset.regions.formats import (
+    WHOLE,
+    Connectivity,
+    check_target,
+    hemisphere_of_name,
+    name_of,
+    network_of_name,
+    read_connectivity,
+    read_coordinates,
+    read_expression,
+    unknown_regions,
+)
+from omniset.tables.files import _listed
+
+LEAST = 10  # regions, and genes, that anything can be learned from
+
+
+@dataclass
+class _Named:
+    """The regions of one file."""
+
+    file: str
+    names: list[str]
+
+
+def read_regions(
+    expression: Any,
+    connectivity: Any = None,
+    coordinates: Any = None,
+    *,
+    fisher_z: bool = False,
+    zero_negative: bool = False,
+    directed: bool = False,
+    genes: Sequence[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    missing_rows: Literal["drop", "keep"] = "drop",
+) -> Regions:
+    """Read what is known of brain regions and join it by the regions' names, in the order of the expression.
+
+    A region that is not in all of the files is left out. A matrix without names must have as many regions as the
+    expression, or else as the coordinates, and is taken in that order. Only if no name is the same in all files, whole
+    numbers that are written differently ("1.0", "01") are taken for the same. Then regions without any expression,
+    regions without any known pair and genes that no region has are left out. `Regions.notes` says all of that.
+
+    Without coordinates, hemisphere and network are those that names tell, as in "7Networks_LH_Vis_1".
+
+    Args:
+        expression: See `omniset.regions.formats.read_expression`.
+        connectivity: See `read_connectivity` there, also for `fisher_z`, `zero_negative` and `directed`. None: to be
+            predicted.
+        coordinates: See `read_coordinates` there.
+        genes: Take these genes, in this order; names as `omniset.genes.match` finds them. Those that the expression
+            lacks are left out. None: all.
+        aliases: Other names of genes, alias to name.
+        missing_rows: "keep" regions without any expression, as rows of NaN, or "drop" them.
+
+    Raises:
+        OSError: A file is not there or may not be read.
+        ImportError: A package that reads a format is not installed.
+        ValueError: As the readers of the files raise it; fewer than 10 regions that join, or fewer than 10 genes.
+    """
+    if missing_rows not in ("drop", "keep"):
+        raise ValueError(f"missing_rows must be 'drop' or 'keep', got {missing_rows!r}")
+    options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
+    # What the other files call regions tells which side of the expression has them, and the expression's names tell
+    # which columns and numbers of the others are names: so these are read twice.
+    others: list[str] = []
+    if coordinates is not None:
+        others.extend(read_coordinates(coordinates).index)
+    if connectivity is not None:
+        others.extend(read_connectivity(connectivity, **options).names or [])
+    expressed = read_expression(expression, aliases, regions=others)
+    names = expressed.frame.index.tolist()
+    files = [_Named(name_of(expression, "expression"), names)]
+    notes = list(expressed.notes)
+    places: pd.DataFrame | None = None
+    if coordinates is not None:
+        places = read_coordinates(coordinates, regions=names)
+        files.append(_Named(name_of(coordinates, "coordinates"), places.index.tolist()))
+        notes += places.attrs["notes"]
+    matrix: Connectivity | None = None
+    target = name_of(connectivity, "connectivity")
+    if connectivity is not None:
+        matrix = read_connectivity(connectivity, regions=names, **options)
+        notes += matrix.notes
+        files.append(_Named(target, matrix.names or _ordered(matrix, target, files, notes)))
+    rows = _join(files, notes)
+    kept = np.arange(len(rows[0]))
+
+    measured, values = _chosen(expressed.frame, genes, aliases, files[0].file, notes)
+    values = values[rows[0]]
+    joined = [names[i] for i in rows[0]]
+    empty = np.isnan(values).all(1)
+    if empty.any():
+        what = "kept" if missing_rows == "keep" else "left out"
+        without = [joined[i] for i in np.flatnonzero(empty)]
+        notes.append(
+            f"{files[0].file}: {len(without)} region(s) have no expression (no tissue sample) and are {what}: "
+            f"{_listed(without, 5)}"
+        )
+        if missing_rows == "drop":
+            kept = kept[~empty]
+    square = None
+    if matrix is not None:
+        at = rows[-1][kept]
+        square = matrix.matrix[np.ix_(at, at)]
+        unknown = unknown_regions(square)
+        if unknown.any():
+            without = [joined[i] for i in kept[unknown].tolist()]
+            notes.append(
+                f"{target}: {len(without)} region(s) have no known pair and are left out: {_listed(without, 5)}"
+            )
+            kept, square = kept[~unknown], square[np.ix_(~unknown, ~unknown)]
+    if len(kept) < LEAST:
+        raise ValueError(
+            f"{files[0].file} has {len(kept)} regions of which all is known, at least {LEAST} are needed: "
+            f"{'; '.join(notes[-2:]) or 'there are no more'}"
+        )
+    if square is not None:
+        check_target(square, target)
+    measured, values = _with_values(measured, values[kept], files[0].file, notes)
+    joined = [joined[i] for i in kept]
+    if places is None:
+        hemisphere = [hemisphere_of_name(name) for name in joined]
+        network = [network_of_name(name) for name in joined]
+    else:
+        places = places.iloc[rows[1][kept]]
+        hemisphere = places["hemisphere"].tolist()
+        network = places["network"].tolist() if "network" in places else []
+    return Regions(
+        names=joined,
+        genes=measured,
+        expression=values.astype(np.float32),
+        coordinates=None if places is None else places[["x", "y", "z"]].to_numpy(dtype=np.float64),
+        hemisphere=hemisphere if any(hemisphere) else None,
+        network=network if any(network) else None,
+        connectivity=square,
+        directed=directed,
+        notes=notes,
+    )
+
+
+def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[str]) -> list[str]:
+    """Names of a matrix that has none, from the file that has as many regions."""
+    size = len(matrix.matrix)
+    for other in files:
+        if len(other.names) == size:
+            notes.append(f"{file} has no names: its {size} regions are taken in the order of {other.file}")
+            return other.names
+    have = " and ".join(f"{other.file} has {len(other.names)}" for other in files)
+    raise ValueError(f"{file} has {size} regions without names, it must have as many as another file; {have}")
+
+
+def _join(files: list[_Named], notes: list[str]) -> list[np.ndarray]:
+    """For each file, where the regions are that all files have, in the order of the first one.
+
+    Raises:
+        ValueError: They are fewer than 10; or count from 0 in one file and from 1 in another.
+    """
+    for one, other in combinations(files, 2):
+        begins = {_begin(one.names), _begin(other.names)}
+        if begins == {0, 1} and len(one.names) == len(other.names):
+            raise ValueError(
+                f"{one.file} and {other.file}: names of regions count from {_begin(one.names)} in the first and from "
+                f"{_begin(other.names)} in the second: give both files the same names"
+            )
+    spelled = [file.names for file in files]
+    common = set(spelled[0]).intersection(*spelled[1:])
+    if not common:
+        plain = [[_plain(name) for name in names] for names in spelled]
+        if all(len(set(names)) == len(names) for names in plain):
+            common = set(plain[0]).intersection(*plain[1:])
+            if common:
+                spelled = plain
+                notes.append(
+                    f"no region has the same name in all files; {len(common)} have as whole numbers, such as "
+                    f"{files[0].names[plain[0].index(min(common, key=plain[0].index))]!r}, and are joined so"
+                )
+    if len(common) < LEAST:
+        have = "; ".join(f"{file.file} has {len(file.names)} such as {_listed(file.names[:3], 3)}" for file in files)
+        raise ValueError(f"{len(common)} regions have the same name in all files, at least {LEAST} are needed: {have}")
+    order = [name for name in spelled[0] if name in common]
+    for file, names in zip(files, spelled, strict=True):
+        apart = [own for own, name in zip(file.names, names, strict=True) if name not in common]
+        if apart:
+            notes.append(
+                f"{file.file}: {len(apart)} of {len(names)} region(s) are not in every file and left out: "
+                f"{_listed(apart, 5)}"
+            )
+    places = [{name: i for i, name in enumerate(names)} for names in spelled]
+    return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
+
+
+def _begin(names: list[str]) -> int:
+    """From what on names only count; -1: they do not."""
+    counted = {0: [str(i) for i in range(len(names))], 1: [str(i + 1) for i in range(len(names))]}
+    return next((begin for begin, numbers in counted.items() if set(numbers) == set(names)), -1)
+
+
+def _plain(name: str) -> str:
+    """A whole number without the fraction of a float and zeros before it; other names as they are."""
+    found = WHOLE.fullmatch(re.sub(r"\.$", "", name))
+    return str(int(found[1])) if found else name
+
+
+def _chosen(
+    frame: pd.DataFrame, genes: Sequence[str] | None, aliases: Mapping[str, str] | None, file: str, notes: list[str]
+) -> tuple[list[str], np.ndarray]:
+    """The genes that are asked for, by the names they are asked for, and their columns."""
+    names = frame.columns.tolist()
+    if genes is None:
+        return names, frame.to_numpy()
+    found = match(list(genes), names, aliases)
+    if found.duplicates:
+        raise ValueError(f"genes must have each gene once, {found.duplicates[0]!r} is there more than once")
+    if found.unmatched:
+        notes.append(f"{file} lacks {len(found.unmatched):,} of {len(genes):,} genes: {_listed(found.unmatched, 5)}")
+    if found.matched < LEAST:
+        raise ValueError(
+            f"{file} has {found.matched} of the {len(genes):,} genes asked for, at least {LEAST} are needed"
+        )
+    here = found.positions >= 0
+    return [gene for gene, one in zip(genes, here, strict=True) if one], frame.to_numpy()[:, found.positions[here]]
+
+
+def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[str]) -> tuple[list[str], np.ndarray]:
+    """Those that some region has a value of."""
+    nowhere = np.isnan(values).all(0)
+    if nowhere.any():
+        without = [genes[i] for i in np.flatnonzero(nowhere)]
+        notes.append(
+            f"{file}: {len(without):,} gene(s) have no value in any region and are left out: {_listed(without, 5)}"
+        )
+    kept = np.flatnonzero(~nowhere)
+    if len(kept) < LEAST:
+        raise ValueError(f"{file} has {len(kept)} genes with values, at least {LEAST} are needed")
+    return [genes[i] for i in kept], values[:, kept]

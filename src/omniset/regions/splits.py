@@ -1,0 +1,142 @@
+"""Folds of regions: a fold is predicted by what learned from all other regions and the pairs among them.
+
+Test pairs are those within a fold, training pairs those within the rest, so neither region of a test pair is in any
+training pair; pairs of one and the other belong to neither. Random folds leave neighbours of every test region in
+training, and neighbours are alike in expression and in connectivity. Spatial folds take whole neighbourhoods out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from omniset.regions.data import Regions
+
+KINDS = ("random", "spatial")
+FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
+
+
+def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.ndarray, " rows"]]:
+    """Folds of the given kind, `random_folds` or `spatial_folds`: sorted positions.
+
+    Args:
+        kind: "random" or "spatial".
+        regions: To be divided; spatial folds need their coordinates.
+        folds: At least 2.
+        seed: The same seed and order of the regions give the same folds.
+
+    Raises:
+        ValueError: An unknown kind, a region without coordinates where folds are spatial, fewer than 2 folds, or fewer
+            than 3 regions for each.
+    """
+    return inner_folds(regions, np.arange(len(regions)), kind, folds, seed)
+
+
+def inner_folds(
+    regions: Regions, rows: Sequence[int] | Int[np.ndarray, " rows"], kind: str, folds: int, seed: int
+) -> list[Int[np.ndarray, " fold"]]:
+    """Folds of some of the regions, such as those that are trained on; the others are not looked at.
+
+    Args:
+        regions: All regions.
+        rows: Positions of those to be divided, each once, in any order.
+        kind: "random" or "spatial".
+        folds: At least 2.
+        seed: The same seed gives the same folds.
+
+    Returns:
+        Of each fold, sorted positions into all regions.
+
+    Raises:
+        ValueError: As in `split`, or rows that are doubled or no region's.
+    """
+    rows = np.sort(np.asarray(rows, dtype=np.int64))
+    outside = rows[(rows < 0) | (rows >= len(regions))]
+    if len(outside):
+        raise ValueError(f"rows must be from 0 to {len(regions) - 1}, got {outside[0]}")
+    doubled = rows[1:][rows[1:] == rows[:-1]]
+    if len(doubled):
+        raise ValueError(f"rows must hold each region once, {doubled[0]} is there more than once")
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
+    if kind == "random":
+        parts = random_folds(len(rows), folds, seed)
+    elif regions.coordinates is None:
+        raise ValueError("coordinates are not known of these regions: spatial folds need them")
+    else:
+        places = regions.coordinates[rows]
+        check_places(places, [regions.names[row] for row in rows])
+        parts = spatial_folds(places, folds, seed)
+    return [rows[part] for part in parts]
+
+
+def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " fold"]]:
+    """Every region in one fold, drawn by the seed; sizes differ by at most one.
+
+    Returns:
+        Of each fold, sorted positions.
+
+    Raises:
+        ValueError: Fewer than 2 folds, or fewer than 3 regions for each.
+    """
+    _check_folds(regions, folds)
+    order = np.random.default_rng(seed).permutation(regions)
+    return [np.sort(part) for part in np.array_split(order, folds)]
+
+
+def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed: int) -> list[Int[np.ndarray, " fold"]]:
+    """Neighbourhoods: a region drawn by the seed and the nearest to it, fold after fold, of those that are left.
+
+    Sizes differ by at most one. Distances are Euclidean, so a fold may reach over to the other hemisphere. The last
+    fold is what the others left, which need not be one neighbourhood. Equally near regions are taken in their order.
+
+    Args:
+        coordinates: In mm.
+        folds: At least 2.
+        seed: The same seed and order of the regions give the same folds.
+
+    Returns:
+        Of each fold, sorted positions.
+
+    Raises:
+        ValueError: A region without coordinates, fewer than 2 folds, or fewer than 3 regions for each.
+    """
+    regions = len(coordinates)
+    _check_folds(regions, folds)
+    check_places(coordinates)
+    rng = np.random.default_rng(seed)
+    left = np.arange(regions)
+    found = []
+    for size in [len(part) for part in np.array_split(left, folds)]:
+        centre = rng.integers(len(left))
+        distance = np.linalg.norm(coordinates[left] - coordinates[left[centre]], axis=1)
+        distance[centre] = -1  # first also where others are at the same place
+        near = np.argsort(distance, kind="stable")[:size]
+        found.append(np.sort(left[near]))
+        left = np.delete(left, near)
+    return found
+
+
+def check_places(coordinates: Float[np.ndarray, "regions 3"], names: Sequence[str] | None = None) -> None:
+    """Every region has coordinates.
+
+    Raises:
+        ValueError: Naming a region that has none, by its position where there are no names.
+    """
+    without = np.flatnonzero(~np.isfinite(coordinates).all(1))
+    if len(without):
+        one = f"region {without[0]}" if names is None else repr(names[without[0]])
+        raise ValueError(
+            f"coordinates must be known of every region, {len(without)} of {len(coordinates)} have none, such as {one}"
+        )
+
+
+def _check_folds(regions: int, folds: int) -> None:
+    if folds < 2:
+        raise ValueError(f"folds must be at least 2, got {folds}")
+    if regions < FEWEST * folds:
+        raise ValueError(
+            f"folds must be at most {regions // FEWEST} for {regions} regions, {FEWEST} in each, got {folds}"
+        )

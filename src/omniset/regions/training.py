@@ -1,0 +1,509 @@
+"""Training of networks of region pairs, as methods beside the baselines."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from omniset import devices
+from omniset.regions.baselines import Components, Method, Scaling, _known, _mirrored, _target, squared_distances
+from omniset.regions.data import Regions
+from omniset.regions.model import RegionAttention
+from omniset.regions.seed import CrossAttention, PairNetwork, SelfAttentionConcat
+from omniset.regions.splits import FEWEST, split
+from omniset.training.fit import TrainingModule, fit
+
+ROUNDS = 10  # what the training loop takes for an epoch is a tenth of the steps
+REGIONS_TOGETHER = 64  # whose queries are computed at a time
+COLUMNS_TOGETHER = 4  # of the seed's grid
+CENTRES = 16  # of places
+PATIENCE = 10
+VALIDATION_FOLDS = 5  # one of which is kept back
+
+
+class Batches(Sampler[Any]):
+    """Positions in batches; shuffled, and all of one size, in training.
+
+    Args:
+        number: Of positions.
+        size: Of a batch; the last one of a pass is left out in training where it is smaller.
+        passes: Over the positions, in an epoch.
+        seed: Of the order; None: in order.
+        start: The first position.
+    """
+
+    def __init__(self, number: int, size: int, passes: int = 1, seed: int | None = None, start: int = 0) -> None:
+        self.number, self.size, self.passes = number, min(size, number), passes
+        self.seed, self.start, self.epoch = seed, start, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Int[np.ndarray, " batch"]]:
+        for number in range(self.passes):
+            order = np.arange(self.number)
+            if self.seed is not None:
+                order = np.random.default_rng([self.seed, self.epoch, number]).permutation(order)
+            for start in range(0, self._used, self.size):
+                yield self.start + order[start : start + self.size]
+
+    def __len__(self) -> int:
+        return self.passes * -(-self._used // self.size)
+
+    @property
+    def _used(self) -> int:
+        return self.number if self.seed is None else self.number // self.size * self.size
+
+
+class _Positions(Dataset[Any]):
+    """What a batch holds are the positions themselves: the network's module has all the data."""
+
+    def __getitem__(self, positions: Int[np.ndarray, " batch"]) -> Tensor:
+        return torch.from_numpy(positions)
+
+
+class PositionData(pl.LightningDataModule):
+    """Batches of positions, to learn from and, where there are any, to watch."""
+
+    def __init__(self, train: Batches, validation: Batches | None = None) -> None:
+        super().__init__()
+        self.train, self.watched = train, validation
+        self.validation = range(0 if validation is None else validation.number)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(_Positions(), batch_size=None, sampler=self.train)
+
+    def val_dataloader(self) -> DataLoader | list[Any]:
+        return [] if self.watched is None else DataLoader(_Positions(), batch_size=None, sampler=self.watched)
+
+
+class NetworkMethod(Method):
+    """A method with a network; its connectivity is standardised over the training pairs.
+
+    Attributes:
+        network: Once fitted.
+        history: A dict per epoch: the losses.
+        folder: For checkpoints; None: a temporary one.
+        resume: Go on from the folder's checkpoint.
+    """
+
+    network: nn.Module
+    history: list[dict[str, Any]]
+    folder: Path | None = None
+    resume = False
+
+    def __init__(self, device: str = "cpu", progress: bool = False) -> None:
+        self.device, self.progress = device, progress
+
+    def _standardise(self, train: Regions) -> None:
+        _, values = _known(train)
+        self._mean, self._scale = float(values.mean()), float(values.std()) or 1.0
+
+    def _run(self, module: TrainingModule, data: PositionData, epochs: int, patience: int | None) -> None:
+        fit(
+            module,
+            data,
+            epochs=epochs,
+            patience=patience,
+            device=self.device,
+            progress=self.progress,
+            log=None,
+            folder=self.folder,
+            resume=self.resume,
+        )
+        self.network, self.history = module.network.eval(), module.history
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What else than the weights is needed to predict, as plain numbers, text and lists."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+        """Become as when `state` was taken, but for the weights of the network."""
+
+
+class PairsModule(TrainingModule):
+    """Squared error of all pairs among the regions of a batch, and a pull of f(i, j) to f(j, i).
+
+    Args:
+        target: (N, N), NaN where not known.
+        symmetry: Weight of the mean of (f(i, j) - f(j, i))^2.
+    """
+
+    def __init__(
+        self, *arguments: Any, target: Float[Tensor, "regions regions"], symmetry: float = 0.0, **more: Any
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.target, self.symmetry = target, symmetry
+
+    @abstractmethod
+    def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
+        """All f of pairs among some regions."""
+
+    def training_step(self, rows: Tensor, index: int) -> Tensor:
+        found = self.matrix(rows)
+        loss = self._error(found, rows)
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(rows), prog_bar=True)
+        if self.symmetry:
+            loss = loss + self.symmetry * (found - found.mT).square().mean()
+        return loss
+
+    def validation_step(self, rows: Tensor, index: int) -> None:
+        found = self.matrix(rows)
+        if self.symmetry:
+            found = (found + found.mT) / 2
+        self.log("val_loss", self._error(found, rows), batch_size=len(rows), prog_bar=True)
+
+    def _error(self, found: Float[Tensor, "rows rows"], rows: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
+        target = self.target[rows.cpu()][:, rows.cpu()].to(found)
+        known = torch.isfinite(target)
+        error = torch.where(known, found - target.nan_to_num(), 0).square()
+        return error.sum() / known.sum().clamp(min=1)
+
+
+# ---------------------------------------------------------------------- the default's network
+
+
+class AttentionModule(PairsModule):
+    """Each step of training sees a random part of the genes: the others are taken for not measured.
+
+    Args:
+        multiplicity: (N, G)
+        places: (N, P); None: not known.
+        seen: Number of genes that a step sees.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        multiplicity: Float[Tensor, "regions genes"],
+        places: Float[Tensor, "regions places"] | None,
+        seen: int,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.multiplicity, self.places, self.seen = multiplicity, places, seen
+
+    def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
+        m = self.multiplicity[rows.cpu()]
+        places = None if self.places is None else self.places[rows.cpu()].to(rows.device)
+        genes = None
+        if self.training and self.seen < m.shape[1]:
+            genes = torch.randperm(m.shape[1])[: self.seen]
+            m, genes = m[:, genes], genes.to(rows.device)
+        return self.network(m.to(rows.device), places, genes=genes)
+
+
+class Attention(NetworkMethod):
+    """Genes of one region attend to those of the other: see `omniset.regions.model.RegionAttention`.
+
+    A gene is in a region (x - low) / (high - low) times, within 0 and 1, with the gene's lowest and highest expression
+    x among the training regions. Places are exp(-|c - k|^2 / 2) for 16 centres k (k-means) of the training regions'
+    standardised (|x|, y, z), if these are known.
+
+    Args:
+        axes: Number of principal axes on which genes' tokens lie.
+        dim, num_heads, num_queries, dropout: Of the network.
+        seen: Genes that a step of training sees, drawn anew each time.
+        steps: Of the optimiser.
+        batch_size: Regions per step, all of whose pairs are learned from.
+        learning_rate, weight_decay: Of AdamW.
+        device: Where to compute.
+        progress: Show it.
+    """
+
+    name = "attention"
+    network: RegionAttention
+
+    def __init__(
+        self,
+        axes: int = 16,
+        dim: int = 32,
+        num_heads: int = 4,
+        num_queries: int = 1,
+        dropout: float = 0.1,
+        seen: int = 128,
+        steps: int = 150,
+        batch_size: int = 40,
+        learning_rate: float = 2e-3,
+        weight_decay: float = 1e-2,
+        device: str = "cpu",
+        progress: bool = False,
+    ) -> None:
+        super().__init__(device, progress)
+        self.axes, self.dim, self.num_heads, self.num_queries = axes, dim, num_heads, num_queries
+        self.dropout, self.seen, self.steps, self.batch_size = dropout, seen, steps, batch_size
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        self._standardise(train)
+        self._learn_scales(train, seed)
+        _, target = _target(train)
+        network = self._network(seed)
+        size = min(self.batch_size, len(train))
+        passes = -(-self.steps // (ROUNDS * (len(train) // size)))
+        multiplicity, places = self._inputs(train)
+        module = AttentionModule(
+            network,
+            self.learning_rate,
+            self.weight_decay,
+            seed,
+            {"seed": seed, "steps": self.steps, "data": float(np.nansum(target))},
+            multiplicity=multiplicity,
+            places=places,
+            target=torch.from_numpy(target / self._scale).float(),
+            seen=self.seen,
+        )
+        self._run(module, PositionData(Batches(len(train), size, passes, seed)), ROUNDS, None)
+
+    def _learn_scales(self, train: Regions, seed: int) -> None:
+        self._low, self._high = _range(train.expression)
+        components = Components(train, self.axes)
+        spread = np.sqrt(np.square(components(train)).mean(0)) if components.axes.size else np.zeros(0)
+        axes = components.axes * spread
+        size = np.sqrt(np.square(axes).mean()) if axes.size else 1.0
+        self._axes = torch.from_numpy(axes / (size or 1.0)).float()
+        self._centres = None
+        if train.coordinates is not None and np.isfinite(train.coordinates).all():
+            self._of_places = Scaling.of(_mirrored(train))
+            scaled = self._of_places(_mirrored(train))
+            number = min(CENTRES, len(np.unique(scaled, axis=0)))
+            self._centres = KMeans(number, n_init=1, random_state=seed).fit(scaled).cluster_centers_
+
+    def _network(self, seed: int) -> RegionAttention:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return RegionAttention(
+                self._axes,
+                0 if self._centres is None else len(self._centres),
+                self.dim,
+                self.num_heads,
+                self.num_queries,
+                dropout=self.dropout,
+                directed=self.directed,
+            )
+
+    def _inputs(self, regions: Regions) -> tuple[Tensor, Tensor | None]:
+        share = (regions.expression - self._low) / np.where(self._high > self._low, self._high - self._low, 1)
+        share = np.where(np.isfinite(share) & (self._high > self._low), share.clip(0, 1), 0)
+        m = torch.from_numpy(share).float()
+        if self._centres is None:
+            return m, None
+        if regions.coordinates is None or not np.isfinite(regions.coordinates).all():
+            raise ValueError("coordinates must be known of every region, as they were of those learned from")
+        near = np.exp(-squared_distances(self._of_places(_mirrored(regions)), self._centres) / 2)
+        return m, torch.from_numpy(near).float()
+
+    @torch.no_grad()
+    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+        device = devices.find(self.device)
+        network = self.network.to(device).eval()
+        m, places = self._inputs(regions)
+        m = m.to(device)
+        places = None if places is None else places.to(device)
+        found = np.empty(len(pairs))
+        for start in range(0, len(regions), REGIONS_TOGETHER):
+            block = slice(start, start + REGIONS_TOGETHER)
+            here = np.flatnonzero((pairs[:, 0] >= start) & (pairs[:, 0] < start + REGIONS_TOGETHER))
+            if len(here):
+                values = network(m[block], None if places is None else places[block], m, places)
+                i, j = torch.from_numpy(pairs[here]).T
+                found[here] = values.cpu()[i - start, j].numpy()
+        network.to("cpu")
+        return found * self._scale + self._mean
+
+    @torch.no_grad()
+    def weights(self, pair: Regions) -> Float[np.ndarray, "genes genes"]:
+        """Of two regions: how much each gene of the first stands for its queries, times how much these attend to each
+        gene of the second; mean over queries and heads. All sum to 1.
+        """
+        m, places = self._inputs(pair)
+        pooled, crossed = self.network.weights(m[:1], None if places is None else places[:1], m[1:])
+        return torch.einsum("qg,qh->gh", pooled[0], crossed[0]).div(len(pooled[0])).double().numpy()
+
+    @torch.no_grad()
+    def gene_weights(self, regions: Regions) -> Float[np.ndarray, " genes"]:
+        """Mean weight with which each gene is pooled in any region, and attended to by any, half and half."""
+        m, places = self._inputs(regions)
+        pooled, crossed = self.network.weights(m, places, m.mean(0, keepdim=True))
+        return ((pooled.mean((0, 1)) + crossed.mean((0, 1))) / 2).double().numpy()
+
+    def state(self) -> dict[str, Any]:
+        centres = None if self._centres is None else self._centres.tolist()
+        return {"mean": self._mean, "scale": self._scale, "centres": centres}
+
+    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+        self.genes, self.directed = list(train.genes), train.directed
+        self._learn_scales(train, 0)
+        self._mean, self._scale = state["mean"], state["scale"]
+        self._centres = None if state["centres"] is None else np.array(state["centres"])
+        self.network = self._network(0).eval()
+        self.history = []
+        return self
+
+
+def _range(expression: Float[np.ndarray, "regions genes"]) -> tuple[Any, Any]:
+    """Smallest and largest value of each gene; 0 and 0 where there is none."""
+    known = np.isfinite(expression)
+    low = np.where(known, expression, np.inf).min(0)
+    high = np.where(known, expression, -np.inf).max(0)
+    return np.where(known.any(0), low, 0), np.where(known.any(0), high, 0)
+
+
+# ---------------------------------------------------------------------- the seed's networks
+
+
+class SeedModule(PairsModule):
+    """Pairs in a grid, so that what they share is computed once: see `CrossAttention.grid`."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        expression: Float[Tensor, "regions genes"],
+        coordinates: Float[Tensor, "regions 3"] | None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self.expression, self.coordinates = expression, coordinates
+
+    def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
+        coordinates = None if self.coordinates is None else self.coordinates[rows.cpu()].to(rows.device)
+        own = torch.arange(len(rows), device=rows.device)
+        return self.network.grid(self.expression[rows.cpu()].to(rows.device), own, own, coordinates)
+
+
+class SeedMethod(NetworkMethod):
+    """A network of the seed document, trained as described there, with a part of the training regions kept back.
+
+    The document's batches are of 512 pairs; these are all pairs among 23 regions, 529 with those of a region with
+    itself, which no loss reads. The loss is mean((f(i, j) - y)^2) + symmetry mean((f(i, j) - f(j, i))^2). One of five
+    folds of the training regions, spatial where places are known, is watched: training stops after 10 epochs without
+    progress there, and the weights of the best epoch are taken. An epoch has as many batches as the pairs need.
+
+    Args:
+        network: "seed" (`CrossAttention`) or "concat" (`SelfAttentionConcat`).
+        vectors: (G, T) of the genes; None: learned.
+        options: Of the network: dim, num_heads, depth, cls, pooling, dropout, bins, hidden, token_dim.
+        epochs, batch_size, learning_rate, weight_decay, symmetry: batch_size in regions.
+    """
+
+    def __init__(
+        self,
+        network: str = "seed",
+        vectors: Float[np.ndarray, "genes token_dim"] | None = None,
+        options: dict[str, Any] | None = None,
+        epochs: int = 100,
+        batch_size: int = 23,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-2,
+        symmetry: float = 0.1,
+        device: str = "cpu",
+        progress: bool = False,
+    ) -> None:
+        super().__init__(device, progress)
+        if network not in NETWORKS:
+            raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
+        self.name, self.vectors, self.options = network, vectors, dict(options or {})
+        self.epochs, self.batch_size, self.symmetry = epochs, batch_size, symmetry
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.needs_coordinates = self.options.get("cls") == "spatial"
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        self._standardise(train)
+        learn, watched = self._split(train, seed)
+        network = self._network(len(train.genes), seed)
+        coordinates = None
+        if self.needs_coordinates:
+            assert train.coordinates is not None
+            coordinates = torch.from_numpy(train.coordinates).float()
+            assert isinstance(network, CrossAttention)
+            network.standardise(coordinates[learn])
+        _, target = _target(train)
+        order = np.concatenate([learn, watched])
+        module = SeedModule(
+            network,
+            self.learning_rate,
+            self.weight_decay,
+            seed,
+            {"seed": seed, "epochs": self.epochs, "data": float(np.nansum(target))},
+            expression=torch.from_numpy(train.expression[order]).float(),
+            coordinates=None if coordinates is None else coordinates[order],
+            target=torch.from_numpy(target[np.ix_(order, order)] / self._scale).float(),
+            symmetry=0.0 if self.directed else self.symmetry,
+        )
+        size = min(self.batch_size, len(learn))
+        passes = max(1, round(len(learn) / size))
+        data = PositionData(
+            Batches(len(learn), size, passes, seed),
+            Batches(len(watched), len(watched), start=len(learn)) if len(watched) else None,
+        )
+        self._run(module, data, self.epochs, PATIENCE if len(watched) else None)
+
+    def _split(self, train: Regions, seed: int) -> tuple[Int[np.ndarray, " learn"], Int[np.ndarray, " watched"]]:
+        """Regions to learn from, and those whose pairs are watched."""
+        everything = np.arange(len(train))
+        if len(train) < VALIDATION_FOLDS * FEWEST:
+            return everything, everything[:0]
+        placed = train.coordinates is not None and np.isfinite(train.coordinates).all()
+        watched = split("spatial" if placed else "random", train, VALIDATION_FOLDS, seed)[0]
+        return np.setdiff1d(everything, watched), watched
+
+    def _network(self, genes: int, seed: int) -> PairNetwork:
+        vectors = None if self.vectors is None else torch.from_numpy(self.vectors).float()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            try:
+                return NETWORKS[self.name](genes, vectors=vectors, **self.options)
+            except TypeError as error:
+                raise ValueError(f"options: {error}") from error
+
+    @torch.no_grad()
+    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+        device = devices.find(self.device)
+        network = self.network.to(device).eval()
+        assert isinstance(network, PairNetwork)
+        expression = torch.from_numpy(regions.expression).float().to(device)
+        coordinates = None
+        if self.needs_coordinates:
+            assert regions.coordinates is not None
+            coordinates = torch.from_numpy(regions.coordinates).float().to(device)
+        rows = torch.arange(len(regions), device=device)
+        parts = [network.grid(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
+        found = torch.cat(parts, 1).double().cpu().numpy()
+        network.to("cpu")
+        if not self.directed:
+            found = (found + found.T) / 2
+        return found[tuple(pairs.T)] * self._scale + self._mean
+
+    @torch.no_grad()
+    def weights(self, pair: Regions) -> Float[np.ndarray, "rows genes"]:
+        """Of two regions: the last layer's attention of CLS and of each gene of the first to each of the second."""
+        assert isinstance(self.network, CrossAttention)
+        coordinates = None
+        if self.needs_coordinates:
+            assert pair.coordinates is not None
+            coordinates = torch.from_numpy(pair.coordinates).float()
+        found = self.network.attention(torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]]), coordinates)
+        return found[0].double().numpy()
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self._mean, "scale": self._scale}
+
+    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+        self.genes, self.directed = list(train.genes), train.directed
+        self._mean, self._scale = state["mean"], state["scale"]
+        self.network, self.history = self._network(len(train.genes), 0).eval(), []
+        return self
+
+
+NETWORKS: dict[str, type[PairNetwork]] = {"seed": CrossAttention, "concat": SelfAttentionConcat}

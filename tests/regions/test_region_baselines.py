@@ -1,0 +1,642 @@
+"""Baselines of regions: closed forms against explicit inverses, statistics against loops, planted truths recovered."""
+
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+
+from omniset.regions import baselines
+from omniset.regions.baselines import (
+    METHODS,
+    Bilinear,
+    Components,
+    GaussianKernel,
+    KernelRidge,
+    LinearKernel,
+    PairFeatures,
+    Scaling,
+    Space,
+    Spectrum,
+    filled,
+    squared_distances,
+    two_step,
+)
+from omniset.regions.data import Regions
+from omniset.regions.scores import pearson
+from omniset.regions.splits import split
+
+PLACED = {"distance", "ridge-position", "ridge", "boosting-position", "boosting", "mlp"}
+SYMMETRIC = {"distance", "cge", "gaussian"}
+REGIONS, GENES = 23, 13
+UNKNOWN = ((0, 3), (2, 8), (15, 4))
+TRAIN = np.delete(np.arange(REGIONS), [1, 6, 7, 12, 18, 22])
+
+
+def regions_of(number=REGIONS, genes=GENES, directed=False, seed=0, missing=True, unknown=()):
+    """Connectivity that depends on places and genes; some expression is missing, some pairs are not known."""
+    rng = np.random.default_rng(seed)
+    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
+    expression = rng.random((number, genes))
+    connectivity = np.exp(-squared(places, places) / 5000) + rng.normal(scale=0.2, size=(number, number))
+    connectivity += expression[:, :1] * expression[:, 1]
+    if not directed:
+        connectivity = connectivity + connectivity.T
+    np.fill_diagonal(connectivity, np.nan)
+    if missing:
+        expression[3, 5] = expression[7, 2] = np.nan
+        expression[11] = np.nan
+    for i, j in unknown:
+        connectivity[i, j] = connectivity[j, i] = np.nan
+    names = [f"region {i}" for i in rng.permutation(number)]
+    return Regions(
+        names,
+        [f"G{g}" for g in range(genes)],
+        expression.astype(np.float32),
+        coordinates=places,
+        connectivity=connectivity,
+        directed=directed,
+    )
+
+
+def squared(a, b):
+    return np.array([[sum((x - y) ** 2) for y in b] for x in a])
+
+
+def every_pair(number, directed=True):
+    return np.array([(i, j) for i in range(number) for j in range(number) if i != j and (directed or i < j)])
+
+
+def standardised(values, train):
+    """Column by column, over what is known of the training rows."""
+    found = np.zeros(values.shape)
+    for g, column in enumerate(np.asarray(values, dtype=float).T):
+        known = column[train][~np.isnan(column[train])]
+        if len(set(known)) > 1:
+            found[:, g] = [0 if np.isnan(x) else (x - np.mean(known)) / np.std(known) for x in column]
+    return found
+
+
+def positive(rng, number):
+    root = rng.normal(size=(number, number))
+    return root @ root.T / number
+
+
+# ---------------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("penalty", [0.03, 0.7, 10.0])
+def test_two_step_against_solve(penalty):
+    rng = np.random.default_rng(0)
+    kernel, target, cross = positive(rng, 11), rng.normal(size=(11, 11)), rng.normal(size=(5, 11))
+    right = np.linalg.solve(kernel + penalty * np.eye(11), cross.T)
+    found = two_step(Spectrum.of(kernel), target, penalty).predict(cross)
+    assert np.allclose(found, right.T @ target @ right, rtol=1e-9, atol=1e-10)
+    assert not np.allclose(found, found.T)
+
+
+def test_two_step_is_ridge_over_rows_and_then_over_columns():
+    rng = np.random.default_rng(1)
+    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
+    ridge = np.linalg.inv(kernel + 0.4 * np.eye(7))
+    rows = np.array([cross @ ridge @ target[:, j] for j in range(7)]).T  # new rows of known columns
+    both = np.array([cross @ ridge @ rows[i] for i in range(3)])
+    assert np.allclose(two_step(Spectrum.of(kernel), target, 0.4).predict(cross), both)
+
+
+def test_two_step_and_ridge_with_the_kronecker_kernel():
+    rng = np.random.default_rng(2)
+    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
+    # The same system over all pairs, its regularisation written out: l (K x I + I x K) + l^2.
+    one, low = np.eye(7), 0.3
+    system = np.kron(kernel, kernel) + low * (np.kron(kernel, one) + np.kron(one, kernel)) + low**2 * np.eye(49)
+    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(3, 3)
+    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
+
+    # Ordinary ridge, K x K + m I, is the same where all eigenvalues of K are s or 0, with m = 2 s l + l^2.
+    basis = np.linalg.qr(rng.normal(size=(7, 3)))[0]
+    kernel, cross = 1.7 * basis @ basis.T, rng.normal(size=(5, 3)) @ basis.T
+    system = np.kron(kernel, kernel) + (2 * 1.7 * low + low**2) * np.eye(49)
+    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(5, 5)
+    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("unknown", [[], [(0, 1), (5, 2), (2, 5)]])
+def test_unknown_entries_are_their_own_fit(directed, unknown):
+    rng = np.random.default_rng(3)
+    kernel, target = positive(rng, 11), rng.normal(size=(11, 11))
+    if not directed:
+        target = target + target.T
+    smoother = kernel @ np.linalg.inv(kernel + 0.5 * np.eye(11))
+    np.fill_diagonal(target, np.nan)
+    for i, j in unknown:
+        target[i, j] = np.nan
+    found = filled(target, smoother)
+    where = np.isnan(target)
+    assert np.array_equal(found[~where], target[~where])
+    # Solved whole: y_u = (H x H)_uk y_k + (H x H)_uu y_u.
+    whole, u = np.kron(smoother, smoother), where.ravel()
+    known = whole[np.ix_(u, ~u)] @ target.ravel()[~u]
+    expected = np.linalg.solve(np.eye(u.sum()) - whole[np.ix_(u, u)], known)
+    assert np.allclose(found[where], expected, atol=1e-5 if unknown else 1e-10)
+    assert abs(expected).max() > 0.1
+
+
+def test_a_known_target_is_kept():
+    target = np.random.default_rng(0).normal(size=(5, 5))
+    assert np.array_equal(filled(target, np.eye(5) / 2), target)
+
+
+def test_kernels():
+    regions = regions_of()
+    train, others = regions.take(TRAIN), regions.take([1, 6, 7])
+    compared = Space(train, genes=True, place=True, components=5).compare(others)
+    z = standardised(regions.expression, TRAIN)
+    genes = np.exp(-0.3 * squared(z[[1, 6, 7]], z[TRAIN]) / GENES)
+    mirrored = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
+    near = {}
+    for form, c in ((False, regions.coordinates), (True, mirrored)):
+        scaled = c / c[TRAIN].std(0)
+        near[form] = np.exp(-squared(scaled[[1, 6, 7]], scaled[TRAIN]) / (2 * 0.8**2))
+    for kernel, expected in (
+        (GaussianKernel(rate=0.3), genes),
+        (GaussianKernel(width=0.8), near[True]),
+        (GaussianKernel(width=0.8, mirrored=False), near[False]),
+        (GaussianKernel(0.3, 0.8, False, 0.25), 0.25 * genes + 0.75 * near[False]),
+        (GaussianKernel(0.3, 0.8), genes * near[True]),
+    ):
+        assert np.allclose(kernel(compared), 1 + expected, rtol=1e-6)
+    p = z @ np.linalg.svd(z[TRAIN])[2][:3].T
+    expected = 1 + p[[1, 6, 7]] @ p[TRAIN].T / np.mean([row @ row for row in p[TRAIN]])
+    assert np.allclose(LinearKernel(3)(compared), expected)
+
+
+def test_squared_distances_are_not_negative():
+    a = np.full((3, 7), 1e3) + np.random.default_rng(0).normal(scale=1e-7, size=(3, 7))
+    assert (squared_distances(a, a) >= 0).all()
+
+
+# ---------------------------------------------------------------------- choice by inner folds
+
+
+class Table(baselines._Fold):
+    """A fold whose scores are given."""
+
+    def __init__(self, scores):
+        object.__setattr__(self, "given", scores)
+
+    def scores(self, kernel):
+        return [self.given.get((kernel.rank, penalty), 0.0) for penalty in baselines.PENALTIES]
+
+
+@pytest.mark.parametrize(
+    ("gains", "taken"),
+    [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -0.5), False), ((0.0, 0.0, 0.0, 0.0), False)],
+)
+def test_another_choice_must_be_clearly_better(gains, taken):
+    method = Bilinear()
+    method.kernel, method.penalty = LinearKernel(10), 0.3
+    folds = [Table({(10, 0.3): 0.1, (20, 3.0): 0.1 + gain, (5, 0.1): -1.0}) for gain in gains]
+    method._choose(folds, [LinearKernel(rank) for rank in (10, 5, 20, 40)])
+    assert (method.kernel.rank, method.penalty) == ((20, 3.0) if taken else (10, 0.3))
+    assert method.score == pytest.approx(0.1 + (np.mean(gains) if taken else 0))
+
+
+def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
+    monkeypatch.setattr(baselines, "RATES", (0.3,))
+    monkeypatch.setattr(baselines, "PENALTIES", (0.7,))
+    regions = regions_of(missing=False)
+    method = METHODS["ridge-genes"]().fit(regions, TRAIN, seed=5)
+    train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))
+    found = []
+    for fold in split("spatial", train, 4, 5):
+        rest = np.setdiff1d(np.arange(17), fold)
+        z = standardised(train.expression, rest)
+        known = every_pair(len(rest))
+        target = train.connectivity[np.ix_(rest, rest)]
+        target = target - target[tuple(known.T)].mean()
+        np.fill_diagonal(target, 0)
+        kernel = 1 + np.exp(-0.3 * squared(z[rest], z[rest]) / GENES)
+        cross = 1 + np.exp(-0.3 * squared(z[fold], z[rest]) / GENES)
+        inverse = np.linalg.inv(kernel + 0.7 * np.eye(len(rest)))
+        for _ in range(300):  # the diagonal is its own fit
+            np.fill_diagonal(target, np.diag(kernel @ inverse @ target @ inverse @ kernel))
+        predicted = cross @ inverse @ target @ inverse @ cross.T
+        pairs = every_pair(len(fold), directed=False)
+        found.append(pearson(train.connectivity[np.ix_(fold, fold)][tuple(pairs.T)], predicted[tuple(pairs.T)]))
+    assert method.score == pytest.approx(np.mean(found), abs=1e-6)
+
+
+def test_few_regions_take_the_first_choice():
+    regions = regions_of(missing=False)
+    method = KernelRidge().fit(regions, np.arange(5))
+    assert (method.kernel, method.penalty) == (GaussianKernel(0.3, 1.0, True, 0.5), 0.3)
+    assert np.isnan(method.score)
+    assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
+
+
+def test_inner_folds_choose_what_the_target_depends_on():
+    regions = regions_of(71, missing=False)
+    side = np.tanh(regions.coordinates[:, 0] / 20)
+    connectivity = side[:, None] * side
+    np.fill_diagonal(connectivity, np.nan)
+    method = METHODS["ridge-position"]().fit(regions.with_(connectivity=connectivity), np.arange(71))
+    assert not method.kernel.mirrored
+
+
+# ---------------------------------------------------------------------- recovery
+
+
+def test_distance_decay_is_recovered():
+    regions = regions_of(47)
+    distance = np.sqrt(squared(regions.coordinates, regions.coordinates))
+    connectivity = 0.7 * np.exp(-distance / 31.0) - 0.05
+    np.fill_diagonal(connectivity, np.nan)
+    connectivity[3, 5] = connectivity[5, 3] = np.nan
+    method = METHODS["distance"]().fit(regions.with_(connectivity=connectivity), np.arange(40))
+    assert (method.a, method.b, method.c) == pytest.approx((0.7, 31.0, -0.05), rel=1e-4)
+    pairs = every_pair(47)
+    assert np.allclose(method.predict(regions, pairs), 0.7 * np.exp(-distance[tuple(pairs.T)] / 31.0) - 0.05, atol=1e-5)
+
+
+def test_distance_decay_is_the_least_squares_fit():
+    regions = regions_of(47, unknown=UNKNOWN)
+    method = METHODS["distance"]().fit(regions, np.arange(41))
+    pairs = [(i, j) for i, j in every_pair(47, directed=False) if j < 41 and not np.isnan(regions.connectivity[i, j])]
+    distance = np.array([np.linalg.norm(regions.coordinates[i] - regions.coordinates[j]) for i, j in pairs])
+    values = np.array([regions.connectivity[i, j] for i, j in pairs])
+    expected, _ = curve_fit(lambda d, a, b, c: a * np.exp(-d / b) + c, distance, values, (1.0, 40.0, 0.0))
+    assert np.allclose((method.a, method.b, method.c), expected, rtol=1e-3)
+    assert distance.max() / 1000 < method.b < distance.max() * 10
+
+
+def test_distance_of_constant_connectivity_and_of_one_place():
+    regions = regions_of(missing=False)
+    constant = regions.with_(connectivity=np.where(np.isnan(regions.connectivity), np.nan, 0.3))
+    pairs = every_pair(REGIONS)
+    assert np.allclose(METHODS["distance"]().fit(constant, TRAIN).predict(constant, pairs), 0.3)
+    together = regions.with_(coordinates=np.zeros((REGIONS, 3)))
+    expected = regions.connectivity[np.ix_(TRAIN, TRAIN)][tuple(every_pair(len(TRAIN)).T)].mean()
+    assert np.allclose(METHODS["distance"]().fit(together, TRAIN).predict(together, pairs), expected)
+
+
+def test_likeness_against_loops():
+    regions = regions_of(unknown=UNKNOWN)
+    z = standardised(regions.expression, TRAIN)
+    correlation = np.array(
+        [[0 if 11 in (i, j) else np.corrcoef(z[i], z[j])[0, 1] for j in range(REGIONS)] for i in range(REGIONS)]
+    )
+    known = [(i, j) for i, j in every_pair(REGIONS, directed=False) if i in TRAIN and j in TRAIN]
+    known = np.array([(i, j) for i, j in known if not np.isnan(regions.connectivity[i, j])])
+    distance = np.sqrt(squared(z, z))
+    s = np.median([distance[i, j] for i, j in known])
+    assert len(known) == 17 * 16 // 2 - 3
+    pairs = every_pair(REGIONS)
+    for name, x in (("cge", correlation), ("gaussian", np.exp(-(distance**2) / (2 * s**2)))):
+        method = METHODS[name]().fit(regions, TRAIN)
+        slope, intercept = np.polyfit(x[tuple(known.T)], regions.connectivity[tuple(known.T)], 1)
+        assert np.allclose(method.predict(regions, pairs), slope * x[tuple(pairs.T)] + intercept)
+        assert (method.slope, method.intercept) == pytest.approx((slope, intercept))
+
+
+def test_the_sign_of_coexpression_is_free():
+    regions = regions_of(missing=False)
+    z = standardised(regions.expression, np.arange(REGIONS))
+    connectivity = 0.2 - 0.6 * np.corrcoef(z)
+    np.fill_diagonal(connectivity, np.nan)
+    method = METHODS["cge"]().fit(regions.with_(connectivity=connectivity), np.arange(REGIONS))
+    assert (method.slope, method.intercept) == pytest.approx((-0.6, 0.2))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_a_planted_bilinear_form_is_recovered(directed):
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(67, 3))
+    expression = scores @ rng.normal(size=(3, 31)) + 1e-3 * rng.normal(size=(67, 31))
+    form = rng.normal(size=(3, 3))
+    form = form if directed else form + form.T
+    connectivity = scores @ form @ scores.T
+    np.fill_diagonal(connectivity, np.nan)
+    regions = Regions(
+        [f"r{i}" for i in range(67)],
+        [f"G{g}" for g in range(31)],
+        expression.astype(np.float32),
+        connectivity=connectivity,
+        directed=directed,
+    )
+    method = METHODS["bilinear"]().fit(regions, np.arange(50))
+    pairs = every_pair(17) + 50
+    assert pearson(connectivity[tuple(pairs.T)], method.predict(regions, pairs)) > 0.999
+    assert method.penalty == 0.03
+
+
+@pytest.mark.parametrize("name", ["ridge-genes", "boosting-genes", "mlp"])
+def test_connectivity_that_follows_expression_is_learned(name):
+    """For one gene twice, as a dominant component, connectivity is a sum over both regions."""
+    rng = np.random.default_rng(5)
+    gene = rng.random(61)
+    expression = np.column_stack([gene, gene, 1 - gene, gene, 0.2 * rng.random(61)])
+    connectivity = gene[:, None] + gene
+    np.fill_diagonal(connectivity, np.nan)
+    regions = Regions(
+        [f"r{i}" for i in range(61)],
+        list("ABCDE"),
+        expression.astype(np.float32),
+        coordinates=rng.normal(size=(61, 3)),
+        connectivity=connectivity,
+    )
+    pairs = every_pair(14, directed=False) + 47
+    predicted = METHODS[name]().fit(regions, np.arange(47)).predict(regions, pairs)
+    truth = connectivity[tuple(pairs.T)]
+    assert pearson(truth, predicted) > 0.97
+    assert np.square(truth - predicted).mean() < 0.1 * truth.var()
+
+
+# ---------------------------------------------------------------------- what every method keeps to
+
+
+FEWER = {
+    "RATES": (0.3, 0.1),
+    "WIDTHS": (1.0, 0.3),
+    "WEIGHTS": (0.5,),
+    "RANKS": (5, 3),
+    "PENALTIES": (0.3, 0.03),
+    "ITERATIONS": 20,
+}
+
+
+def fit(name, *arguments, **options):
+    """With less to choose from: it is quicker."""
+    with pytest.MonkeyPatch.context() as patch:
+        for grid, values in FEWER.items():
+            patch.setattr(baselines, grid, values)
+        return METHODS[name]().fit(*arguments, **options)
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def fitted(name):
+    """And what it predicts for other regions, in both directions."""
+    method = fit(name, regions_of(), TRAIN, seed=3)
+    return method, method.predict(other_regions(), every_pair(11))
+
+
+def other_regions():
+    return regions_of(11, seed=7, missing=False).with_(connectivity=None)
+
+
+def test_names_and_needs(fitted, name):
+    method, _ = fitted
+    assert method.name == name
+    assert method.needs_coordinates == (name in PLACED)
+    assert method.needs_genes == (name not in ("distance", "ridge-position", "boosting-position"))
+
+
+def test_predictions_are_finite_and_symmetric(fitted):
+    _, predicted = fitted
+    whole = np.zeros((11, 11))
+    whole[tuple(every_pair(11).T)] = predicted
+    assert predicted.dtype == np.float64
+    assert np.isfinite(predicted).all()
+    assert predicted.std() > 0
+    assert np.array_equal(whole, whole.T)
+
+
+def test_nothing_is_learned_of_other_rows(fitted, name):
+    _, before = fitted
+    regions = regions_of()
+    others = np.setdiff1d(np.arange(REGIONS), TRAIN)
+    rng = np.random.default_rng(8)
+    regions.expression[others] = rng.normal(size=(len(others), GENES)) * 1e3
+    regions.coordinates[others] = rng.normal(size=(len(others), 3)) * 1e3
+    regions.connectivity[others] = 1e3
+    regions.connectivity[:, others] = 1e3
+    again = fit(name, regions, TRAIN, seed=3)
+    assert np.array_equal(again.predict(other_regions(), every_pair(11)), before)
+    # The test would see it: the same of a training row does matter.
+    regions.connectivity[TRAIN[0], TRAIN[4]] = regions.connectivity[TRAIN[4], TRAIN[0]] = 1e3
+    other = fit(name, regions, TRAIN, seed=3)
+    assert not np.allclose(other.predict(other_regions(), every_pair(11)), before)
+
+
+def test_order_does_not_matter(fitted, name):
+    _, before = fitted
+    rng = np.random.default_rng(9)
+    order = rng.permutation(REGIONS)
+    at = np.argsort(order)
+    again = fit(name, regions_of().take(order), rng.permutation(at[TRAIN]), seed=3)
+    shuffled = rng.permutation(11)
+    pairs = np.argsort(shuffled)[every_pair(11)]
+    assert np.allclose(again.predict(other_regions().take(shuffled), pairs), before, rtol=1e-9, atol=1e-9)
+
+
+def test_a_pair_does_not_depend_on_other_pairs(fitted, monkeypatch):
+    method, before = fitted
+    pairs = every_pair(11)
+    monkeypatch.setattr(baselines, "AT_ONCE", 13)
+    assert np.allclose(method.predict(other_regions(), pairs), before, atol=1e-12)
+    assert np.allclose(method.predict(other_regions(), pairs[[50, 3]]), before[[50, 3]], atol=1e-9)
+    assert method.predict(other_regions(), pairs[:0]).shape == (0,)
+    assert np.allclose(method.predict(other_regions(), pairs[[3, 3]]), before[[3, 3]], atol=1e-9)
+
+
+def test_missing_expression_is_the_training_mean(fitted):
+    method, _ = fitted
+    regions, pairs = other_regions(), every_pair(11)
+    mean = np.nanmean(regions_of().expression[TRAIN], axis=0, dtype=np.float64).astype(np.float32)
+    regions.expression[4, 7] = np.nan
+    missing = method.predict(regions, pairs)
+    regions.expression[4, 7] = mean[7]
+    assert np.allclose(method.predict(regions, pairs), missing, atol=1e-5)
+    regions.expression[4, 7] = mean[7] + 30
+    if method.needs_genes:
+        assert not np.allclose(method.predict(regions, pairs), missing, atol=1e-5)
+
+
+def test_unknown_pairs_are_left_out(fitted, name):
+    _, before = fitted
+    regions = regions_of(unknown=UNKNOWN)
+    again = fit(name, regions, TRAIN, seed=3)
+    found = again.predict(other_regions(), every_pair(11))
+    assert np.isfinite(found).all()
+    assert not np.array_equal(found, before)
+    infinite = regions.with_(connectivity=np.nan_to_num(regions.connectivity, nan=np.inf))  # as unknown as NaN
+    other = fit(name, infinite, TRAIN, seed=3)
+    assert np.array_equal(other.predict(other_regions(), every_pair(11)), found)
+
+
+def test_genes_that_do_not_vary_in_training_say_nothing(name):
+    regions = regions_of()
+    regions.expression[TRAIN, 4] = 0.3
+    regions.expression[TRAIN, 9] = np.nan
+    method = fit(name, regions, TRAIN)
+    others = other_regions()
+    before = method.predict(others, every_pair(11))
+    others.expression[:, [4, 9]] = 1e3
+    assert np.array_equal(method.predict(others, every_pair(11)), before)
+
+
+def test_without_coordinates(name):
+    regions = regions_of().with_(coordinates=None)
+    if name in PLACED:
+        with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
+            fit(name, regions, TRAIN)
+    else:
+        method = fit(name, regions, TRAIN)
+        assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
+
+
+def test_regions_without_coordinates(fitted, name):
+    method, before = fitted
+    regions, others = regions_of(), other_regions()
+    regions.coordinates[5] = np.nan
+    others.coordinates[10] = np.nan
+    if name in PLACED:
+        with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{regions.names[5]}'"):
+            fit(name, regions, TRAIN)
+        with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{others.names[10]}'"):
+            method.predict(others, every_pair(11))
+        with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
+            method.predict(others.with_(coordinates=None), every_pair(11))
+    else:
+        assert np.isfinite(fit(name, regions, TRAIN).predict(others, every_pair(11))).all()
+    assert np.allclose(method.predict(others, every_pair(10)), before[(every_pair(11) < 10).all(1)], atol=1e-9)
+
+
+def test_directed(name):
+    regions = regions_of(directed=True)
+    method = fit(name, regions, TRAIN)
+    whole = np.zeros((11, 11))
+    whole[tuple(every_pair(11).T)] = method.predict(other_regions(), every_pair(11))
+    assert np.isfinite(whole).all()
+    assert np.allclose(whole, whole.T) == (name in SYMMETRIC)
+    # Turned around, connectivity is predicted turned around where a method is linear in it.
+    if "ridge" in name or name == "bilinear":
+        turned = fit(name, regions.with_(connectivity=regions.connectivity.T), TRAIN)
+        found = turned.predict(other_regions(), every_pair(11)[:, ::-1])
+        assert np.allclose(found, whole[tuple(every_pair(11).T)], atol=1e-6)
+
+
+def test_the_seed(fitted, name):
+    _, before = fitted
+    assert np.array_equal(fit(name, regions_of(), TRAIN, seed=3).predict(other_regions(), every_pair(11)), before)
+    if name == "mlp":
+        assert not np.allclose(fit(name, regions_of(), TRAIN, 4).predict(other_regions(), every_pair(11)), before)
+
+
+def test_bad_input(fitted, name):
+    method, _ = fitted
+    regions = regions_of()
+    with pytest.raises(ValueError, match="rows must be from 0 to 22, got 23"):
+        fit(name, regions, np.array([0, 1, 2, 23]))
+    with pytest.raises(ValueError, match="rows must be from 0 to 22, got -1"):
+        fit(name, regions, np.array([0, 1, 2, -1]))
+    with pytest.raises(ValueError, match="rows must hold each region once, 4 is there more than once"):
+        fit(name, regions, np.array([4, 1, 4, 2]))
+    with pytest.raises(ValueError, match="rows must have at least 3 pairs of known connectivity among them, got 2"):
+        fit(name, regions_of(unknown=UNKNOWN), np.array([0, 3, 1]))
+    with pytest.raises(ValueError, match="connectivity is not known"):
+        fit(name, regions.with_(connectivity=None), TRAIN)
+    with pytest.raises(ValueError, match="is not fitted yet: call fit first"):
+        METHODS[name]().predict(regions, every_pair(5))
+    with pytest.raises(ValueError, match=r"pairs must be of positions from 0 to 10, got \[3, 11\]"):
+        method.predict(other_regions(), np.array([[0, 1], [3, 11]]))
+    with pytest.raises(ValueError, match=r"pairs must be of positions from 0 to 10, got \[-1, 2\]"):
+        method.predict(other_regions(), np.array([[-1, 2]]))
+
+
+def test_other_genes(fitted):
+    method, before = fitted
+    others = other_regions()
+    swapped = others.with_(genes=["G1", "G0", *others.genes[2:]])
+    fewer = others.with_(genes=others.genes[:7], expression=others.expression[:, :7])
+    if method.needs_genes:
+        with pytest.raises(ValueError, match="the genes of the fit in the same order, gene 0 is 'G1', not 'G0'"):
+            method.predict(swapped, every_pair(11))
+        with pytest.raises(ValueError, match="must have the 13 genes of the fit, got 7"):
+            method.predict(fewer, every_pair(11))
+    else:
+        assert np.array_equal(method.predict(fewer, every_pair(11)), before)
+
+
+def test_constant_expression(name):
+    regions = regions_of()
+    regions = regions.with_(expression=np.full_like(regions.expression, 0.5))
+    if METHODS[name]().needs_genes:
+        with pytest.raises(ValueError, match="expression must differ between the 17 rows in a gene at least"):
+            fit(name, regions, TRAIN)
+    else:
+        fit(name, regions, TRAIN)
+
+
+def test_a_method_needs_genes_or_places():
+    for method in (baselines.KernelRidge, baselines.Boosting):
+        with pytest.raises(ValueError, match="genes and place must not both be False"):
+            method("none", genes=False, place=False)
+
+
+# ---------------------------------------------------------------------- features
+
+
+def test_scaling():
+    values = regions_of().expression
+    scaling = Scaling.of(values[TRAIN])
+    assert np.allclose(scaling(values), standardised(values, TRAIN), atol=1e-12)
+    assert scaling.varies.all()
+
+
+def test_components_are_of_the_training_rows():
+    regions = regions_of()
+    components = Components(regions.take(TRAIN), 5)
+    z = standardised(regions.expression, TRAIN)
+    values, vectors = np.linalg.eigh(np.cov(z[TRAIN].T, bias=True))
+    assert np.allclose(np.var(components(regions)[TRAIN], axis=0), values[::-1][:5])
+    assert np.allclose(abs(components.axes.T @ vectors[:, ::-1][:, :5]), np.eye(5), atol=1e-6)
+    assert all(axis[abs(axis).argmax()] > 0 for axis in components.axes.T)
+    assert Components(regions.take(TRAIN[:4]), 10).axes.shape == (GENES, 3)  # no more than there are
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_features_against_loops(directed):
+    regions = regions_of(directed=directed)
+    train = regions.take(TRAIN)
+    p = Components(train, 10)(regions)
+    pairs = np.array([[3, 8], [8, 3], [0, 5], [14, 2]])
+    found = PairFeatures(train, genes=True, place=True, products=True)(regions, pairs)
+    for (i, j), row in zip(pairs, found, strict=True):
+        c, d = regions.coordinates[i], regions.coordinates[j]
+        m, n = np.array([abs(c[0]), *c[1:]]), np.array([abs(d[0]), *d[1:]])
+        expected = [*abs(p[i] - p[j]), *(p[i] + p[j]), *(p[i] * p[j])]
+        expected += [*p[i], *p[j]] if directed else []
+        expected += [np.sqrt(sum((c - d) ** 2)), np.sqrt(sum((m - n) ** 2))]
+        expected += [*(m + n), *abs(m - n), float((c[0] < 0) == (d[0] < 0))]
+        expected += [*m, *n] if directed else []
+        assert np.allclose(row, expected)
+    assert np.array_equal(found[0], found[1]) == (not directed)
+    assert {0.0, 1.0} == set(PairFeatures(train, False, True, False)(regions, every_pair(REGIONS))[:, 8])
+    assert PairFeatures(train, True, False, False)(regions, pairs).shape[1] == (40 if directed else 20)
+
+
+def test_of_many_pairs_some_are_drawn(monkeypatch):
+    monkeypatch.setattr(baselines, "MOST_PAIRS", 29)
+    seen = []
+    monkeypatch.setattr(baselines.Boosting, "_learn", lambda self, x, y, seed: seen.append((x, y)))
+    regions = regions_of()
+    for seed in (3, 3, 4):
+        METHODS["boosting"]().fit(regions, TRAIN, seed)
+    features = PairFeatures(regions.take(TRAIN), True, True, True)
+    pairs = regions.take(TRAIN).pairs()
+    rows = {
+        tuple(np.round(x, 6)): y
+        for x, y in zip(
+            features(regions.take(TRAIN), pairs), regions.take(TRAIN).connectivity[tuple(pairs.T)], strict=True
+        )
+    }
+    for x, y in seen:
+        assert len({tuple(row) for row in x}) == 29
+        assert [rows[tuple(row)] for row in np.round(x, 6)] == pytest.approx(list(y))
+    assert np.array_equal(seen[0][0], seen[1][0])
+    assert not np.array_equal(seen[0][0], seen[2][0])

@@ -1,0 +1,269 @@
+"""Spins: permutations that are the best of all, rotations that are uniform and mirrored; distances before and after."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import chisquare, pearsonr
+
+from omniset.regions.nulls import as_spins, distortion, spins
+
+MIRROR = np.array([-1.0, 1.0, 1.0])
+
+
+def layout(left=13, right=11, neither=5, seed=0):
+    """Two hemispheres, and regions of none, in mixed order."""
+    rng = np.random.default_rng(seed)
+    hemisphere = np.array(["L"] * left + ["R"] * right + [""] * neither)
+    offset = np.select([hemisphere == "L", hemisphere == "R"], [-35.0, 35.0], 0.0)
+    coordinates = rng.normal(scale=20.0, size=(len(hemisphere), 3)) + offset[:, None] * [1.0, 0.0, 0.0]
+    order = rng.permutation(len(hemisphere))
+    return coordinates[order], hemisphere[order].tolist()
+
+
+def on_sphere(number):
+    """Points spread evenly over the unit sphere, along a spiral."""
+    i = np.arange(number) + 0.5
+    z, angle = 1 - 2 * i / number, np.pi * (1 + np.sqrt(5)) * i
+    return np.stack([np.sqrt(1 - z * z) * np.cos(angle), np.sqrt(1 - z * z) * np.sin(angle), z], 1)
+
+
+def rotation(quaternion):
+    """The matrix of a rotation of vectors v to q v q*, written out; q is (x, y, z, w)."""
+    x, y, z, w = quaternion / np.linalg.norm(quaternion)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def test_a_spin_is_the_best_assignment_of_all():
+    coordinates, hemisphere = layout(5, 6, 4)
+    found = spins(coordinates, hemisphere, 7, seed=3)
+    quaternions = np.random.default_rng(3).normal(size=(7, 4))
+    for k, side in itertools.product(range(7), ("L", "R", "")):
+        rows = [i for i, of_region in enumerate(hemisphere) if of_region == side]
+        centred = coordinates[rows] - coordinates[rows].mean(0)
+        sphere = centred / np.sqrt((centred**2).sum(1))[:, None]
+        turn = rotation(quaternions[k])
+        if side == "R":
+            turn = np.diag(MIRROR) @ turn @ np.diag(MIRROR)
+        turned = np.array([turn @ point for point in sphere])
+        best = min(
+            itertools.permutations(range(len(rows))),
+            key=lambda s: sum(np.linalg.norm(sphere[i] - turned[s[i]]) for i in range(len(rows))),
+        )
+        assert found[k, rows].tolist() == [rows[i] for i in best]
+
+
+def test_spins_permute_within_hemispheres():
+    coordinates, hemisphere = layout()
+    found = spins(coordinates, hemisphere, 17, seed=0)
+    assert found.shape == (17, 29)
+    assert found.dtype == np.int64
+    sides = np.array(hemisphere)
+    assert (np.sort(found, axis=1) == np.arange(29)).all()
+    assert (sides[found] == sides).all()
+    expression = np.random.default_rng(1).normal(size=(29, 3))
+    for spin, side in itertools.product(found, ("L", "R", "")):
+        own = sides == side
+        assert np.allclose(expression[spin][own].mean(0), expression[own].mean(0), atol=1e-14)
+    assert (found != np.arange(29)).mean() > 0.5
+    assert len(np.unique(found, axis=0)) == 17
+
+
+def test_the_seed_decides_and_fewer_spins_are_the_first():
+    coordinates, hemisphere = layout()
+    found = spins(coordinates, hemisphere, 7, seed=5)
+    assert np.array_equal(spins(coordinates, hemisphere, 7, seed=5), found)
+    assert np.array_equal(spins(coordinates, hemisphere, 3, seed=5), found[:3])
+    assert not np.array_equal(spins(coordinates, hemisphere, 7, seed=6), found)
+    assert spins(coordinates, hemisphere, 0, seed=5).shape == (0, 29)
+
+
+def test_regions_in_another_order_spin_alike():
+    coordinates, hemisphere = layout()
+    order = np.random.default_rng(7).permutation(29)
+    found = spins(coordinates, hemisphere, 7, seed=0)
+    other = spins(coordinates[order], [hemisphere[i] for i in order], 7, seed=0)
+    assert np.array_equal(order[other], found[:, order])
+
+
+def test_mirrored_hemispheres_spin_mirrored():
+    left = np.random.default_rng(0).normal(scale=20.0, size=(13, 3)) - [35.0, 0.0, 0.0]
+    order = np.random.default_rng(1).permutation(13)
+    coordinates = np.concatenate([left, (left * MIRROR)[order]])
+    found = spins(coordinates, ["L"] * 13 + ["R"] * 13, 11, seed=0)
+    assert np.array_equal(order[found[:, 13:] - 13], found[:, :13][:, order])
+    unmirrored = spins(coordinates, ["L"] * 13 + [""] * 13, 11, seed=0)
+    assert np.array_equal(unmirrored[:, :13], found[:, :13])
+    assert not np.array_equal(unmirrored[:, 13:], found[:, 13:])
+
+
+def test_place_and_size_of_a_hemisphere_do_not_matter():
+    coordinates, hemisphere = layout()
+    expected = spins(coordinates, hemisphere, 7, seed=0)
+    moved = coordinates.copy()
+    right = np.array(hemisphere) == "R"
+    moved[right] = 3 * moved[right] + [100.0, -10.0, 7.0]
+    assert np.array_equal(spins(moved, hemisphere, 7, seed=0), expected)
+
+
+def test_rotations_are_uniform():
+    """The corners of an octahedron come to lie on every corner equally often."""
+    corners = np.concatenate([np.eye(3), -np.eye(3)])
+    found = spins(corners, None, 1200, seed=0)
+    for place in range(6):
+        assert chisquare(np.bincount(found[:, place], minlength=6)).pvalue > 1e-3
+
+
+def test_without_hemispheres_all_regions_are_one_part():
+    coordinates, _ = layout()
+    found = spins(coordinates, None, 7, seed=0)
+    assert np.array_equal(found, spins(coordinates, [""] * 29, 7, seed=0))
+    assert (np.sort(found, axis=1) == np.arange(29)).all()
+
+
+def test_groups_stay_apart():
+    coordinates, hemisphere = layout(13, 11, 0)
+    groups = ["subcortex" if i % 5 == 0 else "cortex" for i in range(24)]
+    found = spins(coordinates, hemisphere, 11, 0, groups)
+    part = np.array([f"{side} {label}" for side, label in zip(hemisphere, groups, strict=True)])
+    assert (part[found] == part).all()
+    cortex = np.array(groups) == "cortex"
+    alone = spins(coordinates[cortex], [hemisphere[i] for i in np.flatnonzero(cortex)], 11, 0)
+    assert np.array_equal(np.flatnonzero(cortex)[alone], found[:, cortex])
+    assert (found[:, ~cortex] != np.flatnonzero(~cortex)).any()
+
+
+def test_small_parts():
+    coordinates, _ = layout(3, 1, 0)
+    found = spins(coordinates, ["L", "L", "R", ""], 31, seed=0)
+    assert {tuple(spin) for spin in found.tolist()} == {(0, 1, 2, 3), (1, 0, 2, 3)}
+    line = np.array([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # one of them at the mean
+    assert (np.sort(spins(line, None, 31, seed=0), axis=1) == np.arange(3)).all()
+
+
+def test_bad_spins():
+    coordinates, hemisphere = layout()
+    with pytest.raises(ValueError, match="number must be at least 0, got -1"):
+        spins(coordinates, hemisphere, -1, 0)
+    with pytest.raises(ValueError, match="hemisphere must have 29 entries, got 28"):
+        spins(coordinates, hemisphere[1:], 3, 0)
+    with pytest.raises(ValueError, match="groups must have 29 entries, got 2"):
+        spins(coordinates, hemisphere, 3, 0, groups=["a", "b"])
+    with pytest.raises(ValueError, match="hemisphere must be one of 'L', 'R', '', got 'left' at 3"):
+        spins(coordinates, [*hemisphere[:3], "left", *hemisphere[4:]], 3, 0)
+    with pytest.raises(ValueError, match="must leave two regions together, got 29 parts of 29 regions"):
+        spins(coordinates, hemisphere, 3, 0, groups=[str(i) for i in range(29)])
+    with pytest.raises(ValueError, match="must leave two regions together, got 0 parts of 0 regions"):
+        spins(np.zeros((0, 3)), [], 3, 0)
+    coordinates[7, 1] = np.nan
+    for made in (
+        lambda: spins(coordinates, hemisphere, 3, 0),
+        lambda: distortion(coordinates, hemisphere, np.arange(29)[None]),
+    ):
+        with pytest.raises(ValueError, match="coordinates must be known of every region, 1 of 29 have none.*region 7"):
+            made()
+
+
+# ---------------------------------------------------------------------- spins of others
+
+
+def test_spins_of_others_either_way_round():
+    coordinates, hemisphere = layout()
+    made = spins(coordinates, hemisphere, 7, seed=0)
+    for given in (made, made.T, made.astype(np.float64), pd.DataFrame(made.T), made.astype(np.int32).tolist()):
+        found = as_spins(given, 29)
+        assert np.array_equal(found, made)
+        assert found.dtype == np.int64
+    nearest = np.random.default_rng(0).integers(29, size=(7, 29))
+    assert np.array_equal(as_spins(nearest, 29), nearest)
+    assert np.array_equal(as_spins(nearest.T, 29), nearest)
+    assert as_spins(made[:0], 29).shape == (0, 29)
+
+
+def test_as_many_spins_as_regions():
+    coordinates, hemisphere = layout()
+    made = spins(coordinates, hemisphere, 29, seed=0)
+    assert np.array_equal(as_spins(made, 29), made)
+    assert np.array_equal(as_spins(made.T, 29), made)
+    nearest = np.random.default_rng(0).integers(29, size=(29, 29))
+    both = np.arange(5)[:, None] + np.arange(5)
+    for unclear, regions in ((nearest, 29), (both % 5, 5)):
+        with pytest.raises(ValueError, match=f"as many as regions, {regions}, and could be rows or columns"):
+            as_spins(unclear, regions)
+
+
+@pytest.mark.parametrize("wrong", [-1, 29, 2.5, np.nan])
+def test_what_is_no_position(wrong):
+    given = np.tile(np.arange(29.0), (7, 1))
+    given[3, 11] = wrong
+    with pytest.raises(ValueError, match=rf"from 0 to 28, got {float(wrong)} in row 3, column 11 \(1 in all\)"):
+        as_spins(given, 29)
+    with pytest.raises(ValueError, match=rf"from 0 to 28, got {float(wrong)} in row 11, column 3 \(1 in all\)"):
+        as_spins(given.T, 29)
+    if float(wrong).is_integer():
+        with pytest.raises(ValueError, match=f"got {wrong} in row 3, column 11"):
+            as_spins(given.astype(np.int64), 29)
+
+
+def test_what_are_no_spins():
+    for shape in ((7, 28), (29,), (2, 7, 29)):
+        with pytest.raises(ValueError, match=rf"29 regions along one side, got shape \({shape[0]},"):
+            as_spins(np.zeros(shape), 29)
+    with pytest.raises(ValueError, match="spins must be numbers, got <U1"):
+        as_spins(np.full((7, 29), "a"), 29)
+
+
+# ---------------------------------------------------------------------- distances
+
+
+def test_distortion_is_the_correlation_of_distances_within_hemispheres():
+    coordinates, hemisphere = layout()
+    permuted = np.stack([np.random.default_rng(seed).permutation(29) for seed in range(5)])
+    for sides in (hemisphere, None):
+        found = distortion(coordinates, sides, permuted)
+        assert found.shape == (5,)
+        for value, spin in zip(found, permuted, strict=True):
+            before, after = [], []
+            for i, j in itertools.combinations(range(29), 2):
+                if sides is None or sides[i] == sides[j]:
+                    before.append(np.linalg.norm(coordinates[i] - coordinates[j]))
+                    after.append(np.linalg.norm(coordinates[spin[i]] - coordinates[spin[j]]))
+            assert value == pytest.approx(pearsonr(before, after).statistic, rel=1e-10)
+    assert distortion(coordinates, hemisphere, np.arange(29)[None]) == pytest.approx(1, abs=1e-12)
+    assert distortion(coordinates, hemisphere, permuted[:0]).shape == (0,)
+
+
+def test_on_a_sphere_spins_keep_distances():
+    points = on_sphere(101)
+    kept = distortion(points, None, spins(points, None, 7, seed=0))
+    assert (kept > 0.95).all()
+    chance = np.stack([np.random.default_rng(seed).permutation(101) for seed in range(7)])
+    assert (np.abs(distortion(points, None, chance)) < 0.1).all()
+
+
+def test_too_few_pairs_have_no_distortion():
+    coordinates, _ = layout(3, 1, 0)
+    assert np.isnan(distortion(coordinates, ["L", "L", "R", "R"], np.arange(4)[None])).all()
+    corners = np.array([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]])
+    assert np.isnan(distortion(corners, None, np.arange(4)[None])).all()
+
+
+def test_spins_of_a_real_atlas_keep_more_of_the_distances_than_chance(data_folder):
+    regions = pd.read_csv(data_folder / "regions" / "schaefer_100" / "regions.csv")
+    coordinates = regions[["x", "y", "z"]].to_numpy(np.float64)
+    hemisphere, groups = regions["hemisphere"].tolist(), regions["cortex"].astype(str).tolist()
+    found = spins(coordinates, hemisphere, 11, 0, groups)
+    chance = found[:, np.arange(len(regions))].copy()
+    rng = np.random.default_rng(0)
+    parts = regions.groupby(["hemisphere", "cortex"]).indices.values()
+    for rows in parts:
+        assert (np.sort(found[:, rows], axis=1) == np.sort(rows)).all()
+        chance[:, rows] = rng.permuted(chance[:, rows], axis=1)
+    assert distortion(coordinates, hemisphere, found).min() > distortion(coordinates, hemisphere, chance).max()

@@ -1,0 +1,418 @@
+"""Files of regions are joined by name, whatever their order; what does not join is said."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from omniset.regions.reading import read_regions
+
+REGIONS, GENES = 23, 17
+NAMES = [f"7Networks_{'LH' if i < 12 else 'RH'}_{['Vis', 'Cont', 'Limbic'][i % 3]}_{i}" for i in range(REGIONS)]
+SYMBOLS = [f"SLC{i}A{i + 1}" for i in range(GENES)]
+RNG = np.random.default_rng(11)
+VALUES = RNG.random((REGIONS, GENES)).round(5)
+PLACES = RNG.uniform(-70, 70, (REGIONS, 3)).round(3)
+SQUARE = np.triu(RNG.normal(0.3, 0.2, (REGIONS, REGIONS)).round(5), 1)
+SQUARE = SQUARE + SQUARE.T
+
+
+def expression(names=NAMES):
+    return pd.DataFrame(VALUES.copy(), list(names), SYMBOLS)
+
+
+def connectivity(names=NAMES):
+    return pd.DataFrame(SQUARE.copy(), list(names), list(names))
+
+
+def coordinates(names=NAMES):
+    return pd.DataFrame(PLACES.copy(), pd.Index(list(names), name="region"), ["x", "y", "z"])
+
+
+def csv(frame, path, **options):
+    frame.to_csv(path, **options)
+    return path
+
+
+def check(regions, rows=range(REGIONS), columns=range(GENES)):
+    """These rows and columns of the data, each with its own neighbours."""
+    rows, columns = list(rows), list(columns)
+    assert regions.names == [NAMES[i] for i in rows]
+    assert regions.genes == [SYMBOLS[i] for i in columns]
+    assert regions.expression.dtype == np.float32
+    np.testing.assert_array_equal(regions.expression, VALUES[np.ix_(rows, columns)].astype(np.float32))
+    if regions.coordinates is not None:
+        np.testing.assert_array_equal(regions.coordinates, PLACES[rows])
+    if regions.connectivity is not None:
+        expected = SQUARE[np.ix_(rows, rows)]
+        np.fill_diagonal(expected, np.nan)
+        np.testing.assert_array_equal(regions.connectivity, expected)
+    assert regions.hemisphere == ["L" if i < 12 else "R" for i in rows]
+    assert regions.network == [["Vis", "Cont", "Limbic"][i % 3] for i in rows]
+
+
+def shuffled(seed):
+    return np.random.default_rng(seed).permutation(REGIONS)
+
+
+@pytest.mark.parametrize("files", [True, False])
+@pytest.mark.parametrize("turned", [True, False])
+def test_files_in_any_order_give_the_same_regions(files, turned, tmp_path):
+    e, c, p = expression(), connectivity(), coordinates()
+    one, other = shuffled(1), shuffled(2)
+    c, p = c.iloc[one, other], p.iloc[shuffled(3)]
+    e = e.T if turned else e
+    if files:
+        e, c, p = csv(e, tmp_path / "e.csv"), csv(c, tmp_path / "c.tsv.gz", sep="\t"), csv(p, tmp_path / "p.csv")
+        e, c, p = str(e), str(c), str(p)
+    found = read_regions(e, c, p)
+    check(found)
+    of = e if files else "expression"
+    assert found.notes == ([f"{of} has genes in its rows and was turned round"] if turned else [])
+
+
+def test_the_order_is_that_of_the_expression():
+    order = shuffled(4)
+    check(read_regions(expression().iloc[order], connectivity(), coordinates()), order)
+
+
+def test_expression_alone_and_with_one_other():
+    alone = read_regions(expression())
+    check(alone)
+    assert (alone.coordinates, alone.connectivity) == (None, None)
+    check(read_regions(expression(), connectivity()))
+    placed = read_regions(expression(), coordinates=coordinates())
+    check(placed)
+    assert placed.connectivity is None
+    assert not placed.directed
+
+
+def test_names_that_tell_nothing():
+    names = [f"area {i}" for i in range(REGIONS)]
+    found = read_regions(expression(names))
+    assert (found.hemisphere, found.network) == (None, None)
+    found = read_regions(expression(names), coordinates=coordinates(names))
+    assert found.hemisphere == ["L" if x < 0 else "R" for x in PLACES[:, 0]]
+    assert found.network is None
+    assert "the hemisphere of 23 of 23 regions, such as 'area 0', is that of the sign of x" in found.notes[0]
+
+
+def test_options_reach_the_connectivity():
+    square = SQUARE.copy()
+    square[3, 5] = -0.75
+    with pytest.raises(ValueError, match="^connectivity is not symmetric at 1 pair.*: pair '7Networks_LH_Vis_3', "):
+        read_regions(expression(), pd.DataFrame(square, NAMES, NAMES))
+    found = read_regions(expression(), square, directed=True, fisher_z=True, zero_negative=True)
+    assert found.directed
+    expected = np.arctanh(np.maximum(square, 0))
+    np.fill_diagonal(expected, np.nan)
+    np.testing.assert_allclose(found.connectivity, expected, rtol=1e-12)
+    assert len(found.pairs()) == REGIONS * (REGIONS - 1)
+
+
+# Matrices without names
+
+
+def test_a_matrix_without_names_is_taken_in_the_order_of_the_expression(tmp_path):
+    order = shuffled(5)
+    np.save(tmp_path / "c.npy", SQUARE[np.ix_(order, order)])
+    e = csv(expression().iloc[order], tmp_path / "e.csv")
+    found = read_regions(e, tmp_path / "c.npy", coordinates())
+    check(found, order)
+    assert found.notes == [f"{tmp_path / 'c.npy'} has no names: its 23 regions are taken in the order of {e}"]
+
+
+def test_or_else_in_that_of_the_coordinates():
+    order = shuffled(6)
+    rows = [7, 2, *range(11, REGIONS)]
+    found = read_regions(expression().iloc[rows], SQUARE[np.ix_(order, order)], coordinates().iloc[order])
+    check(found, rows)
+    assert found.notes[0] == "connectivity has no names: its 23 regions are taken in the order of coordinates"
+
+
+def test_or_else_it_is_refused():
+    message = re.escape(
+        "connectivity has 19 regions without names, it must have as many as another file; expression has 17 and "
+        "coordinates has 23"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        read_regions(expression()[:17], SQUARE[:19, :19], coordinates())
+
+
+def test_a_count_beside_the_matrix_is_no_name(tmp_path):
+    """Rows are counted from 0 by pandas, regions from 1 by the atlas: by these names all would be one off."""
+    ids = [str(i + 1) for i in range(REGIONS)]
+    counted = csv(pd.DataFrame(SQUARE), tmp_path / "c.csv")
+    found = read_regions(expression(ids), counted)
+    np.testing.assert_array_equal(found.connectivity[0, 1:], SQUARE[0, 1:])
+    assert [note.removeprefix(str(counted)) for note in found.notes] == [
+        ": 0, 1, ... beside the matrix are taken for a count, not for names",
+        " has no names: its 23 regions are taken in the order of expression",
+    ]
+    by_name = read_regions(expression([str(i) for i in range(REGIONS)]), counted)
+    np.testing.assert_array_equal(by_name.connectivity, found.connectivity)
+    assert by_name.notes == []
+
+
+def test_edges_of_positions(tmp_path):
+    rows = [(i, j, SQUARE[i, j]) for i in range(REGIONS) for j in range(i)]
+    path = csv(pd.DataFrame(rows, columns=["i", "j", "weight"]), tmp_path / "c.csv", index=False)
+    check(read_regions(expression(), path, coordinates().iloc[shuffled(7)]))
+
+
+def test_an_atlas_by_ids():
+    """Expression by ids, their names and places in a table of the atlas, a matrix without any."""
+    ids = [str(i + 1) for i in range(REGIONS)]
+    atlas = coordinates().reset_index().rename(columns={"region": "label"}).assign(id=range(1, REGIONS + 1))
+    found = read_regions(expression(ids).rename_axis("label"), SQUARE, atlas.iloc[shuffled(8)])
+    assert found.names == ids
+    np.testing.assert_array_equal(found.coordinates, PLACES)
+    np.testing.assert_array_equal(found.connectivity[0, 1:], SQUARE[0, 1:])
+
+
+# What does not join
+
+
+def test_regions_that_do_not_join_are_left_out_and_named(tmp_path):
+    e = csv(expression()[:21], tmp_path / "e.csv")
+    c = csv(connectivity().iloc[1:, 1:], tmp_path / "c.csv")
+    p = csv(coordinates().drop(index=NAMES[5:12]), tmp_path / "p.csv")
+    found = read_regions(e, c, p)
+    check(found, [1, 2, 3, 4, *range(12, 21)])
+    listed = ", ".join(repr(NAMES[i]) for i in (0, 5, 6, 7, 8))
+    assert found.notes == [
+        f"{e}: 8 of 21 region(s) are not in every file and left out: {listed} and 3 more",
+        f"{p}: 3 of 16 region(s) are not in every file and left out: {NAMES[0]!r}, {NAMES[21]!r}, {NAMES[22]!r}",
+        f"{c}: 9 of 22 region(s) are not in every file and left out: "
+        f"{', '.join(repr(NAMES[i]) for i in (5, 6, 7, 8, 9))} and 4 more",
+    ]
+
+
+@pytest.mark.parametrize("joining", [9, 10])
+def test_fewer_than_10_are_refused_with_names_of_each_file(joining, tmp_path):
+    c = csv(connectivity([*NAMES[:joining], *(f"x{i}" for i in range(REGIONS - joining))][::-1]), tmp_path / "c.csv")
+    if joining == 10:
+        assert len(read_regions(expression(), c)) == 10
+        return
+    with pytest.raises(ValueError, match=f"^{joining} regions have the same name in all files") as error:
+        read_regions(expression(), c)
+    assert str(error.value) == (
+        f"9 regions have the same name in all files, at least 10 are needed: expression has 23 such as {NAMES[0]!r}, "
+        f"{NAMES[1]!r}, {NAMES[2]!r}; {c} has 23 such as 'x13', 'x12', 'x11'"
+    )
+
+
+def test_the_few_regions_of_one_file_are_refused():
+    with pytest.raises(
+        ValueError, match="^9 regions have the same name in all files, at least 10 are needed: expression"
+    ):
+        read_regions(expression()[:9])
+
+
+def test_whole_numbers_written_differently_are_the_same_if_nothing_else_is():
+    ids = [str(i) for i in range(3, REGIONS + 3)]
+    padded, dotted = [f"{i:03d}" for i in range(3, REGIONS + 3)], [f"{i}." for i in range(3, REGIONS + 3)]
+    order = shuffled(9)
+    found = read_regions(expression(ids), connectivity(padded).iloc[order, order], coordinates(dotted).iloc[order])
+    assert found.names == ids
+    np.testing.assert_array_equal(found.coordinates, PLACES)
+    np.testing.assert_array_equal(found.connectivity[0, 1:], SQUARE[0, 1:])
+    assert found.notes[-1] == (
+        "no region has the same name in all files; 23 have as whole numbers, such as '3', and are joined so"
+    )
+    # One name that is the same is enough for names to be meant as they are.
+    with pytest.raises(ValueError, match="^1 regions have the same name"):
+        read_regions(expression(ids), connectivity([ids[0], *padded[1:]]))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_names_that_count_from_0_here_and_from_1_there_are_refused(first):
+    one, other = ([str(i + begin) for i in range(REGIONS)] for begin in (first, 1 - first))
+    with pytest.raises(
+        ValueError, match=f"names of regions count from {first} in the first and from {1 - first} in the"
+    ):
+        read_regions(expression(one), coordinates=coordinates(other))
+
+
+def test_floats_are_the_same_ids(tmp_path):
+    e = csv(expression([f"{i + 1}.0" for i in range(REGIONS)]), tmp_path / "e.csv", index_label="label")
+    c = csv(connectivity(range(1, REGIONS + 1)), tmp_path / "c.csv")
+    found = read_regions(e, c, coordinates([float(i + 1) for i in range(REGIONS)]))
+    assert found.names == [str(i + 1) for i in range(REGIONS)]
+    assert len(found.notes) == 1  # of hemispheres: names were not changed here
+
+
+# What is not known
+
+
+def test_regions_without_expression():
+    e = expression()
+    e.iloc[[4, 9]] = np.nan
+    e.iloc[2, 3] = np.nan
+    rest = [i for i in range(REGIONS) if i not in (4, 9)]
+    found = read_regions(e, connectivity(), coordinates())
+    assert np.isnan(found.expression).sum() == 1
+    found.expression[2, 3] = VALUES[2, 3]
+    check(found, rest)
+    said = f"expression: 2 region(s) have no expression (no tissue sample) and are {{}}: {NAMES[4]!r}, {NAMES[9]!r}"
+    assert found.notes == [said.format("left out")]
+    kept = read_regions(e, connectivity(), coordinates(), missing_rows="keep")
+    assert kept.names == NAMES
+    assert np.isnan(kept.expression[[4, 9]]).all()
+    assert np.isfinite(kept.connectivity[4, 9])
+    assert kept.notes == [said.format("kept")]
+
+
+def test_expression_counts_in_the_genes_asked_for():
+    e = expression()
+    e.iloc[6, :12] = np.nan
+    assert len(read_regions(e)) == REGIONS
+    assert len(read_regions(e, genes=SYMBOLS[:12])) == REGIONS - 1
+
+
+def test_regions_without_connectivity():
+    """One in the file; one whose only known pair is with a region that has no expression."""
+    e, c = expression(), connectivity()
+    c.iloc[3] = c.iloc[:, 3] = np.nan
+    kept = c.iloc[7, 11]
+    c.iloc[7] = c.iloc[:, 7] = np.nan
+    c.iloc[7, 11] = c.iloc[11, 7] = kept
+    e.iloc[11] = np.nan
+    found = read_regions(e, c, coordinates())
+    check(found, [i for i in range(REGIONS) if i not in (3, 7, 11)])
+    assert "connectivity: 1 of 23 regions have no known pair" in found.notes
+    listed = f"{NAMES[3]!r}, {NAMES[7]!r}"
+    assert found.notes[-1] == f"connectivity: 2 region(s) have no known pair and are left out: {listed}"
+
+
+def test_too_few_regions_are_left():
+    e = expression()
+    e.iloc[9:] = np.nan
+    with pytest.raises(
+        ValueError, match="^expression has 9 regions of which all is known, .*14 region.s. have no expr"
+    ):
+        read_regions(e)
+
+
+def test_genes_without_a_value_in_any_region_that_is_left():
+    e = expression()
+    e.iloc[:, 5] = np.nan
+    e.iloc[:19, 8] = np.nan
+    found = read_regions(e, connectivity().iloc[:17, :17])
+    check(found, range(17), [i for i in range(GENES) if i not in (5, 8)])
+    assert found.notes[-1] == ("expression: 2 gene(s) have no value in any region and are left out: 'SLC5A6', 'SLC8A9'")
+
+
+@pytest.mark.parametrize("genes", [9, 10])
+def test_fewer_than_10_genes_are_refused(genes, tmp_path):
+    path = csv(expression().iloc[:, :genes], tmp_path / "e.csv")
+    if genes == 10:
+        check(read_regions(path), columns=range(10))
+        return
+    with pytest.raises(ValueError, match=f"^{path} has 9 genes with values, at least 10 are needed"):
+        read_regions(path)
+
+
+def test_genes_that_are_asked_for_come_in_their_order():
+    order = np.random.default_rng(12).permutation(GENES)[:13]
+    wanted = [SYMBOLS[i] for i in order]
+    found = read_regions(expression(), genes=[*wanted[:4], "OTHER1", *wanted[4:]])
+    check(found, columns=order)
+    assert found.notes == ["expression lacks 1 of 14 genes: 'OTHER1'"]
+    lower = read_regions(expression(), genes=[gene.lower() for gene in wanted])
+    assert lower.genes == [gene.lower() for gene in wanted]
+    np.testing.assert_array_equal(lower.expression, found.expression)
+    with pytest.raises(ValueError, match=f"^genes must have each gene once, {wanted[0]!r} is there more than once"):
+        read_regions(expression(), genes=[*wanted, wanted[0]])
+    with pytest.raises(ValueError, match="^expression has 9 of the 10 genes asked for, at least 10 are needed"):
+        read_regions(expression(), genes=["OTHER1", *wanted[:9]])
+
+
+def test_aliases():
+    renamed = expression().set_axis([str(100 * i) for i in range(GENES)], axis=1)
+    aliases = dict(zip(renamed.columns, SYMBOLS, strict=True))
+    check(read_regions(renamed, aliases=aliases))
+    found = read_regions(expression(), genes=list(renamed.columns), aliases=aliases)
+    assert found.genes == list(renamed.columns)
+    np.testing.assert_array_equal(found.expression, VALUES.astype(np.float32))
+
+
+def test_donors():
+    one, other = expression(), expression()
+    one.iloc[:3] = np.nan
+    other += 1
+    found = read_regions([one, other.iloc[shuffled(10)]], connectivity())
+    expected = np.vstack([VALUES[:3] + 1, VALUES[3:] + 0.5]).astype(np.float32)
+    np.testing.assert_allclose(found.expression, expected, rtol=1e-6)
+    assert found.names == NAMES
+    assert found.notes[0].startswith("expression is the mean over 2 donors")
+
+
+# What is refused
+
+
+def test_a_constant_target(tmp_path):
+    """In the whole file, or among the regions that join."""
+    square = np.ones((REGIONS, REGIONS))
+    for size in (REGIONS, 17):
+        path = csv(pd.DataFrame(square, NAMES, NAMES), tmp_path / "c.csv")
+        with pytest.raises(ValueError, match=f"^{path} is 1 for every pair of regions: there is nothing to predict"):
+            read_regions(expression()[:size], path)
+        square[18, 20] = square[20, 18] = 3
+
+
+def test_errors_name_the_file(tmp_path):
+    bad = SQUARE.copy()
+    bad[1, 2] = 7
+    e, c, p = (
+        csv(frame, tmp_path / f"{number}.csv")
+        for number, frame in enumerate(
+            [expression(), pd.DataFrame(bad, NAMES, NAMES), coordinates().replace(PLACES[2, 1], np.nan)]
+        )
+    )
+    with pytest.raises(ValueError, match=f"^{c} is not symmetric at 1 pair.s.: pair {NAMES[1]!r}, {NAMES[2]!r} is"):
+        read_regions(e, c)
+    with pytest.raises(ValueError, match=f"^{p}: region {NAMES[2]!r}: y is empty, it must be a finite number"):
+        read_regions(e, coordinates=p)
+    csv(expression().replace(VALUES[4, 6], np.inf), e)
+    with pytest.raises(ValueError, match=f"^{e}: region {NAMES[4]!r}, gene 'SLC6A7' is inf, it must be finite"):
+        read_regions(e)
+    with pytest.raises(FileNotFoundError, match="none.csv"):
+        read_regions(tmp_path / "none.csv")
+
+
+def test_missing_rows_is_one_of_two():
+    with pytest.raises(Exception, match="missing_rows"):
+        read_regions(expression(), missing_rows="impute")
+
+
+# Real data
+
+
+@pytest.mark.parametrize("kind", ["functional", "structural"])
+@pytest.mark.parametrize(
+    ("atlas", "regions", "genes", "unsampled"), [("dk82", 82, 1645, 2), ("schaefer_100", 114, 810, 0)]
+)
+def test_real_regions(kind, atlas, regions, genes, unsampled, data_folder):
+    folder = data_folder / "regions" / atlas
+    found = read_regions(folder / "expression.csv.gz", folder / f"{kind}_connectivity.csv.gz", folder / "regions.csv")
+    e = pd.read_csv(folder / "expression.csv.gz", index_col=0)
+    assert e.shape == (regions, genes)
+    sampled = e.dropna(how="all")
+    assert found.names == sampled.index.tolist()
+    assert found.genes == sampled.columns.tolist()
+    assert len(found) == regions - unsampled
+    assert len(found.notes) == bool(unsampled)
+    np.testing.assert_array_equal(found.expression, sampled.to_numpy(dtype=np.float32))
+    c = pd.read_csv(folder / f"{kind}_connectivity.csv.gz", index_col=0).loc[found.names, found.names].to_numpy()
+    off = ~np.eye(len(found), dtype=bool)
+    np.testing.assert_array_equal(found.connectivity[off], c[off])
+    p = pd.read_csv(folder / "regions.csv", index_col="region").loc[found.names]
+    np.testing.assert_array_equal(found.coordinates, p[["x", "y", "z"]].to_numpy())
+    assert found.hemisphere == p["hemisphere"].tolist()
+    expected = {"Vis", "SomMot", "DorsAttn", "SalVentAttn", "Limbic", "Cont", "Default", "subcortex"}
+    assert set(found.network) == (expected if atlas != "dk82" else {"cortex", "subcortex"})
+    turned = read_regions(e.T, folder / f"{kind}_connectivity.csv.gz", folder / "regions.csv")
+    assert turned.names == found.names
+    np.testing.assert_array_equal(turned.expression, found.expression)

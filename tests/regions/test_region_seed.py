@@ -1,0 +1,639 @@
+"""The seed's networks of region pairs: their mathematics in float64, and the mistakes of the original, one by one."""
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from omniset.regions.seed import (
+    ConnectivityHead,
+    CrossAttention,
+    ExpressionTokens,
+    SelfAttentionConcat,
+    TokenPooling,
+    symmetrised,
+    symmetry_loss,
+)
+from omniset.testing import relative_error
+
+N, GENES, PAIRS, BINS, TOKEN, DIM, HEADS, DEPTH, HIDDEN = 5, 13, 7, 3, 11, 6, 2, 3, (17, 19, 23)
+SIZES = {"genes": GENES, "dim": DIM, "num_heads": HEADS, "depth": DEPTH, "bins": BINS, "hidden": HIDDEN}
+SIZES |= {"token_dim": TOKEN, "dropout": 0.0}
+CROSS = [(CrossAttention, cls, pooling) for cls in ("random", "spatial") for pooling in ("mean", "attention", "cls")]
+ALL = CROSS + [(SelfAttentionConcat, None, pooling) for pooling in ("mean", "attention", "cls")]
+NAMES = [f"{kind.__name__}-{cls}-{pooling}" for kind, cls, pooling in ALL]
+every_network = pytest.mark.parametrize("case", ALL, ids=NAMES)
+some_networks = pytest.mark.parametrize("case", [ALL[x] for x in (0, 4, 8)], ids=[NAMES[x] for x in (0, 4, 8)])
+
+
+def network_of(case, learned=False, seed=3, **options):
+    """In eval mode and float64, all parameters and statistics away from their start, so that none can be forgotten."""
+    kind, cls, pooling = case
+    torch.manual_seed(seed)
+    options = {"vectors": None if learned else 2 * torch.randn(GENES, TOKEN)} | SIZES | options
+    options |= {"pooling": pooling} | ({} if cls is None else {"cls": cls})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of pooling="cls", which has a test
+        network = kind(**options).double()
+    for parameter in network.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    if cls == "spatial":
+        network.cls_projection.weight.data *= 30  # against the factor of 0.02
+        network.standardise(torch.tensor([9.0, -20, 31]) + torch.tensor([40.0, 20, 11]) * torch.randn(19, 3))
+    return network.eval()
+
+
+def regions(absent=True):
+    """Expression beyond [0, 1], some of it missing; region 3 has no genes. Pairs of all kinds; places in mm."""
+    generator = torch.Generator().manual_seed(7)
+    expression = 1.4 * torch.rand(N, GENES, generator=generator) - 0.2
+    if absent:
+        expression[torch.rand(N, GENES, generator=generator) < 0.2] = torch.nan
+        expression[3] = torch.nan
+    pairs = torch.tensor([[0, 1], [1, 0], [2, 4], [4, 0], [3, 1], [0, 3], [2, 2]])
+    coordinates = 50 * torch.randn(N, 3, generator=generator, dtype=torch.float64)
+    return expression, pairs, coordinates
+
+
+def parameters_of(*modules):
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+# ---------------------------------------------------------------------- the published size
+
+
+def test_parameters_of_the_published_size():
+    genes, d, token, bins = 17, 128, 200, 5  # no number of genes changes it, as their vectors are not learned
+    tokens = (bins * token + token) + (token * d + d)
+    cls = 6 + (6 * d + d)
+    layers = 4 * (4 * (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + 2 * (2 * d))
+    norms = 2 * (512 + 256 + 128)
+    head = (d * 512 + 512) + (512 * 256 + 256) + (256 * 128 + 128) + (128 + 1) + norms
+    assert (tokens, cls, layers, head) == (26_928, 902, 793_088, 232_193)
+    vectors = torch.zeros(genes, token)
+    network = CrossAttention(genes, vectors=vectors)
+    assert parameters_of(network.tokens) == tokens
+    assert parameters_of(network.layers) == layers
+    assert parameters_of(network.head) == head
+    assert parameters_of(network) == tokens + cls + layers + head == 1_053_111
+    assert parameters_of(CrossAttention(genes, vectors=vectors, cls="spatial")) == 1_053_111 - 6
+    assert parameters_of(CrossAttention(genes, vectors=vectors, pooling="attention")) == 1_053_111 + d * d + d
+    assert parameters_of(CrossAttention(genes)) == 1_053_111 + genes * token
+    assert parameters_of(SelfAttentionConcat(genes, vectors=vectors)) == 1_053_111 + d * 512
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3, 5, 7, 10])
+def test_bins(bins):
+    """Bin k is [k/K, (k+1)/K), the last with its end; what is outside goes to the ends."""
+    edges = [k / bins for k in range(bins)]
+    x = [*edges, *(e + 0.5 / bins for e in edges), 1.0, -0.5, 1.5]
+    expected = [*range(bins), *range(bins), bins - 1, 0, bins - 1]
+    tokens = ExpressionTokens(len(x), DIM, bins)
+    for dtype in (torch.float32, torch.float64):
+        found = tokens.one_hot(torch.tensor([x], dtype=dtype))
+        assert found.sum(-1).eq(1).all()
+        assert found.argmax(-1)[0].tolist() == expected
+    below = torch.tensor([x]).nextafter(torch.tensor(-1.0))
+    found = tokens.one_hot(below).argmax(-1)[0].tolist()
+    assert found[1:bins] == list(range(bins - 1))
+    assert tokens.one_hot(torch.tensor([x]).double()).equal(tokens.one_hot(torch.tensor([x])))
+
+
+def token_of(tokens, x, gene):
+    """One gene of one region, from the formula."""
+    k = sum(float(x) >= float(torch.tensor(e / tokens.bins)) for e in range(1, tokens.bins))
+    one_hot = torch.zeros(tokens.bins, dtype=torch.float64)
+    one_hot[k] = 1
+    return linear(tokens.project, linear(tokens.bin, one_hot) + tokens.vectors[gene])
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_tokens(learned):
+    tokens = ExpressionTokens(GENES, DIM, BINS, None if learned else torch.randn(GENES, TOKEN), 17).double()
+    assert tokens.vectors.shape == (GENES, 17 if learned else TOKEN)  # vectors have their own width
+    assert parameters_of(tokens) == sum(p.numel() for p in (*tokens.bin.parameters(), *tokens.project.parameters())) + (
+        GENES * 17 if learned else 0
+    )
+    expression, *_ = regions()
+    batch = tokens(expression)
+    assert torch.equal(batch.multiplicity == 0, expression.isnan())
+    assert not batch.elements[expression.isnan()].any()
+    assert 0 < expression.isnan()[:3].sum() < 3 * GENES
+    for region in range(N):
+        for gene in range(GENES):
+            if not expression[region, gene].isnan():
+                expected = token_of(tokens, expression[region, gene], gene)
+                assert relative_error(batch.elements[region, gene], expected) < 1e-14
+
+
+def test_a_number_of_regions_costs_no_projection(monkeypatch):
+    """W is applied to K + genes rows; regions only choose among them."""
+    tokens, rows, linear = ExpressionTokens(GENES, DIM, BINS, None, TOKEN), [], nn.functional.linear
+
+    def spy(x, *arguments):
+        rows.append(x.numel() // TOKEN)
+        return linear(x, *arguments)
+
+    monkeypatch.setattr(nn.functional, "linear", spy)
+    for number in (1, 19):
+        tokens(torch.rand(number, GENES))
+    assert rows == 2 * [BINS, GENES]
+
+
+# ---------------------------------------------------------------------- against an oracle
+
+
+def linear(layer, x):
+    return x @ layer.weight.T + (0 if layer.bias is None else layer.bias)
+
+
+def norm(layer, x):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight + layer.bias
+
+
+def layer_of(block, queries, keys):
+    """One region, one head at a time; no key: the heads give 0."""
+    width = DIM // HEADS
+    q, k, v = linear(block.query, queries), linear(block.key, keys), linear(block.value, keys)
+    heads = []
+    for h in range(HEADS):
+        part = slice(h * width, (h + 1) * width)
+        e = torch.exp(q[:, part] @ k[:, part].T / math.sqrt(width))
+        total = e.sum(1, keepdim=True)
+        heads.append((e / (total if len(keys) else 1)) @ v[:, part])
+    x = norm(block.norm_attention, queries + linear(block.output, torch.cat(heads, 1)))
+    return norm(block.norm_ffn, x + linear(block.ffn[2], linear(block.ffn[0], x).clamp(min=0)))
+
+
+def pooled_of(pool, rows, how):
+    if how == "cls":
+        return rows[0]
+    if how == "mean":
+        return sum(rows) / len(rows)
+    e = torch.exp(linear(pool.score[2], torch.tanh(linear(pool.score[0], rows))))
+    return (e / e.sum() * rows).sum(0)
+
+
+def head_of(head, rows, training):
+    for step in range(3):
+        first, _, batch_norm, _ = head.layers[4 * step : 4 * step + 4]
+        rows = linear(first, rows).clamp(min=0)
+        if training:
+            mean, var = rows.mean(0), rows.var(0, correction=0)
+        else:
+            mean, var = batch_norm.running_mean, batch_norm.running_var
+        rows = (rows - mean) / (var + 1e-5).sqrt() * batch_norm.weight + batch_norm.bias
+    return linear(head.layers[-1], rows)[:, 0]
+
+
+def oracle(network, case, expression, pairs, coordinates, training=False):
+    """Pair by pair, gene by gene; an absent gene has no token at all."""
+    kind, cls, pooling = case
+    genes = []
+    for region in expression:
+        tokens = [token_of(network.tokens, x, g) for g, x in enumerate(region) if not x.isnan()]
+        genes.append(torch.stack(tokens) if tokens else torch.zeros(0, DIM, dtype=torch.float64))
+    pooled = []
+    for i, j in pairs.tolist():
+        first = network.cls
+        if cls == "spatial":
+            both = torch.cat([coordinates[i], coordinates[j]])
+            first = 0.02 * (both - network.statistics.shift.repeat(2)) / network.statistics.scale.repeat(2)
+        first = linear(network.cls_projection, first)
+        if kind is CrossAttention:
+            rows = torch.cat([first[None], genes[i]])
+            for block in network.layers:
+                rows = layer_of(block, rows, genes[j])
+            pooled.append(pooled_of(network.pool, rows, pooling))
+        else:
+            sides = []
+            for region in (i, j):
+                rows = torch.cat([first[None], genes[region]])
+                for block in network.layers:
+                    rows = layer_of(block, rows, rows)
+                sides.append(pooled_of(network.pool, rows, pooling))
+            pooled.append(torch.cat(sides))
+    return head_of(network.head, torch.stack(pooled), training)
+
+
+@every_network
+def test_forward_against_the_oracle(case):
+    """Outputs and gradients, in eval mode, and in training with the batch's own statistics in the head."""
+    network = network_of(case, learned=case[2] == "mean")
+    given = regions()
+    for training in (False, True):
+        network.train(training)
+        parameters = list(network.parameters())
+        expected = oracle(network, case, *given, training)
+        got = network(*given)
+        assert got.shape == (PAIRS,)
+        assert relative_error(got, expected) < 1e-12
+        upstream = torch.randn(PAIRS, dtype=torch.float64)
+        grads = [torch.autograd.grad(x, parameters, upstream, materialize_grads=True) for x in (got, expected)]
+        assert relative_error(grads[0], grads[1]) < 1e-10
+        assert len(set(expected.tolist())) == PAIRS or case[2] == "cls"  # or there was nothing to compare
+
+
+@every_network
+def test_gradients_reach_every_parameter(case):
+    network = network_of(case, learned=True).train()
+    network(*regions()).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        # A bias of all keys alike shifts all scores of a query alike; one before BatchNorm is not always seen.
+        assert parameter.grad.abs().max() > 1e-9 or name.endswith("key.bias"), name
+    assert network.layers[0].query.weight.grad.abs().max() > 1e-6
+
+
+# ---------------------------------------------------------------------- mistakes of the original
+
+
+@some_networks
+def test_every_layer_feeds_the_next(case):
+    """Without any one of them, or in another order, the output is another."""
+    network = network_of(case)
+    given = regions()
+    expected = network(*given)
+    layers = list(network.layers)
+    orders = [[x for x in range(DEPTH) if x != gone] for gone in range(DEPTH)] + [[1, 0, 2], [0, 2, 1]]
+    for order in orders:
+        network.layers = nn.ModuleList(layers[x] for x in order)
+        assert relative_error(network(*given), expected) > 1e-3, order
+    network.layers = nn.ModuleList(layers)
+    assert torch.equal(network(*given), expected)
+    network(*given).sum().backward()
+    assert all(layer.query.weight.grad.abs().max() > 1e-6 for layer in layers)
+
+
+@every_network
+def test_cls_is_a_token(case):
+    """What it is made of changes the output, in every pooling."""
+    network = network_of(case)
+    expression, pairs, coordinates = regions()
+    before = network(expression, pairs, coordinates)
+    if case[1] == "spatial":
+        after = network(expression, pairs, coordinates + 30)
+    else:
+        network.cls.data += 1
+        after = network(expression, pairs, coordinates)
+    assert ((after - before).abs() > 1e-7).all()
+
+
+@some_networks
+def test_pairs_know_nothing_of_each_other(case):
+    network = network_of(case)
+    expression, pairs, coordinates = regions()
+    together = network(expression, pairs, coordinates)
+    for chosen in ([0], [2], [4], [6, 3], [5, 4, 2, 0]):
+        got = network(expression, pairs[chosen], coordinates)
+        assert relative_error(got, together[chosen]) < 1e-13
+    # Regions of no pair are nothing to it, whatever they are.
+    others = torch.cat([expression.flip(0), expression])
+    places = torch.cat([torch.full((N, 3), torch.nan, dtype=torch.float64), coordinates])
+    assert relative_error(network(others, pairs + N, places), together) < 1e-13
+
+
+@some_networks
+def test_a_training_batch_of_one(case):
+    """The head takes its running statistics, and leaves them as they are."""
+    network = network_of(case)
+    expression, pairs, coordinates = regions()
+    expected = network(expression, pairs[:1], coordinates)
+    network.train()
+    before = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    got = network(expression, pairs[:1], coordinates)
+    assert torch.equal(got, expected)  # no dropout here
+    got.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert all(torch.equal(buffer, before[name]) for name, buffer in network.named_buffers())
+    network(expression, pairs[:2], coordinates)
+    changed = [name for name, buffer in network.named_buffers() if not torch.equal(buffer, before[name])]
+    assert len(changed) == 3 * len(HIDDEN)
+    assert all(name.startswith("head.") for name in changed)
+
+
+def test_coordinates_are_standardised_with_stored_statistics():
+    network = network_of((CrossAttention, "spatial", "mean"))
+    expression, pairs, coordinates = regions()
+    training = torch.tensor([[1.0, -2, 30], [4, -2, 10], [10, -2, 20]])
+    network.standardise(training)
+    assert relative_error(network.statistics.shift, torch.tensor([5.0, -2, 20])) < 1e-12
+    expected = torch.tensor([14.0, 1, 200 / 3], dtype=torch.float64).sqrt()  # the constant column is only shifted
+    assert relative_error(network.statistics.scale, expected) < 1e-12
+    before = [buffer.clone() for buffer in network.statistics.buffers()]
+    for mode in (True, False):
+        network.train(mode)
+        network(expression, pairs, coordinates)
+        network(expression, pairs[:1], coordinates)
+        assert all(torch.equal(a, b) for a, b in zip(network.statistics.buffers(), before, strict=True))
+    got = network(expression, pairs[:1], coordinates)
+    moved = coordinates.clone()
+    moved[2:] *= 100  # regions of other pairs
+    assert torch.equal(network(expression, pairs[:1], moved), got)
+    again = CrossAttention(cls="spatial", **SIZES, vectors=torch.zeros(GENES, TOKEN)).double().eval()
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(again(expression, pairs[:1], coordinates), got)
+
+
+def test_order_of_the_genes():
+    """Columns and vectors permuted alike change nothing; columns alone do."""
+    expression, pairs, coordinates = regions()
+    order = torch.randperm(GENES, generator=torch.Generator().manual_seed(2))
+    for case in (ALL[0], ALL[4], ALL[8]):
+        network = network_of(case)
+        expected = network(expression, pairs, coordinates)
+        alone = network(expression[:, order], pairs, coordinates)
+        network.tokens.vectors = network.tokens.vectors[order]
+        assert relative_error(network(expression[:, order], pairs, coordinates), expected) < 1e-13
+        assert relative_error(alone, expected) > 1e-4
+
+
+@some_networks
+def test_absent_genes_are_dropped_columns(case):
+    """Of one region they are, by the oracle; genes absent everywhere might as well not be in the model."""
+    expression, pairs, coordinates = regions()
+    expression[:, [2, 7, 12]] = torch.nan
+    network = network_of(case)
+    expected = network(expression, pairs, coordinates)
+    kept = [g for g in range(GENES) if g not in (2, 7, 12)]
+    smaller = network_of(case, genes=len(kept), vectors=torch.zeros(len(kept), TOKEN))
+    state = network.state_dict()
+    smaller.load_state_dict(state | {"tokens.vectors": state["tokens.vectors"][kept]})
+    assert relative_error(smaller(expression[:, kept], pairs, coordinates), expected) < 1e-13
+    zero = network(expression.nan_to_num(0), pairs, coordinates)
+    assert relative_error(zero, expected) > 1e-4  # not measured is not 0
+
+
+def test_pairs_share_the_tokens_of_regions():
+    """Tokens are made of each distinct region once, and the self-attention runs once for each."""
+    expression, _, coordinates = regions()
+    many = torch.randint(0, 3, (101, 2))
+    for case in ALL:
+        network, seen = network_of(case), []
+        network.tokens.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(len(given[0])))
+        network.layers[0].register_forward_pre_hook(lambda module, given, seen=seen: seen.append(len(given[0])))
+        assert network(expression, many, coordinates).shape == (101,)
+        assert seen == [3, 101 if case[0] is CrossAttention else 3]
+
+
+# ---------------------------------------------------------------------- shards, grids
+
+
+@some_networks
+def test_keys_in_shards(case):
+    network = network_of(case)
+    given = regions()
+    whole = network(*given)
+    for shard_size in (1, 5, GENES, 64):
+        assert relative_error(network(*given, shard_size=shard_size), whole) < 1e-12
+    parameters = list(network.parameters())
+    found = (network(*given, shard_size=5), whole)
+    grads = [torch.autograd.grad(x.sum(), parameters, materialize_grads=True) for x in found]
+    assert relative_error(grads[0], grads[1]) < 1e-11
+
+
+@every_network
+@pytest.mark.parametrize("training", [False, True])
+def test_a_grid_is_its_pairs(case, training):
+    network = network_of(case).train(training)
+    expression, _, coordinates = regions()
+    rows, columns = torch.tensor([4, 0, 3]), torch.tensor([1, 0, 2, 3, 4])
+    pairs = torch.cartesian_prod(rows, columns)
+    expected = network(expression, pairs, coordinates).view(3, 5)
+    got = network.grid(expression, rows, columns, coordinates)
+    assert relative_error(got, expected) < 1e-12
+    parameters, upstream = list(network.parameters()), torch.randn(3, 5, dtype=torch.float64)
+    grads = [torch.autograd.grad(x, parameters, upstream, materialize_grads=True) for x in (got, expected)]
+    assert relative_error(grads[0], grads[1]) < 1e-10
+    one = network.eval().grid(expression, rows[2:], columns[3:4], coordinates)  # no gene on either side
+    assert relative_error(one, network(expression, torch.tensor([[3, 3]]), coordinates)[None]) < 1e-12
+    assert network.grid(expression, rows[:0], columns, coordinates).shape == (0, 5)
+
+
+def test_a_grid_costs_no_more_with_more_rows():
+    """Beyond K G + 1 queries for each column there is nothing left to compute."""
+    network = network_of((CrossAttention, "random", "mean"))
+    expression, columns, seen = torch.rand(101, GENES), torch.tensor([0, 7]), []
+    network.layers[0].register_forward_pre_hook(lambda module, given: seen.append(tuple(given[0].shape[:2])))
+    network.grid(expression, torch.arange(101), columns)
+    network.grid(expression, torch.tensor([5]), columns)
+    assert seen == [(2, 1 + BINS * GENES), (2, 1 + GENES)]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "attention", "cls"])
+def test_pooling_of_large_scores(pooling):
+    """A subset whose scores are far below the others' is pooled all the same."""
+    pool = TokenPooling(DIM, pooling).double()
+    if pooling == "attention":
+        pool.score[2].weight.data *= 3000
+    x = torch.randn(2, 1 + GENES, DIM, dtype=torch.float64)
+    members = (torch.rand(5, GENES) < 0.5).double()
+    got = pool.shared(x[:, :1], x[:, 1:], members)
+    multiplicity = torch.cat([torch.ones(5, 1), members], 1).double()
+    for each in range(2):
+        assert relative_error(got[:, each], pool(x[[each]].expand(5, -1, -1), multiplicity)) < 1e-12
+
+
+# ---------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("cls", ["random", "spatial"])
+@pytest.mark.parametrize("layer", [0, 1, 2, -1, -3])
+def test_attention_is_that_of_torch(cls, layer):
+    network = network_of((CrossAttention, cls, "mean"))
+    expression, pairs, coordinates = regions()
+    got = network.attention(expression, pairs, coordinates, layer)
+    assert got.shape == (PAIRS, 1 + GENES, GENES)
+    block = network.layers[layer]
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).double()
+    parts = (block.query, block.key, block.value)
+    theirs.in_proj_weight.data = torch.cat([part.weight.data for part in parts])
+    theirs.in_proj_bias.data = torch.cat([part.bias.data for part in parts])
+    present = ~expression.isnan()
+    for row, (i, j) in enumerate(pairs.tolist()):
+        rows = torch.cat([network._cls(expression, pairs[row : row + 1], coordinates), _genes(network, expression[i])])
+        keys = _genes(network, expression[j])
+        for before in list(network.layers)[: layer % DEPTH]:
+            rows = layer_of(before, rows, keys)
+        expected = torch.zeros(1 + GENES, GENES, dtype=torch.float64)
+        if len(keys):
+            _, weights = theirs(rows, keys, keys)
+            at = torch.cat([torch.tensor([True]), present[i]])
+            expected[at.nonzero(), present[j].nonzero()[:, 0]] = weights
+            assert relative_error(got[row, at].sum(-1), torch.ones(int(at.sum()), dtype=torch.float64)) < 1e-13
+        assert relative_error(got[row], expected) < 1e-12
+
+
+def _genes(network, expression):
+    present = (~expression.isnan()).nonzero()[:, 0]
+    return network.tokens(expression[None]).elements[0, present]
+
+
+# ---------------------------------------------------------------------- direction
+
+
+@some_networks
+def test_symmetrised(case):
+    network = network_of(case)
+    expression, pairs, coordinates = regions()
+    there, back = network(expression, pairs, coordinates), network(expression, pairs.flip(1), coordinates)
+    apart = pairs[:, 0] != pairs[:, 1]
+    assert ((there - back)[apart].abs() > 1e-6).all()
+    assert relative_error(there[~apart], back[~apart]) < 1e-13
+    got = symmetrised(network, expression, pairs, coordinates)
+    assert relative_error(got, (there + back) / 2) < 1e-13
+    assert relative_error(symmetrised(network, expression, pairs.flip(1), coordinates, shard_size=5), got) < 1e-12
+    expected = sum((a - b) ** 2 for a, b in zip(there.tolist(), back.tolist(), strict=True)) / PAIRS
+    assert relative_error(symmetry_loss(there, back), torch.tensor(expected, dtype=torch.float64)) < 1e-12
+    nothing = pairs[:0]
+    assert network(expression, nothing, coordinates).shape == (0,)
+    assert symmetrised(network, expression, nothing, coordinates).shape == (0,)
+
+
+def test_cls_pooling_knows_no_gene_of_region_i():
+    """So it is in the document: CLS attends to region j, and nothing else is read."""
+    with pytest.warns(UserWarning, match="pooling='cls' lets no gene of region i into the prediction"):
+        CrossAttention(pooling="cls", **SIZES)
+    expression, _, coordinates = regions()
+    changed = expression.clone()
+    changed[0] = 1 - changed[0]
+    for case in ALL:
+        network = network_of(case)
+        there, back = (network(x, torch.tensor([[0, 1], [1, 0]]), coordinates) for x in (expression, changed))
+        same = case[0] is CrossAttention and case[2] == "cls"
+        assert (abs(there[0] - back[0]) < 1e-13) == same
+        assert abs(there[1] - back[1]) > 1e-6
+    SelfAttentionConcat(pooling="cls", **SIZES)  # no warning
+
+
+# ---------------------------------------------------------------------- the rest
+
+
+def test_vectors_are_frozen_and_stored_once():
+    vectors = torch.randn(GENES, TOKEN)
+    network = CrossAttention(**SIZES, vectors=vectors).eval()
+    expression, pairs, _ = regions()
+    before = network(expression, pairs)
+    state = network.state_dict()
+    assert [name for name, tensor in state.items() if tensor.shape == vectors.shape] == ["tokens.vectors"]
+    assert torch.equal(state["tokens.vectors"], vectors)
+    assert "tokens.vectors" not in dict(network.named_parameters())
+    vectors.zero_()  # the caller's, of which the network has a copy
+    assert torch.equal(network(expression, pairs), before)
+    assert "tokens.vectors" in dict(CrossAttention(**SIZES).named_parameters())
+
+
+def test_the_start_of_cls():
+    start = torch.cat([CrossAttention(**SIZES).cls.detach() for _ in range(11)])
+    assert start.shape == (66,)
+    assert 0.015 < start.std() < 0.025
+    assert start.abs().max() < 0.1
+
+
+def test_dropout():
+    """In attention, FFN and head in training; off in eval."""
+    given = regions()
+    for case in ALL[:1] + ALL[-1:]:
+        network = network_of(case, dropout=0.3)
+        rates = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
+        assert rates == [0.3] * (2 * DEPTH + len(HIDDEN))
+        assert torch.equal(network(*given), network(*given))
+        network.train()
+        assert relative_error(network(*given), network(*given)) > 1e-3
+
+
+def test_head_is_in_the_order_of_the_document():
+    kinds = [type(module).__name__ for module in ConnectivityHead(DIM).layers]
+    assert kinds == ["Linear", "ReLU", "RunningBatchNorm", "Dropout"] * 3 + ["Linear"]
+    assert [m.out_features for m in ConnectivityHead(DIM).layers if isinstance(m, nn.Linear)] == [512, 256, 128, 1]
+
+
+def cross(**options):
+    return lambda: CrossAttention(**(SIZES | options))
+
+
+def asked(method="forward", cls="random", expression=None, pairs=None, coordinates="theirs", **options):
+    def ask():
+        network = network_of((CrossAttention, cls, "mean"))
+        given = regions()
+        places = given[2] if isinstance(coordinates, str) else coordinates
+        given = (given[0] if expression is None else expression, given[1] if pairs is None else pairs, places)
+        return getattr(network, method)(*given, **options)
+
+    return ask
+
+
+def bad_places():
+    places = regions()[2]
+    places[4, 1] = torch.inf
+    return places
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (cross(genes=0), "genes must be an integer >= 1, got 0"),
+        (cross(bins=0), "bins must be an integer >= 1, got 0"),
+        (cross(token_dim=0), "token_dim must be an integer >= 1, got 0"),
+        (cross(depth=0), "depth must be an integer >= 1, got 0"),
+        (cross(dim=7), "dim must be divisible by num_heads, got dim=7 and num_heads=2"),
+        (cross(hidden=(5, 0)), "hidden must be an integer >= 1, got 0"),
+        (cross(cls="place"), "cls must be one of random, spatial, got 'place'"),
+        (cross(pooling="max"), "pooling must be one of mean, attention, cls, got 'max'"),
+        (cross(dropout=1.0), "dropout must be >= 0 and < 1, got 1.0"),
+        (
+            cross(vectors=torch.zeros(5, TOKEN)),
+            r"vectors must be \(genes, token_dim\) = \(13, >= 1\), got \(5, 11\)",
+        ),
+        (
+            cross(vectors=torch.zeros(GENES, TOKEN).index_fill(0, torch.tensor([7]), torch.nan)),
+            "vectors must be finite, that of gene 7 is not",
+        ),
+        (asked(expression=torch.zeros(N, 3)), "expression must have 13 genes, got 3"),
+        (asked(pairs=torch.tensor([[0, 5]])), "pairs must be >= 0 and < 5, the number of regions; got 5"),
+        (asked(pairs=torch.tensor([[0, -2]])), "pairs must be >= 0 and < 5, the number of regions; got -2"),
+        (asked(shard_size=0), "shard size must be an integer >= 1, got 0"),
+        (asked("attention", layer=3), "layer must be >= -3 and < 3, got 3"),
+        (asked("attention", layer=-4), "layer must be >= -3 and < 3, got -4"),
+        (
+            lambda: network_of(CROSS[0]).grid(regions()[0], torch.tensor([0]), torch.tensor([5])),
+            "columns must be >= 0 and < 5, the number of regions; got 5",
+        ),
+        (
+            lambda: network_of(CROSS[0]).grid(regions()[0], torch.tensor([-1]), torch.tensor([4])),
+            "rows must be >= 0 and < 5, the number of regions; got -1",
+        ),
+        (asked(cls="spatial", coordinates=None), "coordinates must be given: the model was made with cls='spatial'"),
+        (
+            asked(cls="spatial", coordinates=bad_places()),
+            r"coordinates must be finite, those of region 4 are \[.*, inf, .*\]",
+        ),
+        (
+            lambda: CrossAttention(cls="spatial", **SIZES)(*regions()),
+            "coordinates cannot be read before standardise was called with the training regions'",
+        ),
+        (lambda: network_of(CROSS[0]).standardise(regions()[2]), "cls='random' reads no coordinates"),
+        (
+            lambda: network_of(CROSS[3]).standardise(bad_places()),
+            "coordinates must be finite, those of region 4 are",
+        ),
+        (
+            lambda: network_of(CROSS[3]).standardise(torch.zeros(0, 3)),
+            "coordinates must be those of at least one region",
+        ),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
