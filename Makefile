@@ -30,7 +30,7 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks demo
 	$(BIN)/python -m benchmarks speed
 	$(BIN)/python -m benchmarks memory
-	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes
+	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions
 	$(BIN)/python -m benchmarks tables
 
 $(VENV)/.installed: pyproject.toml constraints.txt

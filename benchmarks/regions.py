@@ -7,10 +7,15 @@ choices were made is said in LOOKS.
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
+from omniset.regions.evaluate import evaluate
+from omniset.regions.reading import read_regions
+from omniset.regions.simulate import simulate, write
 
 RUNS = ROOT / "runs" / "regions"
 LOOKS = (
@@ -19,6 +24,7 @@ LOOKS = (
     "schaefer_100 and schaefer_400 with the folds of these seeds."
 )
 SEEDS = 3
+LARGE = 1_000, 10_000  # regions and genes
 SPINS = {"schaefer_100": 10, "schaefer_400": 3}
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -45,14 +51,34 @@ def main(seed: int = 0) -> None:
         record(f"regions/{atlas}_structural", found, seed=seed, part_of="regions")
     found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, baselines=(), mine=False, variants=NETWORKS)
     record("regions/networks", found, seed=seed, part_of="regions")
+    record("regions/costs", {"rows": costs(data / "schaefer_400", seed)}, seed=seed, part_of="regions")
     found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, baselines=(), mine=False, variants=FULL)
     record("regions/seed", found, seed=seed, part_of="regions")
 
 
-def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, Any]:
-    from omniset.regions.evaluate import evaluate
-    from omniset.regions.reading import read_regions
+def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
+    """Peak memory and seconds of `omniset regions fit` and `predict`, also of many regions and genes."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(simulate(*LARGE, seed), root / "large")
+        paths = {
+            "schaefer_400": [atlas / f"{name}.csv.gz" for name in ("expression", "functional_connectivity")]
+            + [atlas / "regions.csv"],
+            "simulated": [root / "large" / f"{name}.csv" for name in ("expression", "connectivity", "regions")],
+        }
+        for data, files in paths.items():
+            words = zip(("--expression", "--connectivity", "--coordinates"), map(str, files), strict=True)
+            fit = ["regions", "fit", *(word for pair in words for word in pair), "--out", data, "--seed", str(seed)]
+            predict = ["regions", "predict", "--model", data, "--out", f"{data}.npy"]
+            for command in (fit, predict):
+                number = len(read_regions(files[0]))
+                rows.append({"data": data, "regions": number, "command": command[1], **measure(command, root)})
+                print(rows[-1], flush=True)
+    return rows
 
+
+def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, Any]:
     names = ("expression", f"{kind}_connectivity", "regions")
     regions = read_regions(
         *(folder / f"{name}.csv.gz" if name != "regions" else folder / "regions.csv" for name in names)

@@ -64,6 +64,21 @@ PARTS = {
         "epochs": "Training",
         "seed": "The run",
     },
+    "regions fit": {
+        "expression": "Data",
+        "fisher_z": "What is read",
+        "architecture": "Model",
+        "seen": "Training",
+        "seed": "The run",
+    },
+    "regions evaluate": {
+        "expression": "Data",
+        "split": "The comparison",
+        "fisher_z": "What is read",
+        "architecture": "Model",
+        "seen": "Training",
+        "seed": "The run",
+    },
 }
 KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
 

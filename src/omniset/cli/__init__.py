@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
-    from omniset.cli import cells, genomes, sets
+    from omniset.cli import cells, genomes, regions, sets
     from omniset.cli.parser import Parser
 
     commands: Any = {
@@ -80,6 +80,14 @@ def main(arguments: list[str] | None = None) -> int:
             "decode": cells.decode,
             "explain": cells.explain_cells,
             "evaluate": cells.evaluate,
+        },
+        "regions": {
+            "_help": "Brain regions: connectivity of pairs from the genes that they express.",
+            "fit": regions.fit,
+            "predict": regions.predict,
+            "evaluate": regions.evaluate,
+            "explain": regions.explain_pair,
+            "simulate": regions.simulate,
         },
     }
     try:

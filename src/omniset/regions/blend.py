@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ from omniset.regions.training import Attention, NetworkMethod
 SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
 PENALTY = 1e-3  # of the geometry's weights, per pair
 FOLDS = 4
+NETWORK = "attention"  # fitted also where its weight is 0, to be explained
 
 
 class Geometry(Method):
@@ -62,7 +63,8 @@ class Blend(Method):
     The trunk is `Geometry` where coordinates are known, else the mean. Weights are >= 0 and fitted by least squares to
     predictions of pairs of regions that trunk and parts had not seen, of four folds of the training regions (spatial
     where places are known); a level of its own for each fold takes up what folds differ by. Parts whose weight is 0
-    are not fitted again. Stacking: Wolpert, "Stacked generalization" (1992); Breiman, "Stacked regressions" (1996).
+    are not fitted again, but for the network, which can then still be explained. Stacking: Wolpert, "Stacked
+    generalization" (1992); Breiman, "Stacked regressions" (1996).
 
     Args:
         attention: Makes the part "attention"; None: without it. The others are "ridge" and "boosting", which use places
@@ -72,7 +74,7 @@ class Blend(Method):
     Attributes:
         weights: By name, "trunk" first.
         scores: Pearson's r of each part alone, with the trunk, over the folds, and of "blend", whose weights were
-            fitted to these very pairs.
+            fitted to these very pairs; without those that are not defined, as of a constant.
         fitted: The parts.
     """
 
@@ -94,7 +96,7 @@ class Blend(Method):
         self.trunk, rest = self._trunk(train, seed)
         self.fitted = {}
         for name, make in self._parts.items():
-            if self.weights[name]:
+            if self.weights[name] or name == NETWORK:
                 self.say(f"fitting {name}")
                 self.fitted[name] = make().fit(rest, np.arange(len(rest)), seed)
         pairs, values = _known(train)
@@ -109,7 +111,7 @@ class Blend(Method):
         }
         self._parts = {"ridge": KernelRidge, "boosting": Boosting} if self._placed else genes_alone
         if self.attention is not None:
-            self._parts["attention"] = self.attention
+            self._parts[NETWORK] = self.attention
 
     def _weigh(self, train: Regions, seed: int) -> dict[str, float]:
         """By name, from pairs of regions that were left out."""
@@ -141,7 +143,8 @@ class Blend(Method):
             y[here] -= y[here].mean()
         weights, _ = nnls(x, y)
         tried = {"trunk": x[:, 0], **{name: x[:, 0] + x[:, 1 + at] for at, name in enumerate(self._parts)}}
-        self.scores = {name: _mean_r(of, y, fold) for name, of in {**tried, "blend": x @ weights}.items()}
+        scores = {name: _mean_r(of, y, fold) for name, of in {**tried, "blend": x @ weights}.items()}
+        self.scores = {name: r for name, r in scores.items() if np.isfinite(r)}
         return {name: float(w) for name, w in zip(names, weights, strict=True)}
 
     def _trunk(
@@ -168,7 +171,7 @@ class Blend(Method):
         parts = {name: part.state() for name, part in self.fitted.items() if isinstance(part, NetworkMethod)}
         return {"weights": self.weights, "scores": self.scores, "level": self.level, "seed": self._seed, "parts": parts}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+    def restore(self, state: dict[str, Any], train: Regions) -> Blend:
         """Become as when `state` was taken, but for the weights of networks: what has no network is fitted again."""
         self.genes, self.directed, self._seed = list(train.genes), train.directed, state["seed"]
         self.weights, self.scores, self.level = state["weights"], state["scores"], state["level"]
@@ -176,7 +179,7 @@ class Blend(Method):
         self.trunk, rest = self._trunk(train, self._seed)
         self.fitted = {}
         for name, make in self._parts.items():
-            if self.weights[name]:
+            if self.weights[name] or name == NETWORK:
                 part = make()
                 if isinstance(part, NetworkMethod):
                     self.fitted[name] = part.restore(state["parts"][name], rest)
@@ -192,6 +195,8 @@ class Blend(Method):
     def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
         found = self.weights["trunk"] * self.trunk(regions, pairs)
         for name, part in self.fitted.items():
+            if not self.weights[name]:
+                continue
             found = found + self.weights[name] * part.predict(regions, pairs)
         return found + self.level
 

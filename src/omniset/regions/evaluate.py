@@ -12,7 +12,6 @@ import json
 import math
 import re
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from omniset.regions.nulls import spins
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scores import interval, pair_distance, pair_hemispheres, scores
 from omniset.regions.splits import split
+from omniset.regions.training import checksum
 
 MINE = "omniset"
 METRICS = ("pearson", "spearman", "r2", "mse")
@@ -177,7 +177,8 @@ def evaluate(
         arguments: Of ConnectivityPredictor; `seed` is the first seed.
 
     Raises:
-        ValueError: An argument out of its bounds, no connectivity, or a folder with rows of other arguments or data.
+        ValueError: An argument out of its bounds, no connectivity, nothing that can be run, or a folder with rows of
+            other arguments or data.
     """
     first = arguments.pop("seed", 0)
     chosen = list(METHODS) if baselines is None else list(baselines)
@@ -189,12 +190,17 @@ def evaluate(
             raise ValueError(f"{name} must be >= {least}, got {value}")
     if resume and folder is None:
         raise ValueError("resume needs the folder that has the rows")
+    if null and regions.coordinates is None:
+        raise ValueError("null needs coordinates, which are not known: expression is spun on the sphere")
     regions.pairs()
     if len(regions) - math.ceil(len(regions) / folds) < LEAST:
         raise ValueError(f"there are {len(regions)} regions: without one of {folds} folds, fewer than {LEAST} are left")
     models: dict[str, dict[str, Any]] = {name: {"method": name} for name in chosen}
     models |= {MINE: dict(arguments)} if mine else {}
     models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
+    predictors = {model: ConnectivityPredictor(**options, seed=first) for model, options in models.items()}
+    for predictor in predictors.values():
+        predictor.check_arguments()
     kept = _Kept(None if folder is None else Path(folder) / "rows", resume, regions, split_by, folds)
     rows: list[pd.DataFrame] = []
     spun: list[pd.DataFrame] = []
@@ -203,8 +209,7 @@ def evaluate(
     not_run: dict[str, str] = {}
     for model, options in models.items():
         usable = gene_vectors if options.get("architecture", "multiset") != "multiset" else None
-        ConnectivityPredictor(**options, seed=first).check_arguments()
-        if regions.coordinates is None and model in METHODS and METHODS[model]().needs_coordinates:
+        if regions.coordinates is None and predictors[model].make().needs_coordinates:
             not_run[model] = "it needs coordinates, which are not known"
             continue
         for seed in range(first, first + seeds):
@@ -218,6 +223,9 @@ def evaluate(
                 if null and model in nulled:
                     found = kept.find(run, f"null{null}") or kept.keep(run, f"null{null}", _nulled(run, null, say))
                     spun.append(pd.DataFrame(found["rows"]))
+    if not rows:
+        why = "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
+        raise ValueError(f"baselines, variants and mine leave nothing to run. {why}".strip())
     fold_of = np.zeros(len(regions), dtype=np.int64)
     for at, part in enumerate(split(split_by, regions, folds, first)):
         fold_of[part] = at
@@ -239,7 +247,7 @@ class _Run:
     """A method on the folds of one seed."""
 
     regions: Regions
-    parts: list[Int[np.ndarray, " fold"]]
+    parts: list[Int[np.ndarray, " _"]]  # folds, which differ in size
     model: str
     options: dict[str, Any]
     seed: int
@@ -285,8 +293,7 @@ def _scored(run: _Run, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _nulled(run: _Run, number: int, say: Callable[[str], None]) -> dict[str, Any]:
     regions = run.regions
-    if regions.coordinates is None:
-        raise ValueError("null needs coordinates: expression is spun on the sphere")
+    assert regions.coordinates is not None
     rows = []
     turned = spins(regions.coordinates, regions.hemisphere, number, run.seed, groups_of(regions))
     for fold, test in enumerate(run.parts):
@@ -310,7 +317,7 @@ class _Kept:
 
     def __init__(self, folder: Path | None, resume: bool, regions: Regions, split_by: str, folds: int) -> None:
         self.folder, self.resume = folder, resume
-        self.about = {"split": split_by, "folds": folds, "data": _checksum(regions)}
+        self.about = {"split": split_by, "folds": folds, "data": checksum(regions)}
         if folder is not None:
             writable_folder(folder)
             if not resume:
@@ -351,13 +358,6 @@ class _Kept:
 def _interval(values: pd.Series, seeds: pd.Series) -> tuple[float, float]:
     groups = seeds.to_numpy() if seeds.nunique() > 1 else None
     return interval(values.to_numpy(np.float64), groups)
-
-
-def _checksum(regions: Regions) -> int:
-    found = zlib.crc32("\n".join([*regions.names, *regions.genes]).encode())
-    for part in (regions.expression, regions.coordinates, regions.connectivity):
-        found = found if part is None else zlib.crc32(np.ascontiguousarray(part).tobytes(), found)
-    return found
 
 
 def _plain(value: Any) -> Any:

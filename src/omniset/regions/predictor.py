@@ -26,7 +26,7 @@ from omniset.regions.data import Regions
 from omniset.regions.reading import read_regions
 from omniset.regions.scores import pearson
 from omniset.regions.seed import CrossAttention
-from omniset.regions.training import Attention, NetworkMethod, SeedMethod
+from omniset.regions.training import Attention, NetworkMethod, SeedMethod, checksum
 from omniset.training import artefacts
 
 ARCHITECTURES = ("multiset", "seed", "concat")
@@ -59,7 +59,7 @@ class ConnectivityPredictor(BaseEstimator):
         bins: Of expression, in "seed" and "concat".
         dropout: In training.
         seen: Genes that a step of training of "multiset" sees, drawn anew each time.
-        steps: Of the optimiser, for "multiset".
+        steps: Of the optimiser, for "multiset", or some more: ten epochs of whole passes over the regions.
         epochs: Of "seed" and "concat", at most.
         batch_size: Regions per step, all of whose pairs are learned from. None: 40; "seed" and "concat": 23.
         learning_rate: Largest step size. None: 0.002; "seed" and "concat": 0.001.
@@ -147,7 +147,7 @@ class ConnectivityPredictor(BaseEstimator):
             connectivity: A path, a DataFrame or a square array. See `omniset.regions.reading.read_regions`.
             gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's, or their path; genes without
                 one are left out. None: vectors are learned.
-            folder: Keep checkpoints here.
+            folder: Keep checkpoints here, of a network alone; "blend", whose trainings are many and short, has none.
             resume: Go on with an interrupted run in this folder.
             **options: Of `read_regions`: fisher_z, zero_negative, directed, genes.
 
@@ -223,11 +223,11 @@ class ConnectivityPredictor(BaseEstimator):
     ) -> pd.DataFrame:
         """Which genes of one region attend to which of the other: a row per pair of genes, largest weight first.
 
-        `gene_i`, `gene_j`, `weight`. "multiset": of each query and head, the weight that pooling gives to gene_i times
-        the weight with which the pooled query attends to gene_j, mean over queries and heads; weights of all pairs of
-        genes sum to 1. "seed": the attention of the last layer, mean over heads; rows of gene_i sum to 1, those of CLS
-        have gene_i "CLS". Attention weights say where the network looked, not what would change its prediction: read
-        them beside `importance`.
+        `gene_i`, `gene_j`, `weight`. "multiset": of each query, the weight that pooling gives to gene_i times the
+        weight with which the pooled query attends to gene_j, both means over heads; mean over queries; weights of all
+        pairs of genes sum to 1. "seed": the attention of the last layer, mean over heads; rows of gene_i sum to 1,
+        those of CLS have gene_i "CLS". Attention weights say where the network looked, not what would change its
+        prediction: read them beside `importance`.
 
         Args:
             first, second: Names of regions i and j.
@@ -235,8 +235,10 @@ class ConnectivityPredictor(BaseEstimator):
             top: Rows.
 
         Raises:
-            ValueError: A method without cross-attention, or a region that is not there.
+            ValueError: A method without cross-attention, a region that is not there, or no rows.
         """
+        if top < 1:
+            raise ValueError(f"top must be >= 1, got {top}")
         regions = self._regions(expression, coordinates, **options)
         pair = positions([(first, second)], regions.names)[0]
         weights, rows = self._attention(regions.take(pair))
@@ -259,9 +261,12 @@ class ConnectivityPredictor(BaseEstimator):
             repeats: Permutations of each gene.
 
         Raises:
-            ValueError: A gene that is not known.
+            ValueError: A gene that is not known, no genes or no permutations.
         """
         self._fitted()
+        for name, value in (("repeats", repeats), ("top", top), ("genes", 1 if genes is None else len(genes))):
+            if value < 1:
+                raise ValueError(f"{name} must be {'given' if name == 'genes' else '>= 1'}, got {value}")
         regions = self.regions_
         attention = self._gene_attention(regions)
         if genes is None:
@@ -305,6 +310,7 @@ class ConnectivityPredictor(BaseEstimator):
             "state": method.state() if isinstance(method, NetworkMethod | Blend) else {},
             "directed": train.directed,
             "genes": _checksum(train.genes),
+            "data": checksum(train),
             "token_dim": self._token_dim,
             "notes": train.notes,
             "seconds": self.seconds_,
@@ -328,10 +334,13 @@ class ConnectivityPredictor(BaseEstimator):
             train = _of_tables(tables, fitted["directed"], fitted["notes"])
             if _checksum(train.genes) != fitted["genes"]:
                 raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
+            if checksum(train) != fitted["data"]:
+                raise ValueError(f"the tables in {folder} are not those of the regions that the model was saved with")
             width = fitted["token_dim"]
             method = predictor.make(None if width is None else np.zeros((len(train.genes), width), np.float32))
             if isinstance(method, NetworkMethod | Blend):
-                method.restore(fitted["state"], train)
+                # In the order in which the method learned: sums are then the same to the bit.
+                method.restore(fitted["state"], train.take(sorted(range(len(train)), key=train.names.__getitem__)))
             else:
                 method.fit(train, np.arange(len(train)), predictor.seed)
             predictor.regions_, predictor.method_ = train, method
@@ -502,6 +511,11 @@ class ConnectivityPredictor(BaseEstimator):
         """Weights of two regions, the first attending to the second, and what the rows are."""
         part = next(iter(self._parts().values()), None)
         if isinstance(part, Attention):
+            if isinstance(self.method_, Blend) and not self.method_.weights[part.name]:
+                warnings.warn(
+                    "validation gave the network the weight 0: predictions do not use what is explained here",
+                    stacklevel=3,
+                )
             return part.weights(pair), pair.genes
         if isinstance(part, SeedMethod) and isinstance(part.network, CrossAttention):
             return part.weights(pair), ["CLS", *pair.genes]

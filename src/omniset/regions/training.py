@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -24,7 +25,7 @@ from omniset.regions.splits import FEWEST, split
 from omniset.training.fit import TrainingModule, fit
 
 ROUNDS = 10  # what the training loop takes for an epoch is a tenth of the steps
-REGIONS_TOGETHER = 64  # whose queries are computed at a time
+REGIONS_TOGETHER = 64  # on either side of the pairs that are computed at a time
 COLUMNS_TOGETHER = 4  # of the seed's grid
 CENTRES = 16  # of places
 PATIENCE = 10
@@ -123,13 +124,26 @@ class NetworkMethod(Method):
         )
         self.network, self.history = module.network.eval(), module.history
 
+    def _fingerprint(self, train: Regions, seed: int, **arguments: Any) -> dict[str, Any]:
+        """What must be the same for a run to be resumed."""
+        return {**arguments, "seed": seed, "data": checksum(train)}
+
     @abstractmethod
     def state(self) -> dict[str, Any]:
         """What else than the weights is needed to predict, as plain numbers, text and lists."""
 
     @abstractmethod
-    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
         """Become as when `state` was taken, but for the weights of the network."""
+
+
+def checksum(regions: Regions) -> int:
+    """Of names, expression, coordinates and connectivity."""
+    found = zlib.crc32("\n".join([*regions.names, *regions.genes]).encode())
+    for part in (regions.expression, regions.coordinates, regions.connectivity):
+        if part is not None:  # NaN has many bit patterns, of which a file gives back one
+            found = zlib.crc32(np.ascontiguousarray(np.where(np.isnan(part), np.nan, part)).tobytes(), found)
+    return found
 
 
 class PairsModule(TrainingModule):
@@ -137,11 +151,12 @@ class PairsModule(TrainingModule):
 
     Args:
         target: (N, N), NaN where not known.
-        symmetry: Weight of the mean of (f(i, j) - f(j, i))^2.
+        symmetry: Weight of the mean of (f(i, j) - f(j, i))^2; what is watched is the mean of both. None: f is
+            symmetric by itself, or is not to be.
     """
 
     def __init__(
-        self, *arguments: Any, target: Float[Tensor, "regions regions"], symmetry: float = 0.0, **more: Any
+        self, *arguments: Any, target: Float[Tensor, "regions regions"], symmetry: float | None = None, **more: Any
     ) -> None:
         super().__init__(*arguments, **more)
         self.target, self.symmetry = target, symmetry
@@ -160,7 +175,7 @@ class PairsModule(TrainingModule):
 
     def validation_step(self, rows: Tensor, index: int) -> None:
         found = self.matrix(rows)
-        if self.symmetry:
+        if self.symmetry is not None:
             found = (found + found.mT) / 2
         self.log("val_loss", self._error(found, rows), batch_size=len(rows), prog_bar=True)
 
@@ -215,7 +230,7 @@ class Attention(NetworkMethod):
         axes: Number of principal axes on which genes' tokens lie.
         dim, num_heads, num_queries, dropout: Of the network.
         seen: Genes that a step of training sees, drawn anew each time.
-        steps: Of the optimiser.
+        steps: Of the optimiser, or some more: ten epochs of whole passes over the regions.
         batch_size: Regions per step, all of whose pairs are learned from.
         learning_rate, weight_decay: Of AdamW.
         device: Where to compute.
@@ -258,7 +273,20 @@ class Attention(NetworkMethod):
             self.learning_rate,
             self.weight_decay,
             seed,
-            {"seed": seed, "steps": self.steps, "data": float(np.nansum(target))},
+            self._fingerprint(
+                train,
+                seed,
+                axes=self.axes,
+                dim=self.dim,
+                num_heads=self.num_heads,
+                num_queries=self.num_queries,
+                dropout=self.dropout,
+                seen=self.seen,
+                steps=self.steps,
+                batch_size=self.batch_size,
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+            ),
             multiplicity=multiplicity,
             places=places,
             target=torch.from_numpy(target / self._scale).float(),
@@ -309,16 +337,14 @@ class Attention(NetworkMethod):
         device = devices.find(self.device)
         network = self.network.to(device).eval()
         m, places = self._inputs(regions)
-        m = m.to(device)
-        places = None if places is None else places.to(device)
+        parts = m.to(device).split(REGIONS_TOGETHER)
+        near = [None] * len(parts) if places is None else places.to(device).split(REGIONS_TOGETHER)
         found = np.empty(len(pairs))
-        for start in range(0, len(regions), REGIONS_TOGETHER):
-            block = slice(start, start + REGIONS_TOGETHER)
-            here = np.flatnonzero((pairs[:, 0] >= start) & (pairs[:, 0] < start + REGIONS_TOGETHER))
-            if len(here):
-                values = network(m[block], None if places is None else places[block], m, places)
-                i, j = torch.from_numpy(pairs[here]).T
-                found[here] = values.cpu()[i - start, j].numpy()
+        block, within = np.divmod(pairs, REGIONS_TOGETHER)
+        for a, b in np.unique(block, axis=0).tolist():
+            here = np.flatnonzero((block == [a, b]).all(1))
+            i, j = torch.from_numpy(within[here]).T
+            found[here] = network(parts[a], near[a], parts[b], near[b]).cpu()[i, j].numpy()
         network.to("cpu")
         return found * self._scale + self._mean
 
@@ -342,7 +368,7 @@ class Attention(NetworkMethod):
         centres = None if self._centres is None else self._centres.tolist()
         return {"mean": self._mean, "scale": self._scale, "centres": centres}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
         self.genes, self.directed = list(train.genes), train.directed
         self._learn_scales(train, 0)
         self._mean, self._scale = state["mean"], state["scale"]
@@ -435,11 +461,22 @@ class SeedMethod(NetworkMethod):
             self.learning_rate,
             self.weight_decay,
             seed,
-            {"seed": seed, "epochs": self.epochs, "data": float(np.nansum(target))},
+            self._fingerprint(
+                train,
+                seed,
+                network=self.name,
+                vectors=None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes()),
+                options=self.options,
+                epochs=self.epochs,
+                batch_size=self.batch_size,
+                learning_rate=self.learning_rate,
+                weight_decay=self.weight_decay,
+                symmetry=self.symmetry,
+            ),
             expression=torch.from_numpy(train.expression[order]).float(),
             coordinates=None if coordinates is None else coordinates[order],
             target=torch.from_numpy(target[np.ix_(order, order)] / self._scale).float(),
-            symmetry=0.0 if self.directed else self.symmetry,
+            symmetry=None if self.directed else self.symmetry,
         )
         size = min(self.batch_size, len(learn))
         passes = max(1, round(len(learn) / size))
@@ -499,7 +536,7 @@ class SeedMethod(NetworkMethod):
     def state(self) -> dict[str, Any]:
         return {"mean": self._mean, "scale": self._scale}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> Self:
+    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
         self.genes, self.directed = list(train.genes), train.directed
         self._mean, self._scale = state["mean"], state["scale"]
         self.network, self.history = self._network(len(train.genes), 0).eval(), []

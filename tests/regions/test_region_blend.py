@@ -1,0 +1,338 @@
+"""The blend of distance and genes: planted weights are found, and nothing is weighed on what it was learned from."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from omniset.regions import baselines
+from omniset.regions import blend as blend_module
+from omniset.regions.baselines import KernelRidge, Method
+from omniset.regions.blend import PENALTY, SCALES, Blend, Geometry
+from omniset.regions.data import Regions
+from omniset.regions.scores import pearson
+from omniset.regions.splits import split
+
+REGIONS, GENES = 23, 13
+
+
+def regions_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, alike=0.5):
+    """Connectivity of distance, of the likeness of three genes, and noise."""
+    rng = np.random.default_rng(seed)
+    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
+    expression = rng.random((number, genes))
+    near = np.exp(-np.linalg.norm(places[:, None] - places, axis=2) / 40)
+    side = expression[:, :3] - 0.5
+    noise = 0.02 * rng.normal(size=(number, number))
+    connectivity = near + alike * 4 * (side @ side.T) + (noise if directed else noise + noise.T)
+    np.fill_diagonal(connectivity, np.nan)
+    connectivity[0, 3] = connectivity[3, 0] = np.nan
+    names = [f"region {i}" for i in rng.permutation(number)]
+    expression = expression.astype(np.float32)
+    genes_of = [f"G{g}" for g in range(genes)]
+    return Regions(
+        names, genes_of, expression, places if placed else None, connectivity=connectivity, directed=directed
+    )
+
+
+def every_pair(number):
+    return np.array(list(itertools.combinations(range(number), 2)))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Ridges choose from little."""
+    for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
+        monkeypatch.setattr(baselines, name, getattr(baselines, name)[:1])
+
+
+class Spy(Method):
+    """A part that keeps what it learned from and what it was asked for; it predicts a planted share of the truth."""
+
+    def __init__(self, log, name="spy", needs_coordinates=False):
+        self.log, self.name, self.needs_coordinates = log, name, needs_coordinates
+
+    def _fit(self, train, seed):
+        self.learned = set(train.names)
+        self.log.append(("fit", self.learned, train.connectivity.copy()))
+
+    def _predict(self, regions, pairs):
+        self.log.append(("predict", self.learned, {regions.names[i] for i in pairs.ravel()}))
+        return regions.expression[pairs[:, 0], 0].astype(np.float64) * regions.expression[pairs[:, 1], 0]
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    """Blends whose parts are spies: genes 0 of both regions multiplied, whoever is asked."""
+    log = []
+
+    def choose(self, train):
+        self._placed = train.coordinates is not None and bool(np.isfinite(train.coordinates).all())
+        self._parts = {"one": lambda: Spy(log, "one"), "two": lambda: Spy(log, "two")}
+
+    monkeypatch.setattr(Blend, "_choose", choose)
+    return log
+
+
+# ---------------------------------------------------------------------- geometry
+
+
+def geometry_features(regions, pairs):
+    found = []
+    for i, j in pairs:
+        a, b = regions.coordinates[i], regions.coordinates[j]
+        straight, crossed = np.sqrt(((a - b) ** 2).sum()), np.sqrt(((a * [-1, 1, 1] - b) ** 2).sum())
+        decays = [np.exp(-d / s) for s in (10, 20, 40, 80) for d in (straight, crossed)]
+        found.append([1.0, *decays, float(np.sign(a[0]) == np.sign(b[0]))])
+    return np.array(found)
+
+
+def test_geometry_is_ridge_regression_on_decays():
+    regions = regions_of()
+    rows = np.arange(17)
+    method = Geometry().fit(regions, rows)
+    pairs = np.array([p for p in every_pair(17) if tuple(p) != (0, 3)])
+    x, y = geometry_features(regions, pairs), regions.connectivity[tuple(pairs.T)]
+    # Ridge as least squares with a row for each weight but the first.
+    rows_of_penalty = np.sqrt(PENALTY * len(x)) * np.eye(10)[1:]
+    expected = np.linalg.lstsq(np.vstack([x, rows_of_penalty]), np.concatenate([y, np.zeros(9)]), rcond=None)[0]
+    assert np.allclose(method.weights, expected, rtol=1e-8, atol=1e-10)
+    asked = np.array([[18, 20], [2, 19]])
+    assert np.allclose(method.predict(regions, asked), geometry_features(regions, asked) @ expected, rtol=1e-8)
+    assert SCALES == (10, 20, 40, 80)
+
+
+def test_geometry_recovers_planted_weights(monkeypatch):
+    monkeypatch.setattr(blend_module, "PENALTY", 1e-13)
+    regions = regions_of(31)
+    planted = np.array([0.3, 0.5, -0.2, 0.7, 0.1, -0.4, 0.25, 1.1, -0.6, 0.15])
+    pairs = every_pair(31)
+    values = np.full((31, 31), np.nan)
+    values[tuple(pairs.T)] = geometry_features(regions, pairs) @ planted
+    method = Geometry().fit(regions.with_(connectivity=values), np.arange(31))
+    assert np.allclose(method.weights, planted, rtol=1e-4, atol=1e-4)
+
+
+def test_geometry_is_the_same_for_mirrored_pairs():
+    regions = regions_of()
+    method = Geometry().fit(regions, np.arange(REGIONS))
+    mirrored = regions.with_(coordinates=regions.coordinates * [-1, 1, 1])
+    pairs = every_pair(REGIONS)
+    assert np.allclose(method.predict(mirrored, pairs), method.predict(regions, pairs), rtol=0, atol=1e-12)
+
+
+# ---------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_no_part_is_weighed_on_regions_it_learned_from(spied, placed):
+    regions = regions_of(placed=placed)
+    rows = np.delete(np.arange(REGIONS), [2, 11])
+    blend = Blend().fit(regions, rows)
+    used = {regions.names[i] for i in rows}
+    fits = [learned for kind, learned, _ in spied if kind == "fit"]
+    asked = [(learned, named) for kind, learned, named in spied if kind == "predict"]
+    assert len(asked) == 8  # four folds, two parts
+    for learned, named in asked:
+        assert not learned & named
+        assert learned <= used
+        assert named <= used
+    assert set().union(*(named for _, named in asked)) == used  # every region was left out once
+    assert fits.count(used) == sum(weight > 0 for name, weight in blend.weights.items() if name != "trunk")
+
+
+def test_the_trunk_is_weighed_on_regions_it_did_not_learn_from(spied, monkeypatch):
+    log = []
+    fit, predict = Geometry._fit, Geometry._predict
+
+    def spied_fit(self, train, seed):
+        self.learned = set(train.names)
+        fit(self, train, seed)
+
+    def spied_predict(self, regions, pairs):
+        log.append((self.learned, {regions.names[i] for i in pairs.ravel()}))
+        return predict(self, regions, pairs)
+
+    monkeypatch.setattr(Geometry, "_fit", spied_fit)
+    monkeypatch.setattr(Geometry, "_predict", spied_predict)
+    blend = Blend()
+    blend._choose(regions_of())
+    blend._weigh(regions_of(), 0)
+    # Of each fold: what it leaves of the training pairs, then the pairs left out.
+    assert len(log) == 8
+    assert all(named <= learned for learned, named in log[::2])
+    assert not any(learned & named for learned, named in log[1::2])
+
+
+def test_weights_are_those_of_nonnegative_least_squares(spied):
+    regions = regions_of()
+    blend = Blend().fit(regions, np.arange(REGIONS), seed=5)
+    train = regions.take(sorted(range(REGIONS), key=regions.names.__getitem__))
+    columns, values = [], []
+    for rows in split("spatial", train, 4, 5):
+        left, learn = train.take(rows), train.take(np.setdiff1d(np.arange(REGIONS), rows))
+        pairs = left.pairs()
+        trunk = Geometry().fit(learn, np.arange(len(learn))).predict(left, pairs)
+        part = left.expression[pairs[:, 0], 0].astype(float) * left.expression[pairs[:, 1], 0]
+        x, y = np.stack([trunk, part, part], 1), left.connectivity[tuple(pairs.T)]
+        columns.append(x - x.mean(0))
+        values.append(y - y.mean())
+    x, y = np.concatenate(columns), np.concatenate(values)
+    expected, left_over = nnls(x, y)
+    found = np.array([blend.weights[name] for name in ("trunk", "one", "two")])
+    assert (found >= 0).all()
+    assert np.allclose(np.linalg.norm(x @ found - y), left_over, rtol=1e-9)  # two equal parts may share as they like
+    assert found[0] == pytest.approx(expected[0], rel=1e-6)
+    assert found[1:].sum() == pytest.approx(expected[1:].sum(), rel=1e-6)
+    pairs = train.pairs()
+    fitted = blend.predict(train, pairs)
+    assert fitted.mean() == pytest.approx(
+        train.connectivity[tuple(pairs.T)].mean()
+        + found[1:].sum() * np.mean(train.expression[pairs[:, 0], 0] * train.expression[pairs[:, 1], 0]),
+        rel=1e-6,
+    )  # the level makes the trunk unbiased; parts are of what it leaves
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_parts_are_fitted_to_what_the_trunk_leaves(spied, directed):
+    regions = regions_of(directed=directed)
+    Blend().fit(regions, np.arange(REGIONS))
+    assert len(spied) >= 16  # four folds of two parts, learned and asked
+    for learned, values in [(names, values) for kind, names, values in spied if kind == "fit"]:
+        train = regions.take(
+            sorted((i for i in range(REGIONS) if regions.names[i] in learned), key=regions.names.__getitem__)
+        )
+        trunk = Geometry().fit(train, np.arange(len(train)))
+        pairs = train.pairs()
+        assert np.allclose(values[tuple(pairs.T)], train.connectivity[tuple(pairs.T)] - trunk.predict(train, pairs))
+        assert directed or np.array_equal(values, values.T, equal_nan=True)
+        assert np.array_equal(np.isnan(values), np.isnan(train.connectivity))
+
+
+def test_a_part_that_misleads_gets_no_weight(monkeypatch):
+    class Wrong(Spy):
+        def _predict(self, regions, pairs):
+            return -regions.connectivity[tuple(pairs.T)]
+
+    class Right(Spy):
+        def _predict(self, regions, pairs):
+            return 0.5 * regions.connectivity[tuple(pairs.T)]
+
+    def choose(self, train):
+        self._placed = True
+        self._parts = {"wrong": lambda: Wrong([]), "right": lambda: Right([])}
+
+    monkeypatch.setattr(Blend, "_choose", choose)
+    regions = regions_of()
+    blend = Blend().fit(regions.with_(connectivity=np.nan_to_num(regions.connectivity)), np.arange(REGIONS))
+    assert blend.weights["wrong"] == 0
+    assert blend.weights["right"] > 1
+    assert list(blend.fitted) == ["right"]
+
+
+# ---------------------------------------------------------------------- the whole
+
+
+class Ridge(Blend):
+    """A blend with ridges alone, which are quick."""
+
+    def _choose(self, train):
+        super()._choose(train)
+        self._parts = {"ridge": self._parts["ridge"]}
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_beats_the_trunk_on_planted_data(directed):
+    regions = regions_of(43, directed=directed)
+    rows, test = np.arange(31), np.arange(31, 43)
+    own = regions.take(test)
+    truth = own.connectivity[tuple(own.pairs().T)]
+    blend = Ridge().fit(regions, rows)
+    found = {
+        "blend": pearson(truth, blend.predict(own, own.pairs())),
+        "trunk": pearson(truth, Geometry().fit(regions, rows).predict(own, own.pairs())),
+    }
+    assert found["blend"] > found["trunk"] + 0.05
+    assert blend.weights["ridge"] > 0.1
+    assert set(blend.scores) == {"trunk", "ridge", "blend"}
+    assert blend.scores["blend"] > blend.scores["trunk"]
+
+
+def test_genes_that_say_nothing_do_little_harm():
+    regions = regions_of(43, alike=0.0)
+    rows, own = np.arange(31), regions.take(np.arange(31, 43))
+    truth = own.connectivity[tuple(own.pairs().T)]
+    blend = Ridge().fit(regions, rows)
+    trunk = Geometry().fit(regions, rows)
+    assert pearson(truth, blend.predict(own, own.pairs())) > pearson(truth, trunk.predict(own, own.pairs())) - 0.05
+
+
+def test_without_coordinates():
+    regions = regions_of(placed=False)
+    blend = Ridge().fit(regions, np.arange(REGIONS))
+    assert isinstance(blend._parts["ridge"](), KernelRidge)
+    assert not blend._parts["ridge"]().needs_coordinates
+    assert set(blend.scores) == {"ridge", "blend"}  # a constant has no correlation
+    pairs = every_pair(REGIONS)
+    found = blend.predict(regions, pairs)
+    assert np.isfinite(found).all()
+    assert pearson(np.nan_to_num(regions.connectivity[tuple(pairs.T)]), found) > 0.5
+    values = regions.connectivity[tuple(regions.pairs().T)]
+    assert blend.trunk(regions, pairs[:2]).tolist() == pytest.approx([values.mean()] * 2)
+    some = regions_of()
+    some.coordinates[5, 1] = np.nan  # of one region alone
+    assert Ridge().fit(some, np.arange(REGIONS)).weights.keys() == {"trunk", "ridge"}
+
+
+def test_the_default_parts():
+    blend = Blend()
+    blend._choose(regions_of())
+    assert list(blend._parts) == ["ridge", "boosting", "attention"]
+    assert [make().needs_coordinates for make in blend._parts.values()] == [True, True, False]
+    blend._choose(regions_of(placed=False))
+    assert [make().name for make in blend._parts.values()] == ["ridge-genes", "boosting-genes", "attention"]
+    blend = Blend(None)
+    blend._choose(regions_of())
+    assert list(blend._parts) == ["ridge", "boosting"]
+
+
+def test_too_few_regions_to_weigh():
+    regions = regions_of(5)
+    blend = Ridge().fit(regions, np.arange(5))
+    assert blend.weights == {"trunk": 1.0, "ridge": 1.0}
+    assert blend.scores == {}
+    assert np.isfinite(blend.predict(regions, every_pair(5))).all()
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_restored_from_its_state(placed):
+    regions = regions_of(placed=placed)
+    blend = Ridge().fit(regions, np.arange(REGIONS), seed=7)
+    train = regions.take(sorted(range(REGIONS), key=regions.names.__getitem__))
+    again = Ridge().restore(blend.state(), train)
+    pairs = every_pair(REGIONS)
+    assert np.array_equal(again.predict(regions, pairs), blend.predict(regions, pairs))
+    assert (again.weights, again.scores, again.state()) == (blend.weights, blend.scores, blend.state())
+    other = regions_of(seed=1, placed=placed)
+    assert not np.allclose(again.predict(other, pairs), again.predict(regions, pairs))
+
+
+def test_regions_that_are_not_learned_from_change_nothing():
+    regions = regions_of(29)
+    rows = np.arange(23)
+    changed = regions.take(np.arange(29))
+    changed.expression[23:] = 90
+    changed.coordinates[23:] = np.nan
+    changed.connectivity[23:] = changed.connectivity[:, 23:] = 7
+    first, again = (Ridge().fit(given, rows) for given in (regions, changed))
+    assert first.state() == again.state()
+    pairs = every_pair(23)
+    assert np.array_equal(first.predict(regions, pairs), again.predict(regions, pairs))
+
+
+def test_what_is_fitted_is_told():
+    lines = []
+    blend = Ridge(say=lines.append).fit(regions_of(), np.arange(REGIONS))
+    assert lines[:4] == [f"validation {k} of 4" for k in (1, 2, 3, 4)]
+    assert ("fitting ridge" in lines) == (blend.weights["ridge"] > 0)

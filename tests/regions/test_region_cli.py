@@ -1,0 +1,575 @@
+"""`omniset regions` as at a shell: every verb on files, and every way to give it bad ones."""
+
+import inspect
+import json
+
+import jsonargparse
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.numpy
+
+from omniset.cli import main
+from omniset.cli import regions as commands
+from omniset.regions import ConnectivityPredictor, baselines, read_regions, report, runs
+from omniset.regions.simulate import simulate, write
+
+REGIONS, GENES = 34, 13
+QUIET = ["--progress", "false"]
+FEW = ["--steps", "3", "--device", "cpu", *QUIET]
+RIDGE = ["--method", "ridge", *QUIET]
+NAMES = ["expression", "connectivity", "regions"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Few trees, and no glass brains: they take longer than most of these tests."""
+
+    def lacking(*_):
+        raise ImportError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(report, "_brain", lacking)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def without_pages(request, monkeypatch):
+    """The pages of `fit` are those of `study` alone; so are those of any command but in tests that ask for `pages`."""
+    if "pages" not in request.fixturenames:
+        monkeypatch.setattr(report, "of_fit", lambda *_, **__: (None, {}))
+        monkeypatch.setattr(runs, "write_report", lambda *_: None)
+
+
+@pytest.fixture
+def pages():
+    pass
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, quick):
+    """A brain, and models of it: the default, a kernel ridge, and the network alone."""
+    root = tmp_path_factory.mktemp("regions")
+    write(simulate(REGIONS, GENES), root / "brain")
+    assert run("fit", *files(root / "brain"), "--out", root / "model", *FEW) == 0
+    assert run("fit", *files(root / "brain"), "--out", root / "ridge", *RIDGE) == 0
+    assert run("fit", *files(root / "brain"), "--out", root / "attention", "--method", "attention", *FEW) == 0
+    return root
+
+
+@pytest.fixture
+def brain(study, tmp_path):
+    """Tables of the brain, to be changed and written by `put`."""
+    return {name: pd.read_csv(study / "brain" / f"{name}.csv", index_col=0) for name in NAMES}
+
+
+def run(*words):
+    return main(["regions", *map(str, words)])
+
+
+def files(folder):
+    options = zip(("--expression", "--connectivity", "--coordinates"), NAMES, strict=True)
+    return [word for option, name in options for word in (option, folder / f"{name}.csv")]
+
+
+def put(brain, folder):
+    folder.mkdir(exist_ok=True)
+    for name, table in brain.items():
+        table.to_csv(folder / f"{name}.csv")
+    return files(folder)
+
+
+def matrix(model, out, *words):
+    assert run("predict", "--model", model, "--out", out, *words, *QUIET) == 0
+    return pd.read_csv(out, index_col=0)
+
+
+def refused(capsys, *words):
+    """The last line of a command that ends with 2, without a traceback."""
+    capsys.readouterr()
+    assert run(*words) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("omniset: error: ")
+    return last
+
+
+# ---------------------------------------------------------------------- options
+
+
+def test_the_shells_options_are_pythons():
+    """All arguments of the class, in their order, with their defaults."""
+    python = inspect.signature(ConnectivityPredictor).parameters
+    shell = inspect.signature(commands.Learning).parameters
+    own = [name for name in shell if name not in ("fisher_z", "zero_negative", "directed", "aliases")]
+    common = [name for name in own if name not in ("device", "progress")]
+    assert sorted(own) == sorted(python)
+    assert common == [name for name in python if name not in ("device", "progress")]
+    for name in own:
+        assert shell[name].default == python[name].default, name
+    assert set(commands.Learning().predictor()) == set(python)
+    reading = inspect.signature(read_regions).parameters
+    for name, value in commands.Learning().read().items():
+        assert value == reading[name].default
+    assert set(commands.Learning(aliases=None).read()) == {"fisher_z", "zero_negative", "directed"}
+
+
+def test_every_option_has_a_help_line():
+    parser = jsonargparse.capture_parser(lambda: main([]))
+    verbs = parser._subcommands_action.choices["regions"]._subcommands_action.choices
+    assert list(verbs) == ["fit", "predict", "evaluate", "explain", "simulate"]
+    for verb, command in verbs.items():
+        own = [action for action in command._actions if action.dest not in ("help", "config", "print_config")]
+        for action in own:
+            assert len(action.help) > 10, (verb, action.dest)
+        positional = [action.dest for action in own if not action.option_strings]
+        assert positional == (["first", "second"] if verb == "explain" else [])
+
+
+# ---------------------------------------------------------------------- simulate
+
+
+def test_simulate_writes_three_tables(study, tmp_path, capsys):
+    assert run("simulate", "--out", tmp_path / "a", "--regions", "34", "--genes", "13") == 0
+    assert "expression.csv, connectivity.csv, regions.csv" in capsys.readouterr().out
+    assert run("simulate", "--out", tmp_path / "b", "--regions", "34", "--genes", "13", "--seed", "1") == 0
+    for name in NAMES:
+        same, other = ((tmp_path / folder / f"{name}.csv").read_bytes() for folder in "ab")
+        assert same == (study / "brain" / f"{name}.csv").read_bytes()
+        assert same != other
+    assert "even and >= 16, got 17" in refused(capsys, "simulate", "--out", tmp_path / "c", "--regions", "17")
+    assert "genes must be >= 10, got 9" in refused(capsys, "simulate", "--out", tmp_path / "c", "--genes", "9")
+    assert not (tmp_path / "c").exists()
+
+
+# ---------------------------------------------------------------------- fit
+
+
+def test_fit_leaves_an_artefact_and_a_report(study):
+    names = {path.name for path in (study / "model").iterdir()}
+    assert {"config.json", "model.safetensors", "metrics.json", "report.html", "report.json"} <= names
+    assert {f"{name}.parquet" for name in ("vocabulary", "regions", "expression", "connectivity")} <= names
+    found = json.loads((study / "model/report.json").read_text())
+    assert found["kind"] == "fit"
+    loaded = ConnectivityPredictor.load(study / "model")
+    assert list(loaded.weights_) == ["trunk", "ridge", "boosting", "attention"]
+    assert loaded.steps == 3
+
+
+def test_fit_says_what_it_does(study, tmp_path, capsys):
+    assert run("fit", *files(study / "brain"), "--out", tmp_path / "model", *RIDGE) == 0
+    said = capsys.readouterr()
+    assert f"{REGIONS} regions, {GENES} genes, {REGIONS * (REGIONS - 1) // 2} pairs of known connectivity" in said.out
+    assert f"Written to {tmp_path / 'model'}" in said.out
+    assert not said.err
+    assert run("fit", *files(study / "brain"), "--out", tmp_path / "model", *RIDGE) == 0
+    assert "holds a model already" in capsys.readouterr().out
+
+
+def test_the_order_of_rows_does_not_matter(study, brain, tmp_path):
+    """Coordinates, or all tables, in other orders: the same predictions."""
+    expected = matrix(study / "ridge", tmp_path / "p.csv")
+    brain["regions"] = brain["regions"].iloc[::-1]
+    assert run("fit", *put(brain, tmp_path / "other"), "--out", tmp_path / "model", *RIDGE) == 0
+    pd.testing.assert_frame_equal(matrix(tmp_path / "model", tmp_path / "p.csv"), expected)
+    rng = np.random.default_rng(0)
+    brain["expression"] = brain["expression"].iloc[rng.permutation(REGIONS)]
+    order = rng.permutation(REGIONS)
+    brain["connectivity"] = brain["connectivity"].iloc[order, order]
+    assert run("fit", *put(brain, tmp_path / "other"), "--out", tmp_path / "model", *RIDGE) == 0
+    found = matrix(tmp_path / "model", tmp_path / "p.csv")
+    assert found.index.tolist() == brain["expression"].index.tolist() != expected.index.tolist()
+    pd.testing.assert_frame_equal(found.loc[expected.index, expected.columns], expected, rtol=1e-9)
+
+
+def test_transposed_expression_is_turned(study, brain, tmp_path, capsys):
+    brain["expression"] = brain["expression"].T
+    assert run("fit", *put(brain, tmp_path / "turned"), "--out", tmp_path / "model", *RIDGE) == 0
+    assert "genes in its rows and was turned round" in capsys.readouterr().out
+    expected = matrix(study / "ridge", tmp_path / "p.csv")
+    pd.testing.assert_frame_equal(matrix(tmp_path / "model", tmp_path / "p.csv"), expected)
+
+
+def test_regions_without_expression_are_said(study, brain, tmp_path, capsys):
+    without = brain["expression"].index[[3, 20]]
+    brain["expression"].loc[without] = np.nan
+    assert run("fit", *put(brain, tmp_path / "gaps"), "--out", tmp_path / "model", *RIDGE) == 0
+    said = capsys.readouterr().out
+    assert "2 region(s) have no expression" in said
+    assert repr(without[0]) in said
+    left = [name for name in brain["expression"].index if name not in without]
+    assert matrix(tmp_path / "model", tmp_path / "p.csv").index.tolist() == left
+    capsys.readouterr()
+    # So they are where they are to be predicted.
+    new = ["--expression", tmp_path / "gaps/expression.csv", "--coordinates", tmp_path / "gaps/regions.csv"]
+    assert matrix(study / "ridge", tmp_path / "p.csv", *new).index.tolist() == left
+    assert "2 region(s) have no expression" in capsys.readouterr().out
+
+
+def test_directed_connectivity(study, brain, tmp_path, capsys):
+    values = brain["connectivity"].to_numpy(copy=True)
+    values[0, 1] += 0.25
+    brain["connectivity"].iloc[:, :] = values
+    words = ["fit", *put(brain, tmp_path / "directed"), "--out", tmp_path / "model", *RIDGE]
+    said = refused(capsys, *words)
+    assert "not symmetric at 1 pair(s): pair 'L_region_1', 'L_region_2'" in said
+    assert "directed" in said
+    assert not (tmp_path / "model").exists()
+    assert run(*words, "--directed", "true") == 0
+    found = matrix(tmp_path / "model", tmp_path / "p.csv").to_numpy()
+    assert np.nanmax(abs(found - found.T)) > 1e-4
+
+
+def test_options_of_reading(study, brain, tmp_path, capsys):
+    brain["connectivity"] = brain["connectivity"] - 0.5
+    words = ["fit", *put(brain, tmp_path / "shifted"), "--out", tmp_path / "model", *RIDGE]
+    assert run(*words, "--fisher_z", "true", "--zero-negative", "true") == 0
+    said = capsys.readouterr().out
+    assert "Fisher's z" in said
+    assert "negative connectivity are set to 0" in said
+    learned = ConnectivityPredictor.load(tmp_path / "model").regions_.connectivity
+    np.testing.assert_allclose(learned, np.maximum(np.arctanh(brain["connectivity"].to_numpy()), 0), atol=1e-12)
+
+
+def test_without_coordinates(study, tmp_path, capsys):
+    words = [*files(study / "brain")[:4], *QUIET]
+    assert run("fit", *words, "--out", tmp_path / "model", "--method", "ridge-genes") == 0
+    said = refused(capsys, "fit", *words, "--out", tmp_path / "no", "--method", "ridge")
+    assert "coordinates are not known" in said
+    for more in ([], ["--split", "random", "--null", "1"]):
+        said = refused(capsys, "evaluate", *words, "--out", tmp_path / "no", "--method", "ridge-genes", *more)
+        assert "coordinates" in said
+    assert not (tmp_path / "no").exists()
+
+
+def test_an_interrupted_network_resumes(study, tmp_path, monkeypatch, capsys):
+    from omniset.regions.training import AttentionModule
+
+    base = ["fit", *files(study / "brain"), "--method", "attention", *FEW]
+    step = AttentionModule.training_step
+
+    def interrupted(self, batch, index):
+        if self.current_epoch == 4:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    monkeypatch.setattr(AttentionModule, "training_step", interrupted)
+    assert run(*base, "--out", tmp_path / "model") == 130
+    assert "--resume true" in capsys.readouterr().err
+    assert not (tmp_path / "model/config.json").exists()
+    monkeypatch.setattr(AttentionModule, "training_step", step)
+    assert run(*base, "--out", tmp_path / "model", "--resume", "true") == 0
+    found, expected = (
+        safetensors.numpy.load_file(folder / "model.safetensors")
+        for folder in (tmp_path / "model", study / "attention")
+    )
+    assert list(found) == list(expected)
+    assert all(np.array_equal(found[name], expected[name]) for name in found)
+
+
+# ---------------------------------------------------------------------- predict
+
+
+@pytest.mark.parametrize("end", ["tsv", "parquet", "npy"])
+def test_predict_writes_the_matrix(study, tmp_path, end):
+    out = tmp_path / f"p.{end}"
+    assert run("predict", "--model", study / "ridge", "--out", out, *QUIET) == 0
+    expected = ConnectivityPredictor.load(study / "ridge").predict_matrix()
+    if end == "npy":
+        assert np.array_equal(np.load(out), expected.to_numpy(), equal_nan=True)
+        return
+    read = pd.read_parquet if end == "parquet" else pd.read_csv
+    found = read(out, **({"sep": "\t"} if end == "tsv" else {})).set_index("region")
+    pd.testing.assert_frame_equal(found, expected, check_names=False, rtol=1e-6)
+    values = found.to_numpy()
+    assert np.array_equal(values, values.T, equal_nan=True)
+    assert np.isnan(values).sum() == REGIONS
+
+
+def test_predict_with_the_default(study, tmp_path):
+    """What was fitted, what is loaded and what Python fits are one."""
+    expected = ConnectivityPredictor(steps=3, device="cpu", progress=False).fit(
+        *(study / "brain" / f"{name}.csv" for name in ("expression", "regions", "connectivity"))
+    )
+    found = matrix(study / "model", tmp_path / "p.csv", "--device", "cpu")
+    np.testing.assert_allclose(found.to_numpy(), expected.predict_matrix().to_numpy(), rtol=1e-5)
+
+
+def test_predict_of_pairs(study, tmp_path, capsys):
+    pairs = pd.DataFrame(
+        {"to": ["R_region_7", "L_region_1", "L_region_3"], "from": ["L_region_1", "R_region_7", "R_region_17"], "n": 1}
+    )
+    whole = matrix(study / "ridge", tmp_path / "p.csv")
+    for end in ("csv", "parquet"):
+        pairs.to_csv(tmp_path / "pairs.csv", index=False)
+        pairs.to_parquet(tmp_path / "pairs.parquet", index=False)
+        words = ["--model", study / "ridge", "--pairs", tmp_path / f"pairs.{end}", "--out", tmp_path / f"q.{end}"]
+        assert run("predict", *words, *QUIET) == 0
+        found = (pd.read_csv if end == "csv" else pd.read_parquet)(tmp_path / f"q.{end}")
+        assert list(found) == ["to", "from", "connectivity"]
+        assert found[["to", "from"]].to_numpy().tolist() == pairs[["to", "from"]].to_numpy().tolist()
+        expected = [whole.loc[one, other] for one, other in found[["to", "from"]].to_numpy()]
+        np.testing.assert_allclose(found["connectivity"], expected, rtol=1e-6)
+        assert found["connectivity"][0] == found["connectivity"][1]
+    (tmp_path / "pairs.csv").write_text("a,b\n")
+    words = ["--model", study / "ridge", "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "none.csv"]
+    assert "there is no row to write" in refused(capsys, "predict", *words, *QUIET)
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_predict_of_other_regions(study, tmp_path, capsys):
+    """Other names and places, genes in another order, one too many and two that are missing."""
+    other = simulate(16, GENES, seed=5)
+    expression = pd.DataFrame(other.expression, pd.Index([f"new{i}" for i in range(16)], name="region"), other.genes)
+    places = pd.DataFrame(other.coordinates, expression.index, ["x", "y", "z"])
+    shuffled = expression.iloc[:, ::-1].drop(columns=["GENE2", "GENE5"]).assign(GENE99=1.0)
+    shuffled.to_csv(tmp_path / "e.csv")
+    places.iloc[::-1].to_csv(tmp_path / "c.csv")
+    new = ["--expression", tmp_path / "e.csv", "--coordinates", tmp_path / "c.csv"]
+    found = matrix(study / "ridge", tmp_path / "p.csv", *new)
+    said = capsys.readouterr()
+    assert "15% of the model's 13 genes are not there, such as 'GENE2'" in said.err
+    lacking = expression.assign(GENE2=np.nan, GENE5=np.nan)
+    predictor = ConnectivityPredictor.load(study / "ridge")
+    regions = read_regions(expression, None, places).with_(expression=lacking.to_numpy(np.float32))
+    np.testing.assert_allclose(found.to_numpy(), predictor.predict_matrix(regions).to_numpy(), rtol=1e-5)
+    assert found.index.tolist() == expression.index.tolist()
+    said = refused(capsys, "predict", "--model", study / "ridge", *new[:2], "--out", tmp_path / "no.csv", *QUIET)
+    assert "coordinates" in said
+    said = refused(capsys, "predict", "--model", study / "ridge", *new[2:], "--out", tmp_path / "no.csv", *QUIET)
+    assert "coordinates come with expression" in said
+    shuffled.rename(columns=lambda name: f"Other{name}").to_csv(tmp_path / "e.csv")
+    said = refused(capsys, "predict", "--model", study / "ridge", *new, "--out", tmp_path / "no.csv", *QUIET)
+    assert "none of the model's genes, such as 'GENE1', is there" in said
+    (tmp_path / "aliases.csv").write_text("alias,name\n" + "".join(f"OtherGENE{i},GENE{i}\n" for i in range(1, 14)))
+    aliases = ["--aliases", tmp_path / "aliases.csv"]
+    pd.testing.assert_frame_equal(matrix(study / "ridge", tmp_path / "q.csv", *new, *aliases), found)
+    assert not (tmp_path / "no.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "a,b\nL_region_1,R_region_1\nL_region_1,nobody\n",
+            "pair 2: region 'nobody' is not there, regions are such as",
+        ),
+        ("a,b\nL_region_1,L_region_1\n", "'L_region_1' with itself"),
+        ("a,b\nL_region_1,\n", "line 2: column 'b' is empty"),
+        ("a\nL_region_1\n", "must have two columns"),
+        ("L_region_1,R_region_1\nL_region_2,R_region_1\n", "must have a header"),
+    ],
+)
+def test_bad_pairs(study, tmp_path, capsys, text, said):
+    (tmp_path / "pairs.csv").write_text(text)
+    words = ["--model", study / "ridge", "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "p.csv", *QUIET]
+    assert said in refused(capsys, "predict", *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+
+
+# ---------------------------------------------------------------------- explain
+
+
+def test_explain_writes_genes_and_pairs_of_genes(study, pages, tmp_path, capsys):
+    words = ["explain", "L_region_3", "R_region_5", "--model", study / "attention", "--top", "7", *QUIET]
+    assert run(*words, "--out", tmp_path / "why") == 0
+    said = capsys.readouterr().out
+    predictor = ConnectivityPredictor.load(study / "attention")
+    expected = predictor.explain("L_region_3", "R_region_5", top=7)
+    found = pd.read_csv(tmp_path / "why/pairs.tsv", sep="\t")
+    assert found[["gene_i", "gene_j"]].to_numpy().tolist() == expected[["gene_i", "gene_j"]].to_numpy().tolist()
+    np.testing.assert_allclose(found["weight"], expected["weight"], rtol=1e-5)
+    assert f"{expected['gene_i'][0]:16}{expected['gene_j'][0]:16}" in said
+    genes = pd.read_csv(tmp_path / "why/genes.tsv", sep="\t")
+    assert list(genes) == ["gene", "importance", "attention"]
+    assert len(genes) == 7
+    assert genes["importance"].is_monotonic_decreasing
+    assert (tmp_path / "why/report.html").is_file()
+    new = ["--expression", study / "brain/expression.csv", "--coordinates", study / "brain/regions.csv"]
+    assert run(*words, *new, "--out", tmp_path / "again") == 0
+    again = pd.read_csv(tmp_path / "again/pairs.tsv", sep="\t")
+    np.testing.assert_allclose(again["weight"], found["weight"], rtol=1e-4)
+
+
+def test_explain_says_that_the_network_is_not_used(study, tmp_path, capsys):
+    """After three steps validation gives it no weight."""
+    assert ConnectivityPredictor.load(study / "model").weights_["attention"] == 0
+    words = ["explain", "L_region_3", "R_region_5", "--model", study / "model", "--out", tmp_path / "why", *QUIET]
+    assert run(*words, "--top", "3") == 0
+    assert "weight 0" in capsys.readouterr().err
+
+
+def test_explain_refuses(study, tmp_path, capsys):
+    pair = ["L_region_3", "R_region_5"]
+    for words, said in (
+        ([*pair, "--model", study / "ridge"], "explain is for methods with cross-attention"),
+        (["L_region_3", "nobody", "--model", study / "attention"], "'nobody'"),
+        ([*pair, "--model", study / "model", "--top", "0"], "top must be >= 1, got 0"),
+        ([*pair, "--model", study / "model", "--repeats", "0"], "repeats must be >= 1, got 0"),
+        ([*pair, "--model", study / "nothing"], "config.json"),
+    ):
+        assert said in refused(capsys, "explain", *words, "--out", tmp_path / "why", *QUIET)
+        assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------- evaluate
+
+
+def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "evaluation"
+    words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
+    words += ["--baselines", "cge", "--folds", "2", "--seeds", "2", "--null", "1"]
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    found = json.loads((out / "metrics.json").read_text())
+    assert set(found["table"]) == {"omniset", "cge"}
+    assert {f"{row['seed']}{row['fold']}{row['method']}" for row in found["rows"]} == {
+        f"{seed}{fold}{method}" for seed in (0, 1) for fold in (0, 1) for method in found["table"]
+    }
+    line = next(line for line in said.splitlines() if line.startswith("* omniset"))
+    for name in ("pearson", "spearman", "r2", "null", "gain"):
+        assert f"{found['table']['omniset'][name]:.3f}" in line
+    assert "Spatial split, 2 folds x 2 seeds." in said
+    gate = found["gates"][0]
+    assert ("Holds" if gate["value"] > 0 else "FAILS") in said
+    assert (out / "report.html").is_file()
+
+    def not_again(*_, **__):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(ConnectivityPredictor, "fit_rows", not_again)
+    assert run(*words, "--resume", "true") == 0
+    assert json.loads((out / "metrics.json").read_text())["rows"] == found["rows"]
+    said = refused(capsys, *words, "--resume", "true", "--split", "random")
+    assert "cannot be resumed: split was 'spatial', is 'random'" in said
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatch, capsys):
+    fit_rows, fits = ConnectivityPredictor.fit_rows, []
+
+    def interrupted(self, *arguments, **options):
+        fits.append(self.method)
+        if len(fits) == 3:
+            raise KeyboardInterrupt
+        return fit_rows(self, *arguments, **options)
+
+    monkeypatch.setattr(ConnectivityPredictor, "fit_rows", interrupted)
+    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "evaluation", "--method", "cge", *QUIET]
+    words += ["--baselines", "distance", "--folds", "2", "--seeds", "1"]
+    assert run(*words) == 130
+    assert "--resume true" in capsys.readouterr().err
+    assert run(*words, "--resume", "true") == 0
+    assert fits == ["distance", "distance", "cge", "cge", "cge"]
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "forest"], "method must be one of blend, no-attention"),
+        (["--method", "ridge", "--architecture", "seed"], "with architecture='seed', got 'ridge'"),
+        (["--dim", "30"], "dim must be divisible by num_heads, got dim=30 and num_heads=4"),
+        (["--gene_vectors", "nothing.txt", "--architecture", "seed"], "nothing.txt"),
+        (["--gene_vectors", "nothing.txt"], "gene_vectors are for architecture='seed' and 'concat'"),
+        (["--aliases", "nothing.csv"], "nothing.csv"),
+    ],
+)
+def test_bad_arguments(study, tmp_path, capsys, words, said):
+    for verb in ("fit", "evaluate") if words[0] == "--gene_vectors" else ("fit",):
+        assert said in refused(capsys, verb, *files(study / "brain"), "--out", tmp_path / "out", *words, *QUIET)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--folds", "1"], "folds must be at least 2, got 1"),
+        (["--folds", "12"], "folds must be at most 11 for 34 regions"),
+        (["--seeds", "0"], "seeds must be >= 1, got 0"),
+        (["--baselines", "distance,forest"], "got 'forest'"),
+    ],
+)
+def test_bad_arguments_of_evaluate(study, tmp_path, capsys, words, said):
+    assert said in refused(capsys, "evaluate", *files(study / "brain"), "--out", tmp_path / "out", *RIDGE, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_are_missing(study, tmp_path, capsys):
+    given = files(study / "brain")
+    for verb, lacking in (("fit", "--expression"), ("fit", "--connectivity"), ("evaluate", "--expression")):
+        at = given.index(lacking)
+        said = refused(capsys, verb, *given[:at], *given[at + 2 :], "--out", tmp_path / "out", *RIDGE)
+        assert f"{lacking} must be given" in said
+    for at in (1, 3, 5):
+        words = [*given[:at], tmp_path / "nothing.csv", *given[at + 1 :]]
+        assert "nothing.csv: No such file" in refused(capsys, "fit", *words, "--out", tmp_path / "out", *RIDGE)
+    words = ["--model", study / "ridge", "--pairs", tmp_path / "nothing.csv", "--out", tmp_path / "p.csv", *QUIET]
+    assert "nothing.csv" in refused(capsys, "predict", *words)
+    assert not list(tmp_path.iterdir())
+
+
+def renamed(brain):
+    brain["connectivity"] = brain["connectivity"].rename(index=str.lower, columns=str.lower)
+
+
+def few_genes(brain):
+    brain["expression"] = brain["expression"].iloc[:, :7]
+
+
+def few_regions(brain):
+    brain["expression"] = brain["expression"].iloc[:11]
+
+
+def constant(brain):
+    brain["connectivity"].iloc[:, :] = 0.5
+
+
+def nowhere(brain):
+    brain["regions"].iloc[3, 0] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (renamed, "0 regions have the same name in all files, at least 10 are needed"),
+        (few_genes, "has 7 genes with values, at least 10 are needed"),
+        (few_regions, "there are 11 regions to learn from, at least 12 are needed"),
+        (constant, "is 0.5 for every pair of regions: there is nothing to predict"),
+        (nowhere, "region 'L_region_4': x is empty"),
+    ],
+)
+def test_bad_tables(brain, tmp_path, capsys, spoil, said):
+    spoil(brain)
+    given = put(brain, tmp_path / "brain")
+    assert said in refused(capsys, "fit", *given, "--out", tmp_path / "out", *RIDGE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_places(study, tmp_path, capsys):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "pairs.csv").write_text("a,b\nL_region_1,L_region_2\n")
+    before = {path.name: path.read_bytes() for path in (study / "ridge").iterdir()}
+    given = files(study / "brain")
+    for words, said in (
+        (["fit", *given, "--out", tmp_path / "file", *RIDGE], "out must be a folder"),
+        (["evaluate", *given, "--out", study / "ridge", *RIDGE], "holds a model"),
+        (
+            ["explain", "L_region_1", "L_region_2", "--model", study / "model", "--out", study / "ridge"],
+            "holds a model",
+        ),
+        (["predict", "--model", study / "ridge", "--out", tmp_path / "p.txt"], "p.txt"),
+        (["predict", "--model", study / "ridge", "--out", tmp_path / "no" / "p.csv"], "no"),
+        (["predict", "--model", study / "ridge", "--out", tmp_path / "no" / "p.npy"], "no"),
+        (
+            ["predict", "--model", study / "ridge", "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "p.npy"],
+            "out must be a table for pairs",
+        ),
+        (["predict", "--model", study / "brain", "--out", tmp_path / "p.csv"], "config.json"),
+    ):
+        assert said in refused(capsys, *words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pairs.csv"]
+    assert {path.name: path.read_bytes() for path in (study / "ridge").iterdir()} == before

@@ -1,0 +1,469 @@
+"""ConnectivityPredictor: every method through its verbs, to disk and back, and what it says of bad arguments."""
+
+import itertools
+import json
+import shutil
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from omniset.gene_vectors import GeneVectors
+from omniset.regions import ConnectivityPredictor, Regions, baselines, training
+from omniset.regions.blend import Blend
+from omniset.regions.predictor import positions
+from omniset.regions.scores import pearson
+from omniset.regions.training import REGIONS_TOGETHER
+
+REGIONS, GENES = 17, 13
+QUIET = {"progress": False, "device": "cpu"}
+MULTISET = {**QUIET, "axes": 3, "dim": 8, "num_heads": 4, "seen": 11, "steps": 1}
+OF_SEED = {**QUIET, "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "batch_size": 7}
+KINDS = {
+    "blend": MULTISET,
+    "attention": {**MULTISET, "method": "attention"},
+    "ridge": {**QUIET, "method": "ridge"},
+    "boosting": {**QUIET, "method": "boosting"},
+    "seed": {**OF_SEED, "architecture": "seed", "cls": "spatial"},
+    "concat": {**OF_SEED, "architecture": "concat", "pooling": "attention"},
+}
+
+
+def regions_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False):
+    rng = np.random.default_rng(seed)
+    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
+    expression = rng.random((number, genes)).astype(np.float32)
+    side = expression[:, :3] - 0.5
+    values = 0.4 * np.exp(-np.linalg.norm(places[:, None] - places, axis=2) / 40) + 0.5 * side @ side.T
+    if directed:
+        values = values + 0.3 * side[:, :1]
+    np.fill_diagonal(values, np.nan)
+    return Regions(
+        [f"region {i}" for i in rng.permutation(number)],
+        [f"G{g}" for g in range(genes)],
+        expression,
+        places if placed else None,
+        hemisphere=["L" if x < 0 else "R" for x in places[:, 0]] if placed else None,
+        connectivity=values,
+        directed=directed,
+    )
+
+
+def every_pair(number=REGIONS, directed=False):
+    return np.array(list((itertools.permutations if directed else itertools.combinations)(range(number), 2)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    """Few trees, few epochs and few kernels to choose from, also where a model is loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baselines, "ITERATIONS", 5)
+        patch.setattr(training, "ROUNDS", 3)
+        for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
+            patch.setattr(baselines, name, getattr(baselines, name)[:1])
+        yield
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, ConnectivityPredictor]:
+    def weigh(self, train, seed):
+        self.scores = {"trunk": 0.25}
+        return {"trunk": 0.875, "ridge": 0.5, "boosting": 0.25, "attention": 0.75}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Blend, "_weigh", weigh)
+        return {name: ConnectivityPredictor(**options).fit(regions_of()) for name, options in KINDS.items()}
+
+
+@pytest.fixture(params=list(KINDS))
+def model(request, models) -> ConnectivityPredictor:
+    return models[request.param]
+
+
+# ---------------------------------------------------------------------- predictions
+
+
+def test_pairs_by_names_positions_and_in_frames(model):
+    pairs = every_pair()[[2, 40, 71]]
+    names = [(model.regions_.names[i], model.regions_.names[j]) for i, j in pairs]
+    found = model.predict(pairs)
+    assert found.shape == (3,)
+    assert np.isfinite(found).all()
+    for given in (names, np.array(names), pd.DataFrame(names, columns=["a", "b"]), pd.DataFrame(pairs), pairs.tolist()):
+        assert np.array_equal(model.predict(given), found)
+    assert np.array_equal(model.predict(pairs[:, ::-1]), found)  # without direction
+    assert model.predict([]).shape == (0,)
+
+
+def test_the_matrix_is_all_pairs(model):
+    matrix = model.predict_matrix()
+    assert list(matrix.index) == list(matrix.columns) == model.regions_.names
+    values = matrix.to_numpy()
+    assert np.isnan(values.diagonal()).all()
+    pairs = every_pair()
+    assert np.array_equal(values[tuple(pairs.T)], model.predict(pairs))
+    assert np.array_equal(values, values.T, equal_nan=True)
+
+
+def test_other_regions_with_genes_in_another_order_and_absent_genes(model):
+    other = regions_of(11, seed=3)
+    pairs = every_pair(11)
+    found = model.predict(pairs, other)
+    order = np.random.default_rng(0).permutation(GENES)
+    shuffled = other.with_(genes=[other.genes[g] for g in order], expression=other.expression[:, order])
+    assert np.array_equal(model.predict(pairs, shuffled), found)
+    assert np.array_equal(model.predict_matrix(shuffled).to_numpy()[tuple(pairs.T)], found)
+    kept = order[order != 4]
+    without = other.with_(genes=[other.genes[g] for g in kept], expression=other.expression[:, kept])
+    unmeasured = other.take(np.arange(11))
+    unmeasured.expression[:, 4] = np.nan
+    assert np.array_equal(model.predict(pairs, without), model.predict(pairs, unmeasured))
+    few = other.with_(genes=["G1", "G5", "new"], expression=other.expression[:, [1, 5, 0]])
+    with pytest.warns(UserWarning, match="85% of the model's 13 genes are not there, such as 'G0'"):
+        assert np.isfinite(model.predict(pairs, few)).all()
+    truth = other.connectivity[tuple(pairs.T)]
+    assert model.score(shuffled) == pytest.approx(pearson(truth, found), rel=1e-12)
+    none = other.with_(genes=[f"X{g}" for g in range(GENES)])
+    with pytest.raises(ValueError, match="none of the model's genes, such as 'G0', is there; there are such as 'X0'"):
+        model.predict(pairs, none)
+
+
+def test_directed_connectivity():
+    for name in ("attention", "ridge"):
+        predictor = ConnectivityPredictor(**KINDS[name]).fit(regions_of(directed=True))
+        matrix = predictor.predict_matrix().to_numpy()
+        assert np.isfinite(matrix[~np.eye(REGIONS, dtype=bool)]).all()
+        assert not np.allclose(matrix, matrix.T, equal_nan=True)
+        pairs = every_pair(directed=True)
+        assert np.allclose(predictor.predict(pairs), matrix[tuple(pairs.T)], rtol=0, atol=1e-7)
+        assert predictor.predict_matrix(regions_of(11, seed=1)).shape == (11, 11)  # without direction itself
+
+
+def test_files_frames_and_regions_are_the_same(tmp_path):
+    made = regions_of()
+    index = pd.Index(made.names, name="region")
+    frames = {
+        "expression": pd.DataFrame(made.expression, index, made.genes),
+        "coordinates": pd.DataFrame(made.coordinates, index, ["x", "y", "z"]).assign(hemisphere=made.hemisphere),
+        "connectivity": pd.DataFrame(np.nan_to_num(made.connectivity, nan=1.0), index, made.names),
+    }
+    for name, frame in frames.items():
+        frame.to_csv(tmp_path / f"{name}.csv")
+    paths = {name: tmp_path / f"{name}.csv" for name in frames}
+    expected = ConnectivityPredictor(**KINDS["ridge"]).fit(made).predict(every_pair())
+    for given in (frames, paths, {name: str(path) for name, path in paths.items()}):
+        predictor = ConnectivityPredictor(**KINDS["ridge"]).fit(**given)
+        assert predictor.regions_.names == made.names
+        assert np.allclose(predictor.predict(every_pair()), expected, rtol=0, atol=1e-9)
+    others = {name: paths[name] for name in ("expression", "coordinates")}
+    assert np.allclose(predictor.predict(every_pair(), **others), expected, rtol=0, atol=1e-9)
+    assert predictor.score(**paths) == pytest.approx(
+        pearson(made.connectivity[tuple(every_pair().T)], expected), abs=1e-6
+    )
+
+
+def test_fits_repeat_and_look_at_their_rows_alone():
+    made = regions_of(19)
+    changed = made.take(np.arange(19))
+    changed.expression[17:] = 50
+    changed.connectivity[17:] = changed.connectivity[:, 17:] = 9
+    rows = np.arange(17)
+    for name in ("attention", "seed"):
+        first = ConnectivityPredictor(**KINDS[name]).fit_rows(made, rows)
+        again = ConnectivityPredictor(**KINDS[name]).fit_rows(changed, rows[::-1])
+        assert again.regions_.names == first.regions_.names == made.names[:17]
+        assert np.array_equal(first.predict(every_pair()), again.predict(every_pair()))
+        assert first.history_ == again.history_
+
+
+# ---------------------------------------------------------------------- on disk
+
+
+def test_saved_and_loaded(model, tmp_path):
+    model.save(tmp_path / "model", {"note": 3})
+    again = ConnectivityPredictor.load(tmp_path / "model")
+    assert again.get_params() == model.get_params()
+    assert again.history_ == model.history_
+    assert again.weights_ == model.weights_
+    assert again.seconds_ == model.seconds_
+    assert again.regions_.names == model.regions_.names
+    assert np.array_equal(again.predict(every_pair()), model.predict(every_pair()))
+    other = regions_of(11, seed=3)
+    assert np.array_equal(again.predict(every_pair(11), other), model.predict(every_pair(11), other))
+    assert json.loads((tmp_path / "model" / "metrics.json").read_text())["note"] == 3
+    assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet"}
+
+
+def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
+    made = regions_of(placed=False)
+    made.expression[2, 5] = np.nan
+    made.connectivity[3, 8] = made.connectivity[8, 3] = np.nan
+    predictor = ConnectivityPredictor(**MULTISET).fit(made)
+    assert all(weight >= 0 for weight in predictor.weights_.values())
+    assert set(predictor.weights_) == {"trunk", "ridge", "boosting", "attention"}
+    predictor.save(tmp_path)
+    again = ConnectivityPredictor.load(tmp_path)
+    assert np.array_equal(again.predict(every_pair()), predictor.predict(every_pair()))
+    assert again.regions_.coordinates is None
+    assert again.method_.scores == predictor.method_.scores
+
+
+def test_damaged_and_changed_artefacts(models, tmp_path):
+    whole = tmp_path / "whole"
+    models["attention"].save(whole)
+
+    def damaged(name):
+        folder = tmp_path / name
+        shutil.copytree(whole, folder)
+        return folder
+
+    with pytest.raises(FileNotFoundError, match="is no folder of a model"):
+        ConnectivityPredictor.load(tmp_path / "nowhere")
+    for file in ("model.safetensors", "regions.parquet", "connectivity.parquet"):
+        folder = damaged(f"without {file}")
+        (folder / file).unlink()
+        with pytest.raises(FileNotFoundError, match=file):
+            ConnectivityPredictor.load(folder)
+        folder = damaged(f"half {file}")
+        data = (folder / file).read_bytes()
+        (folder / file).write_bytes(data[: len(data) // 2])
+        with pytest.raises(ValueError, match=rf"{file} is damaged"):
+            ConnectivityPredictor.load(folder)
+    folder = damaged("other config")
+    config = json.loads((folder / "config.json").read_text())
+    config["arguments"]["num_heads"] = 2
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"was changed after the model was saved: arguments.num_heads was 4, is 2"):
+        ConnectivityPredictor.load(folder)
+    folder = damaged("other genes")
+    genes = pd.read_parquet(folder / "vocabulary.parquet")
+    genes.iloc[::-1].to_parquet(folder / "vocabulary.parquet")
+    with pytest.raises(ValueError, match=r"vocabulary.parquet is not the vocabulary that the model was saved with"):
+        ConnectivityPredictor.load(folder)
+    for name, column in (("expression", "3"), ("connectivity", "4"), ("regions", "x")):
+        folder = damaged(f"changed {name}")
+        frame = pd.read_parquet(folder / f"{name}.parquet")
+        frame.loc[1, column] += 0.25
+        frame.to_parquet(folder / f"{name}.parquet")
+        with pytest.raises(ValueError, match="are not those of the regions that the model was saved with"):
+            ConnectivityPredictor.load(folder)
+
+
+# ---------------------------------------------------------------------- explanations
+
+
+def test_explained_weights_sum_to_1(models):
+    first, second = models["blend"].regions_.names[3], models["blend"].regions_.names[8]
+    for name in ("blend", "attention"):
+        found = models[name].explain(first, second, top=GENES**2)
+        assert list(found.columns) == ["gene_i", "gene_j", "weight"]
+        assert len(found.drop_duplicates(["gene_i", "gene_j"])) == GENES**2
+        assert found["weight"].sum() == pytest.approx(1, abs=1e-6)
+        assert found["weight"].is_monotonic_decreasing
+        pd.testing.assert_frame_equal(models[name].explain(first, second, top=5), found[:5])
+        other = regions_of(11, seed=3)
+        lacks = other.take(np.arange(11))
+        lacks.expression[2, 6] = np.nan
+        found = models[name].explain(lacks.names[2], lacks.names[5], lacks, top=GENES**2)
+        assert found["weight"].sum() == pytest.approx(1, abs=1e-6)
+        assert (found[found["gene_i"] == "G6"]["weight"] == 0).all()
+        assert (found[found["gene_j"] == "G6"]["weight"] > 0).any()
+    found = models["seed"].explain(first, second, top=10**6)
+    assert len(found) == (GENES + 1) * GENES
+    assert np.allclose(found.groupby("gene_i")["weight"].sum(), 1, atol=1e-6)
+    assert "CLS" in set(found["gene_i"])
+    for name in ("ridge", "concat"):
+        with pytest.raises(ValueError, match="explain is for methods with cross-attention"):
+            models[name].explain(first, second)
+    with pytest.raises(ValueError, match="top must be >= 1, got 0"):
+        models["blend"].explain(first, second, top=0)
+    with pytest.raises(ValueError, match="region 'nowhere' is not there"):
+        models["blend"].explain("nowhere", second)
+
+
+def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
+    def weigh(self, train, seed):
+        self.scores = {}
+        return {"trunk": 1.0, "ridge": 1.0, "boosting": 0.0, "attention": 0.0}
+
+    monkeypatch.setattr(Blend, "_weigh", weigh)
+    predictor = ConnectivityPredictor(**MULTISET).fit(regions_of())
+    with pytest.warns(UserWarning, match="gave the network the weight 0"):
+        found = predictor.explain(*predictor.regions_.names[:2], top=10**6)
+    assert found["weight"].sum() == pytest.approx(1, abs=1e-5)
+    pairs = predictor.regions_.pairs()
+    before = predictor.method_.predict(predictor.regions_, pairs)
+    del predictor.method_.fitted["attention"]
+    assert np.array_equal(predictor.method_.predict(predictor.regions_, pairs), before)
+
+
+def test_the_planted_gene_is_the_most_important():
+    made = regions_of(23, placed=False)
+    carrier = made.expression[:, 7].astype(np.float64) - 0.5
+    values = np.outer(carrier, carrier) + 0.01
+    np.fill_diagonal(values, np.nan)
+    predictor = ConnectivityPredictor("multiset", "ridge-genes", **QUIET).fit(made.with_(connectivity=values))
+    found = predictor.importance(repeats=3)
+    assert len(found) == GENES
+    assert found["gene"][0] == "G7"
+    assert found["importance"][0] > 2 * found["importance"][1]
+    assert found["importance"].is_monotonic_decreasing
+    assert found["attention"].isna().all()
+    pd.testing.assert_frame_equal(predictor.importance(repeats=3), found)
+    assert sorted(predictor.importance(["G2", "G7"])["gene"]) == ["G2", "G7"]
+    varies = made.expression.var(0)
+    assert set(predictor.importance(top=2)["gene"]) == {f"G{g}" for g in np.argsort(-varies)[:2]}
+    for options, message in (
+        ({"genes": ["G2", "nothing"]}, "gene 'nothing' is not among the 13 of the model"),
+        ({"genes": []}, "genes must be given, got 0"),
+        ({"repeats": 0}, "repeats must be >= 1, got 0"),
+        ({"top": 0}, "top must be >= 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predictor.importance(**options)
+
+
+def test_importance_beside_attention(models):
+    found = models["attention"].importance(top=4)
+    assert len(found) == 4
+    everything = models["attention"].importance(list(models["attention"].regions_.genes))
+    assert everything["attention"].sum() == pytest.approx(1, abs=1e-6)
+    assert set(found["gene"]) == set(everything.nlargest(4, "attention")["gene"])
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architecture": "none"}, "architecture must be one of multiset, seed, concat, got 'none'"),
+        ({"method": "none"}, "method must be one of blend, .*ridge, .* got 'none'"),
+        ({"architecture": "seed", "method": "ridge"}, "method must be one of attention with architecture='seed', got"),
+        ({"cls": "none"}, "cls must be one of random, spatial, got 'none'"),
+        ({"pooling": "none"}, "pooling must be one of mean, attention, cls, got 'none'"),
+        ({"dim": 0}, "dim must be >= 1, got 0"),
+        ({"depth": 0}, "depth must be >= 1, got 0"),
+        ({"num_heads": 0}, "num_heads must be >= 1, got 0"),
+        ({"num_heads": 5}, "dim must be divisible by num_heads, got dim=32 and num_heads=5"),
+        ({"num_queries": 0}, "num_queries must be >= 1"),
+        ({"axes": 0}, "axes must be >= 1"),
+        ({"bins": 1}, "bins must be >= 2, got 1"),
+        ({"seen": 0}, "seen must be >= 1"),
+        ({"steps": 0}, "steps must be >= 1"),
+        ({"epochs": 0}, "epochs must be >= 1"),
+        ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"dropout": 1.0}, "dropout must be >= 0 and below 1, got 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0, got -1.0"),
+        ({"symmetry": np.nan}, "symmetry must be >= 0, got nan"),
+        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
+        ({"device": "none"}, "device"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        ConnectivityPredictor(**QUIET | options).fit(regions_of())
+
+
+def test_bad_pairs_and_calls(models):
+    model = models["ridge"]
+    name = model.regions_.names[0]
+    for pairs, message in (
+        ([(0, 1, 2)], r"pairs must have two columns, got shape \(1, 3\)"),
+        ([0, 1], r"pairs must have two columns, got shape \(2,\)"),
+        ([(0, 17)], r"pairs must be of positions from 0 to 16, got \[0, 17\]"),
+        ([(-1, 1)], r"pairs must be of positions from 0 to 16, got \[-1, 1\]"),
+        ([(name, "nowhere")], "pairs: region 'nowhere' is not there, regions are such as"),
+        ([(3, 3)], "pairs must be of two regions, got 'region .*' with itself"),
+        ([(name, name)], "pairs must be of two regions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(pairs)
+    with pytest.raises(ValueError, match="coordinates and options come with expression"):
+        model.predict([(0, 1)], coordinates=pd.DataFrame())
+    with pytest.raises(ValueError, match="coordinates, connectivity and options are part of Regions"):
+        model.predict([(0, 1)], regions_of(), pd.DataFrame())
+    with pytest.raises(ValueError, match="coordinates are not known of these regions"):
+        model.predict([(0, 1)], regions_of(placed=False))
+    for call in (lambda p: p.predict([(0, 1)]), lambda p: p.save("nowhere"), lambda p: p.importance()):
+        with pytest.raises(ValueError, match="this ConnectivityPredictor is not fitted yet"):
+            call(ConnectivityPredictor())
+    with pytest.raises(ValueError, match="there are 11 regions to learn from, at least 12 are needed"):
+        ConnectivityPredictor(**KINDS["ridge"]).fit(regions_of(11))
+    with pytest.raises(ValueError, match="connectivity is not known of these regions"):
+        ConnectivityPredictor(**KINDS["ridge"]).fit(regions_of().with_(connectivity=None))
+    assert positions(np.zeros((0, 2)), ["a"]).shape == (0, 2)
+
+
+def test_gene_vectors(tmp_path):
+    made, rng = regions_of(), np.random.default_rng(0)
+    vectors = GeneVectors([f"g{g}" for g in range(2, GENES + 5)], rng.normal(size=(GENES + 3, 7)).astype(np.float32))
+    options = {**OF_SEED, "architecture": "seed"}
+    predictor = ConnectivityPredictor(**options).fit(made, gene_vectors=vectors)
+    assert predictor.regions_.genes == made.genes[2:]
+    assert any("11 of 13 genes matched" in note for note in predictor.regions_.notes)
+    tokens = predictor.method_.network.tokens
+    assert np.array_equal(tokens.vectors.numpy(), vectors.vectors[:11])  # kept as they are
+    predictor.save(tmp_path)
+    again = ConnectivityPredictor.load(tmp_path)
+    assert np.array_equal(again.predict(every_pair(), made), predictor.predict(every_pair()))
+    with pytest.raises(ValueError, match="gene_vectors are for architecture='seed' and 'concat'"):
+        ConnectivityPredictor(**MULTISET).fit(made, gene_vectors=vectors)
+    few = GeneVectors(["G1", "G2"], np.ones((2, 3), np.float32))
+    with pytest.raises(ValueError, match="gene_vectors: 2 of 13 genes, such as 'G0', have a vector, at least 10"):
+        ConnectivityPredictor(**options).fit(made, gene_vectors=few)
+
+
+def test_scikit_learn_clones_it():
+    predictor = ConnectivityPredictor("seed", dim=16, cls="spatial", seed=7)
+    again = clone(predictor)
+    assert again.get_params() == predictor.get_params()
+    assert again.get_params()["cls"] == "spatial"
+    assert clone(predictor.set_params(dim=24)).dim == 24
+    assert set(predictor.get_params()) >= {"architecture", "method", "dim", "steps", "seed", "device"}
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def peak_of(call):
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("number", "genes", "most"), [(414, 282, 1e9), (300, 3000, 200e6)])
+def test_a_ridge_takes_little_memory(number, genes, most):
+    made = regions_of(number, genes)
+    assert number * (number - 1) / 2 * genes * 4 > min(most, 90e6)  # what genes of pairs would take
+    predictor = ConnectivityPredictor(**KINDS["ridge"])
+    assert peak_of(lambda: predictor.fit(made).predict(every_pair(number))) < most
+
+
+def test_attention_has_no_genes_of_pairs():
+    number, genes = 101, 499
+    largest = 0
+
+    class Largest(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            found = function(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor):
+                largest = max(largest, found.numel())
+            return found
+
+    made = regions_of(number, genes)
+    predictor = ConnectivityPredictor(**KINDS["attention"]).fit(made)
+    with Largest():
+        predictor.predict(every_pair(number))
+    heads, width = 4, 8 // 4
+    assert 0 < largest <= REGIONS_TOGETHER * heads * (width + 1) * genes
+    assert largest < number * (number - 1) / 2 * genes / 5

@@ -1,0 +1,546 @@
+"""Reports on brain regions: what they say, what is drawn from which numbers, and every part missing in turn."""
+
+import json
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from scipy.stats import pearsonr, spearmanr
+
+from omniset.regions import report
+from omniset.regions.blend import Blend
+from omniset.regions.data import Regions
+from omniset.regions.evaluate import METRICS, MINE, PARTS, Evaluation, groups_of
+from omniset.regions.nulls import distortion, spins
+from omniset.regions.predictor import ConnectivityPredictor
+from omniset.report import render, write
+from omniset.report.blocks import value_of
+from omniset.report.page import svg
+
+REGIONS, GENES, FOLDS, SPINS = 43, 13, 3, 7
+ABOUT = {"title": "A title", "command": "omniset regions evaluate a&b", "provenance": {"seed": 0}}
+
+
+@pytest.fixture(autouse=True)
+def without_nilearn(monkeypatch):
+    """It takes longer to import than all tests to run."""
+    monkeypatch.setitem(sys.modules, "nilearn", None)
+
+
+def regions(number=REGIONS, **changed):
+    rng = np.random.default_rng(0)
+    side = np.where(np.arange(number) % 2, "R", "L")
+    places = rng.normal(0, 30, (number, 3))
+    places[:, 0] = np.abs(places[:, 0]) * np.where(side == "L", -1, 1)
+    connectivity = rng.normal(0.2, 0.3, (number, number))
+    connectivity += connectivity.T
+    np.fill_diagonal(connectivity, np.nan)
+    made = {
+        "names": [f"region{i}" for i in range(number)],
+        "genes": [f"GENE{i}" for i in range(GENES)],
+        "expression": rng.uniform(size=(number, GENES)).astype(np.float32),
+        "coordinates": places,
+        "hemisphere": side.tolist(),
+        "network": [("Vis", "<b>Default</b>", "subcortex")[i % 3] for i in range(number)],
+        "connectivity": connectivity,
+        "notes": ["What was decided."],
+    }
+    return Regions(**(made | changed))
+
+
+def evaluation(own=None, mine=0.5, **changed):
+    """Ours, two baselines and a variant; r of ours is `mine` on average, of the ridge 0.4."""
+    own = own or regions()
+    rng = np.random.default_rng(1)
+    folds = rng.permutation(np.arange(len(own)) % FOLDS)
+    rows = [
+        {"seed": seed, "fold": fold, "method": method, "seconds": 1.5, "pairs": 91.0}
+        | dict.fromkeys((*METRICS, *PARTS), 0.25)
+        | {"pearson": r + 0.01 * seed + 0.02 * fold - 0.025}
+        for method, r in ((MINE, mine), ("distance", 0.1), ("ridge", 0.4), ("<i>small</i>", 0.3))
+        for seed in (0, 1)
+        for fold in range(FOLDS)
+    ]
+    null = [
+        {"seed": 0, "fold": fold, "method": method, "spin": spin, "pearson": r + 0.01 * spin + 0.1 * fold}
+        for method, r in ((MINE, 0.35), ("ridge", 0.1))
+        for fold in range(FOLDS)
+        for spin in range(SPINS)
+    ]
+    weights = [
+        {"seed": seed, "fold": fold, "method": MINE, "trunk": 0.5, "ridge": 0.125, "attention": 0.0}
+        for seed in (0, 1)
+        for fold in range(FOLDS)
+    ]
+    predictions = {}
+    for method in (MINE, "distance", "ridge", "<i>small</i>"):
+        noise = rng.normal(0, 0.2, own.connectivity.shape)
+        found = 0.5 * own.connectivity + noise + (0 if own.directed else noise.T) + folds  # levels differ between folds
+        predictions[method] = np.where(folds[:, None] == folds, found, np.nan)
+    made = {
+        "rows": pd.DataFrame(rows),
+        "null": pd.DataFrame(null),
+        "weights": pd.DataFrame(weights),
+        "predictions": predictions,
+        "folds": folds,
+        "regions": own,
+        "split": "spatial",
+        "not_run": {"gaussian": "it is <not> possible"},
+    }
+    return Evaluation(**(made | changed))
+
+
+def page_of(found, notes=()):
+    """The page, its numbers, and what it says; figures are not rendered, which takes long."""
+    page, numbers = report.of_evaluation(found, notes=list(notes), **ABOUT)
+    return page, numbers, said_in(page)
+
+
+def said_in(page):
+    found = []
+    for part in page.sections:
+        found.append(part.text)
+        for block in part.blocks:
+            for name in ("text", "caption", "alt", "rows", "items"):
+                found.append(str(getattr(block, name, "")))
+    return "\n".join(found)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Page, numbers and text of one evaluation, for tests that only look."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "nilearn", None)
+        return page_of(evaluation(), ["A <warning>."])
+
+
+def section(page, title):
+    return next(part for part in page.sections if part.title == title)
+
+
+def plots(part):
+    return [block for block in part.blocks if isinstance(block, report.Plot)]
+
+
+# ---------------------------------------------------------------------- the verdict
+
+
+def test_the_report_on_an_evaluation(whole, tmp_path):
+    page, numbers, _ = whole
+    html = write(tmp_path, page, numbers).read_text(encoding="utf-8")
+    assert page.sections[0].title == "Verdict"
+    for word in (
+        "A &lt;warning&gt;.",
+        "What was decided.",
+        "Gaussian kernel was not run: it is &lt;not&gt; possible.",
+        "Ours is better than the best baseline, kernel ridge: Pearson&#39;s r, ours minus its, is +0.100",
+        "both regions of a test pair are new to it",
+        "folds and 2 seeds",
+        report.NEEDS.replace("'", "&#39;"),
+    ):
+        assert word in html
+    for tag in ("<b>Default", "<i>small"):
+        assert tag not in html
+    kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert kept["kind"] == "evaluation"
+    assert kept["notes"] == ["A <warning>."]
+    assert kept["decided"] == ["What was decided."]
+    assert kept["gates"][0]["holds"] is True
+    assert kept["table"]["ridge"]["pearson"] == pytest.approx(0.4, abs=1e-9)
+
+
+@pytest.mark.parametrize("mine", [0.4, 0.35])
+def test_where_a_baseline_is_as_good_it_is_recommended(mine):
+    found = evaluation(mine=mine)
+    verdict = report._verdict(found, [])
+    said = verdict.blocks[0]
+    assert said.kind == "warning"
+    assert said.text.startswith("On these data use kernel ridge (method='ridge'). Ours is not better")
+    assert report._signed(found.gates()[0]["value"]).text in said.text
+    assert verdict.blocks[1].items[0][1].text == "NOT held"
+
+
+def test_an_interval_with_zero_in_it_is_said():
+    gate = {"value": 0.01, "low": -0.02, "high": 0.03, "holds": True}
+    assert "includes 0: kernel ridge may be as good" in report._sentence(gate, "ridge").text
+    assert "includes 0" not in report._sentence(gate | {"low": 0.005}, "ridge").text
+    assert "interval" not in report._sentence(gate | {"low": np.nan, "high": np.nan}, "ridge").text
+    undefined = report._sentence(gate | {"value": np.nan, "holds": False}, "ridge")
+    assert "cannot be compared" in undefined.text
+    assert "use" not in undefined.text.split()
+
+
+def test_without_ours_or_without_baselines_there_is_no_verdict():
+    full = evaluation()
+    for left, why in (((MINE,), "ours was not run"), (("ridge", "distance"), "no baseline was run")):
+        some = replace(
+            full,
+            rows=full.rows[~full.rows["method"].isin(left)],
+            null=full.null[~full.null["method"].isin(left)],
+            predictions={name: m for name, m in full.predictions.items() if name not in left},
+        )
+        assert why in report._verdict(some, []).blocks[0].text
+        if MINE in left:
+            assert page_of(some)[1]["shown"] == "ridge"  # the best that there is
+
+
+# ---------------------------------------------------------------------- numbers of pairs
+
+
+def test_r_within_folds_is_that_of_each_fold_by_its_pairs():
+    rng = np.random.default_rng(0)
+    folds = np.repeat([0, 1, 2], [17, 5, 2])
+    truth = rng.normal(size=24)
+    predicted = truth + rng.normal(size=24) + 100.0 * folds
+    parts = [(pearsonr(truth[folds == f], predicted[folds == f]).statistic, (folds == f).sum()) for f in (0, 1)]
+    expected = sum(r * n for r, n in parts) / 22  # of two pairs there is no correlation
+    order = rng.permutation(24)
+    assert report.within_folds(truth, predicted, folds) == pytest.approx(expected, rel=1e-12)
+    assert report.within_folds(truth[order], predicted[order], folds[order]) == pytest.approx(expected, rel=1e-12)
+    assert np.isnan(report.within_folds(truth[:0], predicted[:0], folds[:0]))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_test_pairs_are_those_within_folds(directed):
+    found = evaluation(regions(directed=directed))
+    pairs = report._tested(found)
+    expected = {
+        (i, j)
+        for i in range(REGIONS)
+        for j in range(REGIONS)
+        if found.folds[i] == found.folds[j] and (i != j if directed else i < j)
+    }
+    assert {tuple(pair) for pair in pairs.tolist()} == expected
+    assert np.isfinite(found.predictions[MINE][tuple(pairs.T)]).all()
+
+
+def test_bins_of_distance(whole):
+    found, numbers = evaluation(), whole[1]["by_distance"]
+    pairs = report._tested(found)
+    distance = np.array([np.linalg.norm(np.subtract(*found.regions.coordinates[[i, j]])) for i, j in pairs])
+    ranked = np.argsort(distance)
+    for method in (MINE, "ridge"):
+        rows = [row for row in numbers if row["method"] == method]
+        assert len(rows) == report.BINS
+        assert sum(row["pairs"] for row in rows) == len(pairs)
+        assert max(row["pairs"] for row in rows) - min(row["pairs"] for row in rows) <= 1
+        start = 0
+        for row in rows:
+            own = ranked[start : start + row["pairs"]]
+            start += row["pairs"]
+            assert row["mean"] == pytest.approx(distance[own].mean(), rel=1e-12)
+            assert (row["low"], row["high"]) == (distance[own].min(), distance[own].max())
+            i, j = pairs[own].T
+            truth, predicted = found.regions.connectivity[i, j], found.predictions[method][i, j]
+            expected = report.within_folds(truth, predicted, found.folds[i])
+            assert row["pearson"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_networks():
+    found = evaluation()
+    names, r = report._networks(found, MINE, report._tested(found))
+    assert names == ["<b>Default</b>", "Vis", "subcortex"]
+    np.testing.assert_array_equal(r, r.T)
+    parts, network = [], np.array(found.regions.network)
+    for fold in range(FOLDS):
+        rows = [i for i in range(REGIONS) if found.folds[i] == fold]
+        pairs = [(i, j) for i in rows for j in rows if network[i] == "Vis" and network[j] == "subcortex"]
+        i, j = np.array(pairs).T
+        parts.append((pearsonr(found.regions.connectivity[i, j], found.predictions[MINE][i, j]).statistic, len(pairs)))
+    assert r[1, 2] == pytest.approx(sum(a * n for a, n in parts) / sum(n for _, n in parts), rel=1e-12)
+
+
+# ---------------------------------------------------------------------- matrices
+
+
+def test_order_and_groups():
+    network = ["b", "a", "b", "a", "b", "b", "a"]
+    side = ["R", "L", "L", "R", "R", "L", "L"]
+    folds = np.array([1, 1, 0, 0, 0, 0, 0])
+    order, groups = report.arranged(network, side, folds)
+    assert order.tolist() == [6, 1, 3, 2, 5, 4, 0]
+    assert groups == [("a L", 0, 2), ("a R", 2, 3), ("b L", 3, 5), ("b R", 5, 7)]
+    order, groups = report.arranged(None, None, folds)
+    assert order.tolist() == [2, 3, 4, 5, 6, 0, 1]
+    assert groups == [("", 0, 7)]
+
+
+def test_pairs_that_are_not_predicted_are_grey_and_those_not_tested_are_pale(whole):
+    found = evaluation()
+    true, predicted, residual = (plot.figure for plot in plots(section(whole[0], "Matrices"))[:3])
+    order, _ = report.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    grey = np.round(255 * np.array(to_rgb(report.UNKNOWN))).astype(np.uint8)
+    within = (found.folds[:, None] == found.folds)[np.ix_(order, order)]
+    off = ~np.eye(REGIONS, dtype=bool)
+    for figure in (predicted, residual):
+        image = figure.axes[0].images[0].get_array()
+        assert image.shape == (REGIONS, REGIONS, 3)
+        np.testing.assert_array_equal((image == grey).all(2), ~(within & off))
+    image = np.asarray(true.axes[0].images[0].get_array())
+    assert not (image[off] == grey).all(1).any()
+    assert image[off & ~within].min() >= np.floor(report.PALE * 255)
+    assert image[off & within].min() < 0.5 * 255
+
+
+def test_the_stripes_are_the_folds(whole):
+    found = evaluation()
+    order, _ = report.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    axes = plots(section(whole[0], "Matrices"))[0].figure.axes[0]
+    stripes = axes.collections[0]
+    seen = np.full(REGIONS, -1)
+    for path, colour in zip(stripes.get_paths(), stripes.get_facecolors(), strict=True):
+        (x0, y0), (x1, y1) = path.vertices.min(0), path.vertices.max(0)
+        fold = next(f for f in range(FOLDS) if np.allclose(colour[:3], to_rgb(report.figures.MORE_COLOURS[f])))
+        if x1 < 0:
+            seen[round(y0) : round(y1)] = fold
+        else:
+            assert y1 < 0
+            assert (found.folds[order[round(x0) : round(x1)]] == fold).all()
+    np.testing.assert_array_equal(seen, found.folds[order])
+
+
+def test_matrices_of_many_regions_are_images_and_small():
+    found = evaluation(regions(414))
+    drawn = plots(report._matrices(found, MINE, report._tested(found)))[0]
+    page = svg(drawn, "p")
+    assert page.count("data:image/png;base64,") == 2  # and the bar of colours
+    assert len(page) < 6e5  # the largest of five; a page has 3 MB
+
+
+def test_colours_end_alike_on_both_sides_of_zero():
+    assert report._limits(np.linspace(0, 1, 101)) == pytest.approx((0.01, 0.99))
+    assert report._limits(np.linspace(-1, 3, 401)) == pytest.approx((-2.96, 2.96))
+    assert report._limits(np.zeros(5)) == (0.0, 1.0)
+    assert report._limits(np.zeros(0)) == (0.0, 1.0)
+
+
+# ---------------------------------------------------------------------- null, weights
+
+
+def test_nulls_are_means_over_folds_beside_what_was_observed(whole):
+    page, numbers, said = whole
+    part = section(page, "Null model")
+    table = next(block for block in part.blocks if isinstance(block, report.Table))
+    first, second = ([value_of(cell) for cell in row] for row in table.rows)
+    observed = 0.5 - 0.025 + 0.02  # of the first seed
+    spun = 0.35 + 0.1 + 0.01 * np.arange(SPINS)
+    above = int((spun >= observed).sum())
+    assert 0 < above < SPINS
+    assert first[0] == "Omniset (ours)"
+    np.testing.assert_allclose(first[1:3], [observed, spun.mean()], rtol=1e-12)
+    np.testing.assert_allclose(first[4:], [observed - spun.mean(), (1 + above) / (1 + SPINS)], rtol=1e-12)
+    assert second[5] == 1 / (1 + SPINS)
+    line = plots(part)[0].figure.axes[0].lines[0]
+    assert line.get_xdata()[0] == pytest.approx(observed)
+    bars = plots(part)[0].figure.axes[0].patches
+    assert sum(bar.get_height() for bar in bars) == SPINS
+    own = regions()
+    turned = spins(own.coordinates, own.hemisphere, SPINS, 0, groups_of(own))
+    kept = float(distortion(own.coordinates, own.hemisphere, turned).mean())
+    assert numbers["distances_kept_by_spins"] == pytest.approx(kept, rel=1e-12)
+    assert f"is {report.text_of(kept)} on average" in said
+    assert f"{kept**2:.0%} of their variance" in said
+
+
+def test_an_evaluation_may_lack_its_parts():
+    full = evaluation()
+    bare = regions(coordinates=None, hemisphere=None, network=None, notes=[])
+    some = replace(full, regions=bare, null=full.null[:0], weights=pd.DataFrame([]), not_run={}, split="random")
+    page, numbers, said = page_of(some)
+    for word in ("No null model", "No method with weighed parts", "Places are not known", "drawn at random"):
+        assert word in said
+    assert numbers["by_distance"] == []
+    assert len(plots(section(page, "Matrices"))) == 3
+
+
+# ---------------------------------------------------------------------- a fitted model
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return ConnectivityPredictor(method="ridge", device="cpu", progress=False).fit_rows(regions(), np.arange(REGIONS))
+
+
+def importance():
+    return pd.DataFrame(
+        {
+            "gene": [f"GENE{i}" for i in range(GENES)],
+            "importance": np.linspace(1e-4, -1e-5, GENES),
+            "attention": np.random.default_rng(0).uniform(size=GENES),
+        }
+    )
+
+
+def fit_page(predictor, genes, notes=()):
+    page, numbers = report.of_fit(predictor, genes, notes=list(notes), **ABOUT)
+    return page, numbers, said_in(page)
+
+
+def test_the_report_on_a_model(predictor):
+    page, numbers, said = fit_page(predictor, importance(), ["A <warning>."])
+    assert "A &lt;warning&gt;." in render(page)
+    own = regions()
+    i, j = np.triu_indices(REGIONS, 1)
+    predicted = predictor.predict(np.stack([i, j], 1))
+    r = pearsonr(own.connectivity[i, j], predicted).statistic
+    assert numbers["pearson_of_training_pairs"] == pytest.approx(r, rel=1e-9)
+    drawn = plots(section(page, "Pairs learned from"))[0].figure.axes[0].collections[0]
+    expected = np.stack([own.connectivity[i, j], predicted], 1)
+    np.testing.assert_allclose(
+        drawn.get_offsets()[np.lexsort(drawn.get_offsets().T)], expected[np.lexsort(expected.T)], rtol=1e-6
+    )
+    rank = spearmanr(importance()["importance"], importance()["attention"]).statistic
+    for word in (
+        "A <warning>.",
+        "What was decided.",
+        "learned from. How well it does on regions that it has not seen",
+        "without parts to weigh",
+        "The model has no network.",
+        "Attention says where the network looked, not what its prediction rests on",
+        f"correlation {report.text_of(float(rank))}.",
+        "903",
+    ):
+        assert word in said
+
+
+def test_a_model_may_have_no_importance_and_no_attention(predictor):
+    assert "was not measured" in fit_page(predictor, None)[2]
+    html = fit_page(predictor, importance().assign(attention=np.nan))[2]
+    assert "This method has no attention." in html
+    assert "Spearman" not in html
+
+
+def test_weights_and_curves_of_a_blend(predictor, monkeypatch):
+    weights = {"trunk": 0.5, "ridge": 0.25, "attention": 0.75}
+    history = [{"epoch": e, "train_loss": 1.0 / (e + 1)} for e in range(3)]
+    blend = Blend(None)
+    blend.weights, blend.scores = weights, {"trunk": 0.1, "ridge": 0.2, "attention": 0.3, "blend": 0.35}
+    monkeypatch.setattr(blend, "predict", predictor.method_.predict, raising=False)
+    monkeypatch.setattr(predictor, "method_", blend)
+    monkeypatch.setattr(ConnectivityPredictor, "history_", property(lambda self: {"attention": history}))
+    page, numbers, html = fit_page(predictor, None)
+    assert numbers["weights"] == weights
+    assert section(page, "Parts").blocks[0].rows == [
+        ["distance", 0.5, 0.1],
+        ["kernel ridge", 0.25, 0.2],
+        ["cross-attention", 0.75, 0.3],
+        ["all together", None, 0.35],
+    ]
+    assert "Cross-attention: training loss by epoch." not in html
+    assert "Cross-attention: loss by epoch." in html
+    assert "the network the weight 0" not in html
+    weights["attention"] = 0.0
+    assert "the network the weight 0" in fit_page(predictor, None)[2]
+
+
+# ---------------------------------------------------------------------- an explanation
+
+
+def pairs_of_genes():
+    return pd.DataFrame(
+        {"gene_i": ["A", "B", "A", "<i>C</i>"], "gene_j": ["X", "X", "Y", "Z"], "weight": [0.4, 0.35, 0.1, 0.2]}
+    )
+
+
+def test_the_report_on_an_explanation():
+    page, numbers = report.of_explanation(pairs_of_genes(), importance(), "one<b>", "two", notes=["Hm."], **ABOUT)
+    html = render(page)
+    for word in ("not what its prediction rests on", "Hm.", "one&lt;b&gt;", "is of A and X", "&lt;i&gt;C"):
+        assert word in html
+    assert numbers["pairs"] == pairs_of_genes().to_dict("records")
+    table = next(b for b in section(page, "Pairs of genes").blocks if isinstance(b, report.Table))
+    assert [row[2] for row in table.rows] == [0.4, 0.35, 0.2, 0.1]
+    empty, _ = report.of_explanation(pairs_of_genes()[:0], importance()[:0], "one", "two", notes=[], **ABOUT)
+    assert "No weights were found." in said_in(empty)
+    same = pairs_of_genes().assign(weight=0.0)
+    assert "is of A and X" in said_in(report.of_explanation(same, importance(), "one", "two", notes=[], **ABOUT)[0])
+
+
+def test_genes_with_the_largest_sums():
+    rows, columns, weights = report.top_genes(pairs_of_genes(), 2)
+    assert (rows, columns) == (["A", "B"], ["X", "Z"])
+    np.testing.assert_array_equal(weights, [[0.4, np.nan], [0.35, np.nan]])
+
+
+# ---------------------------------------------------------------------- glass brains
+
+
+@pytest.fixture
+def nilearn(monkeypatch):
+    """A stub: keeps what it is given, and draws a small image."""
+    calls = []
+
+    def plot_connectome(matrix, places, *, output_file, **options):
+        calls.append((matrix, places, options))
+        figure = Figure(figsize=(1, 0.5))
+        figure.savefig(output_file)
+
+    stub = types.ModuleType("nilearn")
+    stub.plotting = types.SimpleNamespace(plot_connectome=plot_connectome)
+    monkeypatch.setitem(sys.modules, "nilearn", stub)
+    return calls
+
+
+def test_the_strongest_edges():
+    rng = np.random.default_rng(0)
+    matrix = rng.normal(size=(23, 23))
+    matrix += matrix.T
+    matrix[3, :] = matrix[:, 3] = np.nan
+    found = report.strongest(matrix, 0.1)
+    i, j = np.triu_indices(23, 1)
+    sizes = np.abs(matrix[i, j])
+    known = np.flatnonzero(np.isfinite(sizes))
+    chosen = known[np.argsort(-sizes[known])[: -(-len(known) // 10)]]
+    expected = np.full((23, 23), np.nan)
+    for a, b in zip(i[chosen], j[chosen], strict=True):
+        expected[a, b] = expected[b, a] = matrix[a, b]
+    np.testing.assert_array_equal(found, expected)
+    assert np.isfinite(report.strongest(matrix, 1e-9)).sum() == 2
+    assert np.isfinite(report.strongest(matrix, 1.0)).sum() == 22 * 21
+    assert np.isnan(report.strongest(np.full((5, 5), np.nan), 0.5)).all()
+
+
+def test_glass_brain(nilearn, tmp_path):
+    matrix = np.array([[9.0, 0.5, -2.0], [0.5, 9.0, np.nan], [-2.0, np.nan, 9.0]])
+    places = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
+    path = tmp_path / "brain.png"
+    report.glass_brain(matrix, places, path, share=0.5)
+    drawn, at, options = nilearn[0]
+    np.testing.assert_array_equal(drawn, [[0, 0, -2], [0, 0, 0], [-2, 0, 0]])
+    np.testing.assert_array_equal(at, places)
+    assert (options["edge_vmin"], options["edge_vmax"]) == (-2.0, 2.0)
+    assert path.is_file()
+    report.glass_brain(np.abs(matrix), np.where(at == 7.0, np.nan, at), path, share=0.5)
+    np.testing.assert_array_equal(nilearn[1][0], [[0, 0.5], [0.5, 0]])
+    np.testing.assert_array_equal(nilearn[1][1], places[:2])
+
+
+def test_glass_brain_refuses(nilearn, tmp_path):
+    places = np.zeros((3, 3))
+    for share in (0.0, -0.5, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"share must be above 0 and at most 1, got {share}"):
+            report.glass_brain(np.ones((3, 3)), places, tmp_path / "a.png", share)
+    for shape in ((2, 2), (3, 2)):
+        with pytest.raises(ValueError, match=rf"each of the 3 coordinates, got shape \({shape[0]}, {shape[1]}\)"):
+            report.glass_brain(np.ones(shape), places, tmp_path / "a.png")
+    with pytest.raises(ValueError, match="matrix must have a known edge"):
+        report.glass_brain(np.diag([1.0, 2.0, 3.0]) * np.nan, places, tmp_path / "a.png")
+
+
+def test_without_nilearn_the_error_says_what_to_install(tmp_path):
+    with pytest.raises(ImportError, match=r"need nilearn: pip install 'omniset\[brain\]'"):
+        report.glass_brain(np.ones((3, 3)), np.zeros((3, 3)), tmp_path / "a.png")
+
+
+def test_with_nilearn_the_page_has_brains(nilearn):
+    found = evaluation()
+    drawn = plots(report._brains(found, MINE))
+    assert len(drawn) == len(nilearn) == 2
+    assert "data:image/png;base64," in svg(drawn[0], "p")
+    residual = found.predictions[MINE] - found.regions.connectivity
+    np.testing.assert_array_equal(nilearn[1][0], np.nan_to_num(report.strongest(residual, report.SHARE)))
