@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from omniset import cli
-from omniset.cli import cells, genomes, sets
+from omniset.cli import cells, genomes, regions, sets
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -35,6 +35,11 @@ COMMANDS = {
     "cells decode": cells.decode,
     "cells explain": cells.explain_cells,
     "cells evaluate": cells.evaluate,
+    "regions fit": regions.fit,
+    "regions predict": regions.predict,
+    "regions evaluate": regions.evaluate,
+    "regions explain": regions.explain_pair,
+    "regions simulate": regions.simulate,
 }
 GROUPS = {name.split()[0] for name in COMMANDS if " " in name}
 
@@ -235,6 +240,33 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     assert walked == ["inspect", "inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
     assert Path("calls.tsv").is_file()
     exec(compile(use, "cells.md", "exec"), {"__name__": "page"})
+
+
+def test_regions_page_runs(tmp_path, monkeypatch):
+    """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
+    from omniset.regions import baselines
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(baselines, "ITERATIONS", 5)
+    text = (DOCS / "regions.md").read_text(encoding="utf-8")
+    pairs, *_ = [block for _, block in blocks(DOCS / "regions.md", "text")]
+    Path("pairs.csv").write_text(pairs, encoding="utf-8")
+    small = {
+        "simulate": ["--regions=34", "--genes=13"],
+        "fit": ["--device=cpu", "--progress=false"],
+        "predict": ["--progress=false"],
+        "explain": ["--progress=false"],
+    }
+    walked = []
+    walk = text[: text.index("### In Python")].replace("\\\n", " ")
+    for line in re.findall(r"^omniset regions .*$", walk, flags=re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if (verb := words[1]) in small:
+            assert cli.main([*words, *small[verb]]) == 0
+        walked.append(verb)
+    assert walked == ["simulate", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]
+    found = blocks(DOCS / "regions.md", "python")
+    exec(compile("\n".join(block for _, block in found), "regions.md", "exec"), {"__name__": "page"})
 
 
 def test_columns_are_those_on_the_cells_page():
