@@ -253,9 +253,9 @@ def test_regions_page_runs(tmp_path, monkeypatch):
     Path("pairs.csv").write_text(pairs, encoding="utf-8")
     small = {
         "simulate": ["--regions=34", "--genes=13"],
-        "fit": ["--device=cpu", "--progress=false"],
+        "fit": ["--device=cpu", "--progress=false", "--steps=3"],
         "predict": ["--progress=false"],
-        "explain": ["--progress=false"],
+        "explain": ["--progress=false", "--top=5"],
     }
     walked = []
     walk = text[: text.index("### In Python")].replace("\\\n", " ")
