@@ -21,7 +21,8 @@ RUNS = ROOT / "runs" / "regions"
 LOOKS = (
     "Choices of the default were made on the 82 regions of dk82 and on structural connectivity of schaefer_100. "
     "Before, closed forms (kernel ridge, distance) and a first network were explored on functional connectivity of "
-    "schaefer_100 and schaefer_400 with the folds of these seeds."
+    "schaefer_100 and schaefer_400 with the folds of these seeds; how the kernel ridge chooses was settled with folds "
+    "of schaefer_100 in view."
 )
 SEEDS = 3
 LARGE = 1_000, 10_000  # regions and genes
