@@ -30,7 +30,7 @@ def quick():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
-        patch.setattr(report, "_brain", lacking)
+        patch.setattr(report, "brain", lacking)
         yield
 
 

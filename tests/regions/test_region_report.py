@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.stats import pearsonr, spearmanr
 
-from omniset.regions import report
+from omniset.regions import figures, report, tested
 from omniset.regions.blend import Blend
 from omniset.regions.data import Regions
 from omniset.regions.evaluate import METRICS, MINE, PARTS, Evaluation, groups_of
@@ -20,6 +20,7 @@ from omniset.regions.nulls import distortion, spins
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.report import render, write
 from omniset.report.blocks import value_of
+from omniset.report.figures import MORE_COLOURS
 from omniset.report.page import svg
 
 REGIONS, GENES, FOLDS, SPINS = 43, 13, 3, 7
@@ -141,7 +142,7 @@ def test_the_report_on_an_evaluation(whole, tmp_path):
         "Ours is better than the best baseline, kernel ridge: Pearson&#39;s r, ours minus its, is +0.100",
         "both regions of a test pair are new to it",
         "folds and 2 seeds",
-        report.NEEDS.replace("'", "&#39;"),
+        figures.NEEDS.replace("'", "&#39;"),
     ):
         assert word in html
     for tag in ("<b>Default", "<i>small"):
@@ -200,15 +201,15 @@ def test_r_within_folds_is_that_of_each_fold_by_its_pairs():
     parts = [(pearsonr(truth[folds == f], predicted[folds == f]).statistic, (folds == f).sum()) for f in (0, 1)]
     expected = sum(r * n for r, n in parts) / 22  # of two pairs there is no correlation
     order = rng.permutation(24)
-    assert report.within_folds(truth, predicted, folds) == pytest.approx(expected, rel=1e-12)
-    assert report.within_folds(truth[order], predicted[order], folds[order]) == pytest.approx(expected, rel=1e-12)
-    assert np.isnan(report.within_folds(truth[:0], predicted[:0], folds[:0]))
+    assert tested.within_folds(truth, predicted, folds) == pytest.approx(expected, rel=1e-12)
+    assert tested.within_folds(truth[order], predicted[order], folds[order]) == pytest.approx(expected, rel=1e-12)
+    assert np.isnan(tested.within_folds(truth[:0], predicted[:0], folds[:0]))
 
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_test_pairs_are_those_within_folds(directed):
     found = evaluation(regions(directed=directed))
-    pairs = report._tested(found)
+    pairs = tested.tested_pairs(found)
     expected = {
         (i, j)
         for i in range(REGIONS)
@@ -221,12 +222,12 @@ def test_test_pairs_are_those_within_folds(directed):
 
 def test_bins_of_distance(whole):
     found, numbers = evaluation(), whole[1]["by_distance"]
-    pairs = report._tested(found)
+    pairs = tested.tested_pairs(found)
     distance = np.array([np.linalg.norm(np.subtract(*found.regions.coordinates[[i, j]])) for i, j in pairs])
     ranked = np.argsort(distance)
     for method in (MINE, "ridge"):
         rows = [row for row in numbers if row["method"] == method]
-        assert len(rows) == report.BINS
+        assert len(rows) == tested.BINS
         assert sum(row["pairs"] for row in rows) == len(pairs)
         assert max(row["pairs"] for row in rows) - min(row["pairs"] for row in rows) <= 1
         start = 0
@@ -237,13 +238,13 @@ def test_bins_of_distance(whole):
             assert (row["low"], row["high"]) == (distance[own].min(), distance[own].max())
             i, j = pairs[own].T
             truth, predicted = found.regions.connectivity[i, j], found.predictions[method][i, j]
-            expected = report.within_folds(truth, predicted, found.folds[i])
+            expected = tested.within_folds(truth, predicted, found.folds[i])
             assert row["pearson"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_networks():
     found = evaluation()
-    names, r = report._networks(found, MINE, report._tested(found))
+    names, r = tested.r_by_network(found, MINE, tested.tested_pairs(found))
     assert names == ["<b>Default</b>", "Vis", "subcortex"]
     np.testing.assert_array_equal(r, r.T)
     parts, network = [], np.array(found.regions.network)
@@ -262,10 +263,10 @@ def test_order_and_groups():
     network = ["b", "a", "b", "a", "b", "b", "a"]
     side = ["R", "L", "L", "R", "R", "L", "L"]
     folds = np.array([1, 1, 0, 0, 0, 0, 0])
-    order, groups = report.arranged(network, side, folds)
+    order, groups = figures.arranged(network, side, folds)
     assert order.tolist() == [6, 1, 3, 2, 5, 4, 0]
     assert groups == [("a L", 0, 2), ("a R", 2, 3), ("b L", 3, 5), ("b R", 5, 7)]
-    order, groups = report.arranged(None, None, folds)
+    order, groups = figures.arranged(None, None, folds)
     assert order.tolist() == [2, 3, 4, 5, 6, 0, 1]
     assert groups == [("", 0, 7)]
 
@@ -273,8 +274,8 @@ def test_order_and_groups():
 def test_pairs_that_are_not_predicted_are_grey_and_those_not_tested_are_pale(whole):
     found = evaluation()
     true, predicted, residual = (plot.figure for plot in plots(section(whole[0], "Matrices"))[:3])
-    order, _ = report.arranged(found.regions.network, found.regions.hemisphere, found.folds)
-    grey = np.round(255 * np.array(to_rgb(report.UNKNOWN))).astype(np.uint8)
+    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    grey = np.round(255 * np.array(to_rgb(figures.UNKNOWN))).astype(np.uint8)
     within = (found.folds[:, None] == found.folds)[np.ix_(order, order)]
     off = ~np.eye(REGIONS, dtype=bool)
     for figure in (predicted, residual):
@@ -283,19 +284,19 @@ def test_pairs_that_are_not_predicted_are_grey_and_those_not_tested_are_pale(who
         np.testing.assert_array_equal((image == grey).all(2), ~(within & off))
     image = np.asarray(true.axes[0].images[0].get_array())
     assert not (image[off] == grey).all(1).any()
-    assert image[off & ~within].min() >= np.floor(report.PALE * 255)
+    assert image[off & ~within].min() >= np.floor(figures.PALE * 255)
     assert image[off & within].min() < 0.5 * 255
 
 
 def test_the_stripes_are_the_folds(whole):
     found = evaluation()
-    order, _ = report.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds)
     axes = plots(section(whole[0], "Matrices"))[0].figure.axes[0]
     stripes = axes.collections[0]
     seen = np.full(REGIONS, -1)
     for path, colour in zip(stripes.get_paths(), stripes.get_facecolors(), strict=True):
         (x0, y0), (x1, y1) = path.vertices.min(0), path.vertices.max(0)
-        fold = next(f for f in range(FOLDS) if np.allclose(colour[:3], to_rgb(report.figures.MORE_COLOURS[f])))
+        fold = next(f for f in range(FOLDS) if np.allclose(colour[:3], to_rgb(MORE_COLOURS[f])))
         if x1 < 0:
             seen[round(y0) : round(y1)] = fold
         else:
@@ -306,17 +307,17 @@ def test_the_stripes_are_the_folds(whole):
 
 def test_matrices_of_many_regions_are_images_and_small():
     found = evaluation(regions(414))
-    drawn = plots(report._matrices(found, MINE, report._tested(found)))[0]
+    drawn = plots(report._matrices(found, MINE, tested.tested_pairs(found)))[0]
     page = svg(drawn, "p")
     assert page.count("data:image/png;base64,") == 2  # and the bar of colours
     assert len(page) < 6e5  # the largest of five; a page has 3 MB
 
 
 def test_colours_end_alike_on_both_sides_of_zero():
-    assert report._limits(np.linspace(0, 1, 101)) == pytest.approx((0.01, 0.99))
-    assert report._limits(np.linspace(-1, 3, 401)) == pytest.approx((-2.96, 2.96))
-    assert report._limits(np.zeros(5)) == (0.0, 1.0)
-    assert report._limits(np.zeros(0)) == (0.0, 1.0)
+    assert figures.limits(np.linspace(0, 1, 101)) == pytest.approx((0.01, 0.99))
+    assert figures.limits(np.linspace(-1, 3, 401)) == pytest.approx((-2.96, 2.96))
+    assert figures.limits(np.zeros(5)) == (0.0, 1.0)
+    assert figures.limits(np.zeros(0)) == (0.0, 1.0)
 
 
 # ---------------------------------------------------------------------- null, weights
@@ -462,7 +463,7 @@ def test_the_report_on_an_explanation():
 
 
 def test_genes_with_the_largest_sums():
-    rows, columns, weights = report.top_genes(pairs_of_genes(), 2)
+    rows, columns, weights = figures.top_genes(pairs_of_genes(), 2)
     assert (rows, columns) == (["A", "B"], ["X", "Z"])
     np.testing.assert_array_equal(weights, [[0.4, np.nan], [0.35, np.nan]])
 
@@ -491,7 +492,7 @@ def test_the_strongest_edges():
     matrix = rng.normal(size=(23, 23))
     matrix += matrix.T
     matrix[3, :] = matrix[:, 3] = np.nan
-    found = report.strongest(matrix, 0.1)
+    found = figures.strongest(matrix, 0.1)
     i, j = np.triu_indices(23, 1)
     sizes = np.abs(matrix[i, j])
     known = np.flatnonzero(np.isfinite(sizes))
@@ -500,22 +501,22 @@ def test_the_strongest_edges():
     for a, b in zip(i[chosen], j[chosen], strict=True):
         expected[a, b] = expected[b, a] = matrix[a, b]
     np.testing.assert_array_equal(found, expected)
-    assert np.isfinite(report.strongest(matrix, 1e-9)).sum() == 2
-    assert np.isfinite(report.strongest(matrix, 1.0)).sum() == 22 * 21
-    assert np.isnan(report.strongest(np.full((5, 5), np.nan), 0.5)).all()
+    assert np.isfinite(figures.strongest(matrix, 1e-9)).sum() == 2
+    assert np.isfinite(figures.strongest(matrix, 1.0)).sum() == 22 * 21
+    assert np.isnan(figures.strongest(np.full((5, 5), np.nan), 0.5)).all()
 
 
 def test_glass_brain(nilearn, tmp_path):
     matrix = np.array([[9.0, 0.5, -2.0], [0.5, 9.0, np.nan], [-2.0, np.nan, 9.0]])
     places = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]])
     path = tmp_path / "brain.png"
-    report.glass_brain(matrix, places, path, share=0.5)
+    figures.glass_brain(matrix, places, path, share=0.5)
     drawn, at, options = nilearn[0]
     np.testing.assert_array_equal(drawn, [[0, 0, -2], [0, 0, 0], [-2, 0, 0]])
     np.testing.assert_array_equal(at, places)
     assert (options["edge_vmin"], options["edge_vmax"]) == (-2.0, 2.0)
     assert path.is_file()
-    report.glass_brain(np.abs(matrix), np.where(at == 7.0, np.nan, at), path, share=0.5)
+    figures.glass_brain(np.abs(matrix), np.where(at == 7.0, np.nan, at), path, share=0.5)
     np.testing.assert_array_equal(nilearn[1][0], [[0, 0.5], [0.5, 0]])
     np.testing.assert_array_equal(nilearn[1][1], places[:2])
 
@@ -524,17 +525,17 @@ def test_glass_brain_refuses(nilearn, tmp_path):
     places = np.zeros((3, 3))
     for share in (0.0, -0.5, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"share must be above 0 and at most 1, got {share}"):
-            report.glass_brain(np.ones((3, 3)), places, tmp_path / "a.png", share)
+            figures.glass_brain(np.ones((3, 3)), places, tmp_path / "a.png", share)
     for shape in ((2, 2), (3, 2)):
         with pytest.raises(ValueError, match=rf"each of the 3 coordinates, got shape \({shape[0]}, {shape[1]}\)"):
-            report.glass_brain(np.ones(shape), places, tmp_path / "a.png")
+            figures.glass_brain(np.ones(shape), places, tmp_path / "a.png")
     with pytest.raises(ValueError, match="matrix must have a known edge"):
-        report.glass_brain(np.diag([1.0, 2.0, 3.0]) * np.nan, places, tmp_path / "a.png")
+        figures.glass_brain(np.diag([1.0, 2.0, 3.0]) * np.nan, places, tmp_path / "a.png")
 
 
 def test_without_nilearn_the_error_says_what_to_install(tmp_path):
     with pytest.raises(ImportError, match=r"need nilearn: pip install 'omniset\[brain\]'"):
-        report.glass_brain(np.ones((3, 3)), np.zeros((3, 3)), tmp_path / "a.png")
+        figures.glass_brain(np.ones((3, 3)), np.zeros((3, 3)), tmp_path / "a.png")
 
 
 def test_with_nilearn_the_page_has_brains(nilearn):
@@ -543,4 +544,4 @@ def test_with_nilearn_the_page_has_brains(nilearn):
     assert len(drawn) == len(nilearn) == 2
     assert "data:image/png;base64," in svg(drawn[0], "p")
     residual = found.predictions[MINE] - found.regions.connectivity
-    np.testing.assert_array_equal(nilearn[1][0], np.nan_to_num(report.strongest(residual, report.SHARE)))
+    np.testing.assert_array_equal(nilearn[1][0], np.nan_to_num(figures.strongest(residual, figures.SHARE)))

@@ -1,16 +1,15 @@
-"""The default: what distance says, and on what it leaves, several methods, as validation weighs them."""
+"""The default: several methods, each with and without what distance says, as regions held back weigh them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import nnls
 
-from omniset.regions.baselines import Boosting, KernelRidge, Method, _known, _places
+from omniset.regions.baselines import METHODS, Method, _known, _places
 from omniset.regions.data import Regions
 from omniset.regions.scores import pair_distance, pearson
 from omniset.regions.splits import FEWEST, split
@@ -19,7 +18,11 @@ from omniset.regions.training import Attention, NetworkMethod
 SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
 PENALTY = 1e-3  # of the geometry's weights, per pair
 FOLDS = 4
-NETWORK = "attention"  # fitted also where its weight is 0, to be explained
+PULL = 0.3  # of the weights towards those that are the same for all parts
+GENES_AND_PLACES = ("ridge", "ridge-position", "boosting", "boosting-position")
+GENES_ALONE = ("ridge-genes", "boosting-genes")
+OVER = "distance+"  # begins the name of a part that is added to the trunk
+NETWORK = "distance+attention"  # fitted also where its weight is 0, to be explained
 
 
 class Geometry(Method):
@@ -58,22 +61,24 @@ class Geometry(Method):
 
 
 class Blend(Method):
-    """b + w_0 trunk(i, j) + sum over parts p of w_p p(i, j), the parts fitted to what the trunk leaves.
+    """b + sum over parts p of w_p p(i, j), with weights w >= 0 on which regions held back decide.
 
-    The trunk is `Geometry` where coordinates are known, else the mean. Weights are >= 0 and fitted by least squares to
-    predictions of pairs of regions that trunk and parts had not seen, of four folds of the training regions (spatial
-    where places are known); a level of its own for each fold takes up what folds differ by. Parts whose weight is 0
-    are not fitted again, but for the network, which can then still be explained. Stacking: Wolpert, "Stacked
-    generalization" (1992); Breiman, "Stacked regressions" (1996).
+    The parts are kernel ridge and boosted trees, each of genes and places and of places alone, and each fitted twice:
+    to connectivity itself, and to what the trunk, `Geometry`, leaves, and then added to the trunk ("distance+ridge").
+    The network, "distance+attention", is of the latter kind. Where places are not known, the trunk is the mean, and the
+    parts are ridge and trees of genes, and the network. b makes the mean right.
+
+    Four folds of the training regions, spatial where places are known, are predicted by parts that had not seen them.
+    The weights are `stacked`, and pulled towards those that are the same for all parts but 0 for the network: it has to
+    earn its place. Parts whose weight is 0 are not fitted again, but for the network, so that it can be explained.
 
     Args:
-        attention: Makes the part "attention"; None: without it. The others are "ridge" and "boosting", which use places
-            where these are known.
+        attention: Makes the network; None: without it.
         say: Told what is being fitted.
 
     Attributes:
-        weights: By name, "trunk" first.
-        scores: Pearson's r of each part alone, with the trunk, over the folds, and of "blend", whose weights were
+        weights: By name.
+        scores: Pearson's r over the folds of "distance", the trunk, of each part, and of "blend", whose weights were
             fitted to these very pairs; without those that are not defined, as of a constant.
         fitted: The parts.
     """
@@ -93,33 +98,34 @@ class Blend(Method):
         self._seed = seed
         self._choose(train)
         self.weights = self._weigh(train, seed)
+        self.level = (1 - sum(self.weights.values())) * float(_known(train)[1].mean())
         self.trunk, rest = self._trunk(train, seed)
         self.fitted = {}
-        for name, make in self._parts.items():
-            if self.weights[name] or name == NETWORK:
-                self.say(f"fitting {name}")
-                self.fitted[name] = make().fit(rest, np.arange(len(rest)), seed)
-        pairs, values = _known(train)
-        self.level = float(values.mean() - self.weights["trunk"] * self.trunk(train, pairs).mean())
+        for name in self._used():
+            self.say(f"fitting {name}")
+            self.fitted[name] = self._fit_part(name, train, rest, seed)
 
     def _choose(self, train: Regions) -> None:
         """The parts, as they can be fitted here."""
         self._placed = train.coordinates is not None and bool(np.isfinite(train.coordinates).all())
-        genes_alone: dict[str, Callable[[], Method]] = {
-            "ridge": partial(KernelRidge, "ridge-genes", place=False),
-            "boosting": partial(Boosting, "boosting-genes", place=False),
-        }
-        self._parts = {"ridge": KernelRidge, "boosting": Boosting} if self._placed else genes_alone
+        self._parts = {name: METHODS[name] for name in (GENES_AND_PLACES if self._placed else GENES_ALONE)}
+        if self._placed:
+            self._parts |= {OVER + name: make for name, make in self._parts.items()}
         if self.attention is not None:
             self._parts[NETWORK] = self.attention
 
+    def _used(self) -> list[str]:
+        """The parts that are fitted to all training regions."""
+        return [name for name in self._parts if self.weights[name] or name == NETWORK]
+
+    def _fit_part(self, name: str, train: Regions, rest: Regions, seed: int) -> Method:
+        return self._parts[name]().fit(rest if name.startswith(OVER) else train, np.arange(len(train)), seed)
+
     def _weigh(self, train: Regions, seed: int) -> dict[str, float]:
         """By name, from pairs of regions that were left out."""
-        names = ["trunk", *self._parts]
         number = min(FOLDS, len(train) // FEWEST)
-        self.scores = {}
-        columns, values, folds = [], [], []
         kind = "spatial" if self._placed else "random"
+        columns, values, trunks = [], [], []
         for at, rows in enumerate(split(kind, train, number, seed) if number > 1 else []):
             self.say(f"validation {at + 1} of {number}")
             left, learn = train.take(rows), train.take(np.setdiff1d(np.arange(len(train)), rows))
@@ -127,25 +133,20 @@ class Blend(Method):
                 continue
             trunk, rest = self._trunk(learn, seed)
             pairs, known = _known(left)
-            found = [trunk(left, pairs)]
-            found += [
-                make().fit(rest, np.arange(len(rest)), seed).predict(left, pairs) for make in self._parts.values()
+            trunks.append(trunk(left, pairs))
+            found = [
+                trunks[-1] * name.startswith(OVER) + self._fit_part(name, learn, rest, seed).predict(left, pairs)
+                for name in self._parts
             ]
             columns.append(np.stack(found, 1))
             values.append(known)
-            folds.append(np.full(len(pairs), at))
-        if not columns:
-            return {name: 1.0 if name == "trunk" else 1 / len(self._parts) for name in names}
-        x, y, fold = np.concatenate(columns), np.concatenate(values), np.concatenate(folds)
-        for at in np.unique(fold):
-            here = fold == at
-            x[here] -= x[here].mean(0)
-            y[here] -= y[here].mean()
-        weights, _ = nnls(x, y)
-        tried = {"trunk": x[:, 0], **{name: x[:, 0] + x[:, 1 + at] for at, name in enumerate(self._parts)}}
-        scores = {name: _mean_r(of, y, fold) for name, of in {**tried, "blend": x @ weights}.items()}
-        self.scores = {name: r for name, r in scores.items() if np.isfinite(r)}
-        return {name: float(w) for name, w in zip(names, weights, strict=True)}
+        usual = np.array([float(name != NETWORK) for name in self._parts])
+        weights = stacked(columns, values, usual / usual.sum())
+        tried = {"distance": trunks, **{name: [x[:, at] for x in columns] for at, name in enumerate(self._parts)}}
+        tried["blend"] = [x @ weights for x in columns]
+        scores = {name: [pearson(y, of) for of, y in zip(found, values, strict=True)] for name, found in tried.items()}
+        self.scores = {name: float(np.mean(r)) for name, r in scores.items() if len(r) and np.isfinite(r).all()}
+        return {name: float(w) for name, w in zip(self._parts, weights, strict=True)}
 
     def _trunk(
         self, train: Regions, seed: int
@@ -168,7 +169,7 @@ class Blend(Method):
 
     def state(self) -> dict[str, Any]:
         """What else than the weights of networks is needed to predict."""
-        parts = {name: part.state() for name, part in self.fitted.items() if isinstance(part, NetworkMethod)}
+        parts = {name: part.state() for name, part in self.networks.items()}
         return {"weights": self.weights, "scores": self.scores, "level": self.level, "seed": self._seed, "parts": parts}
 
     def restore(self, state: dict[str, Any], train: Regions) -> Blend:
@@ -178,28 +179,58 @@ class Blend(Method):
         self._choose(train)
         self.trunk, rest = self._trunk(train, self._seed)
         self.fitted = {}
-        for name, make in self._parts.items():
-            if self.weights[name] or name == NETWORK:
-                part = make()
-                if isinstance(part, NetworkMethod):
-                    self.fitted[name] = part.restore(state["parts"][name], rest)
-                else:
-                    self.fitted[name] = part.fit(rest, np.arange(len(rest)), self._seed)
+        for name in self._used():
+            part = self._parts[name]()
+            if isinstance(part, NetworkMethod):
+                self.fitted[name] = part.restore(state["parts"][part.name], rest)
+            else:
+                self.fitted[name] = self._fit_part(name, train, rest, self._seed)
         return self
 
     @property
     def networks(self) -> dict[str, NetworkMethod]:
-        """The parts that have one."""
-        return {name: part for name, part in self.fitted.items() if isinstance(part, NetworkMethod)}
+        """The parts that have one, by the names of their methods."""
+        return {part.name: part for part in self.fitted.values() if isinstance(part, NetworkMethod)}
 
     def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
-        found = self.weights["trunk"] * self.trunk(regions, pairs)
+        found = np.full(len(pairs), self.level)
+        trunk = self.trunk(regions, pairs)
         for name, part in self.fitted.items():
-            if not self.weights[name]:
-                continue
-            found = found + self.weights[name] * part.predict(regions, pairs)
-        return found + self.level
+            if self.weights[name]:
+                found += self.weights[name] * (trunk * name.startswith(OVER) + part.predict(regions, pairs))
+        return found
 
 
-def _mean_r(found: np.ndarray, y: np.ndarray, fold: np.ndarray) -> float:
-    return float(np.mean([pearson(found[fold == f], y[fold == f]) for f in np.unique(fold)]))
+def stacked(
+    columns: Sequence[Float[np.ndarray, "pairs parts"]],
+    values: Sequence[Float[np.ndarray, " pairs"]],
+    usual: Float[np.ndarray, " parts"],
+) -> Float[np.ndarray, " parts"]:
+    """Weights w >= 0 of parts, from their predictions x of pairs in several folds, whose connectivity is y.
+
+    With x and y centred within each fold and both divided by the standard deviation of y there,
+
+        w = argmin over w >= 0 of  sum_f mean_f (y - sum_p w_p x_p)^2  +  0.3 sum_p (w_p - u_p)^2 sum_f mean_f x_p^2
+
+    where mean_f is that over the pairs of fold f. So every fold counts the same, whatever its size and spread, and what
+    folds cannot tell apart is shared out as the usual weights u say. A fold whose y is constant says nothing. Without
+    any fold, w = u. After Wolpert, "Stacked generalization" (1992), and Breiman, "Stacked regressions" (1996), who has
+    w >= 0.
+
+    Args:
+        columns: x of each fold.
+        values: y of each fold.
+        usual: u.
+    """
+    rows, targets = [], []
+    for x, y in zip(columns, values, strict=True):
+        deviation = float(y.std())
+        if deviation > 0:
+            scale = deviation * np.sqrt(len(y))
+            rows.append((x - x.mean(0)) / scale)
+            targets.append((y - y.mean()) / scale)
+    if not rows:
+        return usual
+    size = np.sqrt(PULL * sum(np.square(x).sum(0) for x in rows))
+    found, _ = nnls(np.vstack([*rows, np.diag(size)]), np.concatenate([*targets, size * usual]))
+    return found

@@ -21,7 +21,7 @@ from omniset import devices
 from omniset.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.genes import match
 from omniset.regions.baselines import METHODS, Method
-from omniset.regions.blend import Blend
+from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.data import Regions
 from omniset.regions.reading import read_regions
 from omniset.regions.scores import pearson
@@ -37,10 +37,10 @@ CLS, POOLING = ("random", "spatial"), ("mean", "attention", "cls")
 class ConnectivityPredictor(BaseEstimator):
     """Predicts connectivity of pairs of brain regions from the genes that the regions express.
 
-    The default, method="blend", is the sum of what distance says and, on what that leaves, of a two-step kernel ridge,
-    of boosted trees and of a cross-attention network over the genes of both regions, weighed by validation on regions
-    that are held back: see `omniset.regions.blend.Blend`. Connectivity
-    without direction is predicted alike for (i, j) and (j, i).
+    The default, method="blend", is a weighted sum of two-step kernel ridges, boosted trees and a cross-attention
+    network over the genes of both regions, with and without what distance says. Regions that are held back decide on
+    the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for (i, j) and
+    (j, i).
 
     Args:
         architecture: Network: "multiset" (`omniset.regions.model.RegionAttention`); "seed", genes attending to genes as
@@ -362,7 +362,7 @@ class ConnectivityPredictor(BaseEstimator):
 
     @property
     def weights_(self) -> dict[str, float]:
-        """What "blend" weighs its parts with, "trunk" first; empty for other methods."""
+        """What "blend" weighs its parts with, by name; empty for other methods."""
         method = self._fitted()
         return dict(method.weights) if isinstance(method, Blend) else {}
 
@@ -511,7 +511,7 @@ class ConnectivityPredictor(BaseEstimator):
         """Weights of two regions, the first attending to the second, and what the rows are."""
         part = next(iter(self._parts().values()), None)
         if isinstance(part, Attention):
-            if isinstance(self.method_, Blend) and not self.method_.weights[part.name]:
+            if isinstance(self.method_, Blend) and not self.method_.weights[NETWORK]:
                 warnings.warn(
                     "validation gave the network the weight 0: predictions do not use what is explained here",
                     stacklevel=3,

@@ -14,17 +14,16 @@ import pandas as pd
 from omniset.genes import match
 from omniset.regions.data import Regions
 from omniset.regions.formats import (
-    WHOLE,
     Connectivity,
     check_target,
     hemisphere_of_name,
-    name_of,
     network_of_name,
     read_connectivity,
     read_coordinates,
     read_expression,
     unknown_regions,
 )
+from omniset.regions.formats.tables import WHOLE, name_of
 from omniset.tables.files import _listed
 
 LEAST = 10  # regions, and genes, that anything can be learned from

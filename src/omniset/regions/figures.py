@@ -1,0 +1,359 @@
+"""The figures of brain regions: matrices, glass brains, and what the reports need beside those of all systems."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int, Shaped
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from omniset.report import figures
+
+GENES = 15  # drawn
+SHARE = 0.02  # of edges, in glass brains
+PIXELS = 600  # rows of a matrix, at most, that are kept as they are: more are averaged by the drawing
+LEVELS = 64  # of colour, so that images of matrices are small files
+UNKNOWN = "#d0d4d9"
+INK = "#1b1f24"
+PALE = 0.7  # of white, where a pair was no test pair
+NEEDS = "glass brains need nilearn: pip install 'omniset[brain]'"
+
+
+# ---------------------------------------------------------------------- what is drawn
+
+
+def arranged(
+    network: Sequence[str] | None, hemisphere: Sequence[str] | None, folds: Int[np.ndarray, " regions"]
+) -> tuple[Int[np.ndarray, " regions"], list[tuple[str, int, int]]]:
+    """Order by network, hemisphere and fold, else as they are; and the groups: name, first place and the one after."""
+    number = len(folds)
+    first = [""] * number if network is None else list(network)
+    second = [""] * number if hemisphere is None else list(hemisphere)
+    order = sorted(range(number), key=lambda i: (first[i], second[i], int(folds[i]), i))
+    names = [f"{first[i]} {second[i]}".strip() for i in order]
+    starts = [i for i in range(number) if i == 0 or names[i] != names[i - 1]]
+    groups = [(names[a], a, b) for a, b in zip(starts, [*starts[1:], number], strict=True)]
+    return np.array(order, dtype=np.int64), groups
+
+
+def top_genes(
+    pairs_table: pd.DataFrame, most: int
+) -> tuple[list[str], list[str], Float[np.ndarray, "genes_i genes_j"]]:
+    """The genes of either side with the largest sums of weights; the weights between them, NaN: not in the table."""
+    sides = [
+        pairs_table.groupby(side, sort=False)["weight"].sum().sort_values(ascending=False, kind="stable").index[:most]
+        for side in ("gene_i", "gene_j")
+    ]
+    weights = pairs_table.pivot_table(index="gene_i", columns="gene_j", values="weight", aggfunc="sum")
+    found = weights.reindex(index=sides[0], columns=sides[1]).to_numpy(np.float64)
+    return sides[0].tolist(), sides[1].tolist(), found
+
+
+def strongest(matrix: Float[np.ndarray, "regions regions"], share: float) -> Float[np.ndarray, "regions regions"]:
+    """The entries of largest size off the diagonal, at least one, NaN elsewhere; equal sizes stay together."""
+    found = np.array(matrix, dtype=np.float64)
+    np.fill_diagonal(found, np.nan)
+    sizes = np.abs(found[np.isfinite(found)])
+    if not len(sizes):
+        return found
+    bound = np.sort(sizes)[-max(math.ceil(share * len(sizes)), 1)]
+    return np.where(np.abs(found) >= bound, found, np.nan)
+
+
+def limits(values: Float[np.ndarray, " values"]) -> tuple[float, float]:
+    """Where colours end: from the 1st to the 99th percentile, alike on both sides of 0 where there are both."""
+    if not len(values):
+        return 0.0, 1.0
+    low, high = (float(v) for v in np.quantile(values, [0.01, 0.99]))
+    if low < 0 < high:
+        most = max(-low, high)
+        return -most, most
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+# ---------------------------------------------------------------------- glass brains
+
+
+def glass_brain(
+    matrix: Float[np.ndarray, "_ _"],
+    coordinates: Float[np.ndarray, "regions 3"],
+    path: str | Path,
+    share: float = SHARE,
+) -> None:
+    """Draw the strongest edges, by size, between the places of their regions, to an image file.
+
+    Regions without coordinates are left out, and NaN are no edges.
+
+    Args:
+        matrix: Connectivity, or residuals.
+        coordinates: In mm, of MNI space.
+        path: Ends with the format, such as .png or .svg.
+        share: Of the known pairs.
+
+    Raises:
+        ValueError: A share that is not above 0 and at most 1, arrays that do not fit, or no edge.
+        ImportError: nilearn is not installed.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share}")
+    if matrix.shape != (len(coordinates),) * 2:
+        raise ValueError(
+            f"matrix must have a row and a column for each of the {len(coordinates)} coordinates, "
+            f"got shape {matrix.shape}"
+        )
+    here = np.isfinite(coordinates).all(1)
+    edges = strongest(matrix[np.ix_(here, here)], share)
+    if not np.isfinite(edges).any():
+        raise ValueError("matrix must have a known edge between regions with coordinates, got none")
+    try:
+        from nilearn import plotting
+    except ImportError as error:
+        raise ImportError(NEEDS) from error
+    values = np.nan_to_num(edges)
+    sizes = np.abs(edges[np.isfinite(edges)])
+    most = float(sizes.max()) or 1.0
+    least = max(float(1.5 * sizes.min() - 0.5 * sizes.max()), 0.0)  # the palest third can hardly be seen on white
+    least = least if least < most else 0.0
+    signed = bool((values < 0).any())
+    plotting.plot_connectome(
+        values,
+        np.asarray(coordinates, dtype=np.float64)[here],
+        node_color=figures.GREY,
+        node_size=4,
+        edge_cmap="RdBu_r" if signed else "viridis_r",
+        edge_vmin=-most if signed else least,
+        edge_vmax=most,
+        edge_kwargs={"linewidth": float(np.clip(300 / len(sizes), 0.6, 1.6))},
+        colorbar=True,
+        output_file=str(path),
+    )
+
+
+@figures.styled
+def brain(matrix: Float[np.ndarray, "regions regions"], coordinates: Float[np.ndarray, "regions 3"]) -> Figure:
+    """The glass brain as a figure of a page."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "brain.png"
+        glass_brain(matrix, coordinates, path)
+        image = imread(path)
+    height, width = image.shape[:2]
+    figure, axes = _panel(7.2, 7.2 * height / width)
+    figure.set_dpi(figures.DPI)
+    axes.imshow(image)
+    axes.set_axis_off()
+    return figure
+
+
+# ---------------------------------------------------------------------- the other figures
+
+
+@figures.styled
+def region_matrix(
+    values: Float[np.ndarray, "regions regions"],
+    groups: list[tuple[str, int, int]],
+    folds: Int[np.ndarray, " regions"],
+    ends: tuple[float, float],
+    name: str,
+    pale: Bool[np.ndarray, "regions regions"] | None,
+) -> Figure:
+    """A matrix as an image, grey where it is NaN, with stripes of folds and the names of groups."""
+    number = len(values)
+    parts = np.unique(folds)
+    figure, axes = _panel(4.6, 3.7 + 0.2 * -(-len(parts) // 4))
+    figure.set_dpi(figures.DPI)
+    cmap = _levels("RdBu_r" if ends[0] < 0 else "viridis")
+    norm = Normalize(*ends)
+    image = _coloured(values, norm, cmap)
+    if pale is not None:
+        image[pale] = np.round(PALE * 255 + (1 - PALE) * image[pale]).astype(np.uint8)
+    # As it is, where every pair can be seen; an image of more pixels would only make the page large.
+    how = "none" if number <= PIXELS else "antialiased"
+    axes.imshow(image, extent=(0, number, number, 0), interpolation=how)
+    wide, gap = 0.03 * number, 0.012 * number
+    colours = {f: figures.MORE_COLOURS[at % len(figures.MORE_COLOURS)] for at, f in enumerate(parts)}
+    runs = [i for i in range(number) if i == 0 or folds[i] != folds[i - 1]]
+    stripes = []
+    for a, b in zip(runs, [*runs[1:], number], strict=True):
+        stripes += [Rectangle((-gap - wide, a), wide, b - a), Rectangle((a, -gap - wide), b - a, wide)]
+    of = [colours[folds[a]] for a in runs for _ in range(2)]
+    axes.add_collection(PatchCollection(stripes, facecolors=of, linewidths=0))
+    cuts = [a for _, a, _ in groups[1:]]
+    axes.hlines(cuts, 0, number, color=INK, linewidth=0.5)
+    axes.vlines(cuts, 0, number, color=INK, linewidth=0.5)
+    places: dict[float, str] = {}
+    for text, a, b in sorted(groups, key=lambda group: group[1] - group[2]):
+        middle = (a + b) / 2
+        if text and all(abs(middle - other) >= 0.05 * number for other in places):  # a line of text is as high
+            places[middle] = _cut(text, 14)
+    axes.set_yticks(list(places), list(places.values()), fontsize=8)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(xlim=(-gap - wide, number), ylim=(number, -gap - wide), aspect="equal")
+    _colour_bar(figure, axes, norm, cmap, name)
+    handles = [Patch(facecolor=colours[f], label=f"fold {f + 1}") for f in parts]
+    figure.legend(handles=handles, loc="outside lower left", ncols=4, handlelength=1.0, columnspacing=1.2)
+    return figure
+
+
+@figures.styled
+def heat_map(
+    values: Float[np.ndarray, "rows columns"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+    ends: tuple[float, float],
+    colours: str,
+    *,
+    numbers: bool = True,
+) -> Figure:
+    """A few named rows and columns, with numbers in the cells where these have room; grey where it is NaN."""
+    height, width = values.shape
+    figure, axes = _panel(4.6, 1.9 + 0.21 * max(height, 4))
+    cmap, norm = _levels(colours), Normalize(*ends)
+    image = _coloured(values, norm, cmap)
+    axes.pcolormesh(image, edgecolors="white", linewidth=0.8)
+    if numbers and width <= 10:
+        for (i, j), value in np.ndenumerate(values):
+            if not math.isnan(value):
+                dark = image[i, j].astype(np.int64).sum() < 330
+                text = f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+                axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
+    axes.set_xticks(np.arange(width) + 0.5, [_cut(c, 14) for c in columns], rotation=90, fontsize=8)
+    axes.set_yticks(np.arange(height) + 0.5, [_cut(r, 14) for r in rows], fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+    _colour_bar(figure, axes, norm, cmap, name)
+    return figure
+
+
+@figures.styled
+def scatter(
+    truth: Float[np.ndarray, " pairs"],
+    predicted: Float[np.ndarray, " pairs"],
+    distance: Float[np.ndarray, " pairs"] | None,
+) -> Figure:
+    """Predicted against true, coloured by distance where it is known."""
+    if distance is None:
+        return figures.predicted_against_true(truth, predicted)
+    figure, axes = _panel()
+    figure.set_dpi(figures.DPI)
+    both = np.concatenate([truth, predicted])
+    span = [both.min(), both.max()] if len(both) else [0, 1]
+    order = np.random.default_rng(0).permutation(len(truth))  # so that no distance lies above the others
+    drawn = axes.scatter(
+        truth[order],
+        predicted[order],
+        c=distance[order],
+        s=float(np.clip(6000 / max(len(order), 1), 1.5, 12)),
+        cmap="viridis",
+        alpha=0.6,
+        linewidths=0,
+        rasterized=len(order) > figures.PIXELS,
+        plotnonfinite=True,
+    )
+    axes.plot(span, span, color=figures.GREY, linestyle=":", linewidth=1, label="predicted = true")
+    axes.set(xlabel="true connectivity", ylabel="predicted connectivity")
+    axes.legend(loc="upper left")
+    if drawn.norm.vmin is not None and np.isfinite(distance).any():
+        _colour_bar(figure, axes, drawn.norm, drawn.cmap, "distance, mm")
+    return figure
+
+
+@figures.styled
+def estimates(
+    labels: Sequence[str],
+    values: Float[np.ndarray, " methods"],
+    low: Float[np.ndarray, " methods"],
+    high: Float[np.ndarray, " methods"],
+    ours: Sequence[bool],
+) -> Figure:
+    """A row each, the first on top: a dot with its interval."""
+    figure, axes = _panel(height=0.9 + 0.27 * max(len(labels), 3))
+    places = np.arange(len(labels))
+    for place, own in zip(places, ours, strict=True):
+        colour = figures.ORANGE if own else figures.BLUE
+        if not math.isnan(low[place]):
+            axes.hlines(place, low[place], high[place], color=colour, linewidth=2, alpha=0.55)
+        face = colour if own else "white"
+        axes.plot(values[place], place, "o", color=colour, markerfacecolor=face, markersize=5.5)
+    axes.set_yticks(places, [_cut(text, 26) for text in labels])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+    axes.set(xlabel="Pearson's r")
+    return figure
+
+
+@figures.styled
+def against_null(values: Float[np.ndarray, " spins"], name: str, observed: float) -> Figure:
+    """A histogram of the spins, and what was observed without."""
+    figure, axes = _panel(height=3.1)
+    known = values[np.isfinite(values)]
+    axes.hist(known, bins=min(max(round(math.sqrt(len(known)) * 1.5), 3), 30), color=figures.BLUE, edgecolor="white")
+    if math.isfinite(observed):
+        axes.axvline(observed, color=figures.ORANGE, linestyle="--", linewidth=1.5, label=name)
+        figure.legend(loc="outside upper left")
+    seen = [*known, observed] if math.isfinite(observed) else [*known]
+    if seen:
+        margin = 0.06 * (max(seen) - min(seen)) or 0.05
+        axes.set_xlim(min(seen) - margin, max(seen) + margin)
+    axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.set(xlabel="Pearson's r, mean over folds", ylabel="spins")
+    return figure
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _panel(width: float = 4.6, height: float = 3.6) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _coloured(
+    values: Float[np.ndarray, "rows columns"], norm: Normalize, cmap: Colormap
+) -> Shaped[np.ndarray, "rows columns 3"]:
+    """RGB of 0 to 255; grey where a value is NaN."""
+    cmap = cmap.with_extremes(bad=UNKNOWN)
+    return np.asarray(cmap(np.ma.masked_invalid(norm(values)), bytes=True))[..., :3].copy()
+
+
+def _colour_bar(figure: Figure, axes: Axes, norm: Any, cmap: Colormap, name: str) -> None:
+    bar = figure.colorbar(ScalarMappable(norm, cmap), ax=axes, label=name, shrink=0.8, aspect=28)
+    bar.outline.set_visible(False)
+    assert bar.solids is not None
+    bar.solids.set_rasterized(True)
+
+
+def few_ticks(figure: Figure) -> None:
+    """Numbers may be small, and as text as long as 0.00005."""
+    axis = figure.axes[0].xaxis
+    axis.set_major_locator(MaxNLocator(4))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}".replace("-", "\N{MINUS SIGN}")))
+
+
+def _levels(name: str) -> Colormap:
+    return colormaps[name].resampled(LEVELS)
+
+
+def _cut(text: str, length: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"

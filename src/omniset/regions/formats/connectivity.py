@@ -1,0 +1,336 @@
+"""Connectivity of pairs of regions: from what a file holds to one matrix, with names where there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from omniset.regions.formats.matrices import Edges, Grid, read_matrix
+from omniset.regions.formats.tables import LARGEST, WHOLE, check_names, ids_of, is_name, name_of
+from omniset.tables.files import _listed
+
+SYMMETRIC = 1e-6
+MOST = 20_000  # regions of a list of edges: their matrix has to fit
+
+
+@dataclass
+class Connectivity:
+    """Connectivity of pairs of regions.
+
+    Attributes:
+        names: Of the regions, each once; None: the source has none, its regions are known by their order alone.
+        matrix: NaN on the diagonal and for pairs that are not known.
+        notes: What was decided, a sentence each.
+    """
+
+    names: list[str] | None
+    matrix: Float[np.ndarray, "regions regions"]
+    notes: list[str] = field(default_factory=list)
+
+
+def read_connectivity(
+    source: Any,
+    *,
+    fisher_z: bool = False,
+    zero_negative: bool = False,
+    directed: bool = False,
+    regions: Sequence[str] | None = None,
+) -> Connectivity:
+    """Read the connectivity of pairs of regions.
+
+    | source | holds |
+    |---|---|
+    | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet`, DataFrame | a square, with or without names in \
+the first row and the first column; or a list of edges: i, j, weight |
+    | `.npy`, `.npz`, `.mat` (v7.3 too), array | a square; of several arrays the one called `connectivity`, or the \
+only square. Names from an array of as many texts, called names, labels or regions |
+    | `.pconn.nii` | the square of a parcellated connectome, with the names of its parcels |
+
+    Each of the first two also: the upper triangle without the diagonal, row by row, as a vector of N(N-1)/2; and a
+    stack of subjects, S x N x N (arrays only) or S x N(N-1)/2. Of subjects the mean is taken, over those of which a
+    pair is known.
+
+    Numbers are names where they are distinct and whole and the shape has one row or column too many for a square.
+    Names that only count from 0 are passed over, unless `regions` has them.
+
+    In this order: the diagonal is left out; unless `directed`, a pair's two values may differ by 1e-6 max(1, |value|)
+    and their mean is taken, or the one that is known; Fisher's z = artanh(r); the mean over subjects; negative values
+    to 0.
+
+    Args:
+        fisher_z: Values are correlations: transform them.
+        zero_negative: Make negative values 0.
+        directed: Value [i, j] is that from i to j, and may differ from [j, i].
+        regions: Names of the expression's regions, to tell names from numbers. A list of edges whose i and j are none
+            of them and count from 0 or 1 is of positions in this order.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ImportError: The package that reads the format is not installed.
+        ValueError: Naming the source and the pair: an entry that is no number or infinite; a matrix that is not
+            symmetric, though not directed; |r| >= 1 with `fisher_z`; a pair twice with different weights; names of
+            rows and columns that differ; a shape that is none of those above; no known pair; all the same.
+    """
+    name = name_of(source, "connectivity")
+    known = ids_of(regions or ())
+    notes: list[str] = []
+    found = read_matrix(source, name)
+    if isinstance(found, Edges):
+        names, stack = _square_of_edges(found, name, known, directed, notes)
+    else:
+        names, stack = _squares(found, name, set(known), notes)
+    if stack.shape[1] < 2:
+        raise ValueError(f"{name} has {stack.shape[1]} regions, a pair needs 2")
+    total, number = np.zeros(stack.shape[1:]), np.zeros(stack.shape[1:], dtype=np.int64)
+    single = 0
+    for subject, values in enumerate(stack, 1):
+        one = f"{name}: subject {subject}" if len(stack) > 1 else name
+        matrix = np.array(values, dtype=np.float64)
+        matrix[np.isnan(matrix)] = np.nan  # some NaN of damaged files make NumPy warn
+        _check_matrix(matrix, one, names, directed)
+        if not directed:
+            filled = np.isnan(matrix) & ~np.isnan(matrix.T)
+            single += int(filled.sum())
+            both = np.where(np.isnan(matrix.T), matrix, (matrix + matrix.T) / 2)
+            matrix = np.where(filled, matrix.T, both)
+        if fisher_z:
+            outside = np.argwhere(np.abs(matrix) >= 1)
+            if len(outside):
+                pair, value = _pair(outside[0], names), matrix[tuple(outside[0])]
+                raise ValueError(f"{one}: {pair} is {value:g}, with fisher_z it must be within -1 and 1, both excluded")
+            matrix = np.arctanh(matrix)
+        there = ~np.isnan(matrix)
+        total += np.where(there, matrix, 0)
+        number += there
+    matrix = np.where(number, total / np.maximum(number, 1), np.nan)
+    if single:
+        notes.append(f"{name}: {single:,} pair(s) are given one way only, which is taken for both")
+    if len(stack) > 1:
+        notes.append(f"{name} is the mean over {len(stack):,} subjects")
+    if fisher_z:
+        notes.append(f"{name}: values are Fisher's z of what the source has")
+    if zero_negative:
+        negative = matrix < 0
+        matrix[negative] = 0
+        notes.append(f"{name}: {_pairs(int(negative.sum()), directed)} of negative connectivity are set to 0")
+    check_target(matrix, name)
+    unknown = unknown_regions(matrix)
+    if unknown.any():
+        notes.append(f"{name}: {int(unknown.sum())} of {len(matrix)} regions have no known pair")
+    rest = np.isnan(matrix[np.ix_(~unknown, ~unknown)]).sum() - (~unknown).sum()
+    if rest:
+        notes.append(f"{name}: {_pairs(int(rest), directed)} among the other regions are not known")
+    return Connectivity(names, matrix, notes)
+
+
+def unknown_regions(matrix: Float[np.ndarray, "regions regions"]) -> Bool[np.ndarray, " regions"]:
+    """Those of which no pair is known."""
+    there = np.isfinite(matrix)
+    return ~(there.any(0) | there.any(1))
+
+
+def check_target(matrix: Float[np.ndarray, "regions regions"], name: str) -> None:
+    """Raise ValueError where there is nothing to predict: no known pair, or all of one value."""
+    values = matrix[np.isfinite(matrix)]
+    if not len(values):
+        raise ValueError(f"{name} has no known pair of regions")
+    if values.min() == values.max():
+        raise ValueError(f"{name} is {values[0]:g} for every pair of regions: there is nothing to predict")
+
+
+def _squares(
+    grid: Grid, name: str, known: set[str], notes: list[str]
+) -> tuple[list[str] | None, Float[np.ndarray, "subjects regions regions"]]:
+    """Names, and a matrix of each subject."""
+    values = np.asarray(grid.values)
+    values = values if values.dtype == np.float32 else values.astype(np.float64)
+    if values.ndim == 2 and grid.rows is None:
+        values = _peeled(grid, values)
+    if values.ndim == 3:
+        stack = _subjects(values, name)
+    elif values.ndim == 1 or (values.ndim == 2 and values.shape[0] != values.shape[1]):
+        stack = _of_triangles(values.reshape(1, -1) if 1 in values.shape else np.atleast_2d(values), name, notes)
+        grid.rows = grid.columns = None  # of subjects and of pairs
+    else:
+        stack = values[None]
+    if stack.ndim != 3 or stack.shape[1] != stack.shape[2]:
+        shape = " x ".join(map(str, np.shape(grid.values)))
+        raise ValueError(f"{name}: must be regions x regions, it is {shape}")
+    size = stack.shape[1]
+    names = _names_of(grid, name, size, known, notes)
+    if names is not None and grid.rows and grid.columns and ids_of(grid.columns) != names:
+        at = {one: i for i, one in enumerate(ids_of(grid.columns))}
+        stack = stack[:, :, [at[one] for one in names]]
+    return names, stack
+
+
+def _peeled(grid: Grid, values: np.ndarray) -> np.ndarray:
+    """Whole numbers in the first row or column, of a matrix that has one too many for a square, are names."""
+    rows, columns = values.shape
+    if columns == rows + 1 and (names := _whole(values[:, 0])):
+        grid.rows = names
+        if grid.columns is not None and len(grid.columns) == columns:
+            grid.columns = grid.columns[1:]
+        return values[:, 1:]
+    if grid.columns is None and rows == columns + 1 and (names := _whole(values[0])):
+        grid.columns = names
+        return values[1:]
+    if grid.columns is None and rows == columns > 2 and np.isnan(values[0, 0]):
+        names, others = _whole(values[1:, 0]), _whole(values[0, 1:])
+        if names and set(names) == set(others):
+            grid.rows, grid.columns = names, others
+            return values[1:, 1:]
+    return values
+
+
+def _whole(values: np.ndarray) -> list[str]:
+    """Distinct whole numbers from 0 on as text; empty if they are others."""
+    if not (np.isfinite(values) & (values >= 0) & (values < 2**53) & (values == np.floor(values))).all():
+        return []
+    names = [str(int(value)) for value in values]
+    return names if len(set(names)) == len(names) else []
+
+
+def _subjects(values: np.ndarray, name: str) -> np.ndarray:
+    """Subjects first. MATLAB's users have them last."""
+    first, second, third = values.shape
+    if second == third and first == second:
+        last = np.array_equal(values, values.transpose(1, 0, 2), equal_nan=True)
+        each = np.array_equal(values, values.transpose(0, 2, 1), equal_nan=True)
+        return values.transpose(2, 0, 1) if last and not each else values
+    if second == third:
+        return values
+    if first == second:
+        return values.transpose(2, 0, 1)
+    raise ValueError(f"{name}: a stack must be subjects x regions x regions, it is {first} x {second} x {third}")
+
+
+def _of_triangles(vectors: np.ndarray, name: str, notes: list[str]) -> np.ndarray:
+    """Each row is the upper triangle of a matrix, without its diagonal, row by row."""
+    edges = vectors.shape[1]
+    size = round((1 + np.sqrt(1 + 8 * edges)) / 2)
+    if size * (size - 1) // 2 != edges or not edges:
+        raise ValueError(
+            f"{name}: must be a square, or have the N(N-1)/2 values of an upper triangle; it is "
+            f"{' x '.join(map(str, vectors.shape))}"
+        )
+    stack = np.full((len(vectors), size, size), np.nan)
+    i, j = np.triu_indices(size, 1)
+    stack[:, i, j] = stack[:, j, i] = vectors
+    notes.append(f"{name}: {edges:,} values are taken as the upper triangle of {size} regions, row by row")
+    return stack
+
+
+def _names_of(grid: Grid, name: str, size: int, known: set[str], notes: list[str]) -> list[str] | None:
+    given = []
+    for names in (grid.rows, grid.columns):
+        if names is not None:
+            ids = ids_of(names)
+            if ids == [str(i) for i in range(size)] and not known.issuperset(ids):
+                counted = f"{name}: 0, 1, ... beside the matrix are taken for a count, not for names"
+                notes += [counted] if counted not in notes else []
+                continue
+            if len(ids) != size:
+                raise ValueError(f"{name} has {len(ids)} names for {size} regions")
+            check_names(ids, name)
+            given.append(ids)
+    if len(given) == 2 and set(given[0]) != set(given[1]):
+        one = sorted(set(given[0]) - set(given[1]))
+        other = sorted(set(given[1]) - set(given[0]))
+        raise ValueError(
+            f"{name}: rows and columns must be of the same regions, only in rows: {_listed(one, 3)}; only "
+            f"in columns: {_listed(other, 3)}"
+        )
+    for names in grid.named:
+        if not given and len(names) == size == len(set(names)) and "" not in names:
+            given.append(ids_of(names))
+    if len(given) == 1 and grid.rows and grid.columns:
+        grid.rows = grid.columns = None  # one of them is a count
+    return given[0] if given else None
+
+
+def _square_of_edges(
+    edges: Edges, name: str, known: list[str], directed: bool, notes: list[str]
+) -> tuple[list[str] | None, Float[np.ndarray, "1 regions regions"]]:
+    if not edges.pairs:
+        raise ValueError(f"{name} has no edges")
+    flat = ids_of(list(chain(*edges.pairs)))
+    order = list(dict.fromkeys(flat))
+    if len(order) > MOST:
+        raise ValueError(f"{name}: edges are between {len(order):,} regions, at most {MOST:,} can be read")
+    begin = None
+    if all(map(WHOLE.fullmatch, order)):
+        begin = _begin(order, known)
+    elif not any(map(is_name, order)):
+        raise ValueError(f"{name}: edges must be between names or whole numbers, they are between {_listed(order, 2)}")
+    if begin is None:
+        at, size = {one: i for i, one in enumerate(order)}, len(order)
+    else:
+        at, size = {one: int(one) - begin for one in order}, len(known) or len(order)
+        notes.append(f"{name}: numbers of regions count from {begin}, they are taken for positions, not for names")
+    matrix = np.full((size, size), np.nan)
+    seen: dict[tuple[int, int], float] = {}
+    for one, other, weight in zip(flat[::2], flat[1::2], edges.weights.tolist(), strict=True):
+        i, j = at[one], at[other]
+        for key in {(i, j)} if directed else {(i, j), (j, i)}:
+            before = seen.setdefault(key, weight)
+            same = before == weight or np.isnan([before, weight]).all()
+            if i != j and not same and not abs(before - weight) <= _allowed(before, weight):
+                raise ValueError(f"{name}: the pair {one!r}, {other!r} is there twice, {before:g} and {weight:g}")
+            matrix[key] = before
+    return (order if begin is None else None), matrix[None]
+
+
+def _begin(numbers: list[str], known: list[str]) -> int | None:
+    """From what on numbers of regions count positions; None: they are names."""
+    if set(known).issuperset(numbers):
+        return None
+    least, most = min(map(int, numbers)), max(map(int, numbers))
+    if not known:
+        return 0 if least == 0 and most == len(numbers) - 1 else None
+    if least == 0 and most < len(known):
+        return 0
+    return 1 if least > 0 and most == len(known) else None
+
+
+def _check_matrix(
+    matrix: Float[np.ndarray, "regions regions"], name: str, names: list[str] | None, directed: bool
+) -> None:
+    """Empty the diagonal; raise ValueError where the rest is infinite, or not symmetric unless directed."""
+    np.fill_diagonal(matrix, np.nan)
+    infinite = np.argwhere(np.abs(matrix) > LARGEST)
+    if len(infinite):
+        value = matrix[tuple(infinite[0])]
+        raise ValueError(
+            f"{name}: {_pair(infinite[0], names)} is {value:g}, it must be finite, at most 3.4e38, or NaN where it is "
+            "not known"
+        )
+    apart = np.abs(matrix - matrix.T)
+    bad = np.argwhere(np.triu(apart > _allowed(matrix, matrix.T), 1))
+    if len(bad) and not directed:
+        i, j = bad[0]
+        halves = [matrix[triangle(len(matrix), k)] for triangle, k in ((np.tril_indices, -1), (np.triu_indices, 1))]
+        half = "" if all(half.any() for half in halves) else "; one triangle is all 0: fill it"
+        raise ValueError(
+            f"{name} is not symmetric at {len(bad):,} pair(s): {_pair(bad[0], names)} is {matrix[i, j]:g}, the "
+            f"other way {matrix[j, i]:g}{half}; give directed=True if connectivity has a direction"
+        )
+
+
+def _allowed(one: Any, other: Any) -> Any:
+    return SYMMETRIC * np.maximum(1, np.maximum(np.abs(one), np.abs(other)))
+
+
+def _pair(at: Int[np.ndarray, " 2"], names: list[str] | None) -> str:
+    i, j = at.tolist()
+    return f"pair {names[i]!r}, {names[j]!r}" if names else f"the pair of regions {i + 1} and {j + 1}"
+
+
+def _pairs(entries: int, directed: bool) -> str:
+    number = entries if directed else entries // 2
+    return f"{number:,} pair{'' if number == 1 else 's'}"

@@ -1,0 +1,294 @@
+"""Files of the expression of genes in regions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from jaxtyping import Float
+
+from omniset.genes import canonical
+from omniset.regions.formats.tables import (
+    LARGEST,
+    TABLES,
+    TITLES,
+    Lines,
+    check_names,
+    clear_errors,
+    counts_only,
+    fill,
+    frame_numbers,
+    ids_of,
+    is_text,
+    kind_of,
+    name_of,
+    needed,
+    number_of,
+    path_of,
+    read_parquet,
+    text_of,
+)
+from omniset.tables.files import _short
+
+GENE_TITLES = ("gene_symbol", "symbol", "gene_name", "gene", "gene_id", "entrez_id", "ensembl_id")
+SYMBOL = re.compile(r"(?!(?:LH|RH|L|R)[-.])(?=..)[A-Z][A-Z0-9]*([-.][A-Z0-9]+)*|C(\d+|X|Y)orf\d+[A-Z]?")
+ENSEMBL_GENE = re.compile(r"ENS[A-Z]*G\d{11}(_\w+)?")
+PEEK = 64  # rows that tell whether the first column holds names
+SURE = 0.25  # difference in share from which on one side of a table is that of the genes
+
+
+@dataclass
+class Expression:
+    """Expression of genes in regions.
+
+    Attributes:
+        frame: float64, index: names of regions, columns: names of genes, each once. NaN: not measured.
+        notes: What was decided, a sentence each.
+    """
+
+    frame: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+
+def read_expression(
+    source: Any, aliases: Mapping[str, str] | None = None, *, regions: Sequence[str] | None = None
+) -> Expression:
+    """Read the expression of genes in regions.
+
+    | source | regions are named by |
+    |---|---|
+    | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet` | the column region, label, name, roi or id among \
+the first three; else the first column, or the index |
+    | `.h5ad`, AnnData | `obs_names` (and the genes by `var_names`) |
+    | DataFrame | its index; one that only counts is passed over for a column of names |
+    | list or dict of these, one for each donor | as above |
+
+    Of donors the mean is taken, by names of regions and genes, over those that measured a value.
+
+    A table of genes x regions is turned round. Let s be the share of names that look like a gene (a symbol of HGNC or
+    an Ensembl id, or in `aliases`) minus the share that are in `regions`. Genes are on the side where s is larger, if
+    it is so by 0.25; else they are taken to be in the columns.
+
+    Genes are spelled as `omniset.genes.canonical` does. Of columns of one gene the mean is taken. Whole numbers (ids of
+    an atlas, Entrez ids) are kept as text.
+
+    Args:
+        aliases: Other names of genes, alias to name.
+        regions: Names of regions that other files have, to tell which way round the table is.
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ImportError: The package that reads the format is not installed.
+        ValueError: Naming the source, the region and the gene: an entry that is no number or infinite; a region that
+            is there twice or has no name; no regions, no genes; a file cut off, damaged or of another format.
+    """
+    known = set(ids_of(regions or ()))
+    if isinstance(source, Mapping):
+        donors = [(one, name_of(one, f"expression of donor {key!r}")) for key, one in source.items()]
+    elif isinstance(source, list | tuple):
+        donors = [(one, name_of(one, f"expression of donor {number}")) for number, one in enumerate(source, 1)]
+    else:
+        return _expression(source, name_of(source, "expression"), aliases or {}, known)
+    if not donors:
+        raise ValueError("expression must be of one donor at least, it is an empty list")
+    found = [_expression(one, name, aliases or {}, known) for one, name in donors]
+    return found[0] if len(found) == 1 else _mean_of_donors(found)
+
+
+@dataclass
+class _Table:
+    """Numbers with names for rows and columns, whichever of them are the genes."""
+
+    name: str
+    rows: list[str]
+    columns: list[str]
+    values: Float[np.ndarray, "rows columns"]
+    notes: list[str] = field(default_factory=list)
+
+    def turned(self) -> _Table:
+        return _Table(self.name, self.columns, self.rows, self.values.T, self.notes)
+
+
+def _expression(source: Any, name: str, aliases: Mapping[str, str], known: set[str]) -> Expression:
+    table = _expression_table(source, name)
+    if not table.values.size:
+        raise ValueError(f"{name} must have regions and genes, it has {len(table.rows)} x {len(table.columns)}")
+    table.rows, table.columns = ids_of(table.rows), ids_of(table.columns)
+    table = _genes_in_columns(table, aliases, known)
+    check_names(table.rows, name)
+    if "" in table.columns:
+        raise ValueError(f"{name}: gene {table.columns.index('') + 1:,} has no name")
+    with np.errstate(invalid="ignore"):  # some NaN of damaged files make NumPy warn
+        bad = np.argwhere(np.abs(table.values) > LARGEST)
+    if len(bad):
+        row, column = bad[0]
+        raise ValueError(
+            f"{name}: region {table.rows[row]!r}, gene {table.columns[column]!r} is {table.values[row, column]:g}, it "
+            "must be finite, at most 3.4e38, or NaN where nothing was measured"
+        )
+    return _one_column_a_gene(table, aliases)
+
+
+def _expression_table(source: Any, name: str) -> _Table:
+    if isinstance(source, pd.DataFrame):
+        return _frame_table(source, name)
+    if hasattr(source, "obs_names") and hasattr(source, "var_names"):
+        return _anndata_table(source, name)
+    if not isinstance(source, str | Path):
+        raise ValueError(
+            f"expression must be a file, a DataFrame, an AnnData or donors of these, got {kind_of(source)}"
+        )
+    path = path_of(source)
+    if path.name.lower().endswith(".h5ad"):
+        anndata = needed("anndata", name, "'omniset[cells]'")
+        with clear_errors(name, "is no .h5ad file that can be read"):
+            adata = anndata.read_h5ad(path)
+        return _anndata_table(adata, name)
+    if path.suffix.lower() == ".parquet":
+        return _frame_table(read_parquet(path), name)
+    if is_text(path):
+        return _text_table(Lines(path))
+    raise ValueError(f"{name}: the name must end in {TABLES} or .h5ad")
+
+
+def _anndata_table(adata: Any, name: str) -> _Table:
+    with clear_errors(name, "X cannot be read"):
+        x = adata.to_memory().X if adata.isbacked else adata.X
+        if x is None:
+            raise ValueError(f"{name}: has no X, the expression of genes in regions")
+        x = np.asarray(x.toarray() if sp.issparse(x) else x)
+        rows, columns = ([text_of(n) for n in names] for names in (adata.obs_names, adata.var_names))
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"{name}: X must be of numbers, it is of {x.dtype}")
+        return _Table(name, rows, columns, x.astype(np.float64))
+
+
+def _frame_table(frame: pd.DataFrame, name: str) -> _Table:
+    titles = [text_of(title) for title in frame.columns]
+    names: int | None = None
+    left: set[int] = set()
+    if counts_only(frame.index):
+        names, left = _names_column(titles)
+        if names is None and titles and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]):
+            names, left = 0, {0}
+    rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
+    kept = [i for i in range(len(titles)) if i not in left]
+    columns = [titles[i] for i in kept]
+    return _Table(name, rows, columns, frame_numbers(frame.iloc[:, kept], name, rows, columns))
+
+
+def _text_table(lines: Lines) -> _Table:
+    titles = lines.titles()
+    if len(titles) < 2:
+        raise lines.error(0, "has one column only: columns must be separated by commas, tabs, semicolons or spaces")
+    names, left = _names_column(titles)
+    if names is None and not _fractions([fields[0] for _, fields in islice(lines.rows(titles), PEEK)]):
+        names, left = 0, {0}
+    kept = [i for i in range(len(titles)) if i not in left]
+    columns = [titles[i] for i in kept]
+    rows: list[str] = []
+    values = np.empty((len(lines) - 1, len(kept)))
+    for number, (line, fields) in enumerate(lines.rows(titles, empty=names is None)):
+        rows.append(str(number + 1) if names is None else fields[names])
+        texts = [fields[i] for i in kept]
+        bad = fill(values[number], texts)
+        if bad is not None:
+            raise lines.error(line, f"{rows[-1]!r}, {columns[bad]!r} is {_short(texts[bad])}, it must be a number")
+    said = [f"{lines.name} has no names of regions: they are named by their number, from 1"] if names is None else []
+    return _Table(lines.name, rows, columns, values[: len(rows)], said)
+
+
+def _names_column(titles: list[str]) -> tuple[int | None, set[int]]:
+    """Which of the first columns holds names by its title, and which ones hold no values, therefore."""
+    first = {title.lower(): i for i, title in reversed(list(enumerate(titles[:3])))}
+    found = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first]
+    # Columns before the names are counters and the like.
+    return (found[0], {*found, *range(found[0])}) if found else (None, set())
+
+
+def _fractions(texts: list[str]) -> bool:
+    """No names: all are numbers, and some have a fraction."""
+    numbers = [number_of(text) for text in texts]
+    return None not in numbers and any(number is not None and number % 1 > 0 for number in numbers)
+
+
+def _genes_in_columns(table: _Table, aliases: Mapping[str, str], known: set[str]) -> _Table:
+    def share(names: list[str]) -> float:
+        genes = sum(bool(SYMBOL.fullmatch(n) or ENSEMBL_GENE.fullmatch(canonical(n)) or n in aliases) for n in names)
+        return (genes - sum(n in known for n in names)) / len(names)
+
+    difference = share(table.columns) - share(table.rows)
+    if difference >= SURE:
+        return table
+    if difference > -SURE:
+        table.notes.append(
+            f"{table.name}: names do not tell whether genes are in rows or columns: columns such as "
+            f"{table.columns[0]!r} are taken for genes, rows such as {table.rows[0]!r} for regions"
+        )
+        return table
+    table.notes.append(f"{table.name} has genes in its rows and was turned round")
+    return table.turned()
+
+
+def _one_column_a_gene(table: _Table, aliases: Mapping[str, str]) -> Expression:
+    plain = [canonical(column) for column in table.columns]
+    spelled = [
+        canonical(aliases.get(own, aliases.get(one, one))) for own, one in zip(table.columns, plain, strict=True)
+    ]
+    if renamed := [own for own, new in zip(plain, spelled, strict=True) if own != new]:
+        table.notes.append(f"{table.name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
+    columns: dict[str, list[int]] = {}
+    for number, gene in enumerate(spelled):
+        columns.setdefault(gene, []).append(number)
+    values = table.values[:, [numbers[0] for numbers in columns.values()]]
+    several = [gene for gene, numbers in columns.items() if len(numbers) > 1]
+    for at, numbers in enumerate(columns.values()):
+        if len(numbers) > 1:
+            values[:, at] = _mean(table.values[:, numbers])
+    if several:
+        table.notes.append(
+            f"{table.name}: {len(several):,} gene(s) are in several columns, such as {several[0]!r}: the mean of what "
+            "was measured is taken"
+        )
+    return Expression(pd.DataFrame(values, index=pd.Index(table.rows), columns=pd.Index(list(columns))), table.notes)
+
+
+def _mean(values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows"]:
+    """Of each row's known values; NaN where there is none."""
+    known = ~np.isnan(values)
+    number = known.sum(1)
+    return np.where(number, np.where(known, values, 0).sum(1) / np.maximum(number, 1), np.nan)
+
+
+def _mean_of_donors(donors: list[Expression]) -> Expression:
+    rows = pd.Index(list(dict.fromkeys(chain(*(donor.frame.index for donor in donors)))))
+    columns = pd.Index(list(dict.fromkeys(chain(*(donor.frame.columns for donor in donors)))))
+    total, number = np.zeros((len(rows), len(columns))), np.zeros((len(rows), len(columns)), dtype=np.int64)
+    for donor in donors:
+        at = np.ix_(rows.get_indexer(donor.frame.index), columns.get_indexer(donor.frame.columns))
+        values = donor.frame.to_numpy()
+        known = ~np.isnan(values)
+        total[at] += np.where(known, values, 0)
+        number[at] += known
+    values = np.where(number, total / np.maximum(number, 1), np.nan)
+    everywhere = [
+        sum(all(name in names for names in held) for name in together)
+        for together, held in (
+            (rows, [set(donor.frame.index) for donor in donors]),
+            (columns, [set(donor.frame.columns) for donor in donors]),
+        )
+    ]
+    note = (
+        f"expression is the mean over {len(donors)} donors of what each measured; {everywhere[0]:,} of {len(rows):,} "
+        f"regions and {everywhere[1]:,} of {len(columns):,} genes are in the tables of all of them"
+    )
+    return Expression(
+        pd.DataFrame(values, index=rows, columns=columns), [*chain(*(donor.notes for donor in donors)), note]
+    )

@@ -1,0 +1,227 @@
+"""What files of all kinds share: tables of text and of pandas, names of regions, errors in our words."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from omniset.tables.files import OPENERS, TextFile, _short, _tidy
+from omniset.tables.labels import NUMBER
+
+MISSING = ("", "na", "nan", "n/a", "#n/a", "null", "none")
+TITLES = ("region", "label", "name", "roi", "id")  # of a column of names of regions, the best first
+WHOLE = re.compile(r"(\d+)(\.0+)?")  # a whole number, maybe read as a float
+LARGEST = float(np.finfo(np.float32).max)
+TABLES = ".csv, .tsv or .txt (also with .gz, .bz2, .xz) or .parquet"
+
+
+def name_of(source: Any, otherwise: str) -> str:
+    """What messages call a source: its path, or what it is."""
+    return str(source) if isinstance(source, str | Path) else otherwise
+
+
+def path_of(source: str | Path) -> Path:
+    """The path of a file that is there; raise OSError or ValueError otherwise."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        raise ValueError(f"{source} is a directory, it must be a file")
+    path.stat()  # not there: FileNotFoundError, whatever would read it
+    return path
+
+
+def is_text(path: Path) -> bool:
+    """Its name is that of a table of text, compressed or not."""
+    ends = [suffix.lower() for suffix in path.suffixes]
+    if ends and ends[-1] in OPENERS:
+        ends.pop()
+    return bool(ends) and ends[-1] in (".csv", ".tsv", ".txt")
+
+
+class Lines:
+    """The lines of a table of text that are not empty, and what separates their fields.
+
+    The first line tells the separator: tabs; else commas or semicolons, whichever are more; else spaces.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = TextFile(path)
+        self.name = str(path)
+        self._lines = [(row, line) for row, line in self._file.lines() if line.strip(" ")]
+        if not self._lines:
+            raise ValueError(f"{path} is empty")
+        first = re.sub('"[^"]*"', "_", self._lines[0][1])
+        commas, semicolons = first.count(","), first.count(";")
+        self._separator: str | None = ","
+        if "\t" in first:
+            self._separator = "\t"
+        elif semicolons > commas:
+            self._separator = ";"
+        elif not commas and " " in first.strip():
+            self._separator = None
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def fields(self, number: int) -> list[str]:
+        """Of the number-th line, without spaces and quotes around them."""
+        line = self._lines[number][1]
+        if '"' not in line:
+            return [part.strip() for part in line.split(self._separator)]
+        try:
+            reader = csv.reader(
+                [line.strip()], delimiter=self._separator or " ", strict=True, skipinitialspace=self._separator is None
+            )
+            return [part.strip() for part in next(reader)]
+        except csv.Error as error:
+            raise self.error(number, f'has a quote (") out of place ({error})') from error
+
+    def titles(self) -> list[str]:
+        """The fields of the first line. R gives the column of names no title."""
+        titles = self.fields(0)
+        return ["", *titles] if len(self) > 1 and len(self.fields(1)) == len(titles) + 1 else titles
+
+    def rows(self, titles: list[str], *, empty: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """The fields of the other lines, with their numbers.
+
+        Args:
+            empty: Give lines of empty fields too: without names, they are regions like the others.
+
+        Raises:
+            ValueError: One has more fields, or fewer.
+        """
+        for number in range(1, len(self)):
+            fields = self.fields(number)
+            if len(fields) != len(titles):
+                cut = ": is the file cut off?" if len(fields) < len(titles) else ""
+                raise self.error(number, f"has {len(fields)} fields, the header has {len(titles)}{cut}")
+            if empty or any(fields):
+                yield number, fields
+
+    def error(self, number: int, message: str) -> ValueError:
+        return self._file.error(self._lines[number][0], message)
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    with clear_errors(str(path), "is cut off, damaged or no Parquet file"):
+        return pd.read_parquet(path, engine="pyarrow")
+
+
+def frame_numbers(
+    frame: pd.DataFrame, name: str, rows: list[str], columns: list[str]
+) -> Float[np.ndarray, "rows columns"]:
+    """A DataFrame's values; what is text is read as the files are."""
+    if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes):
+        return frame.to_numpy(dtype=np.float64)
+    values = np.empty(frame.shape)
+    for number in range(frame.shape[1]):
+        column = frame.iloc[:, number]
+        for at, value in enumerate(column.tolist()):
+            if isinstance(value, bool | int | float | np.number) and not isinstance(value, np.complexfloating):
+                found: float | None = float(value)
+            else:
+                found = number_of(text_of(value)) if value is None or value is pd.NA or isinstance(value, str) else None
+            if found is None:
+                raise ValueError(f"{name}: {rows[at]!r}, {columns[number]!r} is {_short(value)}, it must be a number")
+            values[at, number] = found
+    return values
+
+
+def number_of(text: str) -> float | None:
+    """NaN where nothing is written; None: no number."""
+    plain = text.strip()
+    if NUMBER.fullmatch(plain):
+        return float(plain)
+    lower = plain.lower()
+    if lower in MISSING:
+        return np.nan
+    return {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}.get(lower.replace("infinity", "inf"))
+
+
+def is_name(text: str) -> bool:
+    return number_of(text) is None
+
+
+def fill(row: Float[np.ndarray, " columns"], texts: list[str]) -> int | None:
+    """Write the numbers of texts into a row; the place of the first that is none."""
+    try:
+        row[:] = texts
+    except ValueError:
+        pass
+    else:
+        if not any("_" in text for text in texts):  # Python takes 1_0 for 10
+            return None
+    for at, text in enumerate(texts):
+        number = number_of(text)
+        if number is None:
+            return at
+        row[at] = number
+    return None
+
+
+def text_of(value: Any) -> str:
+    """A name or an entry as text; what is missing is empty."""
+    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    return str(value).strip()
+
+
+def counts_only(index: pd.Index) -> bool:
+    """An index that pandas made up."""
+    return index.name is None and index.dtype.kind in "iu" and index.tolist() == list(range(len(index)))
+
+
+def ids_of(names: Sequence[str]) -> list[str]:
+    """Names as they are; whole numbers that were read as floats ("1.0") without their fraction."""
+    found = [WHOLE.fullmatch(name) for name in names]
+    return [str(one[1]) for one in found if one] if all(found) else list(names)
+
+
+def check_names(names: list[str], name: str) -> None:
+    """Raise ValueError where a region of the file has no name, or is there twice."""
+    if "" in names:
+        raise ValueError(f"{name}: region {names.index('') + 1:,} has no name")
+    seen: set[str] = set()
+    for one in names:
+        if one in seen:
+            raise ValueError(f"{name}: region {one!r} is there twice")
+        seen.add(one)
+
+
+def kind_of(source: Any) -> str:
+    return type(source).__name__
+
+
+def needed(module: str, name: str, package: str) -> Any:
+    """The module; raise ImportError that says what to install for the file if it is not there."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{name} needs {module}: pip install {package}") from error
+
+
+@contextmanager
+def clear_errors(name: str, message: str) -> Iterator[None]:
+    """Errors of the libraries that read, whatever they are, in our words. Ours begin with the name and stay.
+
+    Their warnings are left out: what matters of them (names that are there twice, a damaged header) is an error here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ImportError:
+        raise
+    except Exception as error:  # damaged files make these libraries raise errors of any kind
+        if str(error).startswith(name) or (isinstance(error, OSError) and error.filename is not None):
+            raise
+        raise ValueError(f"{name}: {message} ({_tidy(str(error))})") from error

@@ -1,0 +1,370 @@
+"""Whatever a file is written as, its pairs of regions are the same; what is wrong with it is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from region_files import (
+    GOOD,
+    IDS,
+    NAMES,
+    REGIONS,
+    SQUARES,
+    TEXT_AS_OBJECTS,
+    UPPER,
+    cells,
+    connectivity,
+    csv,
+    edges,
+    lines,
+    mat,
+    mat73,
+    named,
+    npy,
+    npz,
+    parquet,
+    refused,
+    truth,
+    written,
+)
+
+from omniset.regions.formats import Connectivity, read_connectivity
+
+pytestmark = TEXT_AS_OBJECTS
+
+
+@pytest.mark.parametrize("format", SQUARES)
+def test_every_format_gives_the_same_connectivity(format, tmp_path):
+    make, names = SQUARES[format]
+    source = make(tmp_path)
+    found = read_connectivity(str(source) if isinstance(source, Path) else source)
+    assert isinstance(found, Connectivity)
+    assert found.names == names
+    np.testing.assert_array_equal(found.matrix, truth())
+    assert found.matrix.dtype == np.float64
+    of = source if isinstance(source, Path) else "connectivity"
+    assert found.notes[-1] == f"{of}: 1 pair among the other regions are not known"
+
+
+def test_edges_in_any_order_and_either_way_round():
+    found = read_connectivity(edges(NAMES, np.random.default_rng(5)))
+    at = [found.names.index(name) for name in NAMES]
+    np.testing.assert_array_equal(found.matrix[np.ix_(at, at)], truth())
+
+
+def test_the_array_given_is_not_touched():
+    matrix = connectivity()
+    matrix[0, 1] = matrix[1, 0] = -0.5
+    for source in (matrix, matrix[None], pd.DataFrame(matrix)):
+        before = matrix.copy()
+        read_connectivity(source, fisher_z=True, zero_negative=True)
+        np.testing.assert_array_equal(matrix, before)
+
+
+# A region between others has no edge, the last one none, either way of counting.
+@pytest.mark.parametrize(("begin", "last"), [(0, REGIONS - 1), (0, REGIONS - 2), (1, REGIONS - 1)])
+def test_edges_of_positions(begin, last):
+    rows = [(i + begin, j + begin, i + j / 7) for i in range(last + 1) for j in range(i) if 3 not in (i, j)]
+    found = read_connectivity(pd.DataFrame(rows, columns=["i", "j", "weight"]), regions=NAMES)
+    assert found.names is None
+    assert found.matrix.shape == (REGIONS, REGIONS)
+    for i, j, weight in rows:
+        assert found.matrix[i - begin, j - begin] == found.matrix[j - begin, i - begin] == weight
+    assert np.isfinite(found.matrix).sum() == 2 * len(rows)
+    assert f"numbers of regions count from {begin}, they are taken for positions, not for names" in found.notes[0]
+
+
+def test_edges_that_may_count_from_0_or_1_are_between_names():
+    rows = [(i, j, i + j / 7) for i in range(1, REGIONS - 2) for j in range(1, i)]
+    frame = pd.DataFrame(rows, columns=["i", "j", "weight"])
+    assert set(read_connectivity(frame, regions=NAMES).names) == {str(i) for i in range(1, REGIONS - 2)}
+    assert set(read_connectivity(frame, regions=IDS).names) == {str(i) for i in range(1, REGIONS - 2)}
+    from_0 = frame - [1, 1, 0]
+    assert read_connectivity(from_0, regions=[str(i) for i in range(REGIONS)]).names is not None
+
+
+def test_a_count_is_names_where_the_expression_has_them():
+    counted = [str(i) for i in range(REGIONS)]
+    frame = pd.DataFrame(connectivity(), counted, counted)
+    assert read_connectivity(frame, regions=counted).names == counted
+    found = read_connectivity(frame, regions=IDS)  # 1 to 13: names would be one off
+    assert found.names is None
+    assert "0, 1, ... beside the matrix are taken for a count, not for names" in found.notes[0]
+
+
+def test_numbers_of_an_atlas_are_names_too():
+    ids = [str(1000 + 3 * i) for i in range(REGIONS)]
+    peeled = np.full((REGIONS + 1, REGIONS + 1), np.nan)
+    peeled[1:, 1:], peeled[0, 1:], peeled[1:, 0] = connectivity(), [int(i) for i in ids], [int(i) for i in ids]
+    for source in (peeled, peeled[:, 1:], peeled[1:]):
+        found = read_connectivity(source)
+        assert found.names == ids
+        np.testing.assert_array_equal(found.matrix, truth())
+
+
+def test_a_parcellated_connectome(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    voxels = [np.array([[i, 0, 0]]) for i in range(REGIONS)]
+    axis = nibabel.cifti2.ParcelsAxis(NAMES, voxels, [{}] * REGIONS, np.eye(4), (REGIONS, 1, 1), {})
+    values = np.nan_to_num(connectivity()).astype(np.float32)
+    nibabel.Cifti2Image(values, (axis, axis)).to_filename(tmp_path / "a.pconn.nii")
+    found = read_connectivity(tmp_path / "a.pconn.nii")
+    assert found.names == NAMES
+    np.testing.assert_array_equal(found.matrix, truth(values.astype(np.float64)))
+    (tmp_path / "b.pconn.nii").write_bytes((tmp_path / "a.pconn.nii").read_bytes()[:700])
+    with pytest.raises(ValueError, match="b.pconn.nii: is no .pconn.nii file, or damaged"):
+        read_connectivity(tmp_path / "b.pconn.nii")
+
+
+# Subjects, transformations
+
+
+def subjects(number=5):
+    rng = np.random.default_rng(4)
+    stack = rng.uniform(-0.9, 0.9, (number, REGIONS, REGIONS))
+    stack = np.triu(stack, 1) + np.triu(stack, 1).transpose(0, 2, 1)
+    stack[1, 2, 3] = stack[1, 3, 2] = np.nan
+    stack[:, 4, 5] = stack[:, 5, 4] = np.nan
+    stack[:, np.arange(REGIONS), np.arange(REGIONS)] = 1
+    return stack
+
+
+def mean_of_subjects(stack):
+    expected = np.full(stack.shape[1:], np.nan)
+    for i in range(REGIONS):
+        for j in range(REGIONS):
+            there = [value for value in stack[:, i, j].tolist() if value == value]
+            if i != j and there:
+                expected[i, j] = sum(there) / len(there)
+    return expected
+
+
+STACKS = {
+    "array": lambda s, p: s,
+    "subjects last": lambda s, p: s.transpose(1, 2, 0),
+    "list": lambda s, p: list(s),
+    "npy": lambda s, p: npy(p / "a.npy", s),
+    "npz": lambda s, p: npz(p / "a.npz", subjects=s, age=np.ones(len(s))),
+    "mat": lambda s, p: mat(p / "a.mat", subjects=s.transpose(1, 2, 0)),
+    "triangles": lambda s, p: s[:, *UPPER],
+    "triangles, csv": lambda s, p: lines(s[:, *UPPER], p / "a.csv"),
+    "triangles, titled csv": lambda s, p: csv(
+        pd.DataFrame(
+            s[:, *UPPER], [f"sub-{i}" for i in range(len(s))], [f"{i}-{j}" for i, j in zip(*UPPER, strict=True)]
+        ),
+        p / "a.csv",
+    ),
+}
+
+
+@pytest.mark.parametrize("number", [5, REGIONS])
+@pytest.mark.parametrize("format", STACKS)
+def test_subjects_are_averaged(format, number, tmp_path):
+    source = STACKS[format](subjects(number), tmp_path)
+    found = read_connectivity(source)
+    np.testing.assert_allclose(found.matrix, mean_of_subjects(subjects(number)), rtol=0, atol=1e-14)
+    assert found.names is None
+    of = source if isinstance(source, Path) else "connectivity"
+    assert f"{of} is the mean over {number} subjects" in found.notes
+    if "triangles" in format:
+        assert found.notes[0] == f"{of}: 78 values are taken as the upper triangle of 13 regions, row by row"
+
+
+def test_fisher_z_is_taken_of_each_subject():
+    stack = subjects()
+    ones = stack.copy()
+    ones[:, np.arange(REGIONS), np.arange(REGIONS)] = 0.5
+    expected = mean_of_subjects(0.5 * np.log((1 + ones) / (1 - ones)))
+    found = read_connectivity(stack, fisher_z=True)
+    np.testing.assert_allclose(found.matrix, expected, rtol=1e-12)
+    assert "connectivity: values are Fisher's z of what the source has" in found.notes
+
+
+def test_negative_values_to_0():
+    matrix = connectivity()
+    matrix[0, 1] = matrix[1, 0] = -0.25
+    negative = np.triu(matrix < 0, 1).sum()
+    found = read_connectivity(matrix, zero_negative=True)
+    np.testing.assert_array_equal(found.matrix, truth(np.where(matrix < 0, 0, matrix)))
+    assert f"connectivity: {negative} pairs of negative connectivity are set to 0" in found.notes
+    both = read_connectivity(matrix, fisher_z=True, zero_negative=True).matrix
+    np.testing.assert_allclose(both, np.arctanh(truth(np.where(matrix < 0, 0, matrix))), rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, 1.5])
+def test_correlations_of_1_have_no_fisher_z(value):
+    matrix = connectivity()
+    matrix[2, 7] = matrix[7, 2] = value
+    with pytest.raises(
+        ValueError, match=f"^connectivity: pair 'L_areac', 'R_areaa' is {value:g}, with fisher_z it must be"
+    ):
+        read_connectivity(pd.DataFrame(matrix, NAMES, NAMES), fisher_z=True)
+    assert read_connectivity(matrix).matrix[2, 7] == value
+
+
+@pytest.mark.parametrize("diagonal", [0.0, 1.0, np.nan, np.inf, 99.0])
+def test_the_diagonal_is_not_read(diagonal):
+    matrix = connectivity()
+    np.fill_diagonal(matrix, diagonal)
+    np.testing.assert_array_equal(read_connectivity(matrix, fisher_z=True).matrix, np.arctanh(truth()))
+
+
+# Symmetry, unknown pairs
+
+
+def test_what_is_not_symmetric_is_named(tmp_path):
+    matrix = connectivity()
+    matrix[6, 8] += 2e-6
+    matrix[9, 7] = 5
+    path = csv(pd.DataFrame(matrix, NAMES, NAMES), tmp_path / "a.csv")
+    message = f"is not symmetric at 2 pair(s): pair 'L_areag', 'R_areab' is {matrix[6, 8]:g}, the other way "
+    message += f"{matrix[8, 6]:g}; give directed=True if connectivity has a direction"
+    refused(read_connectivity, path, path, message)
+    np.testing.assert_array_equal(read_connectivity(path, directed=True).matrix, truth(matrix))
+    with pytest.raises(ValueError, match="^connectivity: subject 2 is not symmetric at 2 pair.* regions 7 and 9 is"):
+        read_connectivity(np.stack([connectivity(), matrix]))
+    with pytest.raises(ValueError, match="one triangle is all 0: fill it"):
+        read_connectivity(np.nan_to_num(np.triu(connectivity())))
+
+
+def test_symmetry_has_a_tolerance_by_pair():
+    matrix = connectivity()
+    matrix[6, 8] += 1e-7
+    matrix[1, 0], matrix[0, 1] = 1e6, 1e6 + 0.5  # single precision
+    expected = truth(matrix)
+    expected[6, 8] = expected[8, 6] = (matrix[6, 8] + matrix[8, 6]) / 2
+    expected[0, 1] = expected[1, 0] = 1e6 + 0.25
+    np.testing.assert_array_equal(read_connectivity(matrix).matrix, expected)
+    matrix[6, 8] += 1e-5  # beside large values all the same
+    with pytest.raises(ValueError, match="not symmetric at 1 pair"):
+        read_connectivity(matrix)
+
+
+def test_a_pair_given_one_way_is_taken_for_both_unless_directed():
+    matrix = connectivity()
+    matrix[np.tril_indices(REGIONS)] = np.nan
+    found = read_connectivity(matrix)
+    np.testing.assert_array_equal(found.matrix, truth())
+    assert found.notes[0] == "connectivity: 77 pair(s) are given one way only, which is taken for both"
+    directed = read_connectivity(matrix, directed=True)
+    np.testing.assert_array_equal(directed.matrix, truth(matrix))
+    assert directed.notes == ["connectivity: 79 pairs among the other regions are not known"]
+
+
+@pytest.mark.parametrize("format", ["mat", "mat 7.3", "npy", "npz", "csv", "parquet"])
+def test_a_direction_is_that_from_row_to_column(format, tmp_path):
+    matrix = np.random.default_rng(6).random((REGIONS, REGIONS))
+    frame = pd.DataFrame(matrix, NAMES, NAMES)
+    source = {
+        "mat": lambda: mat(tmp_path / "a.mat", sc=matrix),
+        "mat 7.3": lambda: mat73(tmp_path / "a.mat", matrix=matrix),
+        "npy": lambda: npy(tmp_path / "a.npy", matrix),
+        "npz": lambda: npz(tmp_path / "a.npz", sc=matrix),
+        "csv": lambda: csv(frame, tmp_path / "a.csv"),
+        "parquet": lambda: parquet(frame, tmp_path / "a.parquet"),
+    }[format]()
+    np.testing.assert_array_equal(read_connectivity(source, directed=True).matrix, truth(matrix))
+
+
+def test_edges_with_a_direction():
+    rows = [("a", "b", 1.0), ("b", "a", 2.0), ("b", "c", 3.0), ("c", "c", 9.0)]
+    frame = pd.DataFrame(rows, columns=["from", "to", "weight"])
+    found = read_connectivity(frame, directed=True)
+    nan = np.nan
+    np.testing.assert_array_equal(found.matrix, [[nan, 1, nan], [2, nan, 3], [nan, nan, nan]])
+    with pytest.raises(ValueError, match="^connectivity: the pair 'b', 'a' is there twice, 1 and 2"):
+        read_connectivity(frame)
+
+
+def test_regions_without_a_known_pair_are_kept_and_counted():
+    matrix = connectivity()
+    matrix[[3, 5]] = matrix[:, [3, 5]] = np.nan
+    found = read_connectivity(matrix)
+    np.testing.assert_array_equal(found.matrix, truth(matrix))
+    assert found.notes == [
+        "connectivity: 2 of 13 regions have no known pair",
+        "connectivity: 1 pair among the other regions are not known",
+    ]
+
+
+def other(change):
+    matrix = connectivity()
+    change(matrix)
+    return matrix
+
+
+def put(at, value):
+    return lambda matrix: matrix.__setitem__(at, value)
+
+
+ROW = "a,b,weight\n"
+BAD_SQUARES = {
+    "constant": (np.ones((7, 7)), "is 1 for every pair of regions: there is nothing to predict"),
+    "constant but for the diagonal": (np.eye(7), "is 0 for every pair of regions"),
+    "nothing known": (np.full((7, 7), np.nan), "has no known pair of regions"),
+    "infinite": (other(put(([1, 2], [2, 1]), np.inf)), "the pair of regions 2 and 3 is inf, it must be finite"),
+    "too large": (
+        other(put(([1, 2], [2, 1]), -1e39)),
+        "the pair of regions 2 and 3 is -1e+39, it must be finite, at most",
+    ),
+    "not square": (np.ones((7, 5)), "must be a square, or have the N(N-1)/2 values of an upper triangle; it is 7 x 5"),
+    "no triangle": (np.ones(7), "must be a square, or have the N(N-1)/2 values of an upper triangle; it is 1 x 7"),
+    "a number": (np.array(1.0), "must be regions x regions, it is "),
+    "one region": (np.ones((1, 1)), "has 1 regions, a pair needs 2"),
+    "no region": (np.ones((0, 0)), "has 0 regions, a pair needs 2"),
+    "no subject": (np.ones((0, 7, 7)), "has no known pair"),
+    "four axes": (np.ones((2, 3, 7, 7)), "must be regions x regions, it is 2 x 3 x 7 x 7"),
+    "no stack": (np.ones((2, 3, 4)), "a stack must be subjects x regions x regions, it is 2 x 3 x 4"),
+    "complex": (np.ones((7, 7)) * 1j, "must be of numbers, it is of complex128"),
+    "words": (np.array([["a", "b"]]), "must be of numbers, it is of <U1"),
+    "ragged": ([[1, 2], [3]], "is no array of numbers"),
+    "other columns": (named().rename(columns={"L_areaa": "x"}), "only in rows: 'L_areaa'; only in columns: 'x'"),
+    "a name twice": (named([NAMES[0], *NAMES[:-1]]), "region 'L_areaa' is there twice"),
+    "no name": (named(["", *NAMES[1:]]), "region 1 has no name"),
+    "text in a frame": (named().astype(object).replace(1.0, "x"), "'L_areaa', 'L_areaa' is 'x', it must be a number"),
+    "text": (",a,b\na,1,x\nb,2,1\n", "line 2: pair 'a', 'b' is 'x', it must be a number"),
+    "text without names": ("1,2,3\n2,1,4\n3,x,1\n1,2,3\n", "line 3: pair '3', '2' is 'x', it must be a number"),
+    "cut off": (",a,b\na,1,2\nb,2\n", "line 3: has 2 fields, the first line has 3: is the file cut off?"),
+    "header only": ("a,b,c\n", "has no rows below its header"),
+    "edges, text": (ROW + "a,b,1\na,c,2\na,d,x\na,e,1\n", "line 4: the weight of 'a', 'd' is 'x', it must be a number"),
+    "edges, no name": (ROW + "a,b,1\n,c,2\na,d,3\na,e,1\n", "line 3: names one region only, an edge has two"),
+    "edges, twice": (ROW + "a,b,1\na,c,2\nb,a,3\na,e,1\n", "the pair 'b', 'a' is there twice, 1 and 3"),
+    "edges, unknown twice": (ROW + "a,b,\na,c,2\nb,a,3\na,e,1\n", "the pair 'b', 'a' is there twice, nan and 3"),
+    "edges, numbers": (
+        "".join(f"{i}.5,{i}.25,1\n" for i in range(7)),
+        "must be between names or whole numbers, they are",
+    ),
+    "edges, none": ("i,j,weight\n", "has no edges"),
+    "edges, infinite": (ROW + "a,b,1\na,c,2\nb,d,inf\na,e,1\n", "pair 'b', 'd' is inf, it must be finite"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_SQUARES)
+def test_what_is_wrong_with_a_connectivity(kind, tmp_path):
+    source, message = BAD_SQUARES[kind]
+    name = "connectivity"
+    if isinstance(source, str):
+        source = written(tmp_path / "a.csv", source)
+        name = str(source)
+    refused(read_connectivity, source, name, message)
+
+
+def test_too_many_regions_of_edges(monkeypatch):
+    monkeypatch.setattr("omniset.regions.formats.connectivity.MOST", REGIONS - 1)
+    with pytest.raises(ValueError, match="^connectivity: edges are between 13 regions, at most 12 can be read"):
+        read_connectivity(edges(NAMES))
+
+
+def test_files_of_arrays_that_do_not_say_which(tmp_path):
+    two = npz(tmp_path / "a.npz", fc=np.eye(3), sc=np.eye(5), n=np.ones(2))
+    message = "must have one square array, or one called 'connectivity'; it has fc (3 x 3), sc (5 x 5), n (2)"
+    refused(read_connectivity, two, two, message)
+    with pytest.raises(ValueError, match="or one called 'connectivity'; it has none"):
+        read_connectivity(npz(tmp_path / "b.npz"))
+    for name, said in (("a.npy", "is no array of NumPy"), ("a.npz", "is no .npz file"), ("a.mat", "is no .mat file")):
+        with pytest.raises(ValueError, match=f"{name}: {said}"):
+            read_connectivity(written(tmp_path / name, GOOD))
+    np.save(tmp_path / "c.npy", cells(NAMES))
+    with pytest.raises(ValueError, match="c.npy: is no array of NumPy, or damaged .*allow_pickle"):
+        read_connectivity(tmp_path / "c.npy")

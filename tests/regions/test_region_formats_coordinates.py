@@ -1,0 +1,117 @@
+"""Whatever a file is written as, the places of its regions are the same; what is wrong with it is named."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from region_files import (
+    COORDINATES,
+    IDS,
+    NAMES,
+    PLACES,
+    SIDES,
+    TEXT_AS_OBJECTS,
+    places,
+    refused,
+    written,
+)
+
+from omniset.regions.formats import hemisphere_of_name, read_coordinates
+
+pytestmark = TEXT_AS_OBJECTS
+
+
+@pytest.mark.parametrize("format", COORDINATES)
+def test_every_format_gives_the_same_coordinates(format, tmp_path):
+    found = read_coordinates(COORDINATES[format](tmp_path))
+    assert found.index.tolist() == NAMES
+    assert found.columns.tolist() == ["x", "y", "z", "hemisphere"]
+    np.testing.assert_array_equal(found[["x", "y", "z"]].to_numpy(), PLACES)
+    assert found["hemisphere"].tolist() == SIDES
+    assert found.attrs["notes"] == []
+
+
+def test_the_column_of_names_is_the_one_that_the_expression_has():
+    """An atlas with an id, a label that is there twice (left and right), and a name."""
+    frame = places(id=[f"{i}.0" for i in IDS], label=[name[2:] for name in NAMES])
+    assert read_coordinates(frame).index.tolist() == NAMES
+    assert read_coordinates(frame, regions=IDS[::-1]).index.tolist() == IDS
+    assert read_coordinates(frame.drop(columns="region")).index.tolist() == IDS
+    with pytest.raises(ValueError, match="^coordinates: region 'areaa' is there twice"):
+        read_coordinates(frame.drop(columns=["region", "id"]))
+
+
+@pytest.mark.parametrize("title", ["hemisphere", "Hemi"])
+def test_hemispheres_of_a_column(title):
+    words = ["L", "lh", "LEFT", "R", "rh", "Right", "", "B", "midline", None, "left", "NA", "both"]
+    found = read_coordinates(places(**{title: words}))
+    assert found["hemisphere"].tolist() == ["L", "L", "L", "R", "R", "R", "", "", "", "", "L", "", ""]
+    assert found.attrs["notes"] == []
+    with pytest.raises(
+        ValueError, match="^coordinates: region 'L_areab': hemisphere is 'up', it must be L, R or empty"
+    ):
+        read_coordinates(places(**{title: ["L", "up", *words[2:]]}))
+
+
+def test_names_tell_the_hemisphere_before_x_does():
+    names = ["7Networks_LH_Vis_1", "ctx-rh-cuneus", "V1_L", "Right Thalamus", "lh.bankssts", "R_V1_ROI"]
+    names += ["Laccumb", "Rthal", "brainstem", "L", "area_R_1", "LHipp", "left"]
+    x = np.array([5, -5, 5, -5, 5, -5, -9, 9, 0, -1, -2, 3, 4.0])
+    found = read_coordinates(pd.DataFrame({"region": names, "x": x, "y": 0, "z": 0}))
+    assert found["hemisphere"].tolist() == ["L", "R", "L", "R", "L", "R", "L", "R", "", "L", "L", "R", "R"]
+    assert found.attrs["notes"] == [
+        "coordinates: the hemisphere of 7 of 13 regions, such as 'Laccumb', is that of the sign of x"
+    ]
+    assert [hemisphere_of_name(name) for name in names[6:]] == [""] * 7
+
+
+SCHAEFER = ["7Networks_LH_Vis_1", "17Networks_RH_DefaultA_PFCm_2", "7Networks_RH_Cont_Par_1", "7Networks_LH_Limbic"]
+SCHAEFER += ["Laccumb", "Rthal", "x", "y"]
+
+
+def test_networks():
+    frame = pd.DataFrame({"region": SCHAEFER, "x": 1.0, "y": 2.0, "z": 3.0})
+    assert "network" not in read_coordinates(frame.tail(4))
+    assert read_coordinates(frame)["network"].tolist() == ["Vis", "DefaultA", "Cont", "Limbic", "", "", "", ""]
+    frame["cortex"] = ["True"] * 4 + ["False", "0", "1", None]
+    found = read_coordinates(frame)
+    assert found["network"].tolist() == ["Vis", "DefaultA", "Cont", "Limbic", "subcortex", "subcortex", "cortex", ""]
+    assert found["cortex"].tolist() == [True] * 4 + [False, False, True, pd.NA]
+    frame["Structure"] = ["cortex"] * 4 + ["subcortex/brainstem", "", "nan", "cerebellum"]
+    found = read_coordinates(frame)["network"].tolist()
+    assert found == ["Vis", "DefaultA", "Cont", "Limbic", "subcortex/brainstem", "subcortex", "cortex", "cerebellum"]
+    for title in ("network", "Network_Label", "yeo7"):
+        given = read_coordinates(frame.assign(**{title: ["a", "b", "", "c", "d", None, "e", ""]}))["network"].tolist()
+        assert given == ["a", "b", "Cont", "c", "d", "subcortex", "e", "cerebellum"]
+
+
+@pytest.mark.parametrize("flags", [[True, False] * 4, ["true", "false"] * 4, [1, 0] * 4, ["1.0", "0.0"] * 4])
+def test_cortex_alone_is_the_network(flags):
+    names = [f"L_{letter}" for letter in "abcdefgh"]
+    found = read_coordinates(pd.DataFrame({"region": names, "x": 1.0, "y": 2.0, "z": 3.0, "cortex": flags}))
+    assert found["network"].tolist() == ["cortex", "subcortex"] * 4
+    assert found["cortex"].dtype == bool
+
+
+ROWS = "region,x,y,z\nL_a,1,2,3\nL_b,4,5,6\n"
+BAD_COORDINATES = {
+    "empty": (ROWS.replace("5", ""), "region 'L_b': y is empty, it must be a finite number"),
+    "NaN": (ROWS.replace("5", "nan"), "region 'L_b': y is 'nan', it must be a finite number"),
+    "infinite": (ROWS.replace("5", "inf"), "region 'L_b': y is 'inf', it must be a finite number"),
+    "text": (ROWS.replace("5", "far"), "region 'L_b': y is 'far', it must be a finite number"),
+    "no columns": (
+        ROWS.replace("y,", "up,"),
+        "must have columns x, y, z (or mni_x, ...; x_mni, ...), it has 'region', 'x'",
+    ),
+    "no names": ("x,y,z\n1,2,3\n", "must have a column of names of the regions, called region, label, name, roi, id"),
+    "twice": (ROWS.replace("L_b", "L_a"), "region 'L_a' is there twice"),
+    "no name": (ROWS.replace("L_b", ""), "region 2 has no name"),
+    "no rows": ("region,x,y,z\n", "has no rows below its header"),
+    "cut off": (ROWS.replace(",5,6", ",5"), "line 3: has 3 fields, the header has 4: is the file cut off?"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_COORDINATES)
+def test_what_is_wrong_with_coordinates(kind, tmp_path):
+    text, message = BAD_COORDINATES[kind]
+    path = written(tmp_path / "a.csv", text)
+    refused(read_coordinates, path, path, message)

@@ -1,0 +1,230 @@
+"""Whatever a file is written as, its regions and genes are the same; what is wrong with it is named."""
+
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from region_files import (
+    EXPRESSIONS,
+    GENES,
+    GOOD,
+    IDS,
+    NAMES,
+    REGIONS,
+    SYMBOLS,
+    TEXT_AS_OBJECTS,
+    adata,
+    csv,
+    expression,
+    refused,
+    written,
+)
+
+from omniset.regions.formats import read_expression
+
+pytestmark = TEXT_AS_OBJECTS
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["regions x genes", "genes x regions"])
+@pytest.mark.parametrize("format", EXPRESSIONS)
+def test_every_format_gives_the_same_expression(format, turned, tmp_path):
+    frame = expression()
+    source = EXPRESSIONS[format](frame.T if turned else frame, tmp_path)
+    found = read_expression(str(source) if isinstance(source, Path) else source)
+    pd.testing.assert_frame_equal(found.frame, frame, check_names=False, rtol=1e-12)
+    assert set(found.frame.dtypes) == {np.dtype(np.float64)}
+    assert len(found.notes) == turned
+    assert not turned or found.notes[0].endswith("has genes in its rows and was turned round")
+
+
+def test_the_source_is_not_touched():
+    frame = expression()
+    before = frame.copy()
+    found = read_expression(frame)
+    found.frame.iloc[:] = 7
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.0"])
+def test_ids_of_an_atlas(form, tmp_path):
+    """As abagen writes them, and as they are after pandas has had a row without id."""
+    path = csv(expression([form.format(i) for i in IDS]), tmp_path / "a.csv", index_label="label")
+    assert read_expression(path).frame.index.tolist() == IDS
+    numbers = expression([float(i) if "." in form else int(i) for i in IDS]).rename_axis("label")
+    assert read_expression(numbers).frame.index.tolist() == IDS
+    assert read_expression(numbers.T).frame.index.tolist() == IDS
+
+
+def test_ids_from_0_stay(tmp_path):
+    path = csv(expression([str(i) for i in range(REGIONS)]), tmp_path / "a.csv")
+    assert read_expression(path).frame.index.tolist() == [str(i) for i in range(REGIONS)]
+
+
+# Which way round
+
+
+@pytest.mark.parametrize(("regions", "genes"), [(31, 5), (5, 31), (13, 13)])
+@pytest.mark.parametrize("kind", ["symbols", "Ensembl", "Ensembl, versions", "Ensembl of mice"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_shape_says_nothing_about_the_side_of_the_genes(regions, genes, kind, turned):
+    columns = {
+        "symbols": [f"SLC{i}A{i + 1}" for i in range(genes)],
+        "Ensembl": [f"ENSG{i:011d}" for i in range(genes)],
+        "Ensembl, versions": [f"ENSG{i:011d}.{i}" for i in range(genes)],
+        "Ensembl of mice": [f"ENSMUSG{i:011d}" for i in range(genes)],
+    }[kind]
+    frame = pd.DataFrame(np.ones((regions, genes)), [f"7Networks_LH_Vis_{i}" for i in range(regions)], columns)
+    found = read_expression(frame.T if turned else frame).frame
+    assert found.index.tolist() == frame.index.tolist()
+    assert found.columns.tolist() == [name.split(".")[0] for name in columns]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_regions_of_other_files_tell_the_side(turned):
+    """Names of regions that look like genes; ids of regions beside Entrez ids, some of which are the same."""
+    acronyms = ["V1", "MT", "MST", "FEF", "PEF", "RSC", "ACC"]
+    entrez = ["1", "2", "9", "10", "12", "13", "14"]
+    for rows, columns in ((acronyms, SYMBOLS[:7]), ([str(i) for i in range(1, 8)], entrez)):
+        frame = expression(rows, columns)
+        source = frame.T if turned else frame
+        assert read_expression(source, regions=[*rows, "other"]).frame.index.tolist() == rows
+        undecided = read_expression(source)
+        assert undecided.frame.index.tolist() == source.index.tolist()
+        assert "names do not tell whether genes are in rows or columns" in undecided.notes[0]
+        assert f"such as {source.columns[0]!r} are taken for genes" in undecided.notes[0]
+
+
+def test_aliases_are_genes_too():
+    frame = expression(columns=[str(100 * i) for i in range(GENES)])
+    aliases = dict(zip(frame.columns, SYMBOLS, strict=True))
+    found = read_expression(frame.T, aliases)
+    assert (found.frame.index.tolist(), found.frame.columns.tolist()) == (NAMES, SYMBOLS)
+    assert found.notes[1:] == ["expression: 17 gene(s) are named by an alias, such as '0'"]
+
+
+def test_entrez_ids_stay_text():
+    found = read_expression(expression(columns=[f"{i}.0" for i in range(7)]), regions=NAMES)
+    assert found.frame.columns.tolist() == [str(i) for i in range(7)]
+    assert found.notes == []
+
+
+# Genes that are there twice, donors
+
+
+def test_columns_of_one_gene_become_their_mean(tmp_path):
+    text = "label,TP53,ENSG00000141510.17,A1BG,TP53 ,ENSG00000141510.2,P53\nL_a,1,7,0,2,9,6\nL_b,,,5,4,,\nL_c,,3,2,,,\n"
+    found = read_expression(written(tmp_path / "a.csv", text), {"P53": "TP53"})
+    assert found.frame.columns.tolist() == ["TP53", "ENSG00000141510", "A1BG"]
+    np.testing.assert_array_equal(found.frame.to_numpy(), [[3, 8, 0], [4, np.nan, 5], [np.nan, 3, 2]])
+    assert [note.removeprefix(f"{tmp_path}/a.csv: ") for note in found.notes] == [
+        "1 gene(s) are named by an alias, such as 'P53'",
+        "2 gene(s) are in several columns, such as 'TP53': the mean of what was measured is taken",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "files"])
+def test_donors_are_averaged_over_what_each_measured(kind, tmp_path):
+    rng = np.random.default_rng(7)
+    donors = []
+    for number in range(3):
+        rows = rng.permutation(NAMES)[: 11 - number]
+        columns = rng.permutation(SYMBOLS)[: 13 + number]
+        values = rng.random((len(rows), len(columns)))
+        values[rng.random(values.shape) < 0.2] = np.nan
+        donors.append(pd.DataFrame(values, rows, columns))
+    long = pd.concat([donor.rename_axis(index="r", columns="g").stack() for donor in donors])
+    oracle = long.groupby(level=["r", "g"]).mean().unstack()
+    sources = [donors[0], donors[1].T, donors[2]]
+    if kind == "files":
+        sources = [csv(donor, tmp_path / f"{number}.csv") for number, donor in enumerate(sources)]
+    found = read_expression(dict(enumerate(sources)) if kind == "dict" else sources)
+    # Rows and columns without any value are kept, where pandas leaves them out.
+    pd.testing.assert_frame_equal(found.frame.loc[oracle.index, oracle.columns], oracle, check_names=False)
+    assert set(found.frame.index) == set(np.concatenate([donor.index for donor in donors]))
+    assert set(found.frame.columns) == set(np.concatenate([donor.columns for donor in donors]))
+    shared = [
+        len(set.intersection(*(set(names) for names in names_of)))
+        for names_of in ([d.index for d in donors], [d.columns for d in donors])
+    ]
+    assert found.notes[-1] == (
+        f"expression is the mean over 3 donors of what each measured; {shared[0]} of {len(found.frame)} regions and "
+        f"{shared[1]} of {found.frame.shape[1]} genes are in the tables of all of them"
+    )
+    assert len(found.notes) == 2
+
+
+def test_an_error_names_the_donor():
+    bad = expression()
+    bad.iloc[2, 1] = np.inf
+    with pytest.raises(
+        ValueError, match="^expression of donor '9861': region 'L_areac', gene 'HLA-A' is inf, it must be"
+    ):
+        read_expression({"1": expression(), "9861": bad})
+    with pytest.raises(ValueError, match="^expression of donor 2: region 'L_areac'"):
+        read_expression([expression(), bad])
+    for nothing in ([], {}):
+        with pytest.raises(ValueError, match="expression must be of one donor at least"):
+            read_expression(nothing)
+
+
+def test_regions_without_names_are_numbered(tmp_path):
+    """Values may be whole numbers too, but then they are all together."""
+    frame = expression()
+    frame.iloc[:3, 0] = [0, 1, np.nan]
+    assert frame.iloc[3].isna().all()  # a line of nothing but commas
+    path = csv(frame, tmp_path / "a.csv", index=False)
+    found = read_expression(path)
+    assert found.frame.index.tolist() == IDS
+    np.testing.assert_array_equal(found.frame.to_numpy(), frame.to_numpy())
+    assert found.notes == [f"{path} has no names of regions: they are named by their number, from 1"]
+
+
+BAD_EXPRESSIONS = {
+    "text": (GOOD.replace("0.3", "much"), "line 3: 'L_b', 'TP53' is 'much', it must be a number"),
+    "decimal comma": (GOOD.replace("0.3", '"0,3"'), "line 3: 'L_b', 'TP53' is '0,3', it must be a number"),
+    "underscore": (GOOD.replace("0.3", "1_0"), "line 3: 'L_b', 'TP53' is '1_0', it must be a number"),
+    "infinite": (GOOD.replace("0.4", "-inf"), "region 'L_b', gene 'A1BG' is -inf, it must be finite"),
+    "Infinity": (GOOD.replace("0.4", "Infinity"), "region 'L_b', gene 'A1BG' is inf, it must be finite"),
+    "too large": (GOOD.replace("0.4", "1e39"), "region 'L_b', gene 'A1BG' is 1e+39, it must be finite, at most 3.4e38"),
+    "region twice": (GOOD.replace("L_b", "L_a"), "region 'L_a' is there twice"),
+    "region without name": (GOOD.replace("L_b", ""), "region 2 has no name"),
+    "gene without name": (GOOD.replace("TP53", ""), "gene 1 has no name"),
+    "too few fields": (GOOD.replace(",0.4", ""), "line 3: has 2 fields, the header has 3: is the file cut off?"),
+    "too many fields": (GOOD.replace("0.4", "0.4,0.5"), "line 3: has 4 fields, the header has 3"),
+    "header only": ("label,TP53,A1BG\n", "must have regions and genes, it has 0 x 2"),
+    "one column": ("label\nL_a\n", "line 1: has one column only"),
+    "names only": ("label,gene\nL_a,L_b\n", "must have regions and genes, it has 1 x 0"),
+    "empty": ("\n \n", "is empty"),
+    "open quote": (GOOD.replace("L_b", '"L_b'), "line 3: has a quote"),
+    "UTF-16": (GOOD.encode("utf-16"), "line 1: is not UTF-8 text"),
+    "Latin-1": (GOOD.replace("L_b", "L_ü").encode("latin-1"), "line 3: is not UTF-8 text"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_EXPRESSIONS)
+def test_what_is_wrong_with_an_expression(kind, tmp_path):
+    text, message = BAD_EXPRESSIONS[kind]
+    path = tmp_path / "a.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(read_expression, path, path, message)
+
+
+def test_objects_that_are_no_expression(tmp_path):
+    frame = expression()
+    frame.insert(2, "words", "x")
+    with pytest.raises(ValueError, match="^expression: 'L_areaa', 'words' is 'x', it must be a number"):
+        read_expression(frame)
+    with pytest.raises(ValueError, match="^expression: 'L_areaa', 'A1BG' is .*1j.*, it must be a number"):
+        read_expression(expression() + 1j)
+    with pytest.raises(ValueError, match="^expression must have regions and genes, it has 13 x 0"):
+        read_expression(expression()[[]])
+    with pytest.raises(ValueError, match="^expression: has no X"):
+        read_expression(anndata.AnnData(obs=pd.DataFrame(index=NAMES), var=pd.DataFrame(index=SYMBOLS)))
+    twice = adata(expression())
+    twice.obs_names = [NAMES[0], *NAMES[:-1]]
+    with pytest.raises(ValueError, match="^expression: region 'L_areaa' is there twice"):
+        read_expression(twice)
+    with pytest.raises(ValueError, match="a.h5ad: is no .h5ad file that can be read"):
+        read_expression(written(tmp_path / "a.h5ad", GOOD))
