@@ -37,7 +37,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
     "concat, d 32": {"architecture": "concat", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
 }
-FULL: dict[str, dict[str, Any]] = {"seed": {"architecture": "seed", "cls": "spatial", "epochs": 20}}
+FULL: dict[str, dict[str, Any]] = {"seed": {"architecture": "seed", "cls": "spatial", "epochs": 10}}
 
 
 def main(seed: int = 0) -> None:

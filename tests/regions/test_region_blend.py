@@ -1,15 +1,15 @@
-"""The blend of distance and genes: planted weights are found, and nothing is weighed on what it was learned from."""
+"""The blend of distance and genes: weights are those of their formula, and of regions that nothing was learned from."""
 
 import itertools
 
 import numpy as np
 import pytest
-from scipy.optimize import nnls
+from scipy.optimize import minimize
 
 from omniset.regions import baselines
 from omniset.regions import blend as blend_module
 from omniset.regions.baselines import KernelRidge, Method
-from omniset.regions.blend import PENALTY, SCALES, Blend, Geometry
+from omniset.regions.blend import NETWORK, PENALTY, PULL, SCALES, Blend, Geometry, stacked
 from omniset.regions.data import Regions
 from omniset.regions.scores import pearson
 from omniset.regions.splits import split
@@ -69,7 +69,7 @@ def spied(monkeypatch):
 
     def choose(self, train):
         self._placed = train.coordinates is not None and bool(np.isfinite(train.coordinates).all())
-        self._parts = {"one": lambda: Spy(log, "one"), "two": lambda: Spy(log, "two")}
+        self._parts = {"one": lambda: Spy(log, "one"), "distance+two": lambda: Spy(log, "two")}
 
     monkeypatch.setattr(Blend, "_choose", choose)
     return log
@@ -139,7 +139,7 @@ def test_no_part_is_weighed_on_regions_it_learned_from(spied, placed):
         assert learned <= used
         assert named <= used
     assert set().union(*(named for _, named in asked)) == used  # every region was left out once
-    assert fits.count(used) == sum(weight > 0 for name, weight in blend.weights.items() if name != "trunk")
+    assert fits.count(used) == sum(weight > 0 for weight in blend.weights.values())
 
 
 def test_the_trunk_is_weighed_on_regions_it_did_not_learn_from(spied, monkeypatch):
@@ -165,7 +165,59 @@ def test_the_trunk_is_weighed_on_regions_it_did_not_learn_from(spied, monkeypatc
     assert not any(learned & named for learned, named in log[1::2])
 
 
-def test_weights_are_those_of_nonnegative_least_squares(spied):
+def planted(folds=3, parts=4, seed=0):
+    """Predictions and connectivity of folds of different size, level and spread."""
+    rng = np.random.default_rng(seed)
+    columns, values = [], []
+    for at in range(folds):
+        x = rng.normal(size=(29 + 12 * at, parts)) * rng.uniform(0.2, 3, parts) + rng.normal(size=parts)
+        y = (x @ [0.7, 0.2, -0.6, 0.0] + rng.normal(size=len(x))) * 10.0**at + 5 * at
+        columns.append(x * 10.0**at)
+        values.append(y)
+    return columns, values
+
+
+def objective(weights, columns, values, usual):
+    total = 0.0
+    for x, y in zip(columns, values, strict=True):
+        of, own = (x - x.mean(0)) / y.std(), (y - y.mean()) / y.std()
+        total += np.mean((own - of @ weights) ** 2) + PULL * ((weights - usual) ** 2 * np.mean(of**2, 0)).sum()
+    return total
+
+
+def test_stacked_weights_are_the_minimum_of_their_formula():
+    columns, values = planted()
+    usual = np.array([0.5, 0.25, 0.25, 0.0])
+    expected = minimize(
+        objective, np.full(4, 0.3), (columns, values, usual), "L-BFGS-B", bounds=[(0, None)] * 4, tol=1e-14
+    ).x
+    found = stacked(columns, values, usual)
+    assert np.allclose(found, expected, rtol=0, atol=1e-6)
+    assert found[2] == 0  # it misleads
+    assert found[0] > found[1] > 0
+
+
+def test_every_fold_weighs_the_same():
+    columns, values = planted(2)
+    usual = np.full(4, 0.25)
+    found = stacked(columns, values, usual)
+    for shift, scale, repeat in ((3.0, 1, 1), (0, 50.0, 1), (0, 1, 7)):
+        other = [columns[0], np.tile(columns[1] * scale + shift, (repeat, 1))]
+        again = stacked(other, [values[0], np.tile(values[1] * scale - shift, repeat)], usual)
+        assert np.allclose(again, found, rtol=1e-9, atol=1e-12)
+
+
+def test_without_anything_to_learn_from_weights_are_the_usual_ones():
+    usual = np.array([0.5, 0.5, 0.0])
+    assert stacked([], [], usual).tolist() == usual.tolist()
+    assert stacked([np.ones((5, 3))], [np.full(5, 2.0)], usual).tolist() == usual.tolist()  # connectivity is constant
+    x = np.random.default_rng(0).normal(size=(11, 1)) * [1, 1, 1]  # the same three times
+    found = stacked([x], [x[:, 0] * 2], usual)
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    assert found[0] > found[2]
+
+
+def test_the_blend_is_the_weighted_sum_about_the_mean(spied):
     regions = regions_of()
     blend = Blend().fit(regions, np.arange(REGIONS), seed=5)
     train = regions.take(sorted(range(REGIONS), key=regions.names.__getitem__))
@@ -175,39 +227,53 @@ def test_weights_are_those_of_nonnegative_least_squares(spied):
         pairs = left.pairs()
         trunk = Geometry().fit(learn, np.arange(len(learn))).predict(left, pairs)
         part = left.expression[pairs[:, 0], 0].astype(float) * left.expression[pairs[:, 1], 0]
-        x, y = np.stack([trunk, part, part], 1), left.connectivity[tuple(pairs.T)]
-        columns.append(x - x.mean(0))
-        values.append(y - y.mean())
-    x, y = np.concatenate(columns), np.concatenate(values)
-    expected, left_over = nnls(x, y)
-    found = np.array([blend.weights[name] for name in ("trunk", "one", "two")])
-    assert (found >= 0).all()
-    assert np.allclose(np.linalg.norm(x @ found - y), left_over, rtol=1e-9)  # two equal parts may share as they like
-    assert found[0] == pytest.approx(expected[0], rel=1e-6)
-    assert found[1:].sum() == pytest.approx(expected[1:].sum(), rel=1e-6)
+        columns.append(np.stack([part, trunk + part], 1))
+        values.append(left.connectivity[tuple(pairs.T)])
+    expected = stacked(columns, values, np.full(2, 0.5))
+    assert list(blend.weights) == ["one", "distance+two"]
+    assert np.allclose(list(blend.weights.values()), expected, rtol=1e-9)
     pairs = train.pairs()
-    fitted = blend.predict(train, pairs)
-    assert fitted.mean() == pytest.approx(
-        train.connectivity[tuple(pairs.T)].mean()
-        + found[1:].sum() * np.mean(train.expression[pairs[:, 0], 0] * train.expression[pairs[:, 1], 0]),
-        rel=1e-6,
-    )  # the level makes the trunk unbiased; parts are of what it leaves
+    trunk = Geometry().fit(train, np.arange(REGIONS)).predict(train, pairs)
+    part = train.expression[pairs[:, 0], 0].astype(float) * train.expression[pairs[:, 1], 0]
+    mean = train.connectivity[tuple(pairs.T)].mean()
+    whole = expected[0] * part + expected[1] * (trunk + part) + (1 - expected.sum()) * mean
+    assert np.allclose(blend.predict(train, pairs), whole, rtol=1e-9)
+    of_trunk = [pearson(y, x[:, 1] - x[:, 0]) for x, y in zip(columns, values, strict=True)]
+    assert blend.scores["distance"] == pytest.approx(np.mean(of_trunk))
+    assert blend.scores["blend"] == pytest.approx(
+        np.mean([pearson(y, x @ expected) for x, y in zip(columns, values, strict=True)])
+    )
 
 
 @pytest.mark.parametrize("directed", [False, True])
-def test_parts_are_fitted_to_what_the_trunk_leaves(spied, directed):
+def test_parts_are_fitted_to_connectivity_or_to_what_the_trunk_leaves(spied, directed):
     regions = regions_of(directed=directed)
     Blend().fit(regions, np.arange(REGIONS))
-    assert len(spied) >= 16  # four folds of two parts, learned and asked
-    for learned, values in [(names, values) for kind, names, values in spied if kind == "fit"]:
+    fits = [(names, values) for kind, names, values in spied if kind == "fit"]
+    assert len(fits) >= 8  # four folds of two parts
+    for at, (learned, values) in enumerate(fits[:8]):
         train = regions.take(
             sorted((i for i in range(REGIONS) if regions.names[i] in learned), key=regions.names.__getitem__)
         )
         trunk = Geometry().fit(train, np.arange(len(train)))
         pairs = train.pairs()
-        assert np.allclose(values[tuple(pairs.T)], train.connectivity[tuple(pairs.T)] - trunk.predict(train, pairs))
+        known = train.connectivity[tuple(pairs.T)]
+        assert np.allclose(values[tuple(pairs.T)], known - trunk.predict(train, pairs) if at % 2 else known)
         assert directed or np.array_equal(values, values.T, equal_nan=True)
         assert np.array_equal(np.isnan(values), np.isnan(train.connectivity))
+
+
+def test_a_network_has_to_earn_its_place(monkeypatch):
+    def choose(self, train):
+        self._placed = True
+        self._parts = {name: lambda: Spy([]) for name in ("one", "two", NETWORK)}
+
+    given = []
+    monkeypatch.setattr(Blend, "_choose", choose)
+    monkeypatch.setattr(blend_module, "stacked", lambda x, y, usual: given.append(usual) or usual)
+    blend = Blend().fit(regions_of(), np.arange(REGIONS))
+    assert given[0].tolist() == [0.5, 0.5, 0]
+    assert list(blend.fitted) == ["one", "two", NETWORK]  # to be explained
 
 
 def test_a_part_that_misleads_gets_no_weight(monkeypatch):
@@ -227,7 +293,7 @@ def test_a_part_that_misleads_gets_no_weight(monkeypatch):
     regions = regions_of()
     blend = Blend().fit(regions.with_(connectivity=np.nan_to_num(regions.connectivity)), np.arange(REGIONS))
     assert blend.weights["wrong"] == 0
-    assert blend.weights["right"] > 1
+    assert blend.weights["right"] > 0.9
     assert list(blend.fitted) == ["right"]
 
 
@@ -239,7 +305,7 @@ class Ridge(Blend):
 
     def _choose(self, train):
         super()._choose(train)
-        self._parts = {"ridge": self._parts["ridge"]}
+        self._parts = {name: make for name, make in self._parts.items() if name.endswith(("ridge", "ridge-genes"))}
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -254,9 +320,9 @@ def test_beats_the_trunk_on_planted_data(directed):
         "trunk": pearson(truth, Geometry().fit(regions, rows).predict(own, own.pairs())),
     }
     assert found["blend"] > found["trunk"] + 0.05
-    assert blend.weights["ridge"] > 0.1
-    assert set(blend.scores) == {"trunk", "ridge", "blend"}
-    assert blend.scores["blend"] > blend.scores["trunk"]
+    assert blend.weights["distance+ridge"] > 0.1
+    assert set(blend.scores) == {"distance", "ridge", "distance+ridge", "blend"}
+    assert blend.scores["blend"] > blend.scores["distance"]
 
 
 def test_genes_that_say_nothing_do_little_harm():
@@ -271,9 +337,9 @@ def test_genes_that_say_nothing_do_little_harm():
 def test_without_coordinates():
     regions = regions_of(placed=False)
     blend = Ridge().fit(regions, np.arange(REGIONS))
-    assert isinstance(blend._parts["ridge"](), KernelRidge)
-    assert not blend._parts["ridge"]().needs_coordinates
-    assert set(blend.scores) == {"ridge", "blend"}  # a constant has no correlation
+    assert isinstance(blend._parts["ridge-genes"](), KernelRidge)
+    assert not blend._parts["ridge-genes"]().needs_coordinates
+    assert set(blend.scores) == {"ridge-genes", "blend"}  # a constant has no correlation
     pairs = every_pair(REGIONS)
     found = blend.predict(regions, pairs)
     assert np.isfinite(found).all()
@@ -282,25 +348,28 @@ def test_without_coordinates():
     assert blend.trunk(regions, pairs[:2]).tolist() == pytest.approx([values.mean()] * 2)
     some = regions_of()
     some.coordinates[5, 1] = np.nan  # of one region alone
-    assert Ridge().fit(some, np.arange(REGIONS)).weights.keys() == {"trunk", "ridge"}
+    assert Ridge().fit(some, np.arange(REGIONS)).weights.keys() == {"ridge-genes"}
 
 
 def test_the_default_parts():
     blend = Blend()
     blend._choose(regions_of())
-    assert list(blend._parts) == ["ridge", "boosting", "attention"]
-    assert [make().needs_coordinates for make in blend._parts.values()] == [True, True, False]
+    own = ["ridge", "ridge-position", "boosting", "boosting-position"]
+    over = [f"distance+{name}" for name in own]
+    assert list(blend._parts) == [*own, *over, NETWORK]
+    assert [make().name for make in blend._parts.values()] == [*own, *own, "attention"]
     blend._choose(regions_of(placed=False))
+    assert list(blend._parts) == ["ridge-genes", "boosting-genes", NETWORK]
     assert [make().name for make in blend._parts.values()] == ["ridge-genes", "boosting-genes", "attention"]
     blend = Blend(None)
     blend._choose(regions_of())
-    assert list(blend._parts) == ["ridge", "boosting"]
+    assert list(blend._parts) == [*own, *over]
 
 
 def test_too_few_regions_to_weigh():
     regions = regions_of(5)
     blend = Ridge().fit(regions, np.arange(5))
-    assert blend.weights == {"trunk": 1.0, "ridge": 1.0}
+    assert blend.weights == {"ridge": 0.5, "distance+ridge": 0.5}
     assert blend.scores == {}
     assert np.isfinite(blend.predict(regions, every_pair(5))).all()
 
@@ -335,4 +404,4 @@ def test_what_is_fitted_is_told():
     lines = []
     blend = Ridge(say=lines.append).fit(regions_of(), np.arange(REGIONS))
     assert lines[:4] == [f"validation {k} of 4" for k in (1, 2, 3, 4)]
-    assert ("fitting ridge" in lines) == (blend.weights["ridge"] > 0)
+    assert lines[4:] == [f"fitting {name}" for name, weight in blend.weights.items() if weight > 0]

@@ -154,7 +154,7 @@ def test_fit_leaves_an_artefact_and_a_report(study):
     found = json.loads((study / "model/report.json").read_text())
     assert found["kind"] == "fit"
     loaded = ConnectivityPredictor.load(study / "model")
-    assert list(loaded.weights_) == ["trunk", "ridge", "boosting", "attention"]
+    assert loaded.weights_.keys() >= {"ridge", "distance+boosting", "distance+attention"}
     assert loaded.steps == 3
 
 
@@ -395,7 +395,7 @@ def test_explain_writes_genes_and_pairs_of_genes(study, pages, tmp_path, capsys)
 
 def test_explain_says_that_the_network_is_not_used(study, tmp_path, capsys):
     """After three steps validation gives it no weight."""
-    assert ConnectivityPredictor.load(study / "model").weights_["attention"] == 0
+    assert ConnectivityPredictor.load(study / "model").weights_["distance+attention"] == 0
     words = ["explain", "L_region_3", "R_region_5", "--model", study / "model", "--out", tmp_path / "why", *QUIET]
     assert run(*words, "--top", "3") == 0
     assert "weight 0" in capsys.readouterr().err

@@ -294,14 +294,16 @@ def test_weights_of_the_default(monkeypatch):
 
     def weigh(self, train, seed):
         self.scores = {}
-        return {"trunk": 1.0, "ridge": next(given), "boosting": 0.0, "attention": 0.0}
+        return dict.fromkeys(self._parts, 0.0) | {"ridge": next(given)}
 
     monkeypatch.setattr(Blend, "_weigh", weigh)
     found = evaluate(
         regions_of(19), folds=3, seeds=1, baselines=[], variants={"network": {"method": "attention"}}, **tiny
     )
     assert found.methods == [MINE, "network"]
-    assert list(found.weights.columns) == ["seed", "fold", "method", "trunk", "ridge", "boosting", "attention"]
+    own = ["ridge", "ridge-position", "boosting", "boosting-position"]
+    parts = [*own, *(f"distance+{name}" for name in own), "distance+attention"]
+    assert list(found.weights.columns) == ["seed", "fold", "method", *parts]
     assert found.weights["method"].tolist() == [MINE] * 3
     assert found.weights["ridge"].tolist() == [0.25, 0.5, 0.75]
     assert found.numbers()["weights"] == found.weights.to_dict("records")

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from omniset.gene_vectors import GeneVectors
 from omniset.regions import ConnectivityPredictor, Regions, baselines, training
-from omniset.regions.blend import Blend
+from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
 from omniset.regions.training import REGIONS_TOGETHER
@@ -71,8 +71,8 @@ def _quick():
 @pytest.fixture(scope="module")
 def models() -> dict[str, ConnectivityPredictor]:
     def weigh(self, train, seed):
-        self.scores = {"trunk": 0.25}
-        return {"trunk": 0.875, "ridge": 0.5, "boosting": 0.25, "attention": 0.75}
+        self.scores = {"distance": 0.25}
+        return dict.fromkeys(self._parts, 0.0) | {"ridge": 0.5, "distance+boosting": 0.25, NETWORK: 0.75}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Blend, "_weigh", weigh)
@@ -204,7 +204,7 @@ def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
     made.connectivity[3, 8] = made.connectivity[8, 3] = np.nan
     predictor = ConnectivityPredictor(**MULTISET).fit(made)
     assert all(weight >= 0 for weight in predictor.weights_.values())
-    assert set(predictor.weights_) == {"trunk", "ridge", "boosting", "attention"}
+    assert list(predictor.weights_) == ["ridge-genes", "boosting-genes", NETWORK]
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
     assert np.array_equal(again.predict(every_pair()), predictor.predict(every_pair()))
@@ -288,7 +288,7 @@ def test_explained_weights_sum_to_1(models):
 def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
     def weigh(self, train, seed):
         self.scores = {}
-        return {"trunk": 1.0, "ridge": 1.0, "boosting": 0.0, "attention": 0.0}
+        return dict.fromkeys(self._parts, 0.0) | {"distance+ridge": 1.0}
 
     monkeypatch.setattr(Blend, "_weigh", weigh)
     predictor = ConnectivityPredictor(**MULTISET).fit(regions_of())
@@ -297,7 +297,7 @@ def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
     assert found["weight"].sum() == pytest.approx(1, abs=1e-5)
     pairs = predictor.regions_.pairs()
     before = predictor.method_.predict(predictor.regions_, pairs)
-    del predictor.method_.fitted["attention"]
+    del predictor.method_.fitted[NETWORK]
     assert np.array_equal(predictor.method_.predict(predictor.regions_, pairs), before)
 
 

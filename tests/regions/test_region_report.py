@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy.stats import pearsonr, spearmanr
 
 from omniset.regions import figures, report, tested
-from omniset.regions.blend import Blend
+from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.data import Regions
 from omniset.regions.evaluate import METRICS, MINE, PARTS, Evaluation, groups_of
 from omniset.regions.nulls import distortion, spins
@@ -74,7 +74,7 @@ def evaluation(own=None, mine=0.5, **changed):
         for spin in range(SPINS)
     ]
     weights = [
-        {"seed": seed, "fold": fold, "method": MINE, "trunk": 0.5, "ridge": 0.125, "attention": 0.0}
+        {"seed": seed, "fold": fold, "method": MINE, "ridge": 0.5, "distance+ridge": 0.125, NETWORK: 0.0}
         for seed in (0, 1)
         for fold in range(FOLDS)
     ]
@@ -417,25 +417,26 @@ def test_a_model_may_have_no_importance_and_no_attention(predictor):
 
 
 def test_weights_and_curves_of_a_blend(predictor, monkeypatch):
-    weights = {"trunk": 0.5, "ridge": 0.25, "attention": 0.75}
+    weights = {"ridge": 0.25, "distance+boosting-position": 0.5, NETWORK: 0.75}
     history = [{"epoch": e, "train_loss": 1.0 / (e + 1)} for e in range(3)]
     blend = Blend(None)
-    blend.weights, blend.scores = weights, {"trunk": 0.1, "ridge": 0.2, "attention": 0.3, "blend": 0.35}
+    blend.weights, blend.scores = weights, {"distance": 0.1, "ridge": 0.2, NETWORK: 0.3, "blend": 0.35}
     monkeypatch.setattr(blend, "predict", predictor.method_.predict, raising=False)
     monkeypatch.setattr(predictor, "method_", blend)
     monkeypatch.setattr(ConnectivityPredictor, "history_", property(lambda self: {"attention": history}))
     page, numbers, html = fit_page(predictor, None)
     assert numbers["weights"] == weights
     assert section(page, "Parts").blocks[0].rows == [
-        ["distance", 0.5, 0.1],
+        ["distance", None, 0.1],
         ["kernel ridge", 0.25, 0.2],
-        ["cross-attention", 0.75, 0.3],
+        ["distance + cross-attention", 0.75, 0.3],
         ["all together", None, 0.35],
+        ["distance + boosted trees, places", 0.5, None],
     ]
     assert "Cross-attention: training loss by epoch." not in html
     assert "Cross-attention: loss by epoch." in html
     assert "the network the weight 0" not in html
-    weights["attention"] = 0.0
+    weights[NETWORK] = 0.0
     assert "the network the weight 0" in fit_page(predictor, None)[2]
 
 

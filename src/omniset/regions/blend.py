@@ -202,8 +202,8 @@ class Blend(Method):
 
 
 def stacked(
-    columns: Sequence[Float[np.ndarray, "pairs parts"]],
-    values: Sequence[Float[np.ndarray, " pairs"]],
+    columns: Sequence[Float[np.ndarray, "_ parts"]],
+    values: Sequence[Float[np.ndarray, " _"]],
     usual: Float[np.ndarray, " parts"],
 ) -> Float[np.ndarray, " parts"]:
     """Weights w >= 0 of parts, from their predictions x of pairs in several folds, whose connectivity is y.
@@ -218,7 +218,7 @@ def stacked(
     w >= 0.
 
     Args:
-        columns: x of each fold.
+        columns: x of each fold, pairs by parts.
         values: y of each fold.
         usual: u.
     """

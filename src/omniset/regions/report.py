@@ -73,7 +73,7 @@ METHODS = {
     "bilinear": "low-rank bilinear",
     "mlp": "MLP",
 }
-NETWORKS = {"attention": "cross-attention", "seed": "cross-attention"}
+PARTS = {**METHODS, "distance": "distance", "attention": "cross-attention", "seed": "cross-attention"}
 CAVEAT = (
     "Attention says where the network looked, not what its prediction rests on: a gene may be looked at and change "
     "nothing. Importance is the fall of Pearson's r when the gene's values change places among the regions learned "
@@ -161,7 +161,7 @@ def part_name(name: str) -> str:
     if name == "blend":
         return "all together"
     begin, method = ("distance + ", name.removeprefix(OVER)) if name.startswith(OVER) else ("", name)
-    return begin + NETWORKS.get(method, METHODS.get(method, method))
+    return begin + PARTS.get(method, method)
 
 
 def _weights_of(weights: dict[str, float], scores: dict[str, float]) -> Section:
