@@ -312,6 +312,11 @@ def test_weights_of_the_default(monkeypatch):
 # ---------------------------------------------------------------------- what cannot be run
 
 
+def test_only_methods_that_are_run_can_be_nulled():
+    with pytest.raises(ValueError, match="^nulled must be out of the methods that are run, got 'rigde'"):
+        evaluate(regions_of(), baselines=["spy"], null=1, nulled=["rigde"], mine=False)
+
+
 def test_methods_that_need_coordinates_are_not_run():
     regions = regions_of(placed=False)
     options = {"split_by": "random", "folds": 3, "seeds": 1, "mine": False}

@@ -45,7 +45,7 @@ def test_files_that_are_none(reader, tmp_path):
 @pytest.mark.parametrize(
     ("module", "file", "package"),
     [
-        ("nibabel", "a.pconn.nii", "nibabel"),
+        ("nibabel", "a.pconn.nii", "'omniset[brain]'"),
         ("h5py", "a.mat", "'omniset[cells]'"),
         ("anndata", "a.h5ad", "'omniset[cells]'"),
     ],

@@ -203,11 +203,14 @@ def test_fewer_than_10_are_refused_with_names_of_each_file(joining, tmp_path):
     )
 
 
-def test_the_few_regions_of_one_file_are_refused():
-    with pytest.raises(
-        ValueError, match="^9 regions have the same name in all files, at least 10 are needed: expression"
-    ):
-        read_regions(expression()[:9])
+def test_two_regions_are_enough_to_be_predicted():
+    check(read_regions(expression()[3:5], coordinates=coordinates()[4:2:-1]), range(3, 5))
+    with pytest.raises(ValueError, match="^1 regions have the same name in all files, at least 2 are needed"):
+        read_regions(expression()[3:5], coordinates=coordinates()[4:])
+    with pytest.raises(ValueError, match="^expression has 1 regions of which all is known, at least 2 are needed"):
+        missing = expression()[3:5]
+        missing.iloc[0] = np.nan
+        read_regions(missing)
 
 
 def test_whole_numbers_written_differently_are_the_same_if_nothing_else_is():
@@ -292,7 +295,7 @@ def test_too_few_regions_are_left():
     with pytest.raises(
         ValueError, match="^expression has 9 regions of which all is known, .*14 region.s. have no expr"
     ):
-        read_regions(e)
+        read_regions(e, connectivity())
 
 
 def test_genes_without_a_value_in_any_region_that_is_left():

@@ -185,6 +185,9 @@ def evaluate(
     unknown = [name for name in chosen if name not in METHODS]
     if unknown:
         raise ValueError(f"baselines must be out of {', '.join(METHODS)}; got {unknown[0]!r}")
+    unknown = [name for name in nulled if name not in (*NULLED, *chosen, *(variants or {}))]
+    if unknown:
+        raise ValueError(f"nulled must be out of the methods that are run, got {unknown[0]!r}")
     for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0), ("seed", first, 0)):
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")

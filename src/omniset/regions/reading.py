@@ -27,6 +27,7 @@ from omniset.regions.formats.tables import WHOLE, name_of
 from omniset.tables.files import _listed
 
 LEAST = 10  # regions, and genes, that anything can be learned from
+PAIR = 2  # regions that anything can be predicted of
 
 
 @dataclass
@@ -71,7 +72,8 @@ def read_regions(
     Raises:
         OSError: A file is not there or may not be read.
         ImportError: A package that reads a format is not installed.
-        ValueError: As the readers of the files raise it; fewer than 10 regions that join, or fewer than 10 genes.
+        ValueError: As the readers of the files raise it; fewer than 10 regions that join (2 without connectivity), or
+            fewer than 10 genes.
     """
     if missing_rows not in ("drop", "keep"):
         raise ValueError(f"missing_rows must be 'drop' or 'keep', got {missing_rows!r}")
@@ -98,7 +100,8 @@ def read_regions(
         matrix = read_connectivity(connectivity, regions=names, **options)
         notes += matrix.notes
         files.append(_Named(target, matrix.names or _ordered(matrix, target, files, notes)))
-    rows = _join(files, notes)
+    least = PAIR if connectivity is None else LEAST
+    rows = _join(files, least, notes)
     kept = np.arange(len(rows[0]))
 
     measured, values = _chosen(expressed.frame, genes, aliases, files[0].file, notes)
@@ -125,9 +128,9 @@ def read_regions(
                 f"{target}: {len(without)} region(s) have no known pair and are left out: {_listed(without, 5)}"
             )
             kept, square = kept[~unknown], square[np.ix_(~unknown, ~unknown)]
-    if len(kept) < LEAST:
+    if len(kept) < least:
         raise ValueError(
-            f"{files[0].file} has {len(kept)} regions of which all is known, at least {LEAST} are needed: "
+            f"{files[0].file} has {len(kept)} regions of which all is known, at least {least} are needed: "
             f"{'; '.join(notes[-2:]) or 'there are no more'}"
         )
     if square is not None:
@@ -165,11 +168,11 @@ def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[s
     raise ValueError(f"{file} has {size} regions without names, it must have as many as another file; {have}")
 
 
-def _join(files: list[_Named], notes: list[str]) -> list[np.ndarray]:
+def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]:
     """For each file, where the regions are that all files have, in the order of the first one.
 
     Raises:
-        ValueError: They are fewer than 10; or count from 0 in one file and from 1 in another.
+        ValueError: They are too few; or count from 0 in one file and from 1 in another.
     """
     for one, other in combinations(files, 2):
         begins = {_begin(one.names), _begin(other.names)}
@@ -190,9 +193,9 @@ def _join(files: list[_Named], notes: list[str]) -> list[np.ndarray]:
                     f"no region has the same name in all files; {len(common)} have as whole numbers, such as "
                     f"{files[0].names[plain[0].index(min(common, key=plain[0].index))]!r}, and are joined so"
                 )
-    if len(common) < LEAST:
+    if len(common) < least:
         have = "; ".join(f"{file.file} has {len(file.names)} such as {_listed(file.names[:3], 3)}" for file in files)
-        raise ValueError(f"{len(common)} regions have the same name in all files, at least {LEAST} are needed: {have}")
+        raise ValueError(f"{len(common)} regions have the same name in all files, at least {least} are needed: {have}")
     order = [name for name in spelled[0] if name in common]
     for file, names in zip(files, spelled, strict=True):
         apart = [own for own, name in zip(file.names, names, strict=True) if name not in common]

@@ -258,7 +258,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _pconn(path: Path) -> Grid:
-    nibabel = needed("nibabel", str(path), "nibabel")
+    nibabel = needed("nibabel", str(path), "'omniset[brain]'")
     with clear_errors(str(path), "is no .pconn.nii file, or damaged"):
         image = nibabel.load(path)
         rows, columns = ([text_of(n) for n in image.header.get_axis(i).name] for i in (0, 1))
