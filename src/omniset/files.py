@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import subprocess
@@ -36,6 +37,19 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def write_json(path: str | Path, value: Any) -> None:
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: keys are texts, arrays and tuples are lists, NaN and infinities are None, other objects texts."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):  # NumPy's, which is not imported for this
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def writable_folder(folder: str | Path) -> Path:

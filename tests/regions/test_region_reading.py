@@ -207,9 +207,9 @@ def test_two_regions_are_enough_to_be_predicted():
     check(read_regions(expression()[3:5], coordinates=coordinates()[4:2:-1]), range(3, 5))
     with pytest.raises(ValueError, match="^1 regions have the same name in all files, at least 2 are needed"):
         read_regions(expression()[3:5], coordinates=coordinates()[4:])
+    missing = expression()[3:5]
+    missing.iloc[0] = np.nan
     with pytest.raises(ValueError, match="^expression has 1 regions of which all is known, at least 2 are needed"):
-        missing = expression()[3:5]
-        missing.iloc[0] = np.nan
         read_regions(missing)
 
 

@@ -31,7 +31,7 @@ from omniset.cells.data import Cells, Reading, _cells
 from omniset.cells.embedder import LEAST, CellEmbedder, as_cells, batch_codes
 from omniset.cells.formats import Compressed, Source
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
-from omniset.files import provenance, replacing, writable_folder
+from omniset.files import plain, provenance, replacing, writable_folder
 from omniset.gene_vectors import GeneVectors, read_gene_vectors
 
 MINE = "omniset"
@@ -164,7 +164,7 @@ class Evaluation:
 
     def numbers(self) -> dict[str, Any]:
         """All of it but the vectors, as plain JSON; None where a number is not defined."""
-        return _plain(
+        return plain(
             {
                 "gates": self.gates(),
                 "advice": self.advice(),
@@ -602,16 +602,6 @@ def _over_seeds(rows: pd.DataFrame, columns: Sequence[str], ranges: Sequence[str
         if column in ranges:
             found |= {f"{column}_low": groups[column].min(), f"{column}_high": groups[column].max()}
     return pd.DataFrame(found)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Kept:

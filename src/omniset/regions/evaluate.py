@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.files import provenance, replacing, writable_folder
+from omniset.files import plain, provenance, replacing, writable_folder
 from omniset.gene_vectors import GeneVectors
 from omniset.regions.baselines import METHODS
 from omniset.regions.data import Regions
@@ -122,7 +122,7 @@ class Evaluation:
 
     def numbers(self) -> dict[str, Any]:
         """All of it but the predictions, as plain JSON; None where a number is not defined."""
-        return _plain(
+        return plain(
             {
                 "regions": len(self.regions),
                 "genes": len(self.regions.genes),
@@ -361,13 +361,3 @@ class _Kept:
 def _interval(values: pd.Series, seeds: pd.Series) -> tuple[float, float]:
     groups = seeds.to_numpy() if seeds.nunique() > 1 else None
     return interval(values.to_numpy(np.float64), groups)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from functools import cache
 from importlib.resources import files
@@ -14,11 +13,10 @@ from xml.etree import ElementTree
 
 import jinja2
 import matplotlib
-import numpy as np
 from markupsafe import Markup
 
 import omniset
-from omniset.files import replacing, writable_folder, write_json
+from omniset.files import plain, replacing, writable_folder, write_json
 from omniset.report.blocks import Plot, Report, fact_of, text_of, value_of
 from omniset.report.figures import STYLE
 
@@ -33,7 +31,7 @@ def write(folder: str | Path, report: Report, numbers: dict[str, Any]) -> Path:
     text = render(report)
     with replacing(page) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    write_json(folder / "report.json", _plain(numbers))
+    write_json(folder / "report.json", plain(numbers))
     return page
 
 
@@ -68,18 +66,6 @@ def svg(plot: Plot, prefix: str) -> str:
         root.insert(place, described)
     root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title", "aria-describedby": f"{prefix}-desc"}
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _local(name: str) -> str:
