@@ -573,3 +573,14 @@ def test_bad_places(study, tmp_path, capsys):
         assert said in refused(capsys, *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pairs.csv"]
     assert {path.name: path.read_bytes() for path in (study / "ridge").iterdir()} == before
+
+
+def test_importance_takes_no_longer_than_it_may(study, monkeypatch, capsys):
+    predictor = ConnectivityPredictor.load(study / "model")
+    lines = []
+    monkeypatch.setattr(runs, "SECONDS", 1e9)
+    assert len(runs._importance(predictor, lines.append)) == min(GENES, runs.GENES)
+    assert not lines
+    monkeypatch.setattr(runs, "SECONDS", 0.0)
+    assert runs._importance(predictor, lines.append) is None
+    assert "importance of 0 gene(s) only" in lines[0]

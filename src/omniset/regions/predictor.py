@@ -20,6 +20,7 @@ from torch import nn
 from omniset import devices
 from omniset.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.genes import match
+from omniset.progress import Progress
 from omniset.regions.baselines import METHODS, Method
 from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.data import Regions
@@ -284,13 +285,15 @@ class ConnectivityPredictor(BaseEstimator):
         base = pearson(truth, self.method_.predict(regions, pairs))
         rng = np.random.default_rng(self.seed)
         falls = []
-        for gene in chosen:
-            found = []
-            for _ in range(repeats):
-                changed = regions.expression.copy()
-                changed[:, gene] = changed[rng.permutation(len(regions)), gene]
-                found.append(base - pearson(truth, self.method_.predict(regions.with_(expression=changed), pairs)))
-            falls.append(float(np.mean(found)))
+        with Progress("permuting genes", len(chosen), self.progress, "genes") as progress:
+            for number, gene in enumerate(chosen, 1):
+                found = []
+                for _ in range(repeats):
+                    changed = regions.expression.copy()
+                    changed[:, gene] = changed[rng.permutation(len(regions)), gene]
+                    found.append(base - pearson(truth, self.method_.predict(regions.with_(expression=changed), pairs)))
+                falls.append(float(np.mean(found)))
+                progress.at(number)
         frame = pd.DataFrame(
             {"gene": [regions.genes[g] for g in chosen], "importance": falls, "attention": attention[chosen]}
         )

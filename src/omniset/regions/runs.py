@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from omniset.report import write as write_report
 from omniset.report.blocks import many
 from omniset.tables.files import TableFile, TableWriter, kind_of
 
-GENES = 100  # whose importance the report of fit has
+GENES = 100  # whose importance the report of fit has, at most
+SECONDS = 60.0  # that this may take, about
 
 
 def fit(
@@ -59,7 +61,7 @@ def fit(
         talk("writing the report")
         page, numbers = report.of_fit(
             predictor,
-            predictor.importance(top=GENES),
+            _importance(predictor, talk),
             title=f"Model of {_title(files)}",
             command=_command(),
             notes=notes(),
@@ -253,6 +255,16 @@ def _given(files: dict[str, Path | None], read: dict[str, Any]) -> Regions | Non
     regions = _read(files, read)
     _describe(regions)
     return regions
+
+
+def _importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
+    """Of as many genes as can be permuted in about a minute: a network may take long for each. None: of none."""
+    start = time.perf_counter()
+    predictor.predict_matrix()
+    number = min(GENES, int(SECONDS / (time.perf_counter() - start)))
+    if number < min(GENES, len(predictor.regions_.genes)):
+        talk(f"  importance of {number} gene(s) only, to save time: `omniset regions explain` measures more")
+    return predictor.importance(top=number) if number else None
 
 
 def _describe(regions: Regions) -> None:
