@@ -160,13 +160,14 @@ def cells_ablations(found: dict[str, Any]) -> list[str]:
 
 
 def regions(found: dict[str, Any]) -> list[str]:
-    """Methods by Pearson's r; what is no baseline is ours."""
+    """Methods by Pearson's r; what is neither a baseline nor a network of the document is ours."""
     from omniset.regions.baselines import METHODS
 
     spun = found["spins"]
     lines = ["| method | Pearson's r | Spearman | R2 | null | gain | fit, seconds |", "|---" * 7 + "|"]
     for method, row in found["table"].items():
-        name = method if method in METHODS else f"**{method}** (ours)"
+        theirs = method in METHODS or method.startswith(("seed", "concat"))  # the document's networks
+        name = method if theirs else f"**{method}** (ours)"
         r = f"{row['pearson']:.3f} ({row['pearson_low']:.3f} to {row['pearson_high']:.3f})"
         rest = [f"{row[score]:.3f}" if row[score] is not None else "-" for score in ("spearman", "r2", "null", "gain")]
         lines.append(f"| {name} | {r} | {' | '.join(rest)} | {row['seconds']:.1f} |")
