@@ -261,8 +261,9 @@ SQUARES = {  # a source, and the names it gives
         NAMES,
     ),
 }
-PLACES = np.random.default_rng(8).uniform(-70, 70, (REGIONS, 3)).round(4)
 SIDES = [name[0] for name in NAMES]
+PLACES = np.random.default_rng(8).uniform(-70, 70, (REGIONS, 3)).round(4)
+PLACES[:, 0] = [abs(x) * {"L": -1, "R": 1}[side] for x, side in zip(PLACES[:, 0], SIDES, strict=True)]
 
 
 def places(columns=("x", "y", "z"), names=NAMES, **more):

@@ -43,7 +43,8 @@ def test_the_column_of_names_is_the_one_that_the_expression_has():
 @pytest.mark.parametrize("title", ["hemisphere", "Hemi"])
 def test_hemispheres_of_a_column(title):
     words = ["L", "lh", "LEFT", "R", "rh", "Right", "", "B", "midline", None, "left", "NA", "both"]
-    found = read_coordinates(places(**{title: words}))
+    x = [-20.0] * 3 + [20.0] * 3 + [-30.0] * 7
+    found = read_coordinates(places(**{title: words}).assign(x=x))
     assert found["hemisphere"].tolist() == ["L", "L", "L", "R", "R", "R", "", "", "", "", "L", "", ""]
     assert found.attrs["notes"] == []
     with pytest.raises(
@@ -59,7 +60,9 @@ def test_names_tell_the_hemisphere_before_x_does():
     found = read_coordinates(pd.DataFrame({"region": names, "x": x, "y": 0, "z": 0}))
     assert found["hemisphere"].tolist() == ["L", "R", "L", "R", "L", "R", "L", "R", "", "L", "L", "R", "R"]
     assert found.attrs["notes"] == [
-        "coordinates: the hemisphere of 7 of 13 regions, such as 'Laccumb', is that of the sign of x"
+        "coordinates: the hemisphere of 7 of 13 regions, such as 'Laccumb', is that of the sign of x",
+        "coordinates: 6 of 12 regions of a hemisphere lie in the other one, such as '7Networks_LH_Vis_1' (x = 5): are "
+        "the rows in another order, or is x from right to left?",
     ]
     assert [hemisphere_of_name(name) for name in names[6:]] == [""] * 7
 
@@ -115,3 +118,20 @@ def test_what_is_wrong_with_coordinates(kind, tmp_path):
     text, message = BAD_COORDINATES[kind]
     path = written(tmp_path / "a.csv", text)
     refused(read_coordinates, path, path, message)
+
+
+def test_doubtful_places_are_noted():
+    names = [f"{side}_{i}" for i in range(11) for side in "LR"]
+    x = np.array([-30.0, 30.0] * 11)
+    frame = pd.DataFrame({"x": x, "y": 10.0, "z": 5.0}, pd.Index(names, name="region"))
+    assert not read_coordinates(frame).attrs["notes"]
+    two = frame.assign(x=np.where(np.arange(22) < 2, -x, x))
+    assert not read_coordinates(two).attrs["notes"]  # a tenth at most may lie across the midline
+    three = frame.assign(x=np.where(np.arange(22) < 3, -x, x))
+    assert read_coordinates(three).attrs["notes"] == [
+        "coordinates: 3 of 22 regions of a hemisphere lie in the other one, such as 'L_0' (x = 30): are the rows in "
+        "another order, or is x from right to left?"
+    ]
+    for factor, largest in ((1e-3, "0.03"), (1e3, "3e+04")):
+        (note,) = read_coordinates(frame.assign(**{axis: frame[axis] * factor for axis in "xyz"})).attrs["notes"]
+        assert f"the largest coordinate is {largest}, that of a brain in mm is between 3 and 300" in note

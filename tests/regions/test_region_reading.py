@@ -14,6 +14,7 @@ SYMBOLS = [f"SLC{i}A{i + 1}" for i in range(GENES)]
 RNG = np.random.default_rng(11)
 VALUES = RNG.random((REGIONS, GENES)).round(5)
 PLACES = RNG.uniform(-70, 70, (REGIONS, 3)).round(3)
+PLACES[:, 0] = abs(PLACES[:, 0]) * np.where(["LH" in name for name in NAMES], -1, 1)
 SQUARE = np.triu(RNG.normal(0.3, 0.2, (REGIONS, REGIONS)).round(5), 1)
 SQUARE = SQUARE + SQUARE.T
 

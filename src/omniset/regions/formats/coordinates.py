@@ -36,6 +36,7 @@ PLACES = (
 HEMISPHERES = {"l": "L", "lh": "L", "left": "L", "r": "R", "rh": "R", "right": "R"} | dict.fromkeys(
     (*MISSING, "b", "both", "bilateral", "m", "midline"), ""
 )
+BRAIN = 3, 300  # mm, of a mouse and of a man: the largest coordinate lies between
 SCHAEFER = re.compile(r"\d+Networks_[LR]H_([A-Za-z]+)(_\w+)?")
 
 
@@ -95,6 +96,7 @@ structure; else `cortex` (cortex or subcortex) |
     frame = pd.DataFrame(values, index=pd.Index(names, name="region"), columns=["x", "y", "z"])
     given = next((columns[at[title]] for title in ("hemisphere", "hemi") if title in at), None)
     frame["hemisphere"] = _hemispheres(given, names, values[:, 0], name, notes)
+    notes += _doubts(frame, name)
     cortex = [_flag(text) for text in columns[at["cortex"]]] if "cortex" in at else None
     network = _networks(columns, at, names, cortex)
     if network is not None:
@@ -103,6 +105,26 @@ structure; else `cortex` (cortex or subcortex) |
         frame["cortex"] = pd.array(cortex, dtype="boolean") if None in cortex else cortex
     frame.attrs["notes"] = notes
     return frame
+
+
+def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
+    """What makes one doubt that these are millimetres, from left to right, of these regions."""
+    found = []
+    farthest = float(frame[["x", "y", "z"]].abs().max(axis=None))
+    if not BRAIN[0] <= farthest <= BRAIN[1]:
+        found.append(
+            f"{name}: the largest coordinate is {farthest:.4g}, that of a brain in mm is between {BRAIN[0]} and "
+            f"{BRAIN[1]}: is the unit another one?"
+        )
+    sides = frame["hemisphere"].map({"L": -1.0, "R": 1.0}).fillna(0) * frame["x"]
+    wrong, number = frame.index[sides < 0], int((sides != 0).sum())
+    if number and len(wrong) > number / 10:
+        x = frame.at[wrong[0], "x"]
+        found.append(
+            f"{name}: {len(wrong)} of {number} regions of a hemisphere lie in the other one, such as {wrong[0]!r} "
+            f"(x = {x:.4g}): are the rows in another order, or is x from right to left?"
+        )
+    return found
 
 
 def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str]]]:
