@@ -583,4 +583,4 @@ def test_importance_takes_no_longer_than_it_may(study, monkeypatch, capsys):
     assert not lines
     monkeypatch.setattr(runs, "SECONDS", 0.0)
     assert runs._importance(predictor, lines.append) is None
-    assert "importance of 0 gene(s) only" in lines[0]
+    assert "importance of genes is left out" in lines[0]

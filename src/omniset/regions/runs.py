@@ -31,6 +31,7 @@ from omniset.tables.files import TableFile, TableWriter, kind_of
 
 GENES = 100  # whose importance the report of fit has, at most
 SECONDS = 60.0  # that this may take, about
+FEWEST = 5  # genes, or none: less is not worth the wait
 
 
 def fit(
@@ -258,13 +259,17 @@ def _given(files: dict[str, Path | None], read: dict[str, Any]) -> Regions | Non
 
 
 def _importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
-    """Of as many genes as can be permuted in about a minute: a network may take long for each. None: of none."""
+    """Of as many genes as can be permuted in about a minute: a network may take long for each. None: of too few."""
+    most = min(GENES, len(predictor.regions_.genes))
     start = time.perf_counter()
     predictor.predict_matrix()
-    number = min(GENES, int(SECONDS / (time.perf_counter() - start)))
-    if number < min(GENES, len(predictor.regions_.genes)):
-        talk(f"  importance of {number} gene(s) only, to save time: `omniset regions explain` measures more")
-    return predictor.importance(top=number) if number else None
+    number = min(most, int(SECONDS / (time.perf_counter() - start)))
+    if number < min(FEWEST, most):
+        talk("  importance of genes is left out, it would take long: `omniset regions explain` measures it")
+        return None
+    if number < most:
+        talk(f"  importance of {number} genes only, to save time: `omniset regions explain` measures more")
+    return predictor.importance(top=number)
 
 
 def _describe(regions: Regions) -> None:
