@@ -110,7 +110,7 @@ structure; else `cortex` (cortex or subcortex) |
 def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
     """What makes one doubt that these are millimetres, from left to right, of these regions."""
     found = []
-    farthest = float(frame[["x", "y", "z"]].abs().max(axis=None))
+    farthest = float(frame[["x", "y", "z"]].abs().to_numpy().max())
     if not BRAIN[0] <= farthest <= BRAIN[1]:
         found.append(
             f"{name}: the largest coordinate is {farthest:.4g}, that of a brain in mm is between {BRAIN[0]} and "
@@ -119,7 +119,7 @@ def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
     sides = frame["hemisphere"].map({"L": -1.0, "R": 1.0}).fillna(0) * frame["x"]
     wrong, number = frame.index[sides < 0], int((sides != 0).sum())
     if number and len(wrong) > number / 10:
-        x = frame.at[wrong[0], "x"]
+        x = frame["x"].loc[wrong[0]]
         found.append(
             f"{name}: {len(wrong)} of {number} regions of a hemisphere lie in the other one, such as {wrong[0]!r} "
             f"(x = {x:.4g}): are the rows in another order, or is x from right to left?"
