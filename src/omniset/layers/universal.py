@@ -207,11 +207,12 @@ class MultisetAttentionBlock(AttentionBlock):
         self.norm_attention = nn.LayerNorm(dim) if not self.pre else nn.Identity()
         self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
         self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
-        self.activation = activation
 
     @property
     def foldable(self) -> bool:  # type: ignore[override]
-        return self.pre and not (self.training and self.dropout.p)
+        mine = all(getattr(type(self), n) is vars(MultisetAttentionBlock)[n] for n in ("project", "combine"))
+        watched = "project" in vars(self)
+        return self.pre and mine and not watched and not (self.training and self.dropout.p) and folded.known(self)
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
