@@ -352,7 +352,8 @@ class ExactGradient(torch.autograd.Function):
         contexts = [c if isinstance(c, Tensor) else None for c in run.contexts[:-1]]
         # What the run keeps must not become part of the graph that leads back to it.
         assert summary is not None
-        return summary.detach(), run.elements, *(None if c is None else c.detach() for c in contexts)
+        elements = None if run.elements is None else run.elements.detach()
+        return summary.detach(), elements, *(None if c is None else c.detach() for c in contexts)
 
     @staticmethod
     @once_differentiable

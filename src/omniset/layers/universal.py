@@ -13,6 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.attention import AttentionState
+from omniset.layers import folded
 from omniset.layers.base import check_sizes, feed_forward
 
 Variant = Literal["universal", "lee"]
@@ -38,6 +39,8 @@ class AttentionBlock(nn.Module):
     """
 
     scale: float
+    foldable = False
+    """Whether `omniset.layers.folded` knows the block, as it is now."""
     gate: Tensor | None = None
     """(B, H, Q, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
 
@@ -55,6 +58,11 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
+        form = folded.form(self, queries, elements, multiplicity)
+        if form == "spread":
+            return folded.spread(self, queries, elements)
+        if form == "gather":
+            return self.finish(queries, folded.gather(self, queries, elements, multiplicity))
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
         if self.gate is not None or learned or not elements.shape[1]:
             return self.finish(queries, self.reduce(queries, elements, multiplicity))
@@ -76,6 +84,8 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
     ) -> AttentionState:
+        if folded.form(self, queries, elements, multiplicity) == "gather":
+            return folded.gather(self, queries, elements, multiplicity, peak)
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak, gate=self.gate)
@@ -197,6 +207,12 @@ class MultisetAttentionBlock(AttentionBlock):
         self.norm_attention = nn.LayerNorm(dim) if not self.pre else nn.Identity()
         self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
         self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
+
+    @property
+    def foldable(self) -> bool:  # type: ignore[override]
+        mine = all(getattr(type(self), n) is vars(MultisetAttentionBlock)[n] for n in ("project", "combine"))
+        watched = "project" in vars(self)
+        return self.pre and mine and not watched and not (self.training and self.dropout.p) and folded.known(self)
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]

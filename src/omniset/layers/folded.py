@@ -1,0 +1,330 @@
+"""Induced attention without keys or values of the elements: weights folded into the few points, elements in tiles.
+
+With k points, h heads and n elements of width d, a score is a product of two projections of which one can move over to
+the points: (W_q p) . (W_k x) = (W_k^T W_q p) . x. What the points attend to is then the elements themselves, and the
+weighted sum of the elements is projected once, not each element. LayerNorm's affine part moves over in the same way,
+so that x stands here for the element less its mean, over its deviation. Two functions of x remain, each with the
+gradient written out, each in tiles that stay in the processor's cache, and neither keeps anything of the size of the
+set but its input:
+
+    gather   S = U x^T,  w = m exp(S - peak),  sums w and w x
+    spread   P = softmax over k of (K x^T + c),  y = x0 + P^T V,  out = y + W_2 act(W_1 LN(y) + b_1) + b_2
+
+Scores lie with the elements innermost, (points, elements), as a softmax over a handful of neighbours in memory is slow.
+Elements in half precision are read as they are and computed with in float32, a tile at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from omniset.attention import AttentionState, log_multiplicity
+from omniset.states import wide
+
+TILE = 1 << 18  # numbers of a tile of elements: 1 MiB in float32
+ACCELERATOR_TILE = 1 << 24  # where nothing is won by staying in a cache, and each tile costs launches
+PRECISION = {
+    torch.float64: torch.float64,
+    torch.float32: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+}
+Rows = tuple[slice, slice]
+PROJECTIONS = ("query", "key", "value", "output")
+
+
+def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None) -> str | None:
+    """Choose "gather" or "spread" where it computes the same as the plain form in fewer products, else None.
+
+    With P points, H heads and width D, both forms of either half come to 4 N P D (folded: 4 N H P D) for scores and
+    averages, and the plain one to 4 N D^2 for the projections of elements: folding pays where P (H - 1) < D.
+    """
+    # Compilers and the transforms of torch.func go through plain operations only.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return None
+    spreads = queries.shape[1] > elements.shape[1]
+    points = elements.shape[1] if spreads else queries.shape[1]
+    shared = len(queries) == 1  # learned points are the same for all sets
+    few = multiplicity is None and len(queries) == len(elements) and points > 0
+    if not (few if spreads else shared) or points * (block.num_heads - 1) >= queries.shape[2] or not block.foldable:
+        return None
+    if block.gate is not None or queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
+        return None
+    return "spread" if spreads else "gather"
+
+
+def known(block: Any) -> bool:
+    """Whether the block's parts are what they were made as: none replaced, parametrized or with a hook of its own."""
+    parts: list[Any] = [getattr(block, name) for name in PROJECTIONS]
+    kinds: list[Any] = [nn.Linear] * len(parts)
+    parts += [block.norm_queries, block.norm_elements]
+    kinds += [nn.LayerNorm] * 2
+    if block.ffn is not None:
+        parts += [block.norm_ffn, block.ffn, *block.ffn]
+        kinds += [nn.LayerNorm, nn.Sequential, nn.Linear, type(block.ffn[1]), nn.Linear, nn.Dropout]
+        if type(block.ffn[1]) not in ACTIVATIONS:
+            return False
+    return [type(part) for part in parts] == kinds and not any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+        for part in parts
+    )
+
+
+def gather(
+    block: Any,
+    queries: Tensor,
+    elements: Tensor,
+    multiplicity: Tensor | None,
+    peak: Tensor | None = None,
+) -> AttentionState:
+    """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
+    dtype, by_head = PRECISION[elements.dtype], (block.num_heads, -1)
+    key, value, norm = block.key, block.value, block.norm_elements
+    q = linear(block.query, layer_norm(block.norm_queries, queries.to(dtype)))
+    q = q.unflatten(-1, by_head).transpose(1, 2) * block.scale
+    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    folded = torch.einsum("bhqc,hcd->bhqd", q, (key.weight.to(dtype) * weight).unflatten(0, by_head))
+    offset = torch.einsum("bhqc,hc->bhq", q, linear(key, bias).unflatten(0, by_head))[..., None]
+    log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
+    given = None if peak is None else peak.flatten(1, 2)
+    found = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
+    top, count, total = (v.unflatten(1, by_head) for v in found)
+    w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
+    b_v = linear(value, bias).unflatten(0, by_head).to(total)
+    average = torch.einsum("bhqd,hcd->bhqc", total, w_v) + count * b_v[:, None]
+    return AttentionState(top if peak is None else peak, (count, average))
+
+
+def spread(block: Any, queries: Tensor, elements: Tensor) -> Tensor:
+    """As `AttentionBlock.forward`, for few elements (B, P, D) without multiplicities."""
+    dtype, by_head = PRECISION[queries.dtype], (block.num_heads, -1)
+    query, output, norm = block.query, block.output, block.norm_queries
+    y = layer_norm(block.norm_elements, elements.to(dtype))
+    k, v = (linear(part, y).unflatten(-1, by_head).transpose(1, 2) for part in (block.key, block.value))
+    k = k * block.scale
+    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    keys = torch.einsum("bhpc,hcd->bhpd", k, (query.weight.to(dtype) * weight).unflatten(0, by_head))
+    offset = torch.einsum("bhpc,hc->bhp", k, linear(query, bias).unflatten(0, by_head))[..., None]
+    # The weights of a head sum to 1, so that every head's values can carry a share of the bias.
+    values = torch.einsum("bhpc,dhc->bhpd", v, output.weight.to(dtype).unflatten(1, by_head))
+    values = values + output.bias.to(dtype) / block.num_heads
+    ffn: tuple[Tensor | None, ...] = (None,) * 4
+    if block.ffn is not None:
+        first, _, second, _ = block.ffn
+        weight, bias = block.norm_ffn.weight.to(dtype), block.norm_ffn.bias.to(dtype)
+        ffn = first.weight.to(dtype) * weight, linear(first, bias), second.weight.to(dtype), second.bias.to(dtype)
+    keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
+    activation = None if block.ffn is None else type(block.ffn[1])
+    return Spread.apply(queries, keys, offset, values, block.num_heads, activation, norm.eps, *ffn)
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """In the precision of x."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+
+
+def layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), layer.bias.to(x.dtype), layer.eps)
+
+
+def tiles(x: Tensor) -> Iterator[Rows]:
+    """Sets and elements of tiles of at most TILE numbers: several small sets together, or a part of one."""
+    sets, elements, dim = x.shape
+    rows = max((TILE if x.device.type == "cpu" else ACCELERATOR_TILE) // dim, 64)
+    step = max(rows // max(elements, 1), 1)
+    for first in range(0, sets, step):
+        for start in range(0, elements, rows):
+            yield slice(first, first + step), slice(start, start + rows)
+
+
+def normalised(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+
+
+def normalised_backward(d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    return torch.ops.aten.native_layer_norm_backward(
+        d, x, x.shape[-1:], mean, deviation, None, None, [True, False, False]
+    )[0]
+
+
+def derived(
+    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor | None, ...], upstream: tuple[Tensor, ...]
+) -> list[Tensor | None]:
+    """Gradients of the inputs that can themselves be differentiated; None of what needs none."""
+    # An input may come from another one: what is wanted ends at views of them.
+    views = [None if x is None else x.view_as(x) for x in inputs]
+    wanted = [x for x in views if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(function(*views), wanted, upstream, create_graph=True, allow_unused=True))
+    return [next(found) if x is not None and x.requires_grad else None for x in views]
+
+
+class Gather(torch.autograd.Function):
+    """(peak, sums of w, sums of w x) of the points `folded` (1, P, D), all of whose scores are larger by `offset`.
+
+    Shapes: x (B, N, D), log_m (B, N) or None; offset (1, P, 1); peak (B, P, 1), or given; sums, in float64, (B, P, 1)
+    and (B, P, D).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor, peak: Tensor | None, eps: float
+    ):
+        sets, points, dim = len(x), folded.shape[1], x.shape[2]
+        # The offset cancels in a state, but for the peak: scores are measured without it.
+        top = folded.new_full((sets, points, 1), -torch.inf) if peak is None else peak.to(folded.dtype) - offset
+        count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
+        for b, n in tiles(x):
+            z = normalised(x[b, n].to(folded.dtype), eps)[0]
+            s = scores(folded, z)
+            if log_m is not None:
+                s += log_m[b, None, n]
+            if peak is None:
+                here = torch.maximum(top[b], s.amax(-1, True))
+                factor = torch.exp(wide(top[b]) - wide(safe(here)))
+                count[b] *= factor
+                total[b] *= factor
+                top[b] = here
+            w = s.sub_(safe(top[b])).exp_()
+            count[b] += w.sum(-1, True)
+            total[b] += torch.bmm(w, z)
+        ctx.save_for_backward(x, log_m, folded, offset, top)
+        ctx.eps = eps
+        peak = top + offset
+        ctx.mark_non_differentiable(peak)
+        return peak, count, total
+
+    @staticmethod
+    def plain(
+        peak: Tensor, eps: float, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        z = F.layer_norm(x.to(folded.dtype), x.shape[-1:], eps=eps)
+        s = folded @ z.mT + offset - safe(peak)
+        w = wide(torch.exp(s if log_m is None else s + log_m[:, None]))
+        return w.sum(-1, True), w @ wide(z)
+
+    @staticmethod
+    def backward(ctx: Any, _: Any, d_count: Tensor, d_total: Tensor):
+        x, log_m, folded, offset, top = ctx.saved_tensors
+        eps = ctx.eps
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            plain = partial(Gather.plain, (top + offset).detach(), eps)
+            found = derived(plain, (x, log_m, folded, offset), (d_count, d_total))
+            return *found, None, None
+        d_x = torch.empty_like(x)
+        d_log_m = None if log_m is None or not ctx.needs_input_grad[1] else torch.empty_like(log_m)
+        d_folded, d_offset = (wide(torch.zeros_like(v)) for v in (folded, offset))
+        d_count, d_total = d_count.to(folded.dtype), d_total.to(folded.dtype)
+        points, folded = folded.shape[1], folded.expand(len(x), -1, -1)
+        # Two products with z^T are one, and so are two whose results are added.
+        before, after = torch.cat((folded, d_total), 1), torch.cat((d_total, folded), 1)
+        for b, n in tiles(x):
+            tile = x[b, n].to(folded.dtype)
+            z, mean, deviation = normalised(tile, eps)
+            both = scores(before[b], z)
+            w, d_s = both[:, :points], both[:, points:]
+            if log_m is not None:
+                w += log_m[b, None, n]
+            w.sub_(safe(top[b])).exp_()
+            d_s.add_(d_count[b]).mul_(w)
+            if d_log_m is not None:
+                d_log_m[b, n] = d_s.sum(1)
+            d_folded[0] += torch.bmm(d_s, z).sum(0)
+            d_offset[0] += d_s.sum((0, 2))[:, None]
+            d_x[b, n] = normalised_backward(torch.bmm(both.mT, after[b]), tile, mean, deviation)
+        return d_x, d_log_m, d_folded.to(folded.dtype), d_offset.to(folded.dtype), None, None
+
+
+class Spread(torch.autograd.Function):
+    """Elements attend to the points' context, and through the FFN.
+
+    Shapes: x (B, N, D); keys, values (B, H k, D), offset (B, H k, 1); w1 (F, D), b1 (F,), w2 (D, F), b2 (D,) or None.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
+        out = torch.empty_like(x)
+        for b, n in tiles(x):
+            tile = x[b, n].to(keys.dtype)
+            p = weights(keys[b], offset[b], normalised(tile, eps)[0], heads)
+            y = torch.baddbmm(tile, p.mT, values[b])
+            if w1 is not None:
+                hidden = ACTIVATIONS[activation][0](torch.addmm(b1, normalised(y, eps)[0].flatten(0, 1), w1.mT))
+                y.flatten(0, 1).addmm_(hidden, w2.mT).add_(b2)
+            out[b, n] = y
+        ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
+        ctx.heads, ctx.activation, ctx.eps = heads, activation, eps
+        return out
+
+    @staticmethod
+    def plain(heads: int, activation: Any, eps: float, x, keys, offset, values, w1, b1, w2, b2) -> tuple[Tensor]:
+        tile = x.to(keys.dtype)
+        y = tile + weights(keys, offset, F.layer_norm(tile, x.shape[-1:], eps=eps), heads).mT @ values
+        if w1 is not None:
+            y = y + F.linear(activation()(F.linear(F.layer_norm(y, x.shape[-1:], eps=eps), w1, b1)), w2, b2)
+        return (y.to(x.dtype),)
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor):
+        x, keys, offset, values, w1, b1, w2, b2 = ctx.saved_tensors
+        eps, dtype = ctx.eps, keys.dtype
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
+            found = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
+            return *found[:4], None, None, None, *found[4:]
+        d_x = torch.empty_like(x)
+        d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
+        d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
+        for b, n in tiles(x):
+            tile, d_y = x[b, n].to(dtype), d_out[b, n].to(dtype)
+            z, mean, deviation = normalised(tile, eps)
+            p = weights(keys[b], offset[b], z, ctx.heads)
+            if d_ffn is not None:
+                y = torch.baddbmm(tile, p.mT, values[b])
+                u, mean_y, deviation_y = normalised(y, eps)
+                u, flat = u.flatten(0, 1), d_y.flatten(0, 1)
+                before = torch.addmm(b1, u, w1.mT)
+                act, act_backward = ACTIVATIONS[ctx.activation]
+                hidden = act(before)
+                d_hidden = act_backward(flat @ w2, before)
+                sums = d_hidden.mT @ u, d_hidden.sum(0), flat.mT @ hidden, flat.sum(0)
+                for total, part in zip(d_ffn, sums, strict=True):
+                    total += part
+                d_u = (d_hidden @ w1).view_as(y)
+                d_y = d_y + normalised_backward(d_u, y, mean_y, deviation_y)
+            d_values[b] += torch.bmm(p, d_y)
+            d_p = torch.bmm(values[b], d_y.mT)
+            p4, d4 = (v.unflatten(1, (ctx.heads, -1)) for v in (p, d_p))
+            d_s = torch._softmax_backward_data(d4, p4, 2, p.dtype).flatten(1, 2)
+            d_keys[b] += torch.bmm(d_s, z)
+            d_offset[b] += d_s.sum(-1, True)
+            d_z = torch.bmm(d_s.mT, keys[b])
+            d_x[b, n] = d_y + normalised_backward(d_z, tile, mean, deviation)
+        grads = [None] * 4 if d_ffn is None else [g.to(dtype) for g in d_ffn]
+        return d_x, d_keys.to(dtype), d_offset.to(dtype), d_values.to(dtype), None, None, None, *grads
+
+
+def scores(points: Tensor, z: Tensor) -> Tensor:
+    return torch.matmul(points, z.mT) if len(z) > 1 else (points[0] @ z[0].mT)[None]
+
+
+def weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int) -> Tensor:
+    s = torch.baddbmm(offset.expand(-1, -1, z.shape[1]), keys, z.mT)
+    return torch.softmax(s.unflatten(1, (heads, -1)), 2).flatten(1, 2)
+
+
+def safe(peak: Tensor) -> Tensor:
+    return torch.where(peak == -torch.inf, 0, peak)
+
+
+Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
+    nn.ReLU: (torch.relu_, lambda d, before: d.mul_(before > 0)),  # in place: what went in is positive where it was
+    nn.GELU: (F.gelu, torch.ops.aten.gelu_backward),
+    nn.SiLU: (F.silu, torch.ops.aten.silu_backward),
+}

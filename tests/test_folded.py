@@ -1,0 +1,247 @@
+"""The folded form of induced attention is the plain one: outputs, states, gradients of either order."""
+
+import functools
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from omniset import encoders
+from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention, folded
+from omniset.testing import relative_error
+from oracle import induced, msab
+
+D, H, K = 24, 4, 5
+MAKE = {
+    "U-ISAB": functools.partial(InducedSetAttentionBlock, D, H, K),
+    "PMA": functools.partial(PoolingByMultiheadAttention, D, H, 2),
+}
+SIZES = [(3, 11), (1, 701), (2, 503), (3, 0), (1, 3)]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Of 64 elements: sets are cut, and small ones put together."""
+    monkeypatch.setattr(folded, "TILE", 64 * D)
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    def compute(function, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(folded, "form", lambda *_: None)
+            return function(*arguments)
+
+    return compute
+
+
+def shaken(module, dtype=torch.float64):
+    """Biases and norms away from 0 and 1, so that none can be forgotten unnoticed."""
+    torch.manual_seed(3)
+    for p in module.to(dtype).parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    return module
+
+
+def sets(number, length, dtype=torch.float64):
+    torch.manual_seed(5)
+    x = torch.randn(number, length, D, dtype=dtype)
+    return x.requires_grad_(), torch.randint(0, 3, (number, length)).to(dtype).requires_grad_()
+
+
+def gradients(output, wanted, **options):
+    torch.manual_seed(7)
+    return torch.autograd.grad(
+        output, wanted, torch.randn(output.shape, dtype=output.dtype), allow_unused=True, **options
+    )
+
+
+def assert_close(got, expected, bound):
+    assert [g is None for g in got] == [e is None for e in expected]
+    for g, e in zip(got, expected, strict=True):
+        if e is not None:
+            # The bias of keys has no gradient but that of rounding.
+            assert (g - e).norm() <= bound * max(float(e.detach().norm()), 1.0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("number", "length"), SIZES)
+@pytest.mark.parametrize("ffn_dim", [None, 0, 13])
+@pytest.mark.parametrize("kind", MAKE)
+def test_folded_is_plain(kind, ffn_dim, number, length, weighted, plainly):
+    layer = shaken(MAKE[kind](ffn_dim))
+    x, m = sets(number, length)
+    inputs = (x, m) if weighted else (x,)
+    if length > 2 * K:
+        assert folded.form(layer.gather, layer.points, x, m) == "gather"
+    got, expected = layer(*inputs), plainly(layer, *inputs)
+    assert relative_error(got, expected) < 1e-13
+    wanted = [*inputs, *layer.parameters()]
+    assert_close(gradients(got, wanted), gradients(expected, wanted), 1e-12)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_activations_against_the_oracle(activation, plainly):
+    layer = shaken(MultisetAttentionBlock(D, H, 13, activation=activation))
+    x, _ = sets(2, 101)
+    context = torch.randn(2, K, D, dtype=torch.float64, requires_grad=True)
+    assert folded.form(layer, x, context, None) == "spread"
+    got, expected = layer(x, context), plainly(layer, x, context)
+    assert relative_error(got, expected) < 1e-13
+    wanted = [x, context, *layer.parameters()]
+    assert_close(gradients(got, wanted), gradients(expected, wanted), 1e-12)
+
+
+def test_against_the_oracle():
+    """Which multiplies keys and values of all elements out, each set by itself."""
+    x, m = sets(2, 211)
+    layer = shaken(MAKE["U-ISAB"]())
+    expected = torch.stack([induced(layer, e, w, msab) for e, w in zip(x, m, strict=True)])
+    assert relative_error(layer(x, m), expected) < 1e-13
+
+
+def test_states_merge_with_those_of_the_plain_form(plainly):
+    """Shards of different sizes may take different forms; a given peak is kept by both."""
+    layer = shaken(MAKE["PMA"]())
+    x, m = sets(2, 211)
+    whole = plainly(layer.reduce, x, m)
+    first, second = layer.reduce(x[:, :101], m[:, :101]), plainly(layer.reduce, x[:, 101:], m[:, 101:])
+    assert_close([layer.finish(first.merge(second))], [layer.finish(whole)], 1e-13)
+    peak = whole.peak + 0.7
+    got, expected = layer.reduce(x, m, peak), plainly(layer.reduce, x, m, peak)
+    assert got.peak is peak
+    assert_close(got.sums, expected.sums, 1e-13)
+    wanted = [x, m, *layer.parameters()]
+    for g, e in zip(got.sums, expected.sums, strict=True):
+        assert_close(gradients(g, wanted, retain_graph=True), gradients(e, wanted, retain_graph=True), 1e-12)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_second_derivatives(kind, plainly):
+    layer = shaken(MAKE[kind](13, activation="gelu"))
+    x, m = sets(2, 67)
+    wanted = [x, m, *layer.parameters()]
+
+    def second(output):
+        first = gradients(output, wanted, create_graph=True)
+        return gradients(sum(g.square().sum() for g in first if g is not None), wanted)
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the others have none
+        expected = second(plainly(layer, x, m))
+    assert_close(second(layer(x, m)), expected, 1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 5e-3), (torch.float16, 6e-4)])
+def test_precision(dtype, bound, plainly):
+    """Elements in half precision lose no more than their own rounding: sums and products are float32."""
+    layer = shaken(MAKE["PMA"](0), dtype)
+    x, m = sets(2, 5003, dtype)
+    # The state, for what follows it is computed in the precision of the weights.
+    got = layer.reduce(x.detach(), m.detach())
+    assert all(s.dtype == torch.float64 for s in got.sums)
+    exact = plainly(layer.double().reduce, x.detach().double(), m.detach().double())
+    assert relative_error(got.finish(), exact.finish()) < 5e-7
+    out = layer.to(dtype)(x)
+    assert out.dtype == dtype
+    assert relative_error(out.double(), plainly(layer.double(), x.double())) < bound
+
+
+def test_memory_of_the_graph():
+    """A layer keeps its input, and nothing else of the size of the set."""
+    layer = shaken(MAKE["U-ISAB"]())
+    x, _ = sets(1, 4001)
+    held = {}
+
+    def keep(tensor):
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(x)
+    sizes = [size for size in held.values() if size >= 4001 * 8]
+    assert sizes == [x.numel() * 8]
+
+
+def forms(layer, x, m=None):
+    context = layer.gather(layer.points, x, m)
+    return folded.form(layer.gather, layer.points, x, m), folded.form(layer.spread, x, context, None)
+
+
+def test_what_is_folded_and_when():
+    x, m = sets(2, 101)
+    assert forms(MAKE["U-ISAB"]().double(), x, m) == ("gather", "spread")
+    # Eight points with four heads are as many products of width 24 as projecting the elements takes.
+    assert forms(InducedSetAttentionBlock(D, H, 8).double(), x) == (None, None)
+    assert forms(InducedSetAttentionBlock(D, 1, 100).double(), x) == ("gather", "spread")
+    assert forms(MAKE["U-ISAB"](norm="post").double(), x) == (None, None)
+    layer = MAKE["U-ISAB"](dropout=0.1).double()
+    assert forms(layer, x) == (None, None)
+    assert forms(layer.eval(), x) == ("gather", "spread")
+    assert forms(InducedSetAttentionBlock(D, H, K, norm="none", variant="lee").double(), x) == (None, None)
+    half = x.detach().bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert forms(MAKE["U-ISAB"](), half.float()) == (None, None)
+
+
+def test_changed_parts_are_used():
+    """An adapter in the place of a projection, a parametrization, a hook: the plain form calls all of them."""
+    x, _ = sets(2, 101)
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    layer = MAKE["PMA"]().double()
+    before = layer(x)
+    layer.gather.key.register_forward_hook(lambda module, given, result: -result)
+    hooked = layer(x)
+    assert relative_error(hooked, before) > 1e-3
+    layer = MAKE["PMA"]().double()
+    layer.gather.value = Doubled(D, D).double()
+    assert folded.form(layer.gather, layer.points, x, None) is None
+    layer = MAKE["PMA"]().double()
+    nn.utils.parametrizations.weight_norm(layer.gather.key)
+    assert folded.form(layer.gather, layer.points, x, None) is None
+
+
+def test_under_transforms_of_functions():
+    """Ensembles of stacked parameters take the plain form, and give what each alone does."""
+    layers = [shaken(MAKE["PMA"]()) for _ in range(2)]
+    layers[1].points.data += 1
+    x, m = sets(2, 101)
+    stacked = {
+        n: torch.stack([dict(layer.named_parameters())[n] for layer in layers]) for n, _ in layers[0].named_parameters()
+    }
+
+    def run(parameters):
+        return torch.func.functional_call(layers[0], parameters, (x, m))
+
+    got = torch.func.vmap(run)(stacked)
+    assert_close([*got], [layer(x, m) for layer in layers], 1e-13)
+
+
+COMPILED = """
+import torch
+from omniset import SetBatch, encoders
+from omniset.testing import relative_error
+for name in encoders.ENCODERS:
+    torch._dynamo.reset()
+    encoder = encoders.build(name, input_dim=3, dim=8, depth=2, num_heads=2, num_inducing=3, num_outputs=2).double()
+    x, m = torch.randn(2, 17, 3, dtype=torch.float64), torch.randint(0, 3, (2, 17))
+    def run(x, m):
+        out = encoder(SetBatch(x, m, validate=False))
+        return (out.summary,) if out.elements is None else (out.summary, out.elements)
+    compiled = torch.compile(run, fullgraph=True, backend="eager")
+    for got, expected in zip(compiled(x, m), run(x, m), strict=True):
+        assert relative_error(got, expected) < 1e-13, name
+    print(name)
+"""
+
+
+def test_whole_encoders_compile_to_one_graph(tmp_path):
+    """In a process of its own: the type checks of the test run cannot be traced."""
+    (tmp_path / "compiled.py").write_text(COMPILED, encoding="utf-8")
+    done = subprocess.run([sys.executable, tmp_path / "compiled.py"], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [*encoders.ENCODERS], done.stderr
