@@ -1,0 +1,135 @@
+"""One set as a source that is read anew in every pass: an array on disk, a Parquet file, a function that makes shards.
+
+An encoder takes them in the place of a SetBatch. With store="disk" or "recompute" no copy of the set is ever in memory,
+neither forward nor backward, and `out.elements` is read shard by shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from jaxtyping import Shaped
+
+from omniset.layers.base import check_sizes
+from omniset.sets import SetBatch
+
+
+class ArraySource:
+    """Shards of an array (N, D): one in memory, a `numpy.memmap`, or a .npy file, which is mapped and not loaded.
+
+    Args:
+        array: The elements, or the path of a .npy file with them.
+        shard_size: Elements of a shard.
+        multiplicity: (N,) likewise. Default: 1 each.
+
+    Raises:
+        ValueError: Not an array of numbers with two axes, multiplicities of another length, a shard size below 1.
+
+    >>> source = ArraySource(np.ones((5, 3), dtype=np.float32), shard_size=2)
+    >>> [shard.elements.shape[1] for shard in source]
+    [2, 2, 1]
+    """
+
+    def __init__(
+        self,
+        array: Shaped[np.ndarray, "elements dim"] | str | Path,
+        shard_size: int,
+        multiplicity: Shaped[np.ndarray, " elements"] | str | Path | None = None,
+    ) -> None:
+        check_sizes(shard_size=shard_size)
+        self.array, self.shard_size = _mapped(array, "array", 2), shard_size
+        self.multiplicity = None if multiplicity is None else _mapped(multiplicity, "multiplicity", 1)
+        if self.multiplicity is not None and len(self.multiplicity) != len(self.array):
+            raise ValueError(
+                f"multiplicity must have as many entries as array has rows, {len(self.array):,}, "
+                f"got {len(self.multiplicity):,}"
+            )
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        for start in range(0, max(len(self.array), 1), self.shard_size):
+            rows = slice(start, start + self.shard_size)
+            m = None if self.multiplicity is None else _tensor(self.multiplicity[rows])[None]
+            yield SetBatch(_tensor(self.array[rows])[None], m)
+
+
+class ParquetSource:
+    """Shards of a Parquet file with one row per element, read a few rows at a time.
+
+    Args:
+        path: The file.
+        shard_size: Elements of a shard; the last is as long as what is left.
+        columns: Of the features, in this order. Default: all but `multiplicity`.
+        multiplicity: Column of multiplicities. Default: `multiplicity` where there is one, else 1 each.
+
+    Raises:
+        ValueError: A column that is not there, or holds no numbers or missing ones; a shard size below 1.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        shard_size: int,
+        columns: Sequence[str] | None = None,
+        multiplicity: str | None = None,
+    ) -> None:
+        check_sizes(shard_size=shard_size)
+        there = pq.read_schema(path).names
+        if multiplicity is None and "multiplicity" in there:
+            multiplicity = "multiplicity"
+        self.columns = [name for name in there if name != multiplicity] if columns is None else [*columns]
+        for name in (*self.columns, *([multiplicity] if multiplicity else [])):
+            if name not in there:
+                raise ValueError(f"{path} has no column {name!r}, it has {', '.join(there[:10])}")
+        self.path, self.shard_size, self.multiplicity = Path(path), shard_size, multiplicity
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        wanted = [*self.columns, *([self.multiplicity] if self.multiplicity else [])]
+        row, some = 0, False
+        with pq.ParquetFile(self.path) as file:
+            for block in file.iter_batches(self.shard_size, columns=wanted):
+                numbers = {name: self._numbers(block.column(name), name, row) for name in wanted}
+                m = None if self.multiplicity is None else torch.from_numpy(numbers.pop(self.multiplicity))[None]
+                yield SetBatch(torch.from_numpy(np.stack([*numbers.values()], 1))[None], m)
+                row, some = row + len(block), True
+        if not some:
+            yield SetBatch(torch.zeros(1, 0, len(self.columns)))
+
+    def _numbers(self, values: Any, name: str, row: int) -> Shaped[np.ndarray, " rows"]:
+        if values.null_count:
+            first = row + values.is_null().to_pylist().index(True) + 1
+            raise ValueError(f"{self.path}, row {first:,}: {name} is missing")
+        found = values.to_numpy(zero_copy_only=False)
+        if found.dtype.kind not in "biuf":
+            raise ValueError(f"{self.path}: column {name!r} must hold numbers, it holds {values.type}")
+        return found.astype(np.float32 if found.dtype != np.float64 else np.float64)
+
+
+class FunctionSource:
+    """Shards that a function makes anew for each pass: the same ones in the same order every time.
+
+    >>> source = FunctionSource(lambda: (SetBatch(torch.ones(1, n, 3)) for n in (2, 1)))
+    >>> [shard.elements.shape[1] for shard in source], [shard.elements.shape[1] for shard in source]
+    ([2, 1], [2, 1])
+    """
+
+    def __init__(self, function: Callable[[], Iterable[SetBatch]]) -> None:
+        self.function = function
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        yield from self.function()
+
+
+def _mapped(array: np.ndarray | str | Path, name: str, axes: int) -> Shaped[np.ndarray, "..."]:
+    found = np.load(array, mmap_mode="r", allow_pickle=False) if isinstance(array, str | Path) else array
+    if found.ndim != axes or found.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers with {axes} axes, got {found.dtype} of shape {found.shape}")
+    return found
+
+
+def _tensor(block: Shaped[np.ndarray, "..."]) -> Shaped[torch.Tensor, "..."]:
+    return torch.from_numpy(np.array(block))  # a copy: what is mapped may not be written to

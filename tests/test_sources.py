@@ -1,0 +1,88 @@
+"""Sources that are read anew give what the array in memory gives, forward and backward."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetBatch, encoders
+from omniset.sources import ArraySource, FunctionSource, ParquetSource
+from omniset.testing import relative_error
+
+N, D = 101, 3
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(N, D)), rng.integers(0, 4, N).astype(np.float64)
+
+
+def sources(x, m, folder):
+    np.save(folder / "x.npy", x)
+    np.save(folder / "m.npy", m)
+    pd.DataFrame(x, columns=["a", "b", "c"]).assign(multiplicity=m).to_parquet(folder / "x.parquet", row_group_size=37)
+    pd.DataFrame(x, columns=["c", "b", "a"]).assign(count=m, more="z").to_parquet(folder / "y.parquet")
+    whole = SetBatch(torch.from_numpy(x)[None], torch.from_numpy(m)[None])
+    return {
+        "array": ArraySource(x, 17, m),
+        "mapped": ArraySource(folder / "x.npy", 17, str(folder / "m.npy")),
+        "parquet": ParquetSource(folder / "x.parquet", 17),
+        "columns": ParquetSource(folder / "y.parquet", 1000, ["c", "b", "a"], "count"),
+        "function": FunctionSource(lambda: iter(whole.shards(17))),
+    }
+
+
+@pytest.mark.parametrize("store", ["disk", "recompute"])
+def test_every_source_is_the_whole_set(data, store, tmp_path):
+    x, m = data
+    encoder = encoders.build("ust", input_dim=D, dim=8, depth=2, num_heads=2, num_inducing=3, num_outputs=2).double()
+    parameters = list(encoder.parameters())
+
+    def results(source, **options):
+        out = encoder(source, **options)
+        return out, torch.autograd.grad(out.summary.square().sum(), parameters, allow_unused=True)
+
+    whole, expected = results(SetBatch(torch.from_numpy(x)[None], torch.from_numpy(m)[None]))
+    for name, source in sources(x, m, tmp_path).items():
+        out, got = results(source, store=store)
+        assert relative_error(out.summary, whole.summary) < 1e-12, name
+        pairs = [(g, e) for g, e in zip(got, expected, strict=True) if e is not None]
+        assert relative_error(*zip(*pairs, strict=True)) < 1e-12, name
+        elements = torch.cat([shard.elements for shard in out.elements], 1)
+        assert relative_error(elements, whole.elements) < 1e-12, name
+
+
+def test_without_elements(tmp_path):
+    pd.DataFrame({"a": np.zeros(0), "b": np.zeros(0)}).to_parquet(tmp_path / "x.parquet")
+    for source in (ArraySource(np.zeros((0, 2)), 5), ParquetSource(tmp_path / "x.parquet", 5)):
+        (shard,) = source
+        assert shard.elements.shape == (1, 0, 2)
+
+
+def test_a_mapped_file_is_read_a_shard_at_a_time(data, tmp_path):
+    np.save(tmp_path / "x.npy", data[0])
+    source = ArraySource(tmp_path / "x.npy", 17)
+    assert isinstance(source.array, np.memmap)
+    assert next(iter(source)).elements.untyped_storage().nbytes() == 17 * D * 8
+
+
+def test_bad_sources(data, tmp_path):
+    x, m = data
+    np.save(tmp_path / "m.npy", m)
+    pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]}).to_parquet(tmp_path / "x.parquet")
+    for make, message in (
+        (lambda: ArraySource(x, 0), "shard_size must be an integer >= 1, got 0"),
+        (
+            lambda: ArraySource(tmp_path / "m.npy", 5),
+            r"array must be numbers with 2 axes, got float64 of shape \(101,\)",
+        ),
+        (lambda: ArraySource(x.astype(str), 5), "array must be numbers with 2 axes, got <U"),
+        (lambda: ArraySource(x, 5, m[:7]), "multiplicity must have as many entries as array has rows, 101, got 7"),
+        (lambda: ArraySource(x, 5, -m), "multiplicity"),
+        (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["z"]), "has no column 'z', it has a, b"),
+        (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["a"]), "row 2: a is missing"),
+        (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["b"]), "column 'b' must hold numbers, it holds"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(make())
