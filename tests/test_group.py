@@ -204,16 +204,15 @@ def check_streamed(cuts, name, more, store):
     for a, b in zip(got[0], whole[0], strict=False):
         assert relative_error(a, b) <= 1e-12
     assert relative_error(filled(got[2], encoder), filled(whole[2], encoder)) <= 1e-12
-    with torch.no_grad():
-        out = encoder(batch_of(batch, columns).shards(7), **shared)
-        if encoder.outputs_elements:
-            elements = torch.cat([shard.elements for shard in out.elements], 1)
-            assert relative_error(elements, encoder(batch).elements[:, columns]) <= 1e-12
-        whole = encoder(batch)
-        one = encoder(batch_of(batch, columns), **shared)
-    assert relative_error([out.summary, one.summary], [whole.summary] * 2) <= 1e-12
-    if encoder.outputs_elements:
-        assert relative_error(one.elements, whole.elements[:, columns]) <= 1e-12
+    for without_gradient in (torch.no_grad, torch.inference_mode):
+        with without_gradient():
+            whole = encoder(batch)
+            out = encoder(batch_of(batch, columns).shards(7), **shared)
+            one = encoder(batch_of(batch, columns), **shared)
+            assert relative_error([out.summary, one.summary], [whole.summary] * 2) <= 1e-12
+            if encoder.outputs_elements:
+                elements = torch.cat([shard.elements for shard in out.elements], 1)
+                assert relative_error([elements, one.elements], [whole.elements[:, columns]] * 2) <= 1e-12
 
 
 ENCODERS = [
@@ -282,6 +281,7 @@ def check_lacking():
     grads = torch.autograd.grad(loss, parameters, allow_unused=True)
     absent = [n for (n, _), g in zip(encoder.named_parameters(), grads, strict=True) if g is None]
     assert absent == [n for n, _ in encoder.named_parameters() if n.startswith("pool")]
+    assert encoder(batch[:0], process_group=GROUPS[2]).summary.shape == (0, 3, 10)
     # Frozen weights.
     encoder.requires_grad_(False)
     (expected,) = torch.autograd.grad(encoder(SetBatch(x, batch.multiplicity)).summary.sin().sum(), x)

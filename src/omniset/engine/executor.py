@@ -15,8 +15,8 @@ spans two shards.
 The whole set is one shard under plain autograd. With no store ("recompute"), a pass maps each shard from the source
 up, and back from the pool down, so that nothing is kept but the contexts.
 
-In a group of processes (omniset.engine.group) each has shards of its own. Two lines above then run over all of them:
-state_t is merged over the processes, and the shares of d(context_t), as those of the parameters' gradients, are added.
+In a group of processes (omniset.engine.group) each has shards of its own. State_t is then merged over the processes
+too, and their shares of d(context_t) and of the parameters' gradients are added up; all else each does for itself.
 """
 
 from __future__ import annotations
