@@ -26,8 +26,21 @@ class Encoder(Stack):
         shards: str = "merged",
         gradient: str = "exact",
         store: str = "device",
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> EncoderOutput:
         """Encode B sets.
+
+        With `process_group` the sets are shared out: every process of the group calls the encoder, with the same
+        weights, on the same B sets and its own share of each set's elements. Shares may be of any size, also empty.
+        `summary` and `contexts` are those of the whole sets, on every process; `elements` those of its share. In
+        training, every process calls backward too, and then has the whole gradient of the encoder's weights, and that
+        of its own elements and multiplicities. This is the gradient of
+
+            mean over the processes of L_r(summary, contexts) + sum over the processes of E_r(elements)
+
+        so let the loss of the summary be the same function on all of them, and a loss of elements a term of its own,
+        on each process's share. Weights of layers of your own that read elements get the gradient of the share, and
+        are yours to sum. DistributedDataParallel, over all processes of such groups, gives the mean over the groups.
 
         Args:
             source: A SetBatch (B, N, input_dim); or anything that can be read repeatedly and gives SetBatch shards of
@@ -39,14 +52,21 @@ class Encoder(Stack):
                 at the other shards, as the Universal Set Transformer paper words it; it keeps every shard's graph.
             store: Where layer inputs wait for the backward: "device", "cpu", "disk" ("disk:FOLDER"), or "recompute"
                 to keep none and read the source again (L + 1 times forward, as often backward).
+            process_group: A torch.distributed group that has this process, as torch.distributed.group.WORLD. Its
+                `timeout` bounds how long a process waits for another that is alive but does not answer. One that has
+                ended is noticed at once with the backend gloo; with nccl its watchdog ends the others.
 
         Raises:
             TypeError: A source that can be read only once.
             ValueError: An unknown option, a wrong number of features, full self-attention with a store that is
-                neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent.
+                neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent. With
+                `process_group`: anything but shards="merged" and gradient="exact", full self-attention, weights that
+                are sharded (FSDP, DTensor), or, on every process, processes that do not hold the same number of sets
+                or differ in whether they want gradients or drop out.
             OSError: The disk is full or not writable.
+            RuntimeError: A process of the group has ended or does not answer; in the backward too.
         """
-        return execute(self, source, shard_size, shards, gradient, store)
+        return execute(self, source, shard_size, shards, gradient, store, process_group)
 
     def contextualize(self, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
         """Map elements, which need not be of the set, in the context of a set that was encoded before.

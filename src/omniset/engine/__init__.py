@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from omniset.engine.executor import ExactGradient, Run, always, never
+from omniset.engine.group import Processes, check_replicated
 from omniset.engine.kept import KeptElements
 from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, open_store
@@ -62,11 +63,14 @@ def execute(
     shards: str,
     gradient: str,
     store: str,
+    process_group: Any = None,
 ) -> EncoderOutput:
     """See `Encoder.forward`."""
     for name, value, known in (("shards", shards, SHARDS), ("gradient", gradient, GRADIENTS)):
         if value not in known:
             raise ValueError(f"{name} must be one of {known}, got {value!r}")
+    if process_group is not None:
+        _check_for_group(encoder, shards, gradient)
     opened = open_store(store)
     batch = source if isinstance(source, SetBatch) else None
     if batch is not None:
@@ -88,13 +92,14 @@ def execute(
             f"{type(encoder).__name__} is not mini-batch consistent: shards='merged' does not exist for it, "
             "use shards='independent'"
         )
-    if isinstance(parts, list) and len(parts) == 1:
+    if isinstance(parts, list) and len(parts) == 1 and process_group is None:
         return _whole(encoder, parts[0])
     if store.partition(":")[0] in ("disk", "recompute") and any(layer.keeps_elements for layer in encoder.layers):
         raise ValueError(f"full self-attention streams from store='device' or 'cpu', got {store!r}")
     if gradient == "first-shard-literal" and encoder.pool is None:
         raise ValueError("gradient='first-shard-literal' stops gradients at the pool, and class tokens take its place")
-    run = Run(encoder, batch, parts, opened, replay=True)
+    group = None if process_group is None else Processes(process_group, next(encoder.parameters()).device)
+    run = Run(encoder, batch, parts, opened, replay=True, group=group)
     if gradient == "exact" and torch.is_grad_enabled():
         return _exact(run)
     run.detach_before_pool = gradient == "first-shard-literal"
@@ -115,6 +120,20 @@ def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any]) -> Float
     for layer, context in zip(layers, contexts, strict=True):
         x = layer.map(x, context)
     return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
+
+
+def _check_for_group(encoder: Stack, shards: str, gradient: str) -> None:
+    for name, value, only in (("shards", shards, "merged"), ("gradient", gradient, "exact")):
+        if value != only:
+            raise ValueError(f"process_group= takes {name}={only!r} only, got {value!r}")
+    if not encoder.mini_batch_consistent:
+        raise ValueError(f"process_group= needs a mini-batch consistent encoder, and {type(encoder).__name__} is not")
+    if any(layer.keeps_elements for layer in encoder.layers):
+        raise ValueError(
+            f"process_group= needs layers with a small state, and the context of full self-attention "
+            f"({type(encoder).__name__}) is all elements: take induced attention, as encoder 'ust' has"
+        )
+    check_replicated(encoder)
 
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
@@ -138,7 +157,9 @@ def _output(run: Run, summary: Any, elements: Any, contexts: list[Any]) -> Encod
     elif run.source is None:
         frozen = [c.detach() if isinstance(c, Tensor) else c for c in contexts]
         elements = ContextualizedShards(encoder, run.shards, frozen)
-    return EncoderOutput(elements, encoder.decoder(summary), contexts)
+    with run.noise_of_decoder():
+        decoded = encoder.decoder(summary)
+    return EncoderOutput(elements, decoded, contexts)
 
 
 def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:

@@ -14,6 +14,9 @@ spans two shards.
 
 The whole set is one shard under plain autograd. With no store ("recompute"), a pass maps each shard from the source
 up, and back from the pool down, so that nothing is kept but the contexts.
+
+In a group of processes (omniset.engine.group) each has shards of its own. State_t is then merged over the processes
+too, and their shares of d(context_t) and of the parameters' gradients are added up; all else each does for itself.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from omniset.engine.group import OneProcess, Processes
 from omniset.engine.kept import KeptElements
 from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, Store
@@ -54,7 +58,13 @@ class Run:
     """
 
     def __init__(
-        self, encoder: Stack, source: SetBatch | None, shards: Iterable[SetBatch], store: Store | None, replay: bool
+        self,
+        encoder: Stack,
+        source: SetBatch | None,
+        shards: Iterable[SetBatch],
+        store: Store | None,
+        replay: bool,
+        group: OneProcess | None = None,
     ) -> None:
         self.encoder, self.source, self.shards, self.store = encoder, source, shards, store
         self.reducers: list[Any] = [*encoder.layers, encoder.pool]
@@ -73,6 +83,11 @@ class Run:
         self._memory = DeviceStore()  # shards that carry a graph cannot leave memory
         dropout = encoder.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in encoder.modules())
         self._seed = int(torch.randint(2**40, ())) if dropout and replay else None
+        self.group = OneProcess() if group is None else group
+        self.tokens = encoder.num_tokens if self.group.rank == 0 else 0  # class tokens travel with the very first shard
+        if isinstance(self.group, Processes):
+            seed = self.group.agree(self._facts, self._seed or 0)
+            self._seed = None if self._seed is None else seed
 
     # ------------------------------------------------------------------ forward
 
@@ -93,12 +108,23 @@ class Run:
                     self._put((t, i), y)
                 if t and not self.keep_for_backward and not self.reducers[t - 1].keeps_elements:
                     self._drop((t - 1, i))
+            state = None if state is None else self.group.merge(state)
             self.states.append(state)
             self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
                 self.contexts[t] = KeptElements(self._reader(t), live, whole=self.whole)
         if pieces:
             self.elements = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        if self.token_summary is not None:
+            (self.token_summary,) = self.group.sum([self.token_summary], [self.token_summary])
+
+    def _facts(self) -> tuple[int, ...]:
+        """What the processes of a group must have in common: omniset.engine.group.FACTS."""
+        first = next(iter(self.shards)) if self.source is None else self.source
+        parameters = self._parameters(0, self.last)
+        leaves = [first.elements, first.multiplicity, *parameters]
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in leaves)
+        return len(first), wanted, sum(p.numel() for p in parameters), self._seed is not None
 
     def _inputs(self, t: int) -> Iterator[Shard]:
         """Shard number, what stage t reads of it, and its multiplicities."""
@@ -127,8 +153,9 @@ class Run:
                 return layer.map(x, contexts[t - 1])
             x = self.encoder.embed(x.to(self.device, self.dtype))
             tokens = self.encoder.class_tokens
-            # The class tokens travel with the first shard.
-            return x if tokens is None or i else torch.cat([tokens.expand(len(x), -1, -1), x], 1)
+            if tokens is None or not self.tokens or i:
+                return x
+            return torch.cat([tokens.expand(len(x), -1, -1), x], 1)
 
     def _reduce(self, t: int, i: int, x: Tensor, m: Tensor, peak: Tensor | None = None) -> Any:
         layer = self.reducers[t]
@@ -143,13 +170,14 @@ class Run:
             return self.reducers[t].finish(state).to(self.dtype)
 
     def _with_tokens(self, i: int, m: Tensor) -> Tensor:
-        count = self.encoder.num_tokens
-        return m if not count or i else torch.cat([m.new_ones(len(m), count), m], 1)
+        return m if not self.tokens or i else torch.cat([m.new_ones(len(m), self.tokens), m], 1)
 
     def _collect(self, pieces: list[Tensor], i: int, x: Tensor, m: Tensor) -> None:
         """Keep what class tokens became, and of a SetBatch its elements, absent ones 0, where the source is."""
         if self.encoder.num_tokens and i == 0:
-            self.token_summary, x = x[:, : self.encoder.num_tokens], x[:, self.encoder.num_tokens :]
+            # The first process has them; the sum over the group gives them to all.
+            absent = x.new_zeros(len(x), self.encoder.num_tokens, x.shape[2])
+            self.token_summary, x = x[:, : self.tokens] if self.tokens else absent, x[:, self.tokens :]
         if self.source is not None and self.encoder.outputs_elements:
             pieces.append(torch.where(m[..., None] > 0, x, 0).to(self.source.elements.device))
 
@@ -170,10 +198,15 @@ class Run:
             yield
 
     def _noise(self, t: int, i: int) -> AbstractContextManager[None]:
-        """Dropout of stage t and shard i draws the same mask whenever it is computed."""
+        """Dropout of stage t and shard i draws the same mask whenever it is computed; i = -1: on all processes."""
         if self._seed is None:
             return nullcontext()
-        return self._replayable(self._seed + t * 1_000_003 + i + 1)
+        process = 0 if i < 0 else self.group.rank * 0x9E3779B9  # on the CPU only 32 bits of a seed count
+        return self._replayable(self._seed + process + t * 1_000_003 + i + 1)
+
+    def noise_of_decoder(self) -> AbstractContextManager[None]:
+        """The summary is decoded alike on all processes."""
+        return self._noise(self.last + 1, -1) if self.group.size > 1 else nullcontext()
 
     def _put(self, key: Any, x: Tensor) -> None:
         assert self.store is not None
@@ -197,6 +230,10 @@ class Run:
         self, d_summary: Tensor | None, d_elements: Tensor | None, d_contexts: list[Tensor | None], wanted: list[bool]
     ) -> tuple[Tensor | None, Tensor | None, dict[int, Tensor]]:
         """Gradients of the source's elements and multiplicities (where `wanted`) and, by id, of the parameters."""
+        # All processes have the summary and the contexts, and a loss of them: it counts once, as the mean.
+        *d_contexts, d_summary = (None if d is None else d / self.group.size for d in (*d_contexts, d_summary))
+        if self.token_summary is not None:
+            (d_summary,) = self.group.sum([d_summary], [self.token_summary])
         self._d_outputs = d_elements, d_summary if self.encoder.num_tokens else None
         self._d_states: list[tuple[Tensor, ...] | None] = [None] * (self.last + 1)
         self._d_contexts: list[Tensor | None] = [*d_contexts, None if self.encoder.num_tokens else d_summary]
@@ -214,12 +251,18 @@ class Run:
         if self.store is None:
             self._pass(0, self.last)
         d_elements, d_multiplicity = self._d_source
-        return d_elements, d_multiplicity, self._d_parameters
+        parameters = self._parameters(0, self.last)
+        grads = self.group.sum([self._d_parameters.get(id(p)) for p in parameters], parameters)
+        found = {id(p): grad for p, grad in zip(parameters, grads, strict=True) if grad is not None}
+        return d_elements, d_multiplicity, found
 
     def _finish_backward(self, t: int) -> None:
-        """d(context_t), complete now, to d(state_t)."""
-        d_context, state = self._d_contexts[t], self.states[t]
-        if d_context is None or state is None:
+        """d(context_t), complete after the sum over the processes, to d(state_t)."""
+        state = self.states[t]
+        if state is None:
+            return
+        (d_context,) = self.group.sum([self._d_contexts[t]], [self.contexts[t]])
+        if d_context is None:
             return
         with torch.enable_grad():
             state = replace(state, sums=tuple(s.detach().requires_grad_() for s in state.sums))
@@ -229,7 +272,8 @@ class Run:
         self._d_states[t] = tuple(
             torch.zeros_like(s) if g is None else g for s, g in zip(state.sums, grads, strict=False)
         )
-        self._add_parameters(parameters, grads[len(state.sums) :])
+        if self.group.rank == 0:  # all have computed the same
+            self._add_parameters(parameters, grads[len(state.sums) :])
 
     def _pass(self, first: int, last: int, only_context: bool = False) -> None:
         """Backward of stages first..last, a shard at a time."""
@@ -298,7 +342,7 @@ class Run:
     def _final_gradient(self, i: int, y: Tensor, m: Tensor, start: int, stop: int) -> Tensor | None:
         """d(x) of the last stage's shard i, from the gradients of the element outputs and of the class tokens."""
         d_elements, d_tokens = self._d_outputs
-        tokens = self.encoder.num_tokens if i == 0 else 0
+        tokens = self.tokens if i == 0 else 0
         if d_elements is None and (d_tokens is None or not tokens):
             return None
         upstream = torch.zeros_like(y)
