@@ -25,10 +25,12 @@ docs: $(VENV)/.installed-dev  ## docs/_build/html; a warning is an error
 
 check: lint types docs
 
-results: $(VENV)/.installed-dev  ## measure again what README and docs quote; takes about 15 minutes
+results: $(VENV)/.installed-dev  ## measure again what README and docs quote; takes about an hour
 	$(BIN)/python -m benchmarks exactness
 	$(BIN)/python -m benchmarks demo
 	$(BIN)/python -m benchmarks speed
+	$(BIN)/python -m benchmarks multisets
+	$(BIN)/python -m benchmarks scale
 	$(BIN)/python -m benchmarks memory
 	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions
 	$(BIN)/python -m benchmarks tables

@@ -1,10 +1,12 @@
-"""Speed and memory against peers: named cases, all contenders in turn in one run, ratios of medians.
+"""Speed and memory of two induced set attention layers against peers: named cases, ratios of medians in one run.
 
-A contender is built from the case and called with (elements,); it returns a tensor like elements. Absolute times depend
-on the machine and its other load; the ratios are what counts.
+Contenders take turns, so that a slow spell of the machine meets all of them. Absolute times depend on the machine and
+its other load; the ratios are what counts. Memory is measured in a process of its own for each.
 """
 
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,15 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.results import record
+from benchmarks.machine import Memory, limit, rates
+from benchmarks.results import ROOT, record
 from omniset.layers import InducedSetAttentionBlock
 
 Contender = Callable[[Tensor], Tensor]
+LAYERS = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """One induced set attention layer, FFN width dim, float32."""
+    """Induced set attention layers one after the other, FFN width dim, float32."""
 
     name: str
     sets: int
@@ -33,26 +37,35 @@ class Case:
     inducing: int
     repeats: int
 
+    def flops(self, backward: bool) -> float:
+        """Of the folded form: FFN and, in each half, scores and averages of heads x inducing columns; 1 + 2 times."""
+        one = 4 * self.dim**2 + 2 * 4 * self.dim * self.heads * self.inducing
+        return LAYERS * self.sets * self.elements * one * (3 if backward else 1)
+
+    def traffic(self, backward: bool) -> float:
+        """Bytes: each half reads the elements, the second writes them; backward reads them and the gradient, twice."""
+        return LAYERS * self.sets * self.elements * self.dim * 4 * (3 + 7 * backward)
+
 
 CASES = (
     Case("A", sets=64, elements=512, dim=32, heads=4, inducing=8, repeats=21),
-    Case("B", sets=8, elements=4096, dim=128, heads=4, inducing=16, repeats=11),
-    Case("C", sets=1, elements=131_072, dim=256, heads=4, inducing=16, repeats=5),
-    Case("D", sets=1, elements=1_000_000, dim=32, heads=4, inducing=4, repeats=5),
+    Case("B", sets=8, elements=4096, dim=128, heads=4, inducing=16, repeats=9),
+    Case("C", sets=1, elements=131_072, dim=256, heads=4, inducing=16, repeats=7),
+    Case("D", sets=1, elements=1_000_000, dim=32, heads=4, inducing=4, repeats=7),
 )
 
 
 def ours(case: Case) -> Contender:
-    return InducedSetAttentionBlock(case.dim, case.heads, case.inducing)
+    return nn.Sequential(*(InducedSetAttentionBlock(case.dim, case.heads, case.inducing) for _ in range(LAYERS)))
 
 
 def torch_geometric(case: Case) -> Contender:
     from torch_geometric.nn.aggr.utils import InducedSetAttentionBlock as Theirs
 
-    return Theirs(case.dim, case.inducing, case.heads)
+    return nn.Sequential(*(Theirs(case.dim, case.inducing, case.heads) for _ in range(LAYERS)))
 
 
-class PlainBlock(nn.Module):
+class PlainLayer(nn.Module):
     """The same layer with scaled_dot_product_attention and nothing else: what one writes in ten minutes."""
 
     def __init__(self, case: Case) -> None:
@@ -75,10 +88,14 @@ class PlainBlock(nn.Module):
         return h + second(first(norm_h(h)).relu())
 
 
+def plain(case: Case) -> Contender:
+    return nn.Sequential(*(PlainLayer(case) for _ in range(LAYERS)))
+
+
 CONTENDERS: dict[str, Callable[[Case], Contender]] = {
     "omniset": ours,
     "torch_geometric": torch_geometric,
-    "plain SDPA": PlainBlock,
+    "plain SDPA": plain,
 }
 
 
@@ -91,31 +108,100 @@ def forward_backward(layer: Contender, x: Tensor) -> None:
     layer(x.requires_grad_()).sum().backward()
 
 
-def measure(case: Case, work: Callable[[Contender, Tensor], None], seed: int) -> dict[str, Any]:
-    """Median seconds of each contender, run in turn so that a slow spell of the machine meets all of them."""
-    torch.manual_seed(seed)
-    layers = {name: make(case) for name, make in CONTENDERS.items()}
-    x = torch.randn(case.sets, case.elements, case.dim)
-    seconds: dict[str, list[float]] = {name: [] for name in layers}
-    for repeat in range(case.repeats + 1):
-        for name, layer in layers.items():
+WORK = {"forward": forward, "forward+backward": forward_backward}
+
+
+def in_turn(work: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of each, over so many rounds after one to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for repeat in range(repeats + 1):
+        for name, function in work.items():
             start = time.perf_counter()
-            work(layer, x.detach())
-            if repeat:  # the first warms up
+            function()
+            if repeat:
                 seconds[name].append(time.perf_counter() - start)
     return {name: {"median": statistics.median(s), "least": min(s), "most": max(s)} for name, s in seconds.items()}
 
 
+def measure(case: Case, what: str, seed: int, machine: dict[str, float]) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    layers = {name: make(case) for name, make in CONTENDERS.items()}
+    x = torch.randn(case.sets, case.elements, case.dim)
+    work: dict[str, Any] = {n: lambda layer=layer: WORK[what](layer, x.detach()) for n, layer in layers.items()}
+    seconds = in_turn(work, case.repeats)
+    memory = {name: extra_memory(case, name, what) for name in CONTENDERS}
+    peer = min((n for n in seconds if n != "omniset"), key=lambda n: seconds[n]["median"])
+    least = limit(case.flops(what != "forward"), case.traffic(what != "forward"), machine)
+    return {
+        "case": asdict(case),
+        "what": what,
+        "seconds": seconds,
+        "extra_bytes": memory,
+        "faster_peer": peer,
+        "speedup": seconds[peer]["median"] / seconds["omniset"]["median"],
+        "memory_ratio": memory["omniset"] / min(m for n, m in memory.items() if n != "omniset"),
+        "limit": least,
+        "share_of_limit": least["seconds"] / seconds["omniset"]["median"],
+    }
+
+
+def extra_memory(case: Case, name: str, what: str) -> int:
+    """Peak anonymous memory beyond the input and the weights: outputs and gradients are counted."""
+    words = json.dumps([asdict(case), name, what])
+    command = [sys.executable, "-c", f"from benchmarks.speed import alone; alone({words!r})"]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def alone(words: str) -> None:
+    case, name, what = json.loads(words)
+    torch.set_num_threads(2)
+    case = Case(**case)
+    layer, x = CONTENDERS[name](case), torch.randn(case.sets, case.elements, case.dim)
+    # What libraries set up once is not counted.
+    WORK[what](CONTENDERS[name](case), torch.randn(1, 64, case.dim))
+    with Memory() as memory:
+        WORK[what](layer, x)
+    print(memory.extra)
+
+
+def half(case: Case, seed: int) -> dict[str, Any]:
+    """Ours with input and weights in bfloat16, against the float32 peers, and how far from float64 it is."""
+    torch.manual_seed(seed)
+    ours_half, x = ours(case), torch.randn(case.sets, case.elements, case.dim)
+    assert isinstance(ours_half, nn.Module)
+    with torch.no_grad():
+        exact = ours_half.double()(x[:, :8192].double())
+        ours_half.bfloat16()
+        error = (ours_half(x[:, :8192].bfloat16()).double() - exact).norm() / exact.norm()
+    peers: dict[str, Any] = {n: make(case) for n, make in CONTENDERS.items() if n != "omniset"}
+    low = x.bfloat16()
+    work: dict[str, Any] = {n: lambda layer=layer: forward_backward(layer, x.detach()) for n, layer in peers.items()}
+    work["omniset"] = lambda: forward_backward(ours_half, low.detach())
+    seconds = in_turn(work, 3)
+    peer = min(peers, key=lambda n: seconds[n]["median"])
+    return {
+        "case": case.name,
+        "seconds": seconds,
+        "faster_peer": peer,
+        "speedup": seconds[peer]["median"] / seconds["omniset"]["median"],
+        "error": float(error),
+    }
+
+
 def main(seed: int = 0, names: str = "ABCD") -> None:
     torch.set_num_threads(2)
+    machine = rates()
+    print(machine, file=sys.stderr)
     rows = []
     for case in CASES:
-        if case.name not in names:
-            continue
-        for what, work in (("forward", forward), ("forward+backward", forward_backward)):
-            seconds = measure(case, work, seed)
-            peer = min((n for n in seconds if n != "omniset"), key=lambda n: seconds[n]["median"])
-            ratio = seconds[peer]["median"] / seconds["omniset"]["median"]
-            rows.append({"case": asdict(case), "what": what, "seconds": seconds, "faster_peer": peer, "speedup": ratio})
-            print(f"{case.name} {what}: {ratio:.2f} x {peer}", file=sys.stderr)
-    record("benchmarks/speed", {"layer": "one induced set attention block, float32", "rows": rows}, seed=seed)
+        for what in WORK if case.name in names else ():
+            rows.append(measure(case, what, seed, machine))
+            row = rows[-1]
+            print(
+                f"{case.name} {what}: {row['speedup']:.2f} x {row['faster_peer']}, memory {row['memory_ratio']:.2f}, "
+                f"{row['share_of_limit']:.0%} of the limit ({row['limit']['by']})",
+                file=sys.stderr,
+                flush=True,
+            )
+    values = {"layers": LAYERS, "machine": machine, "rows": rows, "bfloat16": half(CASES[2], seed)}
+    record("benchmarks/speed", values, seed=seed)

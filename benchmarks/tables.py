@@ -45,13 +45,57 @@ def exactness(found: dict[str, Any]) -> list[str]:
 
 
 def speed(found: dict[str, Any]) -> list[str]:
-    lines = ["| one layer | sets x elements, dim | forward | forward + backward |", "|---|---|---|---|"]
-    for name in dict.fromkeys(row["case"]["name"] for row in found["rows"]):
-        rows = [row for row in found["rows"] if row["case"]["name"] == name]
-        case = rows[0]["case"]
-        cells = " | ".join(f"{row['speedup']:.2f} x {row['faster_peer']}" for row in rows)
-        lines.append(f"| {name} | {case['sets']} x {case['elements']:,}, {case['dim']} | {cells} |")
-    return lines
+    lines = ["| case | sets x elements, dim, points | work | speed | memory | share of the limit |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in found["rows"]:
+        case, by = row["case"], row["limit"]["by"]
+        shape = f"{case['sets']} x {case['elements']:,}, {case['dim']}, {case['inducing']}"
+        lines.append(
+            f"| {case['name']} | {shape} | {row['what']} | {row['speedup']:.2f} x {row['faster_peer']} | "
+            f"{row['memory_ratio']:.2f} | {row['share_of_limit']:.0%} ({by}) |"
+        )
+    half, machine = found["bfloat16"], found["machine"]
+    return [
+        *lines,
+        "",
+        f"Case {half['case']} with elements and weights in bfloat16, forward+backward: {half['speedup']:.2f} x "
+        f"{half['faster_peer']} in float32, at a relative error of {half['error']:.0e}. Best rates here, "
+        f"{found['provenance']['threads']} threads: "
+        + ", ".join(f"{name.removesuffix('_gflops')} {rate:.0f} GF/s" for name, rate in machine.items() if "flops" in name)
+        + f", copying {machine['copy_gbytes']:.0f} GB/s.",
+    ]
+
+
+def scale(found: dict[str, Any]) -> list[str]:
+    lines = ["| elements | store | seconds | peak anonymous memory |", "|---|---|---|---|"]
+    for row in found["larger_than_memory"]:
+        peak = row["peak_anonymous_bytes"] / 1e6
+        lines.append(f"| {row['elements']:,} | {row['store']} | {row['seconds']:.0f} | {peak:.0f} MB |")
+    lines += ["", "| one million elements | seconds | peak extra memory |", "|---|---|---|"]
+    for way, row in found["one_million"].items():
+        lines.append(f"| {way} | {row['median']:.1f} | {row['extra_bytes'] / 1e6:.0f} MB |")
+    processes = found["processes"]
+    return [
+        *lines,
+        "",
+        f"{found['layers']} layers and a PMA, width {found['dim']}, {found['inducing']} points, shards of "
+        f"{found['shard_size']:,}. Two processes with one thread each against one, on one set of "
+        f"{processes['elements']:,} elements: {processes['speedup']:.2f} x.",
+    ]
+
+
+def multisets(found: dict[str, Any]) -> list[str]:
+    lines = ["| layer | distinct elements | time | memory |", "|---|---|---|---|"]
+    for row in found["rows"]:
+        seconds, extra = row["seconds"], row["extra_bytes"]
+        time = seconds["multiset"]["median"] / seconds["set"]["median"]
+        memory = extra["multiset"] / extra["set"] if extra["set"] else 1.0
+        lines.append(f"| {row['layer']} | {row['distinct']:,} | {time:.2f} | {memory:.2f} |")
+    return [
+        *lines,
+        "",
+        f"A multiset of {found['elements']:,} elements, as a ratio to a set of its distinct elements alone.",
+    ]
 
 
 def memory(found: dict[str, Any]) -> list[str]:
@@ -194,6 +238,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
     "speed": ("benchmarks/speed.json", speed),
+    "scale": ("benchmarks/scale.json", scale),
+    "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),

@@ -70,6 +70,7 @@ def test_a_mapped_file_is_read_a_shard_at_a_time(data, tmp_path):
 def test_bad_sources(data, tmp_path):
     x, m = data
     np.save(tmp_path / "m.npy", m)
+    np.save(tmp_path / "m7.npy", m[:7])
     pd.DataFrame({"a": [1.0, None], "b": ["x", "y"]}).to_parquet(tmp_path / "x.parquet")
     for make, message in (
         (lambda: ArraySource(x, 0), "shard_size must be an integer >= 1, got 0"),
@@ -78,7 +79,10 @@ def test_bad_sources(data, tmp_path):
             r"array must be numbers with 2 axes, got float64 of shape \(101,\)",
         ),
         (lambda: ArraySource(x.astype(str), 5), "array must be numbers with 2 axes, got <U"),
-        (lambda: ArraySource(x, 5, m[:7]), "multiplicity must have as many entries as array has rows, 101, got 7"),
+        (
+            lambda: ArraySource(x, 5, tmp_path / "m7.npy"),
+            "multiplicity must have as many entries as array has rows, 101, got 7",
+        ),
         (lambda: ArraySource(x, 5, -m), "multiplicity"),
         (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["z"]), "has no column 'z', it has a, b"),
         (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["a"]), "row 2: a is missing"),

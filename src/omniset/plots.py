@@ -28,7 +28,7 @@ def learning_curves(
         )
         axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
-    _save(figure, path)
+    save(figure, path)
 
 
 def point_clouds(
@@ -49,9 +49,10 @@ def point_clouds(
         dots = ax.scatter(xy[:, 0], -xy[:, 1], s=150 * size / largest, c=score, cmap="viridis", vmin=0, vmax=1)
         ax.set(title=title, xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal", xticks=[], yticks=[])
     figure.colorbar(dots, ax=list(axes), label="attribution", shrink=0.8)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
+    """At the resolution of all plots, and the same bytes for the same plot."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=144, metadata={"Software": None})
