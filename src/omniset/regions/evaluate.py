@@ -167,7 +167,7 @@ def evaluate(
         seeds: Divisions, from the first seed on.
         null: Spins of the expression, for each fold of the first seed.
         nulled: Methods that are also fitted to spun expression.
-        baselines: Names in `omniset.regions.baselines.METHODS`. None: all.
+        baselines: Names in `omniset.regions.baselines.METHODS`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
         mine: Run ours as given by `arguments`.
         gene_vectors: As in `ConnectivityPredictor.fit`, for models that take them.
@@ -181,7 +181,8 @@ def evaluate(
             other arguments or data.
     """
     first = arguments.pop("seed", 0)
-    chosen = list(METHODS) if baselines is None else list(baselines)
+    # A baseline that ours is itself would tie with it.
+    chosen = [n for n in METHODS if n != arguments.get("method")] if baselines is None else list(baselines)
     unknown = [name for name in chosen if name not in METHODS]
     if unknown:
         raise ValueError(f"baselines must be out of {', '.join(METHODS)}; got {unknown[0]!r}")
