@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from omniset.files import writable_folder
@@ -22,9 +22,8 @@ def run_folder(out: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in made:
-            if any(folder.iterdir()):
-                break
-            folder.rmdir()
+            with suppress(OSError):  # what holds a file stays; another process may have been faster
+                folder.rmdir()
         raise
 
 

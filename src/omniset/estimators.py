@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,8 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupShuffleSplit, train_test_split
 from torch import Tensor
 
-from omniset import devices, encoders, explain, labels
+from omniset import encoders, explain, labels, processes
+from omniset.devices import find
 from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
@@ -36,7 +38,7 @@ class SetEstimator(BaseEstimator):
         num_inducing: Inducing points per layer.
         encoder_options: Further arguments of `omniset.encoders.build`, such as {"dropout": 0.1}.
         epochs: At most so many.
-        batch_size: Sets per step.
+        batch_size: Sets per step, of all processes together.
         learning_rate: Peak of the warm-up and cosine schedule of AdamW.
         weight_decay: Of AdamW.
         validation_fraction: Share of the sets kept back to watch the training.
@@ -52,6 +54,10 @@ class SetEstimator(BaseEstimator):
             A larger batch is done in parts, and of a larger set shards of so many elements, with the same gradient.
         seed: Of weights, split, order and dropout. The same seed gives the same numbers to the bit on a CPU.
         device: "auto", "cpu", "cuda" or "mps".
+        devices: So many processes train together on each machine, each on a GPU of its own or on the CPU. Lightning
+            starts them, by running the script again. Under torchrun: as many as that has started.
+        num_nodes: Machines that train together; torchrun or SLURM starts the script on each.
+        strategy: "auto" or "ddp": every process holds the network. "fsdp": they share it out (GPUs only).
         progress: Show progress bars.
         log: "csv" or "tensorboard": written to the folder given to `fit`.
 
@@ -88,6 +94,9 @@ class SetEstimator(BaseEstimator):
         max_elements: int = 32768,
         seed: int = 0,
         device: str = "auto",
+        devices: int = 1,
+        num_nodes: int = 1,
+        strategy: str = "auto",
         progress: bool = True,
         log: str | None = None,
     ) -> None:
@@ -112,6 +121,9 @@ class SetEstimator(BaseEstimator):
         self.max_elements = max_elements
         self.seed = seed
         self.device = device
+        self.devices = devices
+        self.num_nodes = num_nodes
+        self.strategy = strategy
         self.progress = progress
         self.log = log
 
@@ -143,6 +155,8 @@ class SetEstimator(BaseEstimator):
         collection = SetCollection.of(sets, torch.float32)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
+        if self.strategy == "fsdp":
+            self._check_fits(int(collection.sizes.max(initial=0)))
         train, validation = self._split(
             targets, len(collection), None if groups is None else labels.per_set(groups, collection, "groups")
         )
@@ -155,7 +169,11 @@ class SetEstimator(BaseEstimator):
         network.fit_features(collection, train)
         if not self._classify:
             network.fit_targets(targets[known])
-        fingerprint = {k: v for k, v in self.get_params().items() if k not in ("device", "progress", "log", "store")}
+        # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
+        free = ("device", "devices", "num_nodes", "progress", "log", "store")
+        fingerprint = {k: v for k, v in self.get_params().items() if k not in free}
+        if fingerprint["strategy"] != "fsdp":
+            del fingerprint["strategy"]
         module = SetModule(
             network,
             self._classify,
@@ -189,8 +207,11 @@ class SetEstimator(BaseEstimator):
             log=self.log,
             folder=folder,
             resume=resume,
+            devices=self.devices,
+            num_nodes=self.num_nodes,
+            strategy=self.strategy,
         )
-        self.network_, self.history_, self.features_ = network, module.history, collection.features
+        self.network_, self.history_, self.features_ = module.network, module.history, collection.features
         self.validation_ = validation
         self.ignored_: list[str] = []  # columns of a file that were not used
         return self
@@ -208,10 +229,18 @@ class SetEstimator(BaseEstimator):
     def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
         """`predict_table` piece by piece, of sets as they come."""
         for group, outputs in self._groups(sets, shard_size):
-            row = 0
-            for found in outputs:
-                yield self._frame(group, found, row)
-                row += len(found)
+            yield from self._frames(group, outputs)
+
+    def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
+        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
+        jobs = (self._frames(group, outputs) for group, outputs in self._groups(sets))
+        return processes.in_turn(jobs, self.device, self.devices, self.num_nodes)
+
+    def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
+        row = 0
+        for found in outputs:
+            yield self._frame(group, found, row)
+            row += len(found)
 
     def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
         """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
@@ -435,10 +464,20 @@ class SetEstimator(BaseEstimator):
                 raise ValueError(f"{name} must be one of {known}, got {getattr(self, name)!r}")
         if self.class_weight is not None and not self._classify:
             raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
-        self._device()
+        processes.check(self._device(), self.devices, self.num_nodes, self.strategy)
+
+    def _check_fits(self, largest: int) -> None:
+        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place."""
+        share = math.ceil(self.batch_size / math.prod(processes.layout(self.devices, self.num_nodes)))
+        if self.shard_size is not None or share * largest > self.max_elements:
+            raise ValueError(
+                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
+                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
+                f"{self.max_elements}; 'ddp' needs neither"
+            )
 
     def _device(self) -> torch.device:
-        return devices.find(self.device)
+        return find(self.device)
 
     def _fitted(self) -> SetNetwork:
         if not hasattr(self, "network_"):

@@ -7,12 +7,14 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from omniset import processes
 from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.evaluation import Metric, Outcome
@@ -42,12 +44,16 @@ def fit(
     arguments: dict[str, Any],
     resume: bool,
 ) -> dict[str, Any]:
-    """See `omniset.cli.sets.fit`. Returns what is written to metrics.json."""
+    """See `omniset.cli.sets.fit`. Returns what is written to metrics.json, nothing if other processes write it."""
     if level not in ("auto", "set", "element"):
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns:
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    with run_folder(out), noted() as notes:
+    asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before anything is read
+    asked._check_arguments()
+    if processes.start(asked.devices, asked.num_nodes):
+        return {}  # the processes have done it
+    with processes.one_voice(asked.devices, asked.num_nodes) as first, run_folder(out), noted() as notes:
         labels = None if target is None else LabelFile(target, columns, group)
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
@@ -55,8 +61,6 @@ def fit(
         in_table += [group] if group and labels is None else []
         table = SetTable(sets, features, in_table, arguments["max_elements"], out)
         _refuse_leaks(table, labels, columns or [], group)
-        asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before the file is read
-        asked._check_arguments()
         asked._build(len(table.features), [2])
         level = labels.level if labels is not None else "element" if level == "auto" else level
         collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
@@ -76,6 +80,8 @@ def fit(
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
+        if not first:
+            return {}
         model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
         truth = values.to_numpy()
         outcomes = _validation_outcomes(model, collection, truth, groups)
@@ -95,17 +101,23 @@ def fit(
 
 
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
-    """See `omniset.cli.sets.predict`. Returns the number of rows written."""
+    """See `omniset.cli.sets.predict`. Returns the number of rows that this process has written."""
     estimator = _load(model, overrides)
     refuse_own_input(out, sets)
+    together = estimator.devices, estimator.num_nodes
+    writer = TableWriter(out)
+    if processes.start(*together):
+        return 0  # the processes have done it
     rows = 0
-    with noted() as notes, TableWriter(out) as writer:
-        table = _table_for(estimator, sets, out.parent)
-        for frame in estimator.predictions(_watched(table, estimator.progress, "predicting")):
+    with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
+        table = _watched(_table_for(estimator, sets, out.parent), estimator.progress, "predicting")
+        alone = processes.layout(*together) == (1, 1)
+        for frame in estimator.predictions(table) if alone else estimator.shared_predictions(table):
             writer.write(frame)
             rows += len(frame)
-    say(f"{rows:,} predictions written to {out}")
-    say_notes(notes())
+    if first:
+        say(f"{rows:,} predictions written to {out}")
+        say_notes(notes())
     return rows
 
 
@@ -203,7 +215,8 @@ def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
         kind = None  # load says what is wrong
     maker = SetRegressor if kind == "SetRegressor" else SetClassifier
     model = maker.load(folder)
-    model.set_params(**{k: v for k, v in overrides.items() if v is not None})
+    alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # however it was trained
+    model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model._check_arguments()
     return model
 

@@ -100,8 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
             "simulate": regions.simulate,
         },
     }
+    before = sys.argv
     try:
         words = sys.argv[1:] if arguments is None else arguments
+        sys.argv = [sys.argv[0], *words]  # what reports quote, and what is started once more for several processes
         jsonargparse.auto_cli(
             _named(commands, words), args=arguments, prog="omniset", version=omniset.__version__, parser_class=Parser
         )
@@ -115,4 +117,6 @@ def main(arguments: list[str] | None = None) -> int:
             error = ValueError(f"{error.filename}: {error.strerror}")  # without Python's [Errno 2]
         print(f"omniset: error: {error}", file=sys.stderr)
         return 2
+    finally:
+        sys.argv = before
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Strategy = Literal["auto", "ddp", "fsdp"]
 
 
 def fit(
@@ -39,6 +40,9 @@ def fit(
     max_elements: int = 32768,
     seed: int = 0,
     device: Device = "auto",
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: Strategy = "auto",
     log: Literal["csv", "tensorboard"] | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -71,7 +75,7 @@ def fit(
         num_inducing: Inducing points, through which the elements of a set see each other.
         encoder_options: Further settings of the encoder, such as '{"dropout": 0.1}'.
         epochs: How often, at most, each set is learned from.
-        batch_size: Sets per step.
+        batch_size: Sets per step, of all processes together.
         learning_rate: Largest step size.
         weight_decay: Pull of the weights towards zero.
         validation_fraction: Share of the sets (or groups) kept back to watch the training.
@@ -84,6 +88,10 @@ def fit(
         max_elements: Elements computed on at a time: lower it if memory runs out. Larger sets are streamed.
         seed: The same seed gives the same numbers.
         device: Where to compute.
+        devices: Processes that train together on this machine: GPUs, or parts of the CPU. They take the same steps as
+            one alone.
+        num_nodes: Machines that train together: start the command on each with torchrun or srun, on the same files.
+        strategy: "ddp": each process holds the model. "fsdp": they share it out, on GPUs. "auto": ddp.
         log: Write learning curves for other tools too.
         resume: Go on with an interrupted run in the same folder.
         progress: Show progress.
@@ -132,6 +140,9 @@ def predict(
     batch_size: int | None = None,
     max_elements: int | None = None,
     device: Device = "auto",
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: Literal["auto", "ddp"] = "auto",
     progress: bool = True,
 ) -> None:
     """Predict the sets of a table, and write as they are read.
@@ -147,11 +158,16 @@ def predict(
         batch_size: Sets computed on at a time. null: as at fit.
         max_elements: Elements computed on at a time. null: as at fit.
         device: Where to compute.
+        devices: Processes on this machine that share the sets: GPUs, or parts of the CPU.
+        num_nodes: Machines that share the sets: start the command on each with torchrun or srun, on the same files.
+        strategy: "ddp", and "auto": each process holds the model.
         progress: Show progress.
     """
     from omniset import runs
 
-    runs.predict(sets, model, out, _overrides(shard_size, batch_size, max_elements, device, progress))
+    overrides = _overrides(shard_size, batch_size, max_elements, device, progress)
+    overrides |= {"devices": devices, "num_nodes": num_nodes, "strategy": strategy}
+    runs.predict(sets, model, out, overrides)
 
 
 def evaluate(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import lightning.pytorch as pl
 import numpy as np
@@ -70,8 +72,26 @@ class EpochSampler(Sampler[Key]):
         return len(self.positions)
 
 
+class ShareOfBatches(Sampler[list[Key]]):
+    """Of each batch what one of `world` processes computes on: every world-th item, none where there are too few.
+
+    So all processes take the same number of steps, and together compute on the batches of one process alone.
+    """
+
+    def __init__(self, sampler: EpochSampler, batch_size: int, rank: int, world: int) -> None:
+        self.sampler, self.batch_size, self.rank, self.world = sampler, batch_size, rank, world
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        keys = iter(self.sampler)
+        while batch := list(islice(keys, self.batch_size)):
+            yield batch[self.rank :: self.world]
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.sampler) / self.batch_size)
+
+
 class SetDataModule(pl.LightningDataModule):
-    """Training and validation sets.
+    """Training and validation sets; in several processes, this one's share of every batch.
 
     Args:
         targets: A row per set, or, `of_elements`, per element of all sets.
@@ -108,9 +128,13 @@ class SetDataModule(pl.LightningDataModule):
 
     def _loader(self, positions: np.ndarray, order: int | None, elements: int | None) -> DataLoader:
         data = SetDataset(self.sets, self.targets, self.of_elements, elements, self.max_elements)
-        return DataLoader(data, self.batch_size, sampler=EpochSampler(positions, order), collate_fn=self._collate)
+        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        share = ShareOfBatches(EpochSampler(positions, order), self.batch_size, rank, world)
+        return DataLoader(data, batch_sampler=share, collate_fn=self._collate)
 
     def _collate(self, items: list[Item]) -> Batch:
+        if not items:
+            return [], self.targets[:0], torch.ones(0)
         stored = [s for s, _ in items]
         order = list(range(len(items)))
         if len(order) * max(map(len, stored)) > self.max_elements:

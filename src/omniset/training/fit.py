@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed
 import torch.nn.functional as F
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
@@ -23,6 +25,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
+from omniset import processes
 from omniset.files import replacing, writable_folder
 from omniset.training.data import Batch
 from omniset.training.network import SetNetwork
@@ -54,8 +57,15 @@ class TrainingModule(pl.LightningModule):
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
 
+    def on_fit_start(self) -> None:
+        if self.trainer.world_size > 1:
+            processes.end_when_told()  # Lightning's handler would wait for the other processes
+        if self.trainer.strategy.broadcast(self.fingerprint) != self.fingerprint:
+            raise ValueError(f"process {self.global_rank} has other data or other options than the first process")
+
     def on_train_batch_start(self, batch: Any, index: int) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.global_step)  # dropout, the same after a resume
+        # Dropout, the same after a resume, another in each process.
+        torch.manual_seed((self.seed + (self.global_rank << 20)) * 1_000_003 + self.global_step)
 
     def on_train_epoch_end(self) -> None:
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
@@ -93,7 +103,8 @@ class SetModule(TrainingModule):
     """Cross-entropy of classes, or squared error of standardised targets.
 
     The loss of a target is the mean over the sets of a batch, or over its labelled elements with their multiplicities;
-    those of several targets are added up (classes) or averaged (numbers).
+    those of several targets are added up (classes) or averaged (numbers). A batch is what all processes compute on at
+    once: each contributes the sum over its share, divided by the total weight of all shares.
 
     Args:
         class_weights: For each target, the weight of each of its classes; None: all the same.
@@ -122,32 +133,50 @@ class SetModule(TrainingModule):
     def step(self, batch: Batch, stage: str, metric: torchmetrics.MeanMetric) -> Tensor:
         parts, targets, weights = batch
         outputs = self.network.of_parts(parts, self.max_elements, **self.options)
-        loss, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
+        sums, totals, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
         metric.update(right, counted)
-        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(targets), "prog_bar": True}
-        self.log(f"{stage}_loss", loss, **whole_epoch)
+        totals, rows = self._of_all(totals, len(targets))
+        means = sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)
+        # Gradients, and what is logged, are averaged over the processes: of the parts of a mean that is to be the sum.
+        loss = (means.sum() if self.classify else means.mean()) * self._processes
+        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": rows, "prog_bar": True}
+        self.log(f"{stage}_loss", loss, sync_dist=True, **whole_epoch)
         self.log(f"{stage}_{self.metric_name}", metric, **whole_epoch)
         return loss
 
-    def _classes(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, and for each row and target whether it was right, and how much it counts. Code -1: no label."""
-        loss, right = outputs.new_zeros(()), []
+    @property
+    def _processes(self) -> int:
+        return 1 if self._trainer is None else self.trainer.world_size
+
+    def _of_all(self, totals: Tensor, rows: int) -> tuple[Tensor, int]:
+        """The totals and the number of rows of all processes."""
+        if self._processes == 1:
+            return totals, rows
+        both = torch.cat([totals.double(), totals.new_tensor([rows], dtype=torch.float64)])
+        torch.distributed.all_reduce(both)
+        return both[:-1].to(totals), int(both[-1])
+
+    def _classes(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For each target the weighted sum of losses and the total weight; for each row and target whether it was
+        right, and how much it counts. Code -1: no label.
+        """
+        sums, totals, right = [], [], []
         counted = torch.where(targets >= 0, weights[:, None], 0)
         for number, logits in enumerate(self.network.split(outputs)):
             codes, rows = targets[:, number].clamp(min=0), counted[:, number]
             if self.class_weights is not None:
                 rows = rows * self.class_weights[number].to(rows)[codes]
             each = F.cross_entropy(logits, codes, reduction="none")
-            loss = loss + (rows * each).sum() / rows.sum().clamp(min=torch.finfo(rows.dtype).tiny)
+            sums.append((rows * each).sum())
+            totals.append(rows.sum())
             right.append(logits.argmax(1) == codes)
-        return loss, torch.stack(right, 1).to(counted), counted
+        return torch.stack(sums), torch.stack(totals), torch.stack(right, 1).to(counted), counted
 
-    def _numbers(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _numbers(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same with squared errors. NaN: no label."""
         counted = torch.where(targets.isnan(), 0, weights[:, None])
         each = (outputs - self.network.targets(targets.nan_to_num())).square()
-        total = counted.sum(0).clamp(min=torch.finfo(counted.dtype).tiny)
-        return ((counted * each).sum(0) / total).mean(), each.detach(), counted
+        return (counted * each).sum(0), counted.sum(0), each.detach(), counted
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         return self.step(batch, "train", self.train_metric)
@@ -172,6 +201,8 @@ class EpochLines(pl.Callback):
         self.start = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         epoch, epochs = trainer.current_epoch + 1, trainer.max_epochs or 1
         seconds = time.monotonic() - self.start
         values = "  ".join(f"{k} {float(v):.4g}" for k, v in sorted(trainer.callback_metrics.items()))
@@ -196,8 +227,13 @@ def fit(
     log: str | None,
     folder: str | Path | None,
     resume: bool,
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: str = "auto",
 ) -> None:
     """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
+
+    In several processes each does so with the same arguments, and ends with the same weights.
 
     Args:
         data: A LightningDataModule whose `validation` holds what is kept back, if anything.
@@ -212,7 +248,7 @@ def fit(
         checkpoints = root / "checkpoints"
         last = checkpoints / "last.ckpt"
         for left in checkpoints.glob(".*"):  # by a run that was killed while it wrote
-            left.unlink()
+            left.unlink(missing_ok=True)
         if not resume:
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
@@ -233,9 +269,17 @@ def fit(
             callbacks.append(TQDMProgressBar(refresh_rate=10))
         elif progress:
             callbacks.append(EpochLines())
+        here, nodes = processes.layout(devices, num_nodes)
+        whole = module.network
+        if strategy == "fsdp":
+            whole = copy.deepcopy(whole)  # FSDP takes the other apart
+        else:
+            strategy = "ddp" if here * nodes > 1 else "auto"
         trainer = pl.Trainer(
             accelerator=device,
-            devices=1,
+            devices=here,
+            num_nodes=nodes,
+            strategy=strategy,
             max_epochs=epochs,
             callbacks=callbacks,
             logger=_logger(log, root),
@@ -249,12 +293,13 @@ def fit(
         )
         _run(trainer, module, data, last if resume and last.exists() else None)
         best = checkpoints / ("best.ckpt" if watched else "last.ckpt")
-        if best.exists():
+        weights = None
+        if trainer.is_global_zero and best.exists():
             weights = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
+        if weights := trainer.strategy.broadcast(weights):
             prefix = "network."
-            module.network.load_state_dict(
-                {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-            )
+            whole.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+        module.network = whole
     module.network.to("cpu").eval()
 
 
@@ -265,7 +310,9 @@ def _run(trainer: pl.Trainer, module: TrainingModule, data: Any, checkpoint: Pat
         with torch.random.fork_rng():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
-        raise KeyboardInterrupt from error
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         if signal.getsignal(signal.SIGINT) != handler:
             signal.signal(signal.SIGINT, handler)

@@ -76,6 +76,9 @@ class SetNetwork(nn.Module):
         self.encoder, self.widths, self.of_elements = encoder, widths, of_elements
         self.head = nn.Linear(encoder.dim if of_elements else encoder.num_outputs * encoder.dim, sum(widths))
         self.targets = Standardize(sum(widths))
+        if of_elements:  # what no output depends on is not trained: several processes would wait for its gradient
+            for module in filter(None, (encoder.pool, encoder.decoder)):
+                module.requires_grad_(False)
 
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets ..."]:
         """(B, outputs), or, for elements of a SetBatch, (B, N, outputs)."""
@@ -89,8 +92,13 @@ class SetNetwork(nn.Module):
     def of_parts(self, parts: list[Any], max_elements: int, **options: Any) -> Float[Tensor, "rows outputs"]:
         """A batch that comes in parts (omniset.training.data.Part): rows in the order of its sets.
 
-        Where there are several parts, one is kept for the backward at a time, and the others computed again.
+        Where there are several parts, one is kept for the backward at a time, and the others computed again. Of no
+        parts there are no rows, with gradients of 0.
         """
+        if not parts:
+            trained: list[Tensor] = [p for p in self.parameters() if p.requires_grad]
+            trained = trained or [self.head.weight]  # FSDP hides parameters
+            return (0 * torch.stack([p.sum() for p in trained]).sum()).expand(0, sum(self.widths))
         found: dict[int, Tensor] = {}
         for source, positions, sizes in parts:
             if isinstance(source, LargeSet):

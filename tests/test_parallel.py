@@ -1,0 +1,350 @@
+"""Several processes are one: the same weights, metrics and predictions, told once. Run as a program: one of them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetBatch, SetClassifier, processes
+from omniset.cli import main
+from omniset.encoders import build
+from omniset.sets import SetCollection
+from omniset.training.data import EpochSampler, SetDataModule, ShareOfBatches
+from omniset.training.fit import SetModule, fit
+from omniset.training.network import SetNetwork
+
+ROOT = Path(__file__).parents[1]
+SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
+FIT = ["--epochs=2", "--batch_size=5", "--strategy=ddp", *SMALL]
+# Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
+CASES = {
+    "classes": {"widths": (3, 2), "balanced": True, "epochs": 3},
+    "large": {"widths": (2,), "epochs": 1, "max_elements": 5},
+    "elements": {"widths": (1, 1), "epochs": 2, "of_elements": True},
+    "stops": {"widths": (1,), "epochs": 9, "encoder": "deep-sets", "patience": 1, "learning_rate": 0.3},
+}
+
+
+class Interrupted(SetModule):
+    def on_train_epoch_start(self):
+        if self.current_epoch == 2:
+            raise KeyboardInterrupt
+
+
+def train(
+    folder,
+    *,
+    widths,
+    epochs,
+    encoder="ust",
+    of_elements=False,
+    balanced=False,
+    patience=None,
+    learning_rate=1e-2,
+    max_elements=10**6,
+    kind=SetModule,
+    resume=False,
+):
+    """In float64: the weights in the end, the history, and what is needed to judge them."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, 13, 37)
+    bounds = np.concatenate([[0], sizes.cumsum()])
+    rows = int(bounds[-1])
+    elements, counts = torch.as_tensor(rng.normal(size=(rows, 2))), torch.as_tensor(rng.integers(0, 4, rows) * 1.0)
+    sets = SetCollection(elements, counts, bounds, [f"s{i}" for i in range(37)], None)
+    number = rows if of_elements else 37
+    classify = min(widths) > 1
+    if classify:
+        targets = torch.as_tensor(np.stack([rng.integers(-1, w, number) for w in widths], 1))
+    else:
+        targets = torch.as_tensor(rng.normal(size=(number, len(widths))))
+        targets[::3, 0] = np.nan if of_elements else 0.5
+    torch.manual_seed(1)
+    made = build(encoder, input_dim=2, dim=8, depth=2, num_heads=2, num_inducing=3)
+    network = SetNetwork(made, list(widths), of_elements).double()
+    weights = [torch.arange(w).double() + 1 for w in widths] if balanced else None
+    module = kind(network, classify, weights, learning_rate, 0.01, {}, max_elements, 3, {"epochs": epochs})
+    positions = rng.permutation(37)
+    data = SetDataModule(
+        sets,
+        targets,
+        positions[:29],
+        positions[29:],
+        of_elements=of_elements,
+        batch_size=7,
+        max_elements=max_elements,
+        shard_size=None,
+        shuffle_elements=False,
+        seed=3,
+    )
+    how = {"device": "cpu", "progress": False, "log": None, "folder": folder, "resume": resume, "strategy": "auto"}
+    fit(module, data, epochs=epochs, patience=patience, **how)
+    return module.network, module.history, data
+
+
+def flat(network):
+    return torch.cat([p.detach().flatten() for p in network.state_dict().values()])
+
+
+def program(folder):
+    """What each of two processes does."""
+    folder, rank = Path(folder), os.environ["RANK"]
+    for name, case in CASES.items():
+        network, history, _ = train(folder / name, **case)
+        torch.save({"weights": flat(network), "history": history}, folder / f"{name}-{rank}.pt")
+    network, history, _ = train(folder / "interrupted", **CASES["classes"], resume=True)
+    torch.save({"weights": flat(network), "history": history}, folder / f"interrupted-{rank}.pt")
+    for level in ("set", "element"):
+        words = ["--model", f"{folder}/{level}", "--out", f"{folder}/{level}-2.csv", "--device=cpu", "--batch_size=3"]
+        assert main(["predict", f"{folder}/sets.csv", *words, "--progress=false"]) == 0
+    assert main(["fit", f"{folder}/sets.csv", f"--target={folder}/labels.csv", f"--out={folder}/fit-2", *FIT]) == 0
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": os.pathsep.join([f"{ROOT / 'src'}", f"{ROOT}"]), "OMP_NUM_THREADS": "1"}
+
+
+def launched(*words, cwd):
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, env=environment(), timeout=300)
+
+
+def table(folder):
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(1, 17, 43)
+    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(43)], sizes)})
+    frame["x"], frame["y"] = rng.normal(size=(2, len(frame)))
+    labels = pd.DataFrame({"set": [f"s{i}" for i in range(43)], "label": [f"k{i % 3}" for i in range(43)]})
+    frame.to_csv(folder / "sets.csv", index=False)
+    labels.to_csv(folder / "labels.csv", index=False)
+    return frame, labels
+
+
+# ---------------------------------------------------------------------- two processes
+
+
+def test_two_processes_are_one(tmp_path, capsys):
+    frame, labels = table(tmp_path)
+    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "max_elements": 11}
+    SetClassifier(**small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "set")
+    SetClassifier(**small, level="element").fit(frame, frame["x"].to_numpy() > 0).save(tmp_path / "element")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = launched(*torchrun, __file__, tmp_path, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    alone = {name: train(None, **case) for name, case in CASES.items()}
+    for name in [*CASES, "interrupted"]:
+        network, history, data = alone["classes" if name == "interrupted" else name]
+        # Both end with the weights of one process alone, up to the order in which rounded numbers are added.
+        first, second = (torch.load(tmp_path / f"{name}-{rank}.pt") for rank in (0, 1))
+        assert torch.equal(first["weights"], second["weights"])
+        assert (first["weights"] - flat(network)).abs().max() < 1e-10, name
+        assert first["history"] == second["history"]
+        assert len(history) == len(first["history"])  # they stopped at the same epoch
+        for ours, theirs in zip(history, first["history"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-6)
+        if name == "classes":
+            assert history[-1]["val_accuracy"] == pytest.approx(accuracy(network, data), rel=1e-6)
+        if name == "stops":
+            assert len(history) < CASES[name]["epochs"]
+    for level in ("set", "element"):
+        words = ["--out", f"{tmp_path}/{level}-1.csv", "--device=cpu", "--batch_size=3", "--progress=false"]
+        assert main(["predict", f"{tmp_path}/sets.csv", "--model", f"{tmp_path}/{level}", *words]) == 0
+        assert (tmp_path / f"{level}-1.csv").read_bytes() == (tmp_path / f"{level}-2.csv").read_bytes()
+        assert done.stdout.count(f"predictions written to {tmp_path}/{level}-2.csv") == 1
+    capsys.readouterr()
+    assert (
+        main(["fit", f"{tmp_path}/sets.csv", f"--target={tmp_path}/labels.csv", f"--out={tmp_path}/fit-1", *FIT]) == 0
+    )
+    said = capsys.readouterr()
+    assert done.stdout.endswith(said.out.replace("fit-1", "fit-2"))  # once each
+    assert epochs(done.stderr) == epochs(said.err)
+    assert len(epochs(said.err)) == 2
+    files = [sorted(str(p.relative_to(tmp_path / f)) for p in (tmp_path / f).rglob("*")) for f in ("fit-1", "fit-2")]
+    assert files[0] == files[1]
+
+
+def epochs(said):
+    """Lines of progress, but for the times."""
+    return [line.split("  (")[0] for line in said.splitlines() if line.startswith("epoch")]
+
+
+def accuracy(network, data):
+    """Of all labels of the validation sets, one set at a time."""
+    right = known = 0
+    for i in data.validation:
+        elements, counts = data.sets[int(i)].read()
+        with torch.no_grad():
+            outputs = network.split(network(SetBatch(elements[None], counts[None])))
+        for logits, code in zip(outputs, data.targets[int(i)].tolist(), strict=True):
+            right, known = right + (code >= 0 and int(logits.argmax()) == code), known + (code >= 0)
+    return right / known
+
+
+def test_fit_starts_its_processes(tmp_path, monkeypatch, capsys):
+    """By torchrun's agent, which is tested for itself, and above."""
+    started = []
+
+    def agent(config, entry):
+        return lambda *words: started.append((config.nproc_per_node, entry, words))
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", agent)
+    words = ("fit", "sets.csv", "--target=labels.csv", f"--out={tmp_path / 'run'}", "--devices=2", *FIT)
+    assert main(list(words)) == 0
+    assert started == [(2, sys.executable, ("-m", "omniset", *words))]
+    assert capsys.readouterr() == ("", "")
+    assert not (tmp_path / "run").exists()
+
+
+KILLED = """
+import os, signal, time
+from pathlib import Path
+import torch
+from omniset import processes
+from omniset.files import replacing
+
+if not processes.start(2, 1):
+    with processes.one_voice(2, 1) as first:
+        torch.distributed.init_process_group("gloo")
+        print("here")
+        if first:
+            with replacing("half.txt"):
+                torch.distributed.all_reduce(torch.ones(1))
+        while not list(Path().glob(".half-*")):
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_process_ends_the_run(tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    done = launched("killed.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "here\n"
+    assert "omniset: error: process 1 of 2 was killed (SIGKILL)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["killed.py"]
+
+
+# ---------------------------------------------------------------------- one process
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("number", [0, 1, 11, 13])
+def test_shares_of_batches(number, world):
+    """Nothing twice, nothing lost, as many steps in each process, and the batches of one process together."""
+    samplers = [EpochSampler(np.arange(number), 7) for _ in range(world)]
+    shares = [ShareOfBatches(sampler, 4, rank, world) for rank, sampler in enumerate(samplers)]
+    for epoch in (0, 1):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        order = list(samplers[0])
+        for step, batch in enumerate(zip(*shares, strict=True)):
+            assert sorted(key for share in batch for key in share) == sorted(order[4 * step : 4 * step + 4])
+        assert {len(share) for share in shares} == {-(-number // 4)}
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """The second of two processes of torchrun."""
+    names = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processes, "GRACE", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (ValueError("line 3"), ValueError("line 3")),
+        (KeyboardInterrupt(), SystemExit(130)),
+        (RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"), SystemExit(143)),
+        (RuntimeError("a defect"), RuntimeError("a defect")),
+    ],
+)
+def test_the_second_process_is_silent(error, becomes, second, capfd):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def work():
+        with processes.one_voice(1, 1) as first:
+            assert not first
+            print("said")
+            print("warned", file=sys.stderr)
+            raise error
+
+    with pytest.raises(type(becomes)) as raised:
+        work()
+    assert str(raised.value) == str(becomes)
+    assert capfd.readouterr() == ("", "")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--devices=0"], "devices must be >= 1, got 0"),
+        (["--num_nodes=-1"], "num_nodes must be >= 1, got -1"),
+        (["--devices=2", "--num_nodes=2"], "num_nodes=2: start the command on each machine, with torchrun or"),
+        (["--strategy=fsdp"], "strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is 'cpu'"),
+        (["--strategy=deepspeed"], "strategy must be 'auto' or 'ddp' or 'fsdp', got 'deepspeed'"),
+    ],
+)
+def test_bad_options(words, message, tmp_path, capsys):
+    try:
+        code = main(["fit", "sets.csv", "--out", f"{tmp_path}/run", "--target=labels.csv", *SMALL, *words])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr().err
+    assert code == 2
+    assert said.count("\n") == 1
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_layout_that_was_not_started(second, monkeypatch):
+    assert processes.layout(1, 1) == processes.layout(2, 1) == (2, 1)
+    assert not processes.start(2, 1)  # it is one of them
+    with pytest.raises(
+        ValueError, match="devices=3 and num_nodes=1, but torchrun has started 2 processes on each of 1"
+    ):
+        processes.layout(3, 1)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    for name, value in {"PROCID": "1", "NTASKS": "6", "NTASKS_PER_NODE": "3", "NNODES": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert processes.layout(3, 2) == (3, 2)
+    assert processes.layout(1, 1) == (1, 1)  # a task for itself
+    assert not processes.start(3, 2)
+    with pytest.raises(
+        ValueError, match="devices=6 and num_nodes=1 must be what SLURM was told, got --ntasks-per-node=3"
+    ):
+        processes.layout(6, 1)
+
+
+def test_devices_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    processes.check(torch.device("cuda"), 2, 1, "fsdp")
+    with pytest.raises(ValueError, match="devices must be at most 2, the GPUs of this machine, got 3"):
+        processes.check(torch.device("cuda"), 3, 1, "auto")
+    with pytest.raises(ValueError, match="devices must be 1 on 'mps', got 2"):
+        processes.check(torch.device("mps"), 2, 1, "auto")
+
+
+def test_fsdp_takes_whole_batches(monkeypatch):
+    """Of parts and shards, gradients would be lost."""
+    monkeypatch.setattr(processes, "check", lambda *_: None)
+    sets = [[[0.0]] * 7, [[1.0]] * 3]
+    with pytest.raises(ValueError, match=r"max_elements at least 21 \(3 sets of 7 elements\), got 20"):
+        SetClassifier(strategy="fsdp", batch_size=3, max_elements=20).fit(sets, ["a", "b"])
+    with pytest.raises(ValueError, match="shard_size must be None, got 5"):
+        SetClassifier(strategy="fsdp", shard_size=5).fit(sets, ["a", "b"])
+
+
+if __name__ == "__main__":
+    program(*sys.argv[1:])
