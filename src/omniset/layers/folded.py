@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from omniset.attention import AttentionState, log_multiplicity
 from omniset.states import wide
 
-TILE = 1 << 18  # numbers of a tile of elements: 1 MiB in float32
+TILE = 1 << 20  # numbers of a tile of elements: 4 MiB in float32
+SMALL_SETS = 4  # so much smaller is a tile of several sets, whose products are many small ones
 ACCELERATOR_TILE = 1 << 24  # where nothing is won by staying in a cache, and each tile costs launches
 PRECISION = {
     torch.float64: torch.float64,
@@ -134,10 +135,10 @@ def layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 def tiles(x: Tensor) -> Iterator[Rows]:
-    """Sets and elements of tiles of at most TILE numbers: several small sets together, or a part of one."""
+    """Sets and elements of tiles of about TILE numbers at most: several small sets together, or a part of one."""
     sets, elements, dim = x.shape
     rows = max((TILE if x.device.type == "cpu" else ACCELERATOR_TILE) // dim, 64)
-    step = max(rows // max(elements, 1), 1)
+    step = max(rows // SMALL_SETS // max(elements, 1), 1)
     for first in range(0, sets, step):
         for start in range(0, elements, rows):
             yield slice(first, first + step), slice(start, start + rows)
@@ -252,11 +253,13 @@ class Spread(torch.autograd.Function):
         for b, n in tiles(x):
             tile = x[b, n].to(keys.dtype)
             p = weights(keys[b], offset[b], normalised(tile, eps)[0], heads)
-            y = torch.baddbmm(tile, p.mT, values[b])
+            y = out[b, n] if out.dtype == tile.dtype else torch.empty_like(tile)
+            torch.baddbmm(tile, p.mT, values[b], out=y)
             if w1 is not None:
                 hidden = ACTIVATIONS[activation][0](torch.addmm(b1, normalised(y, eps)[0].flatten(0, 1), w1.mT))
                 y.flatten(0, 1).addmm_(hidden, w2.mT).add_(b2)
-            out[b, n] = y
+            if out.dtype != tile.dtype:
+                out[b, n] = y
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps = heads, activation, eps
         return out
