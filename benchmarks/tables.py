@@ -55,14 +55,13 @@ def speed(found: dict[str, Any]) -> list[str]:
             f"{row['memory_ratio']:.2f} | {row['share_of_limit']:.0%} ({by}) |"
         )
     half, machine = found["bfloat16"], found["machine"]
+    rates = [f"{name.removesuffix('_gflops')} {rate:.0f} GF/s" for name, rate in machine.items() if "flops" in name]
     return [
         *lines,
         "",
         f"Case {half['case']} with elements and weights in bfloat16, forward+backward: {half['speedup']:.2f} x "
         f"{half['faster_peer']} in float32, at a relative error of {half['error']:.0e}. Best rates here, "
-        f"{found['provenance']['threads']} threads: "
-        + ", ".join(f"{name.removesuffix('_gflops')} {rate:.0f} GF/s" for name, rate in machine.items() if "flops" in name)
-        + f", copying {machine['copy_gbytes']:.0f} GB/s.",
+        f"{found['provenance']['threads']} threads: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s.",
     ]
 
 
