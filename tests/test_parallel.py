@@ -145,7 +145,7 @@ def test_two_processes_are_one(tmp_path, capsys):
         # Both end with the weights of one process alone, up to the order in which rounded numbers are added.
         first, second = (torch.load(tmp_path / f"{name}-{rank}.pt") for rank in (0, 1))
         assert torch.equal(first["weights"], second["weights"])
-        assert (first["weights"] - flat(network)).abs().max() < 1e-10, name
+        assert (first["weights"] - flat(network)).abs().max() < 1e-9, name
         assert first["history"] == second["history"]
         assert len(history) == len(first["history"])  # they stopped at the same epoch
         for ours, theirs in zip(history, first["history"], strict=True):

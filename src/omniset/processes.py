@@ -81,8 +81,6 @@ def start(devices: int, num_nodes: int) -> bool:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    import __main__
-
     config = LaunchConfig(
         1,
         1,
@@ -93,10 +91,9 @@ def start(devices: int, num_nodes: int) -> bool:
         local_addr="127.0.0.1",
         max_restarts=0,
     )
-    program = [sys.argv[0]] if __main__.__spec__ is None else ["-m", "omniset"]
     logging.disable(logging.CRITICAL)  # what went wrong is said here, in one line
     try:
-        elastic_launch(config, sys.executable)(*program, *sys.argv[1:])
+        elastic_launch(config, sys.executable)("-m", "omniset", *sys.argv[1:])
     except SignalException as ended:
         raise SystemExit(128 + ended.sigval) from None  # the processes have had the signal too, and said so
     except ChildFailedError as error:
