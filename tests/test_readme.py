@@ -5,6 +5,8 @@ import re
 from benchmarks.results import RESULTS
 from benchmarks.tables import PAGES, TABLES, render
 
+from omniset.regions import baselines
+
 README = PAGES[0]
 
 
@@ -18,6 +20,7 @@ def test_tables_are_those_of_the_results():
 def test_its_python_runs(tmp_path, monkeypatch):
     """All blocks, one after the other, as a reader would. (Those of the docs: test_docs.py.)"""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(baselines, "ITERATIONS", 5)  # of boosted trees of regions
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     exec(compile("\n".join(blocks), README.name, "exec"), {})

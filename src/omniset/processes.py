@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -81,6 +82,8 @@ def start(devices: int, num_nodes: int) -> bool:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    import __main__
+
     config = LaunchConfig(
         1,
         1,
@@ -91,9 +94,12 @@ def start(devices: int, num_nodes: int) -> bool:
         local_addr="127.0.0.1",
         max_restarts=0,
     )
+    # A script of the user's that calls omniset.cli.main is run again; else the command itself.
+    script = __main__.__spec__ is None and Path(sys.argv[0]).is_file()
+    program = [sys.argv[0]] if script else ["-m", "omniset"]
     logging.disable(logging.CRITICAL)  # what went wrong is said here, in one line
     try:
-        elastic_launch(config, sys.executable)("-m", "omniset", *sys.argv[1:])
+        elastic_launch(config, sys.executable)(*program, *sys.argv[1:])
     except SignalException as ended:
         raise SystemExit(128 + ended.sigval) from None  # the processes have had the signal too, and said so
     except ChildFailedError as error:
