@@ -29,7 +29,7 @@ from omniset.states import wide
 
 TILE = 1 << 20  # numbers of a tile of elements: 4 MiB in float32
 SMALL_SETS = 4  # so much smaller is a tile of several sets, whose products are many small ones
-ACCELERATOR_TILE = 1 << 24  # where nothing is won by staying in a cache, and each tile costs launches
+ACCELERATOR_TILE = 1 << 24  # where each tile costs launches; not measured yet
 PRECISION = {
     torch.float64: torch.float64,
     torch.float32: torch.float32,
