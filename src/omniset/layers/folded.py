@@ -16,6 +16,7 @@ Elements in half precision are read as they are and computed with in float32, a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -25,10 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.attention import AttentionState, log_multiplicity
+from omniset.pages import empty_like
+from omniset.products import add_linear, batched, linear
 from omniset.states import wide
 
 TILE = 1 << 20  # numbers of a tile of elements: 4 MiB in float32
 SMALL_SETS = 4  # so much smaller is a tile of several sets, whose products are many small ones
+MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
+FAR = 2.0  # deviations of a row's mean from 0, from where on leaving it in would cost digits
 ACCELERATOR_TILE = 1 << 24  # where each tile costs launches; not measured yet
 PRECISION = {
     torch.float64: torch.float64,
@@ -87,17 +92,17 @@ def gather(
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
     dtype, by_head = PRECISION[elements.dtype], (block.num_heads, -1)
     key, value, norm = block.key, block.value, block.norm_elements
-    q = linear(block.query, layer_norm(block.norm_queries, queries.to(dtype)))
+    q = project(block.query, layer_norm(block.norm_queries, queries.to(dtype)))
     q = q.unflatten(-1, by_head).transpose(1, 2) * block.scale
     weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
     folded = torch.einsum("bhqc,hcd->bhqd", q, (key.weight.to(dtype) * weight).unflatten(0, by_head))
-    offset = torch.einsum("bhqc,hc->bhq", q, linear(key, bias).unflatten(0, by_head))[..., None]
+    offset = torch.einsum("bhqc,hc->bhq", q, project(key, bias).unflatten(0, by_head))[..., None]
     log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
     given = None if peak is None else peak.flatten(1, 2)
     found = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
     top, count, total = (v.unflatten(1, by_head) for v in found)
     w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
-    b_v = linear(value, bias).unflatten(0, by_head).to(total)
+    b_v = project(value, bias).unflatten(0, by_head).to(total)
     average = torch.einsum("bhqd,hcd->bhqc", total, w_v) + count * b_v[:, None]
     return AttentionState(top if peak is None else peak, (count, average))
 
@@ -107,11 +112,11 @@ def spread(block: Any, queries: Tensor, elements: Tensor) -> Tensor:
     dtype, by_head = PRECISION[queries.dtype], (block.num_heads, -1)
     query, output, norm = block.query, block.output, block.norm_queries
     y = layer_norm(block.norm_elements, elements.to(dtype))
-    k, v = (linear(part, y).unflatten(-1, by_head).transpose(1, 2) for part in (block.key, block.value))
+    k, v = (project(part, y).unflatten(-1, by_head).transpose(1, 2) for part in (block.key, block.value))
     k = k * block.scale
     weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
     keys = torch.einsum("bhpc,hcd->bhpd", k, (query.weight.to(dtype) * weight).unflatten(0, by_head))
-    offset = torch.einsum("bhpc,hc->bhp", k, linear(query, bias).unflatten(0, by_head))[..., None]
+    offset = torch.einsum("bhpc,hc->bhp", k, project(query, bias).unflatten(0, by_head))[..., None]
     # The weights of a head sum to 1, so that every head's values can carry a share of the bias.
     values = torch.einsum("bhpc,dhc->bhpd", v, output.weight.to(dtype).unflatten(1, by_head))
     values = values + output.bias.to(dtype) / block.num_heads
@@ -119,13 +124,13 @@ def spread(block: Any, queries: Tensor, elements: Tensor) -> Tensor:
     if block.ffn is not None:
         first, _, second, _ = block.ffn
         weight, bias = block.norm_ffn.weight.to(dtype), block.norm_ffn.bias.to(dtype)
-        ffn = first.weight.to(dtype) * weight, linear(first, bias), second.weight.to(dtype), second.bias.to(dtype)
+        ffn = first.weight.to(dtype) * weight, project(first, bias), second.weight.to(dtype), second.bias.to(dtype)
     keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
     activation = None if block.ffn is None else type(block.ffn[1])
     return Spread.apply(queries, keys, offset, values, block.num_heads, activation, norm.eps, *ffn)
 
 
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+def project(layer: nn.Linear, x: Tensor) -> Tensor:
     """In the precision of x."""
     return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
 
@@ -144,14 +149,51 @@ def tiles(x: Tensor) -> Iterator[Rows]:
             yield slice(first, first + step), slice(start, start + rows)
 
 
-def normalised(x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+class Workspace:
+    """Buffers that every tile of a pass takes again, so that they stay in the cache and are paid for once."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.like = like
+        self.held: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        size, held = math.prod(shape), self.held.get(name)
+        if held is None or held.numel() < size:
+            held = self.held[name] = self.like.new_empty(size)
+        return held[:size].view(shape)
 
 
-def normalised_backward(d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return torch.ops.aten.native_layer_norm_backward(
-        d, x, x.shape[-1:], mean, deviation, None, None, [True, False, False]
-    )[0]
+def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> Tensor:
+    """`scaled`, once each row's mean and 1 / sqrt(variance + eps) are found and written to `moments` (2, ..., 1)."""
+    mean = None
+    if x.device.type == "cpu":  # where PyTorch's own kernel takes several times as long as two sums
+        mean = x.mean(-1, True)
+        square = mean.square()
+        variance = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).sub_(square)
+        deviation = variance.clamp(min=0).add_(eps).rsqrt_()
+        if (square > FAR**2 * variance).any():
+            mean = None
+    if mean is None:
+        _, mean, deviation = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+    moments[0], moments[1] = mean, deviation
+    return scaled(x, moments, out)
+
+
+def scaled(x: Tensor, moments: Tensor, out: Tensor) -> Tensor:
+    """Rows over their deviations, less their means only where one is far from 0: they meet what sums to 0 anyway."""
+    mean, deviation = moments
+    if x.device.type == "cpu" and not ((mean * deviation).abs() > FAR).any():
+        return torch.mul(x, deviation, out=out)
+    return torch.sub(x, mean, out=out).mul_(deviation)
+
+
+def normalised_backward(d: Tensor, x: Tensor, moments: Tensor) -> Tensor:
+    return torch.ops.aten.native_layer_norm_backward(d, x, x.shape[-1:], *moments, None, None, [True, False, False])[0]
+
+
+def centred(x: Tensor) -> Tensor:
+    """What gives the same products with a row as with the row less its mean."""
+    return x - x.mean(-1, True)
 
 
 def derived(
@@ -177,24 +219,33 @@ class Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor, peak: Tensor | None, eps: float
     ):
         sets, points, dim = len(x), folded.shape[1], x.shape[2]
-        # The offset cancels in a state, but for the peak: scores are measured without it.
-        top = folded.new_full((sets, points, 1), -torch.inf) if peak is None else peak.to(folded.dtype) - offset
+        rows, work = centred(folded), Workspace(folded)
         count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
+        moments = folded.new_empty((2, *x.shape[:2], 1))
+        # The offset cancels in a state, but for the peak: scores are measured without it.
+        known = peak is not None or moderate(rows, log_m)
+        start = 0 if known else -torch.inf
+        top = folded.new_full((sets, points, 1), start) if peak is None else peak.to(folded.dtype) - offset
+        shifted = bool(top.any())
         for b, n in tiles(x):
-            z = normalised(x[b, n].to(folded.dtype), eps)[0]
-            s = scores(folded, z)
+            tile = x[b, n].to(folded.dtype)
+            z = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            w = products(rows, z, work("w", len(z) * points, z.shape[1]))
             if log_m is not None:
-                s += log_m[b, None, n]
-            if peak is None:
-                here = torch.maximum(top[b], s.amax(-1, True))
+                w += log_m[b, None, n]
+            if not known:
+                here = torch.maximum(top[b], w.amax(-1, True))
                 factor = torch.exp(wide(top[b]) - wide(safe(here)))
                 count[b] *= factor
                 total[b] *= factor
                 top[b] = here
-            w = s.sub_(safe(top[b])).exp_()
+            if shifted:
+                w -= safe(top[b])
+            w.exp_()
             count[b] += w.sum(-1, True)
-            total[b] += torch.bmm(w, z)
-        ctx.save_for_backward(x, log_m, folded, offset, top)
+            total[b] += batched(w, z.mT)
+        total -= total.mean(-1, True)
+        ctx.save_for_backward(x, log_m, folded, offset, top, moments)
         ctx.eps = eps
         peak = top + offset
         ctx.mark_non_differentiable(peak)
@@ -211,34 +262,38 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Any, d_count: Tensor, d_total: Tensor):
-        x, log_m, folded, offset, top = ctx.saved_tensors
-        eps = ctx.eps
+        x, log_m, folded, offset, top, moments = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
-            plain = partial(Gather.plain, (top + offset).detach(), eps)
+            plain = partial(Gather.plain, (top + offset).detach(), ctx.eps)
             found = derived(plain, (x, log_m, folded, offset), (d_count, d_total))
             return *found, None, None
-        d_x = torch.empty_like(x)
+        d_x = empty_like(x) if ctx.needs_input_grad[0] else None
         d_log_m = None if log_m is None or not ctx.needs_input_grad[1] else torch.empty_like(log_m)
         d_folded, d_offset = (wide(torch.zeros_like(v)) for v in (folded, offset))
-        d_count, d_total = d_count.to(folded.dtype), d_total.to(folded.dtype)
-        points, folded = folded.shape[1], folded.expand(len(x), -1, -1)
+        d_count, d_total = d_count.to(folded.dtype), centred(d_total.to(folded.dtype))
+        points, rows = folded.shape[1], centred(folded).expand(len(x), -1, -1)
         # Two products with z^T are one, and so are two whose results are added.
-        before, after = torch.cat((folded, d_total), 1), torch.cat((d_total, folded), 1)
+        before, after = torch.cat((rows, d_total), 1), torch.cat((d_total, rows), 1)
+        shifted, work = bool(top.any()), Workspace(folded)
         for b, n in tiles(x):
             tile = x[b, n].to(folded.dtype)
-            z, mean, deviation = normalised(tile, eps)
-            both = scores(before[b], z)
+            z = scaled(tile, moments[:, b, n], work("z", *tile.shape))
+            both = batched(before[b], z, work("both", len(z), 2 * points, z.shape[1]))
             w, d_s = both[:, :points], both[:, points:]
             if log_m is not None:
                 w += log_m[b, None, n]
-            w.sub_(safe(top[b])).exp_()
+            if shifted:
+                w -= safe(top[b])
+            w.exp_()
             d_s.add_(d_count[b]).mul_(w)
             if d_log_m is not None:
                 d_log_m[b, n] = d_s.sum(1)
-            d_folded[0] += torch.bmm(d_s, z).sum(0)
+            d_folded[0] += batched(d_s, z.mT).sum(0)
             d_offset[0] += d_s.sum((0, 2))[:, None]
-            d_x[b, n] = normalised_backward(torch.bmm(both.mT, after[b]), tile, mean, deviation)
-        return d_x, d_log_m, d_folded.to(folded.dtype), d_offset.to(folded.dtype), None, None
+            if d_x is not None:
+                d_z = torch.bmm(both.mT, after[b], out=z)
+                d_x[b, n] = normalised_backward(d_z, tile, moments[:, b, n])
+        return d_x, d_log_m, centred(d_folded).to(folded.dtype), d_offset.to(folded.dtype), None, None
 
 
 class Spread(torch.autograd.Function):
@@ -249,76 +304,100 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
-        out = torch.empty_like(x)
+        out, work, rows = empty_like(x), Workspace(keys), centred(keys)
+        moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
+        first = None if w1 is None else centred(w1)
         for b, n in tiles(x):
             tile = x[b, n].to(keys.dtype)
-            p = weights(keys[b], offset[b], normalised(tile, eps)[0], heads)
-            y = out[b, n] if out.dtype == tile.dtype else torch.empty_like(tile)
-            torch.baddbmm(tile, p.mT, values[b], out=y)
-            if w1 is not None:
-                hidden = ACTIVATIONS[activation][0](torch.addmm(b1, normalised(y, eps)[0].flatten(0, 1), w1.mT))
-                y.flatten(0, 1).addmm_(hidden, w2.mT).add_(b2)
-            if out.dtype != tile.dtype:
-                out[b, n] = y
-        ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
+            z = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            p = weights(rows[b], offset[b], z, heads, work("p", len(z), keys.shape[1], z.shape[1]))
+            y = torch.bmm(p.mT, values[b], out=work("y", *tile.shape)).add_(tile)
+            if first is not None:
+                u = normalised(y, eps, moments_y[:, b, n], z).flatten(0, 1)
+                hidden = ACTIVATIONS[activation][0](linear(u, first, b1, work("hidden", len(u), len(first))))
+                y = add_linear(y.flatten(0, 1), hidden, w2, b2).view_as(tile)
+            out[b, n] = y
+        ctx.save_for_backward(x, keys, offset, values, moments, moments_y, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps = heads, activation, eps
         return out
 
     @staticmethod
     def plain(heads: int, activation: Any, eps: float, x, keys, offset, values, w1, b1, w2, b2) -> tuple[Tensor]:
         tile = x.to(keys.dtype)
-        y = tile + weights(keys, offset, F.layer_norm(tile, x.shape[-1:], eps=eps), heads).mT @ values
+        s = keys @ F.layer_norm(tile, x.shape[-1:], eps=eps).mT + offset
+        y = tile + s.unflatten(1, (heads, -1)).softmax(2).flatten(1, 2).mT @ values
         if w1 is not None:
             y = y + F.linear(activation()(F.linear(F.layer_norm(y, x.shape[-1:], eps=eps), w1, b1)), w2, b2)
         return (y.to(x.dtype),)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor):
-        x, keys, offset, values, w1, b1, w2, b2 = ctx.saved_tensors
+        x, keys, offset, values, moments, moments_y, w1, b1, w2, b2 = ctx.saved_tensors
         eps, dtype = ctx.eps, keys.dtype
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
             found = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
             return *found[:4], None, None, None, *found[4:]
-        d_x = torch.empty_like(x)
+        d_x, work, rows = empty_like(x), Workspace(keys), centred(keys)
         d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
         d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
+        first = None if w1 is None else centred(w1)
         for b, n in tiles(x):
             tile, d_y = x[b, n].to(dtype), d_out[b, n].to(dtype)
-            z, mean, deviation = normalised(tile, eps)
-            p = weights(keys[b], offset[b], z, ctx.heads)
-            if d_ffn is not None:
-                y = torch.baddbmm(tile, p.mT, values[b])
-                u, mean_y, deviation_y = normalised(y, eps)
-                u, flat = u.flatten(0, 1), d_y.flatten(0, 1)
-                before = torch.addmm(b1, u, w1.mT)
+            z = scaled(tile, moments[:, b, n], work("z", *tile.shape))
+            p = weights(rows[b], offset[b], z, ctx.heads, work("p", len(z), keys.shape[1], z.shape[1]))
+            if first is not None and d_ffn is not None:
+                y = torch.bmm(p.mT, values[b], out=work("y", *tile.shape)).add_(tile)
+                u = scaled(y, moments_y[:, b, n], work("u", *tile.shape)).flatten(0, 1)
+                flat = d_y.contiguous().flatten(0, 1)
+                before = linear(u, first, b1, work("before", len(u), len(first)))
                 act, act_backward = ACTIVATIONS[ctx.activation]
                 hidden = act(before)
-                d_hidden = act_backward(flat @ w2, before)
+                d_hidden = act_backward(linear(flat, w2.mT, out=work("d_hidden", len(u), len(first))), before)
                 sums = d_hidden.mT @ u, d_hidden.sum(0), flat.mT @ hidden, flat.sum(0)
                 for total, part in zip(d_ffn, sums, strict=True):
                     total += part
-                d_u = (d_hidden @ w1).view_as(y)
-                d_y = d_y + normalised_backward(d_u, y, mean_y, deviation_y)
-            d_values[b] += torch.bmm(p, d_y)
-            d_p = torch.bmm(values[b], d_y.mT)
+                d_u = linear(d_hidden, first.mT, out=u).view_as(y)
+                d_y = normalised_backward(d_u, y, moments_y[:, b, n]).add_(d_y)
+            d_values[b] += batched(p, d_y.mT)
+            d_p = batched(values[b], d_y, work("d_p", *p.shape))
             p4, d4 = (v.unflatten(1, (ctx.heads, -1)) for v in (p, d_p))
             d_s = torch._softmax_backward_data(d4, p4, 2, p.dtype).flatten(1, 2)
-            d_keys[b] += torch.bmm(d_s, z)
+            d_keys[b] += batched(d_s, z.mT)
             d_offset[b] += d_s.sum(-1, True)
-            d_z = torch.bmm(d_s.mT, keys[b])
-            d_x[b, n] = d_y + normalised_backward(d_z, tile, mean, deviation)
+            d_z = normalised_backward(torch.bmm(d_s.mT, rows[b], out=z), tile, moments[:, b, n])
+            if d_x.dtype == dtype:
+                torch.add(d_y, d_z, out=d_x[b, n])
+            else:
+                d_x[b, n] = d_z.add_(d_y)
+        d_keys = centred(d_keys)
+        if d_ffn is not None:
+            d_ffn[0] = centred(d_ffn[0])
         grads = [None] * 4 if d_ffn is None else [g.to(dtype) for g in d_ffn]
         return d_x, d_keys.to(dtype), d_offset.to(dtype), d_values.to(dtype), None, None, None, *grads
 
 
-def scores(points: Tensor, z: Tensor) -> Tensor:
-    return torch.matmul(points, z.mT) if len(z) > 1 else (points[0] @ z[0].mT)[None]
+def products(points: Tensor, z: Tensor, out: Tensor) -> Tensor:
+    """(sets, points, elements) of points (1, P, D) that all sets share: one product for all sets of a tile."""
+    sets, elements, _ = z.shape
+    found = linear(points[0], z.flatten(0, 1), out=out.view(-1, sets * elements))
+    return found.view(-1, sets, elements).transpose(0, 1)
 
 
-def weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int) -> Tensor:
-    s = torch.baddbmm(offset.expand(-1, -1, z.shape[1]), keys, z.mT)
-    return torch.softmax(s.unflatten(1, (heads, -1)), 2).flatten(1, 2)
+def weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, out: Tensor) -> Tensor:
+    s = batched(keys, z, out).add_(offset).unflatten(1, (heads, -1))
+    return torch._softmax(s, 2, False, out=s).flatten(1, 2)
+
+
+def moderate(points: Tensor, log_m: Tensor | None) -> bool:
+    """Whether no score can be so large or small that its exponential would have to be measured against a peak.
+
+    A normalised element is no longer than sqrt(D), so that its product with a point is bounded by the point's length.
+    """
+    bound = points.norm(dim=-1).amax() * points.shape[-1] ** 0.5 if points.numel() else 0.0
+    if log_m is not None and log_m.numel():
+        bound = bound + log_m.masked_fill(log_m == -torch.inf, 0).abs().amax()
+    return bool(bound <= MODERATE)
 
 
 def safe(peak: Tensor) -> Tensor:
@@ -327,7 +406,8 @@ def safe(peak: Tensor) -> Tensor:
 
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
-    nn.ReLU: (torch.relu_, lambda d, before: d.mul_(before > 0)),  # in place: what went in is positive where it was
+    # In place: what went in is positive where it was.
+    nn.ReLU: (torch.relu_, lambda d, before: torch.ops.aten.threshold_backward(d, before, 0)),
     nn.GELU: (F.gelu, torch.ops.aten.gelu_backward),
     nn.SiLU: (F.silu, torch.ops.aten.silu_backward),
 }
