@@ -135,8 +135,9 @@ def test_second_derivatives(kind, plainly):
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.bfloat16, 5e-3), (torch.float16, 6e-4)])
-def test_precision(dtype, bound, plainly):
+def test_precision(dtype, bound, plainly, monkeypatch):
     """Elements in half precision lose no more than their own rounding: sums and products are float32."""
+    monkeypatch.setattr(folded, "HALF_UNITS", False)
     layer = shaken(MAKE["PMA"](0), dtype)
     x, m = sets(2, 5003, dtype)
     # The state, for what follows it is computed in the precision of the weights.
@@ -147,6 +148,24 @@ def test_precision(dtype, bound, plainly):
     out = layer.to(dtype)(x)
     assert out.dtype == dtype
     assert relative_error(out.double(), plainly(layer.double(), x.double())) < bound
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_products_in_bfloat16(kind, plainly, monkeypatch):
+    """On processors with units for them: closer than the plain form in bfloat16, in outputs and gradients."""
+    monkeypatch.setattr(folded, "HALF_UNITS", True)
+    layer = shaken(MAKE[kind](13), torch.bfloat16)
+    x, _ = sets(2, 5003, torch.bfloat16)
+
+    def results(layer, x):
+        out = layer(x)
+        found = gradients(out.float(), [x, *layer.parameters()])
+        return out.double(), torch.cat([g.double().flatten() for g in found if g is not None])
+
+    got, plain = results(layer, x), plainly(results, layer, x)
+    exact = plainly(results, layer.double(), x.detach().double().requires_grad_())
+    for ours, theirs, truth, bound in zip(got, plain, exact, (0.01, 0.05), strict=True):
+        assert relative_error(ours, truth) < min(bound, relative_error(theirs, truth))
 
 
 def test_memory_of_the_graph():

@@ -18,6 +18,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | 
     """Product of x (rows, D) and the transposed weight (F, D), plus bias (F,). Not always written to `out`."""
     if faster_by_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    out = None if out is None or out.dtype != x.dtype else out
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 
@@ -25,6 +26,8 @@ def add_linear(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Y (rows, F) plus linear(x, weight, bias); y may be overwritten."""
     if faster_by_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise.binary(x, y, weight, bias, "add")
+    if y.dtype != x.dtype:
+        return y.add_(torch.addmm(bias, x, weight.mT))
     return y.addmm_(x, weight.mT).add_(bias)
 
 
@@ -32,7 +35,7 @@ def batched(x: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
     """Products of x (sets, rows, D) and the transposed `other` (sets, F, D). Not always written to `out`."""
     if len(x) == 1:
         return linear(x[0], other[0], out=None if out is None else out[0])[None]
-    return torch.bmm(x, other.mT, out=out)
+    return torch.bmm(x, other.mT, out=None if out is None or out.dtype != x.dtype else out)
 
 
 def faster_by_onednn(x: Tensor, weight: Tensor) -> bool:

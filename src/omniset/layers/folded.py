@@ -11,7 +11,8 @@ set but its input:
     spread   P = softmax over k of (K x^T + c),  y = x0 + P^T V,  out = y + W_2 act(W_1 LN(y) + b_1) + b_2
 
 Scores lie with the elements innermost, (points, elements), as a softmax over a handful of neighbours in memory is slow.
-Elements in half precision are read as they are and computed with in float32, a tile at a time.
+Elements in half precision are read as they are and computed with in float32, a tile at a time, but for the products of
+bfloat16 on processors that have units for them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ PRECISION = {
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
 }
+HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 Rows = tuple[slice, slice]
 PROJECTIONS = ("query", "key", "value", "output")
 
@@ -156,11 +158,22 @@ class Workspace:
         self.like = like
         self.held: dict[str, Tensor] = {}
 
-    def __call__(self, name: str, *shape: int) -> Tensor:
+    def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         size, held = math.prod(shape), self.held.get(name)
         if held is None or held.numel() < size:
             held = self.held[name] = self.like.new_empty(size)
-        return held[:size].view(shape)
+        return held.view(dtype or held.dtype)[:size].view(shape)
+
+    def cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x if x.dtype == dtype else self(name, *x.shape, dtype=dtype).copy_(x)
+
+
+def narrow(dtype: torch.dtype) -> torch.dtype:
+    """Of the factors of products with elements of that dtype: bfloat16 where the processor has units for it.
+
+    Sums over tiles, and all that is not a product, stay in float32 or wider.
+    """
+    return dtype if dtype == torch.bfloat16 and HALF_UNITS else PRECISION[dtype]
 
 
 def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> Tensor:
@@ -219,7 +232,8 @@ class Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor, peak: Tensor | None, eps: float
     ):
         sets, points, dim = len(x), folded.shape[1], x.shape[2]
-        rows, work = centred(folded), Workspace(folded)
+        dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
+        rows = centred(folded)
         count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
         moments = folded.new_empty((2, *x.shape[:2], 1))
         # The offset cancels in a state, but for the peak: scores are measured without it.
@@ -228,9 +242,9 @@ class Gather(torch.autograd.Function):
         top = folded.new_full((sets, points, 1), start) if peak is None else peak.to(folded.dtype) - offset
         shifted = bool(top.any())
         for b, n in tiles(x):
-            tile = x[b, n].to(folded.dtype)
-            z = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
-            w = products(rows, z, work("w", len(z) * points, z.shape[1]))
+            tile = work.cast("tile", x[b, n], dtype)
+            z = work.cast("low z", normalised(tile, eps, moments[:, b, n], work("z", *tile.shape)), low)
+            w = work.cast("w", products(rows.to(low), z, work("low w", len(z) * points, z.shape[1], dtype=low)), dtype)
             if log_m is not None:
                 w += log_m[b, None, n]
             if not known:
@@ -243,7 +257,7 @@ class Gather(torch.autograd.Function):
                 w -= safe(top[b])
             w.exp_()
             count[b] += w.sum(-1, True)
-            total[b] += batched(w, z.mT)
+            total[b] += batched(work.cast("low w", w, low), z.mT)
         total -= total.mean(-1, True)
         ctx.save_for_backward(x, log_m, folded, offset, top, moments)
         ctx.eps = eps
@@ -274,11 +288,13 @@ class Gather(torch.autograd.Function):
         points, rows = folded.shape[1], centred(folded).expand(len(x), -1, -1)
         # Two products with z^T are one, and so are two whose results are added.
         before, after = torch.cat((rows, d_total), 1), torch.cat((d_total, rows), 1)
-        shifted, work = bool(top.any()), Workspace(folded)
+        dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
+        before, after, shifted = before.to(low), after.to(low), bool(top.any())
         for b, n in tiles(x):
-            tile = x[b, n].to(folded.dtype)
-            z = scaled(tile, moments[:, b, n], work("z", *tile.shape))
-            both = batched(before[b], z, work("both", len(z), 2 * points, z.shape[1]))
+            tile = work.cast("tile", x[b, n], dtype)
+            z = work.cast("low z", scaled(tile, moments[:, b, n], work("z", *tile.shape)), low)
+            both = batched(before[b], z, work("low both", len(z), 2 * points, z.shape[1], dtype=low))
+            both = work.cast("both", both, dtype)
             w, d_s = both[:, :points], both[:, points:]
             if log_m is not None:
                 w += log_m[b, None, n]
@@ -288,10 +304,11 @@ class Gather(torch.autograd.Function):
             d_s.add_(d_count[b]).mul_(w)
             if d_log_m is not None:
                 d_log_m[b, n] = d_s.sum(1)
-            d_folded[0] += batched(d_s, z.mT).sum(0)
+            low_both = work.cast("low both", both, low)
+            d_folded[0] += batched(low_both[:, points:], z.mT).sum(0)
             d_offset[0] += d_s.sum((0, 2))[:, None]
             if d_x is not None:
-                d_z = torch.bmm(both.mT, after[b], out=z)
+                d_z = work.cast("z", torch.bmm(low_both.mT, after[b], out=z), dtype)
                 d_x[b, n] = normalised_backward(d_z, tile, moments[:, b, n])
         return d_x, d_log_m, centred(d_folded).to(folded.dtype), d_offset.to(folded.dtype), None, None
 
@@ -304,18 +321,21 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
-        out, work, rows = empty_like(x), Workspace(keys), centred(keys)
+        out, dtype, low, work = empty_like(x), keys.dtype, narrow(x.dtype), Workspace(keys)
         moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
-        first = None if w1 is None else centred(w1)
+        rows, low_values = centred(keys).to(low), values.to(low)
+        act = None if w1 is None else ACTIVATIONS[activation][0]
+        ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
         for b, n in tiles(x):
-            tile = x[b, n].to(keys.dtype)
-            z = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
-            p = weights(rows[b], offset[b], z, heads, work("p", len(z), keys.shape[1], z.shape[1]))
-            y = torch.bmm(p.mT, values[b], out=work("y", *tile.shape)).add_(tile)
-            if first is not None:
-                u = normalised(y, eps, moments_y[:, b, n], z).flatten(0, 1)
-                hidden = ACTIVATIONS[activation][0](linear(u, first, b1, work("hidden", len(u), len(first))))
-                y = add_linear(y.flatten(0, 1), hidden, w2, b2).view_as(tile)
+            tile = work.cast("tile", x[b, n], dtype)
+            z = work.cast("low z", normalised(tile, eps, moments[:, b, n], work("z", *tile.shape)), low)
+            p = work.cast("low p", weights(rows[b], offset[b], z, heads, work), low)
+            y = torch.add(tile, torch.bmm(p.mT, low_values[b], out=z), out=work("y", *tile.shape))
+            if act is not None:
+                u = normalised(y, eps, moments_y[:, b, n], work("z", *tile.shape)).flatten(0, 1)
+                u = work.cast("low z", u, low)
+                hidden = act(linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low)))
+                y = add_linear(y.flatten(0, 1), hidden, ffn[2], ffn[3]).view_as(tile)
             out[b, n] = y
         ctx.save_for_backward(x, keys, offset, values, moments, moments_y, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps = heads, activation, eps
@@ -338,34 +358,44 @@ class Spread(torch.autograd.Function):
             plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
             found = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
             return *found[:4], None, None, None, *found[4:]
-        d_x, work, rows = empty_like(x), Workspace(keys), centred(keys)
+        d_x, low, work = empty_like(x), narrow(x.dtype), Workspace(keys)
         d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
         d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
-        first = None if w1 is None else centred(w1)
+        rows, low_values = centred(keys).to(low), values.to(low)
+        ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2)]
         for b, n in tiles(x):
-            tile, d_y = x[b, n].to(dtype), d_out[b, n].to(dtype)
-            z = scaled(tile, moments[:, b, n], work("z", *tile.shape))
-            p = weights(rows[b], offset[b], z, ctx.heads, work("p", len(z), keys.shape[1], z.shape[1]))
-            if first is not None and d_ffn is not None:
-                y = torch.bmm(p.mT, values[b], out=work("y", *tile.shape)).add_(tile)
+            tile, d_y = work.cast("tile", x[b, n], dtype), d_out[b, n]
+            z = work.cast("low z", scaled(tile, moments[:, b, n], work("z", *tile.shape)), low)
+            p = weights(rows[b], offset[b], z, ctx.heads, work)
+            low_p = work.cast("low p", p, low)
+            if d_ffn is not None:
+                y = torch.bmm(low_p.mT, low_values[b], out=work("u", *tile.shape, dtype=low))
+                y = torch.add(tile, y, out=work("y", *tile.shape))
                 u = scaled(y, moments_y[:, b, n], work("u", *tile.shape)).flatten(0, 1)
-                flat = d_y.contiguous().flatten(0, 1)
-                before = linear(u, first, b1, work("before", len(u), len(first)))
+                u = work.cast("low u", u, low)
+                flat = work.cast("low d_y", d_y, low).contiguous().flatten(0, 1)
+                first, bias, second = ffn
+                before = linear(u, first, bias, work("before", len(u), len(first), dtype=low))
                 act, act_backward = ACTIVATIONS[ctx.activation]
                 hidden = act(before)
-                d_hidden = act_backward(linear(flat, w2.mT, out=work("d_hidden", len(u), len(first))), before)
+                d_hidden = linear(flat, second.mT, out=work("d_hidden", len(u), len(first), dtype=low))
+                d_hidden = act_backward(d_hidden, before)
                 sums = d_hidden.mT @ u, d_hidden.sum(0), flat.mT @ hidden, flat.sum(0)
                 for total, part in zip(d_ffn, sums, strict=True):
                     total += part
-                d_u = linear(d_hidden, first.mT, out=u).view_as(y)
+                d_u = work.cast("u", linear(d_hidden, first.mT, out=u).view_as(y), dtype)
                 d_y = normalised_backward(d_u, y, moments_y[:, b, n]).add_(d_y)
-            d_values[b] += batched(p, d_y.mT)
-            d_p = batched(values[b], d_y, work("d_p", *p.shape))
-            p4, d4 = (v.unflatten(1, (ctx.heads, -1)) for v in (p, d_p))
-            d_s = torch._softmax_backward_data(d4, p4, 2, p.dtype).flatten(1, 2)
-            d_keys[b] += batched(d_s, z.mT)
+            d_y = work.cast("d_y", d_y, dtype)
+            low_d_y = work.cast("low d_y", d_y, low)
+            d_values[b] += batched(low_p, low_d_y.mT)
+            d_p = batched(low_values[b], low_d_y, work("low d_p", *p.shape, dtype=low))
+            p4, d4 = (v.unflatten(1, (ctx.heads, -1)) for v in (p, work.cast("d_p", d_p, dtype)))
+            d_s = torch._softmax_backward_data(d4, p4, 2, dtype).flatten(1, 2)
             d_offset[b] += d_s.sum(-1, True)
-            d_z = normalised_backward(torch.bmm(d_s.mT, rows[b], out=z), tile, moments[:, b, n])
+            low_d_s = work.cast("low p", d_s, low)
+            d_keys[b] += batched(low_d_s, z.mT)
+            d_z = work.cast("z", torch.bmm(low_d_s.mT, rows[b], out=z), dtype)
+            d_z = normalised_backward(d_z, tile, moments[:, b, n])
             if d_x.dtype == dtype:
                 torch.add(d_y, d_z, out=d_x[b, n])
             else:
@@ -384,8 +414,10 @@ def products(points: Tensor, z: Tensor, out: Tensor) -> Tensor:
     return found.view(-1, sets, elements).transpose(0, 1)
 
 
-def weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, out: Tensor) -> Tensor:
-    s = batched(keys, z, out).add_(offset).unflatten(1, (heads, -1))
+def weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, work: Workspace) -> Tensor:
+    shape = len(z), keys.shape[1], z.shape[1]
+    s = batched(keys, z, work("low p", *shape, dtype=z.dtype))
+    s = torch.add(s, offset, out=work("p", *shape)).unflatten(1, (heads, -1))
     return torch._softmax(s, 2, False, out=s).flatten(1, 2)
 
 
