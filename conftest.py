@@ -3,8 +3,21 @@
 import os
 from pathlib import Path
 
+import beartype.door  # noqa: F401
+import jsonargparse  # noqa: F401
+import lightning.pytorch  # noqa: F401
+import matplotlib.pyplot  # noqa: F401
+import pandas  # noqa: F401
+import scipy.stats  # noqa: F401
+import sklearn.cluster
+import sklearn.decomposition
+import sklearn.ensemble
+import sklearn.linear_model
+import sklearn.neighbors  # noqa: F401
 from jaxtyping import install_import_hook
 
+# What the package imports is imported above: from within a module that has the checks, Python would not find the
+# compiled code of what is imported, and compile it anew.
 install_import_hook("omniset", "beartype.beartype")
 
 import numpy as np  # noqa: E402
