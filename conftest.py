@@ -1,10 +1,26 @@
 """Type and shape checks are on in the whole test run, docstring examples included."""
 
+import inspect
 import os
+import sys
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 
+import beartype.door  # noqa: F401
+import jsonargparse._core
+import lightning.pytorch  # noqa: F401
+import matplotlib.pyplot  # noqa: F401
+import pandas  # noqa: F401
+import scipy.stats  # noqa: F401
+import sklearn.cluster
+import sklearn.decomposition
+import sklearn.ensemble
+import sklearn.linear_model
+import sklearn.neighbors  # noqa: F401
 from jaxtyping import install_import_hook
 
+# What the package imports is imported above: from within a module that has the checks, Python would not find the
+# compiled code of what is imported, and compile it anew.
 install_import_hook("omniset", "beartype.beartype")
 
 import numpy as np  # noqa: E402
@@ -12,6 +28,15 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(1)  # tests run side by side
+
+
+def _frames() -> list[tuple[FrameType | None]]:
+    frame = sys._getframe(1)
+    return [(frame,), (frame.f_back,)]
+
+
+# To know its caller, jsonargparse has the lines of all frames read for each parser: a tenth of a second in a test.
+jsonargparse._core.inspect = SimpleNamespace(**{**vars(inspect), "stack": _frames})
 
 
 @pytest.fixture(autouse=True)

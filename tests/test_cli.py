@@ -16,7 +16,7 @@ from omniset.cli import main
 
 
 def test_demo_end_to_end(tmp_path, capsys):
-    assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=200", "--progress=false", "--device=cpu"]) == 0
+    assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=100", "--progress=false", "--device=cpu"]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert list(metrics["accuracy"]) == [
         "whole sets",

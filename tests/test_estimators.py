@@ -344,7 +344,7 @@ def test_ctrl_c_at_the_shell(tmp_path):
         "--device",
         "cpu",
         "--max_sets",
-        "200",  # the first checkpoint soon
+        "50",  # the first checkpoint soon
         "--epochs",
         "1000",  # the end never
     ]

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from omniset.cli import main
 from omniset.cli import regions as commands
-from omniset.regions import ConnectivityPredictor, baselines, read_regions, report, runs
+from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, runs
 from omniset.regions.simulate import simulate, write
 
 REGIONS, GENES = 34, 13
@@ -23,13 +23,16 @@ NAMES = ["expression", "connectivity", "regions"]
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Few trees, and no glass brains: they take longer than most of these tests."""
+    """Few trees, kernels and folds, and no glass brains: they take longer than most of these tests."""
 
     def lacking(*_):
         raise ImportError
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
+        for choice in ("PENALTIES", "RATES", "WIDTHS"):
+            patch.setattr(baselines, choice, getattr(baselines, choice)[:2])
+        patch.setattr(blend, "FOLDS", 2)
         patch.setattr(report, "brain", lacking)
         yield
 

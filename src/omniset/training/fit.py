@@ -253,15 +253,19 @@ def fit(
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
         watched = "val_loss" if len(data.validation) and patience is not None else None
-        keep = ModelCheckpoint(
-            checkpoints,
-            "best",
-            monitor=watched,
-            save_last=True,
-            save_on_train_epoch_end=True,  # when the epoch is whole, its line of history included
-            enable_version_counter=False,
-        )
-        callbacks: list[pl.Callback] = [keep]
+        callbacks: list[pl.Callback] = []
+        # Of a folder that is gone with the run only the best epoch is read; FSDP's weights are whole in files alone.
+        if folder is not None or watched or strategy == "fsdp":
+            keep = ModelCheckpoint(
+                checkpoints,
+                "best",
+                monitor=watched,
+                save_last=folder is not None or not watched,
+                save_on_train_epoch_end=True,  # when the epoch is whole, its line of history included
+                enable_version_counter=False,
+            )
+            callbacks.append(keep)
+        keeps = bool(callbacks)
         if watched and patience is not None:
             callbacks.append(EarlyStopping(watched, patience=patience))
         bar = progress and sys.stdout.isatty()  # where Lightning draws it
@@ -286,6 +290,7 @@ def fit(
             enable_progress_bar=bar,
             enable_model_summary=False,
             plugins=[AtomicCheckpointIO()],
+            enable_checkpointing=keeps,
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if len(data.validation) else 0,
             log_every_n_steps=1,
