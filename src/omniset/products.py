@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LARGE = 1 << 25  # multiplications, from where on oneDNN's preparation is soon made up for
+LARGE = 1 << 24  # multiplications, from where on oneDNN's preparation is soon made up for
 ROUND = 64  # only shapes that are multiples: full tiles, which come again, rather than what is left over
 
 
@@ -32,7 +32,7 @@ def add_linear(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def batched(x: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
-    """Products of x (sets, rows, D) and the transposed `other` (sets, F, D). Not always written to `out`."""
+    """Product of x (sets, rows, D) and the transposed `other` (sets, F, D). Not always written to `out`."""
     if len(x) == 1:
         return linear(x[0], other[0], out=None if out is None else out[0])[None]
     return torch.bmm(x, other.mT, out=None if out is None or out.dtype != x.dtype else out)
@@ -40,6 +40,8 @@ def batched(x: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
 
 def faster_by_onednn(x: Tensor, weight: Tensor) -> bool:
     if x.dtype != torch.float32 or x.device.type != "cpu" or not torch.backends.mkldnn.enabled:
+        return False
+    if x.stride(1) != 1:
         return False
     sizes = len(x), len(weight), x.shape[1]
     return sizes[0] * sizes[1] * sizes[2] >= LARGE and max(sizes) % ROUND == 0

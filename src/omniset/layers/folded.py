@@ -31,8 +31,8 @@ from omniset.pages import empty_like
 from omniset.products import add_linear, batched, linear
 from omniset.states import wide
 
-TILE = 1 << 20  # numbers of a tile of elements: 4 MiB in float32
-SMALL_SETS = 4  # so much smaller is a tile of several sets, whose products are many small ones
+TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32
+SMALL_SETS = 2  # so much smaller is a tile of several sets, whose products are many small ones
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
 FAR = 2.0  # deviations of a row's mean from 0, from where on leaving it in would cost digits
 ACCELERATOR_TILE = 1 << 24  # where each tile costs launches; not measured yet
@@ -176,28 +176,25 @@ def narrow(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.bfloat16 and HALF_UNITS else PRECISION[dtype]
 
 
-def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> Tensor:
-    """`scaled`, once each row's mean and 1 / sqrt(variance + eps) are found and written to `moments` (2, ..., 1)."""
-    mean = None
+def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> tuple[Tensor, bool]:
+    """`scaled`, and whether its rows are `far`; mean and 1 / sqrt(variance + eps) are written to `moments` (2, ...)."""
+    mean, deviation = moments
+    far = True
     if x.device.type == "cpu":  # where PyTorch's own kernel takes several times as long as two sums
-        mean = x.mean(-1, True)
-        square = mean.square()
-        variance = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).sub_(square)
-        deviation = variance.clamp(min=0).add_(eps).rsqrt_()
-        if (square > FAR**2 * variance).any():
-            mean = None
-    if mean is None:
-        _, mean, deviation = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
-    moments[0], moments[1] = mean, deviation
-    return scaled(x, moments, out)
+        torch.mean(x, -1, True, out=mean)
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=deviation)
+        deviation.square_().addcmul_(mean, mean, value=-x.shape[-1]).div_(x.shape[-1]).add_(eps).rsqrt_()
+        low, high = torch.aminmax(mean * deviation)
+        far = not bool((low >= -FAR) & (high <= FAR))  # not a number: far
+    if far:
+        _, moments[0], moments[1] = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+    return scaled(x, moments, far, out), far
 
 
-def scaled(x: Tensor, moments: Tensor, out: Tensor) -> Tensor:
+def scaled(x: Tensor, moments: Tensor, far: bool, out: Tensor) -> Tensor:
     """Rows over their deviations, less their means only where one is far from 0: they meet what sums to 0 anyway."""
     mean, deviation = moments
-    if x.device.type == "cpu" and not ((mean * deviation).abs() > FAR).any():
-        return torch.mul(x, deviation, out=out)
-    return torch.sub(x, mean, out=out).mul_(deviation)
+    return torch.sub(x, mean, out=out).mul_(deviation) if far else torch.mul(x, deviation, out=out)
 
 
 def normalised_backward(d: Tensor, x: Tensor, moments: Tensor) -> Tensor:
@@ -233,7 +230,7 @@ class Gather(torch.autograd.Function):
     ):
         sets, points, dim = len(x), folded.shape[1], x.shape[2]
         dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
-        rows = centred(folded)
+        rows, done = centred(folded), []
         count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
         moments = folded.new_empty((2, *x.shape[:2], 1))
         # The offset cancels in a state, but for the peak: scores are measured without it.
@@ -243,7 +240,9 @@ class Gather(torch.autograd.Function):
         shifted = bool(top.any())
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
-            z = work.cast("low z", normalised(tile, eps, moments[:, b, n], work("z", *tile.shape)), low)
+            z, far = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            done.append((b, n, far))
+            z = work.cast("low z", z, low)
             w = work.cast("w", products(rows.to(low), z, work("low w", len(z) * points, z.shape[1], dtype=low)), dtype)
             if log_m is not None:
                 w += log_m[b, None, n]
@@ -260,7 +259,7 @@ class Gather(torch.autograd.Function):
             total[b] += batched(work.cast("low w", w, low), z.mT)
         total -= total.mean(-1, True)
         ctx.save_for_backward(x, log_m, folded, offset, top, moments)
-        ctx.eps = eps
+        ctx.eps, ctx.tiles = eps, done
         peak = top + offset
         ctx.mark_non_differentiable(peak)
         return peak, count, total
@@ -290,9 +289,9 @@ class Gather(torch.autograd.Function):
         before, after = torch.cat((rows, d_total), 1), torch.cat((d_total, rows), 1)
         dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
         before, after, shifted = before.to(low), after.to(low), bool(top.any())
-        for b, n in tiles(x):
+        for b, n, far in ctx.tiles:
             tile = work.cast("tile", x[b, n], dtype)
-            z = work.cast("low z", scaled(tile, moments[:, b, n], work("z", *tile.shape)), low)
+            z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
             both = batched(before[b], z, work("low both", len(z), 2 * points, z.shape[1], dtype=low))
             both = work.cast("both", both, dtype)
             w, d_s = both[:, :points], both[:, points:]
@@ -308,7 +307,7 @@ class Gather(torch.autograd.Function):
             d_folded[0] += batched(low_both[:, points:], z.mT).sum(0)
             d_offset[0] += d_s.sum((0, 2))[:, None]
             if d_x is not None:
-                d_z = work.cast("z", torch.bmm(low_both.mT, after[b], out=z), dtype)
+                d_z = work.cast("z", batched(low_both.mT, after[b].mT, z), dtype)
                 d_x[b, n] = normalised_backward(d_z, tile, moments[:, b, n])
         return d_x, d_log_m, centred(d_folded).to(folded.dtype), d_offset.to(folded.dtype), None, None
 
@@ -324,21 +323,27 @@ class Spread(torch.autograd.Function):
         out, dtype, low, work = empty_like(x), keys.dtype, narrow(x.dtype), Workspace(keys)
         moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
         rows, low_values = centred(keys).to(low), values.to(low)
-        act = None if w1 is None else ACTIVATIONS[activation][0]
+        act, done = None if w1 is None else ACTIVATIONS[activation][0], []
+        direct = x.dtype == dtype  # what is made in `out` need not be copied there
         ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
-            z = work.cast("low z", normalised(tile, eps, moments[:, b, n], work("z", *tile.shape)), low)
+            z, far = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            z = work.cast("low z", z, low)
             p = work.cast("low p", weights(rows[b], offset[b], z, heads, work), low)
-            y = torch.add(tile, torch.bmm(p.mT, low_values[b], out=z), out=work("y", *tile.shape))
+            into = out[b, n] if direct else work("y", *tile.shape)
+            y = torch.add(tile, batched(p.mT, low_values[b].mT, z), out=into)
+            far_y = False
             if act is not None:
-                u = normalised(y, eps, moments_y[:, b, n], work("z", *tile.shape)).flatten(0, 1)
-                u = work.cast("low z", u, low)
+                u, far_y = normalised(y, eps, moments_y[:, b, n], work("z", *tile.shape))
+                u = work.cast("low z", u, low).flatten(0, 1)
                 hidden = act(linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low)))
                 y = add_linear(y.flatten(0, 1), hidden, ffn[2], ffn[3]).view_as(tile)
-            out[b, n] = y
+            done.append((b, n, far, far_y))
+            if y.data_ptr() != into.data_ptr() or not direct:
+                out[b, n] = y
         ctx.save_for_backward(x, keys, offset, values, moments, moments_y, w1, b1, w2, b2)
-        ctx.heads, ctx.activation, ctx.eps = heads, activation, eps
+        ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
         return out
 
     @staticmethod
@@ -363,15 +368,15 @@ class Spread(torch.autograd.Function):
         d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
         rows, low_values = centred(keys).to(low), values.to(low)
         ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2)]
-        for b, n in tiles(x):
+        for b, n, far, far_y in ctx.tiles:
             tile, d_y = work.cast("tile", x[b, n], dtype), d_out[b, n]
-            z = work.cast("low z", scaled(tile, moments[:, b, n], work("z", *tile.shape)), low)
+            z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
             p = weights(rows[b], offset[b], z, ctx.heads, work)
             low_p = work.cast("low p", p, low)
             if d_ffn is not None:
-                y = torch.bmm(low_p.mT, low_values[b], out=work("u", *tile.shape, dtype=low))
+                y = batched(low_p.mT, low_values[b].mT, work("u", *tile.shape, dtype=low))
                 y = torch.add(tile, y, out=work("y", *tile.shape))
-                u = scaled(y, moments_y[:, b, n], work("u", *tile.shape)).flatten(0, 1)
+                u = scaled(y, moments_y[:, b, n], far_y, work("u", *tile.shape)).flatten(0, 1)
                 u = work.cast("low u", u, low)
                 flat = work.cast("low d_y", d_y, low).contiguous().flatten(0, 1)
                 first, bias, second = ffn
@@ -394,7 +399,7 @@ class Spread(torch.autograd.Function):
             d_offset[b] += d_s.sum(-1, True)
             low_d_s = work.cast("low p", d_s, low)
             d_keys[b] += batched(low_d_s, z.mT)
-            d_z = work.cast("z", torch.bmm(low_d_s.mT, rows[b], out=z), dtype)
+            d_z = work.cast("z", batched(low_d_s.mT, rows[b].mT, z), dtype)
             d_z = normalised_backward(d_z, tile, moments[:, b, n])
             if d_x.dtype == dtype:
                 torch.add(d_y, d_z, out=d_x[b, n])
