@@ -1,16 +1,17 @@
-"""Speed and memory of two induced set attention layers against peers: named cases, ratios of medians in one run.
+"""Speed and memory of set layers against peers, ratios of medians in one run; here two induced layers, named cases.
 
 Contenders take turns, so that a slow spell of the machine meets all of them. Absolute times depend on the machine and
 its other load; the ratios are what counts. Memory is measured in a process of its own for each.
 """
 
 import json
+import math
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -36,15 +37,34 @@ class Case:
     heads: int
     inducing: int
     repeats: int
+    layers: int = LAYERS
+    kind: str = "induced"
+
+    def input(self) -> Tensor:
+        return torch.randn(self.sets, self.elements, self.dim)
+
+    def lengths(self) -> Tensor:
+        """Of sets padded to `elements`: anything between 1 and that, small ones as often as large ones."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.exp(torch.rand(self.sets, generator=generator) * math.log(self.elements)).long()
+
+    def mask(self) -> Tensor:
+        return torch.arange(self.elements) < self.lengths()[:, None]
+
+    @property
+    def entries(self) -> int:
+        return int(self.lengths().sum()) if self.kind == "ragged" else self.sets * self.elements
 
     def flops(self, backward: bool) -> float:
         """Of the folded form: FFN and, in each half, scores and averages of heads x inducing columns; 1 + 2 times."""
-        one = 4 * self.dim**2 + 2 * 4 * self.dim * self.heads * self.inducing
-        return LAYERS * self.sets * self.elements * one * (3 if backward else 1)
+        half = 4 * self.dim * self.heads * self.inducing
+        one = {"mean": 2 * self.dim, "pooling": half}.get(self.kind, 4 * self.dim**2 + 2 * half)
+        return self.layers * self.entries * one * (3 if backward else 1)
 
     def traffic(self, backward: bool) -> float:
         """Bytes: each half reads the elements, the second writes them; backward reads them and the gradient, twice."""
-        return LAYERS * self.sets * self.elements * self.dim * 4 * (3 + 7 * backward)
+        passes = 1 + 2 * backward if self.kind in ("mean", "pooling") else 3 + 7 * backward
+        return self.layers * self.entries * self.dim * 4 * passes
 
 
 CASES = (
@@ -56,13 +76,13 @@ CASES = (
 
 
 def ours(case: Case) -> Contender:
-    return nn.Sequential(*(InducedSetAttentionBlock(case.dim, case.heads, case.inducing) for _ in range(LAYERS)))
+    return nn.Sequential(*(InducedSetAttentionBlock(case.dim, case.heads, case.inducing) for _ in range(case.layers)))
 
 
 def torch_geometric(case: Case) -> Contender:
     from torch_geometric.nn.aggr.utils import InducedSetAttentionBlock as Theirs
 
-    return nn.Sequential(*(Theirs(case.dim, case.inducing, case.heads) for _ in range(LAYERS)))
+    return nn.Sequential(*(Theirs(case.dim, case.inducing, case.heads) for _ in range(case.layers)))
 
 
 class PlainLayer(nn.Module):
@@ -78,24 +98,22 @@ class PlainLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.block(1, x, self.block(0, self.points.expand(len(x), -1, -1), x))
 
-    def block(self, number: int, x: Tensor, y: Tensor) -> Tensor:
+    def block(self, number: int, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         query, key, value, out, first, second = self.linears[number]
         norm_x, norm_y, norm_h = self.norms[number]
         normed = norm_y(y)
         parts = (query(norm_x(x)), key(normed), value(normed))
         q, k, v = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
-        h = x + out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        h = x + out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
         return h + second(first(norm_h(h)).relu())
 
 
 def plain(case: Case) -> Contender:
-    return nn.Sequential(*(PlainLayer(case) for _ in range(LAYERS)))
+    return nn.Sequential(*(PlainLayer(case) for _ in range(case.layers)))
 
 
-CONTENDERS: dict[str, Callable[[Case], Contender]] = {
-    "omniset": ours,
-    "torch_geometric": torch_geometric,
-    "plain SDPA": plain,
+KINDS: dict[str, dict[str, Callable[[Case], Any]]] = {
+    "induced": {"omniset": ours, "torch_geometric": torch_geometric, "plain SDPA": plain},
 }
 
 
@@ -123,13 +141,13 @@ def in_turn(work: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[
     return {name: {"median": statistics.median(s), "least": min(s), "most": max(s)} for name, s in seconds.items()}
 
 
-def measure(case: Case, what: str, seed: int, machine: dict[str, float]) -> dict[str, Any]:
+def measure(case: Case, what: str, seed: int, machine: dict[str, float], weigh: bool = True) -> dict[str, Any]:
     torch.manual_seed(seed)
-    layers = {name: make(case) for name, make in CONTENDERS.items()}
-    x = torch.randn(case.sets, case.elements, case.dim)
+    layers = {name: make(case) for name, make in KINDS[case.kind].items()}
+    x = case.input()
     work: dict[str, Any] = {n: lambda layer=layer: WORK[what](layer, x.detach()) for n, layer in layers.items()}
     seconds = in_turn(work, case.repeats)
-    memory = {name: extra_memory(case, name, what) for name in CONTENDERS}
+    memory = {name: extra_memory(case, name, what) for name in layers} if weigh else None
     peer = min((n for n in seconds if n != "omniset"), key=lambda n: seconds[n]["median"])
     least = limit(case.flops(what != "forward"), case.traffic(what != "forward"), machine)
     return {
@@ -139,7 +157,7 @@ def measure(case: Case, what: str, seed: int, machine: dict[str, float]) -> dict
         "extra_bytes": memory,
         "faster_peer": peer,
         "speedup": seconds[peer]["median"] / seconds["omniset"]["median"],
-        "memory_ratio": memory["omniset"] / min(m for n, m in memory.items() if n != "omniset"),
+        "memory_ratio": memory and memory["omniset"] / max(min(m for n, m in memory.items() if n != "omniset"), 1),
         "limit": least,
         "share_of_limit": least["seconds"] / seconds["omniset"]["median"],
     }
@@ -148,7 +166,8 @@ def measure(case: Case, what: str, seed: int, machine: dict[str, float]) -> dict
 def extra_memory(case: Case, name: str, what: str) -> int:
     """Peak anonymous memory beyond the input and the weights: outputs and gradients are counted."""
     words = json.dumps([asdict(case), name, what])
-    command = [sys.executable, "-c", f"from benchmarks.speed import alone; alone({words!r})"]
+    module = "grid" if case.kind != "induced" else "speed"  # where the kind is known
+    command = [sys.executable, "-c", f"from benchmarks.{module} import alone; alone({words!r})"]
     return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
 
@@ -156,9 +175,10 @@ def alone(words: str) -> None:
     case, name, what = json.loads(words)
     torch.set_num_threads(2)
     case = Case(**case)
-    layer, x = CONTENDERS[name](case), torch.randn(case.sets, case.elements, case.dim)
+    layer, x = KINDS[case.kind][name](case), case.input()
     # What libraries set up once is not counted.
-    WORK[what](CONTENDERS[name](case), torch.randn(1, 64, case.dim))
+    small = replace(case, sets=1, elements=64)
+    WORK[what](KINDS[case.kind][name](small), small.input())
     with Memory() as memory:
         WORK[what](layer, x)
     print(memory.extra)
@@ -167,17 +187,17 @@ def alone(words: str) -> None:
 def half(case: Case, seed: int) -> dict[str, Any]:
     """Ours with input and weights in bfloat16, against the float32 peers, and how far from float64 it is."""
     torch.manual_seed(seed)
-    ours_half, x = ours(case), torch.randn(case.sets, case.elements, case.dim)
+    ours_half, x = ours(case), case.input()
     assert isinstance(ours_half, nn.Module)
     with torch.no_grad():
         exact = ours_half.double()(x[:, :8192].double())
         ours_half.bfloat16()
         error = (ours_half(x[:, :8192].bfloat16()).double() - exact).norm() / exact.norm()
-    peers: dict[str, Any] = {n: make(case) for n, make in CONTENDERS.items() if n != "omniset"}
+    peers: dict[str, Any] = {n: make(case) for n, make in KINDS["induced"].items() if n != "omniset"}
     low = x.bfloat16()
     work: dict[str, Any] = {n: lambda layer=layer: forward_backward(layer, x.detach()) for n, layer in peers.items()}
     work["omniset"] = lambda: forward_backward(ours_half, low.detach())
-    seconds = in_turn(work, 3)
+    seconds = in_turn(work, case.repeats)
     peer = min(peers, key=lambda n: seconds[n]["median"])
     return {
         "case": case.name,

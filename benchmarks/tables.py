@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.results import RESULTS, ROOT
 from omniset.files import replacing
 
-PAGES = (ROOT / "README.md", ROOT / "docs" / "cells.md", ROOT / "docs" / "regions.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("cells", "regions", "speed")))
 
 
 def demo(found: dict[str, Any]) -> list[str]:
@@ -63,6 +63,17 @@ def speed(found: dict[str, Any]) -> list[str]:
         f"{half['faster_peer']} in float32, at a relative error of {half['error']:.0e}. Best rates here, "
         f"{found['provenance']['threads']} threads: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s.",
     ]
+
+
+def grid(found: dict[str, Any]) -> list[str]:
+    lines = ["| by | | forward | forward+backward | memory | share of the limit |", "|---" * 6 + "|"]
+    pairs = zip(found["rows"][::2], found["rows"][1::2], strict=True)  # forward, and with backward
+    for forward, both in pairs:
+        memory = f"{both['memory_ratio']:.2f}" if both["memory_ratio"] else "-"
+        speeds = " | ".join(f"{row['speedup']:.2f} x {row['faster_peer']}" for row in (forward, both))
+        share = f"{both['share_of_limit']:.0%} ({both['limit']['by']})"
+        lines.append(f"| {both['sweep']} | {both['case']['name']} | {speeds} | {memory} | {share} |")
+    return [*lines, "", "Ratios of medians, as above; share of the limit with the backward pass. One layer each."]
 
 
 def scale(found: dict[str, Any]) -> list[str]:
@@ -237,6 +248,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
     "speed": ("benchmarks/speed.json", speed),
+    "grid": ("benchmarks/grid.json", grid),
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
