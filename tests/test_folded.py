@@ -83,6 +83,47 @@ def test_folded_is_plain(kind, ffn_dim, number, length, weighted, plainly):
     assert_close(gradients(got, wanted), gradients(expected, wanted), 1e-12)
 
 
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("setting", ["MODERATE", "FAR"])
+def test_every_path_of_the_folded_form(setting, kind, monkeypatch, plainly):
+    """Scores measured against a running peak, rows less their means: what tame inputs do not need."""
+    monkeypatch.setattr(folded, setting, 0.0)
+    layer = shaken(MAKE[kind](13))
+    x, m = sets(2, 503)
+    got, expected = layer(x, m), plainly(layer, x, m)
+    assert relative_error(got, expected) < 1e-13
+    wanted = [x, m, *layer.parameters()]
+    assert_close(gradients(got, wanted), gradients(expected, wanted), 1e-12)
+
+
+def test_elements_far_from_0_lose_no_digits(plainly):
+    """LayerNorm does not see a row's mean, and neither may rounding."""
+    layer = shaken(MAKE["PMA"](), torch.float32)
+    x, _ = sets(2, 503, torch.float32)
+    rows = torch.arange(503)[:, None] % 7 < 2  # some, so that tiles have both kinds
+    far = torch.where(rows, x.detach() + 300, x.detach())
+    exact = plainly(layer.double(), far.double())
+    plain = plainly(layer.float(), far)
+    assert relative_error(layer(far).double(), exact) < 2 * relative_error(plain.double(), exact)
+
+
+def test_scores_beyond_the_range_of_exponentials(plainly):
+    layer = shaken(MAKE["PMA"]())
+    layer.set_attention.query.weight.data *= 100
+    x, m = sets(2, 503)
+    assert layer.reduce(x, m).peak.abs().max() > 1000
+    assert relative_error(layer(x, m), plainly(layer, x, m)) < 1e-10
+
+
+@pytest.mark.parametrize("m", [0.0, 1e-30, 1e30])
+def test_any_multiplicity_is_in_range(m, plainly):
+    layer = shaken(MAKE["PMA"](), torch.float32)
+    x, _ = sets(2, 503, torch.float32)
+    m = torch.full((2, 503), m)
+    m[0, 5] *= 3
+    assert relative_error(layer(x, m), plainly(layer.double(), x.double(), m.double()).float()) < 1e-5
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 def test_activations_against_the_oracle(activation, plainly):
     layer = shaken(MultisetAttentionBlock(D, H, 13, activation=activation))
