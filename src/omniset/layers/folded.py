@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from omniset.attention import AttentionState, log_multiplicity
 from omniset.pages import empty_like
-from omniset.products import add_linear, batched, linear
+from omniset.products import add_linear, batched, faster_by_onednn, linear
 from omniset.states import wide
 
 TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32
@@ -324,13 +324,14 @@ class Spread(torch.autograd.Function):
         moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
         rows, low_values = centred(keys).to(low), values.to(low)
         act, done = None if w1 is None else ACTIVATIONS[activation][0], []
-        direct = x.dtype == dtype  # what is made in `out` need not be copied there
         ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
             z, far = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
             z = work.cast("low z", z, low)
             p = work.cast("low p", weights(rows[b], offset[b], z, heads, work), low)
+            # What is made in `out` need not be copied there, but oneDNN makes it elsewhere.
+            direct = x.dtype == dtype and (act is None or not faster_by_onednn(tile.flatten(0, 1), ffn[0]))
             into = out[b, n] if direct else work("y", *tile.shape)
             y = torch.add(tile, batched(p.mT, low_values[b].mT, z), out=into)
             far_y = False
@@ -340,7 +341,7 @@ class Spread(torch.autograd.Function):
                 hidden = act(linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low)))
                 y = add_linear(y.flatten(0, 1), hidden, ffn[2], ffn[3]).view_as(tile)
             done.append((b, n, far, far_y))
-            if y.data_ptr() != into.data_ptr() or not direct:
+            if not direct:
                 out[b, n] = y
         ctx.save_for_backward(x, keys, offset, values, moments, moments_y, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
