@@ -9,6 +9,7 @@ from omniset.layers import (
     PoolingByMultiheadAttention,
     SetAttentionBlock,
     SetPooling,
+    deep_sets,
 )
 from omniset.testing import relative_error
 from oracle import induced, lee, msab, repeat
@@ -183,3 +184,22 @@ def test_dropout_is_off_in_eval_and_on_in_training():
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 23])
+def test_sums_in_blocks(n, monkeypatch):
+    """Against one sum over all, with gradients of either order; and without the rounding of one long product."""
+    monkeypatch.setattr(deep_sets, "BLOCK", 7)
+    x = torch.randn(B, n, D, dtype=torch.float64, requires_grad=True)
+    m = torch.rand(B, n, 1, dtype=torch.float64, requires_grad=True)
+    got = deep_sets.weighted_sum(m, x)
+    assert relative_error(got, (m * x).sum(1)) < 1e-14
+    if n:
+        assert torch.autograd.gradcheck(deep_sets.weighted_sum, (m, x))
+        assert torch.autograd.gradgradcheck(deep_sets.weighted_sum, (m, x))
+
+
+def test_a_long_sum_keeps_its_digits():
+    x = torch.rand(2, 300_001, 3)
+    exact = x.double().sum(1)
+    assert relative_error(deep_sets.weighted_sum(torch.ones(2, 300_001, 1), x).double(), exact) < 5e-7
