@@ -160,7 +160,26 @@ def measure(case: Case, what: str, seed: int, machine: dict[str, float], weigh: 
         "memory_ratio": memory and memory["omniset"] / max(min(m for n, m in memory.items() if n != "omniset"), 1),
         "limit": least,
         "share_of_limit": least["seconds"] / seconds["omniset"]["median"],
+        "profile": profile(work["omniset"]),
     }
+
+
+PARTS = {
+    "products": ("mm", "bmm", "addmm", "addmm_", "baddbmm", "_linear_pointwise"),
+    "norms and sums": ("native_layer_norm", "native_layer_norm_backward", "linalg_vector_norm", "mean", "sum"),
+    "exponentials": ("exp_", "_softmax", "_softmax_backward_data"),
+    "copies": ("copy_",),
+}
+
+
+def profile(work: Callable[[], Any]) -> dict[str, float]:
+    """Where the time goes, as shares of the processor's time under PyTorch's profiler."""
+    with torch.profiler.profile() as profiler:
+        work()
+    events = {event.key.split("::")[-1]: event.self_cpu_time_total for event in profiler.key_averages()}
+    total = sum(events.values())
+    shares = {part: sum(events.get(name, 0) for name in names) / total for part, names in PARTS.items()}
+    return shares | {"the rest": 1 - sum(shares.values())}
 
 
 def extra_memory(case: Case, name: str, what: str) -> int:

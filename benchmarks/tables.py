@@ -65,6 +65,16 @@ def speed(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def profile(found: dict[str, Any]) -> list[str]:
+    rows = [row for row in found["rows"] if row["what"] != "forward"]
+    parts = list(rows[0]["profile"])
+    lines = [f"| case | {' | '.join(parts)} | of the limit |", "|---" * (len(parts) + 2) + "|"]
+    for row in rows:
+        shares = " | ".join(f"{row['profile'][part]:.0%}" for part in parts)
+        lines.append(f"| {row['case']['name']} | {shares} | {row['share_of_limit']:.0%} ({row['limit']['by']}) |")
+    return lines
+
+
 def grid(found: dict[str, Any]) -> list[str]:
     lines = ["| by | | forward | forward+backward | memory | share of the limit |", "|---" * 6 + "|"]
     pairs = zip(found["rows"][::2], found["rows"][1::2], strict=True)  # forward, and with backward
@@ -248,6 +258,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
     "speed": ("benchmarks/speed.json", speed),
+    "profile": ("benchmarks/speed.json", profile),
     "grid": ("benchmarks/grid.json", grid),
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
