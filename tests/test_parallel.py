@@ -290,6 +290,7 @@ def test_the_second_process_is_silent(error, becomes, second, capfd):
     ("words", "message"),
     [
         (["--devices=0"], "devices must be >= 1, got 0"),
+        (["--devices=100000"], "4 for each processor here, got 100000"),
         (["--num_nodes=-1"], "num_nodes must be >= 1, got -1"),
         (["--devices=2", "--num_nodes=2"], "num_nodes=2: start the command on each machine, with torchrun or"),
         (["--strategy=fsdp"], "strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is 'cpu'"),

@@ -18,6 +18,7 @@ import torch.distributed
 
 STRATEGIES = ("auto", "ddp", "fsdp")
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
+OVER = 4  # processes for each processor, beyond which a machine is only kept from working
 GRACE = 10.0  # seconds in which the first process meets an error that another one has met
 
 Result = TypeVar("Result")
@@ -35,6 +36,8 @@ def check(device: torch.device, devices: int, num_nodes: int, strategy: str) -> 
         raise ValueError(f"strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is {device.type!r}: take 'ddp'")
     if device.type == "cuda" and here > torch.cuda.device_count():
         raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine, got {here}")
+    if device.type == "cpu" and not (_by_torchrun() or _slurm_tasks() > 1) and here > (most := OVER * processors()):
+        raise ValueError(f"devices must be at most {most}, {OVER} for each processor here, got {here}")
     if device.type == "mps" and here * nodes > 1:
         raise ValueError(f"devices must be 1 on 'mps', got {here}: device='cpu' takes several")
 
@@ -66,6 +69,11 @@ def layout(devices: int, num_nodes: int) -> tuple[int, int]:
             f"num_nodes={num_nodes}: start the command on each machine, with torchrun or with SLURM's srun"
         )
     return devices, num_nodes
+
+
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start(devices: int, num_nodes: int) -> bool:

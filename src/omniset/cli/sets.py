@@ -88,8 +88,8 @@ def fit(
         max_elements: Elements computed on at a time: lower it if memory runs out. Larger sets are streamed.
         seed: The same seed gives the same numbers.
         device: Where to compute.
-        devices: Processes that train together on this machine: GPUs, or parts of the CPU. They take the same steps as
-            one alone.
+        devices: Processes that train together on this machine: GPUs, or parts of the CPU (at most 4 per processor).
+            They take the same steps as one alone.
         num_nodes: Machines that train together: start the command on each with torchrun or srun, on the same files.
         strategy: "ddp": each process holds the model. "fsdp": they share it out, on GPUs. "auto": ddp.
         log: Write learning curves for other tools too.
@@ -158,7 +158,7 @@ def predict(
         batch_size: Sets computed on at a time. null: as at fit.
         max_elements: Elements computed on at a time. null: as at fit.
         device: Where to compute.
-        devices: Processes on this machine that share the sets: GPUs, or parts of the CPU.
+        devices: Processes on this machine that share the sets: GPUs, or parts of the CPU (at most 4 per processor).
         num_nodes: Machines that share the sets: start the command on each with torchrun or srun, on the same files.
         strategy: "ddp", and "auto": each process holds the model.
         progress: Show progress.
