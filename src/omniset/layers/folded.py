@@ -18,6 +18,7 @@ bfloat16 on processors that have units for them.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -151,8 +152,18 @@ def tiles(x: Tensor) -> Iterator[Rows]:
             yield slice(first, first + step), slice(start, start + rows)
 
 
+KEPT = threading.local()
+
+
+def workspace(like: Tensor) -> Workspace:
+    """That of this thread, which every call takes again: fresh memory costs more than the arithmetic done in it."""
+    if like.device.type != "cpu":  # whose allocator keeps memory itself
+        return Workspace(like)
+    return KEPT.__dict__.setdefault(str(like.dtype), Workspace(like.new_empty(0)))
+
+
 class Workspace:
-    """Buffers that every tile of a pass takes again, so that they stay in the cache and are paid for once."""
+    """Buffers of about the size of a tile, each with a name."""
 
     def __init__(self, like: Tensor) -> None:
         self.like = like
@@ -229,7 +240,7 @@ class Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor, peak: Tensor | None, eps: float
     ):
         sets, points, dim = len(x), folded.shape[1], x.shape[2]
-        dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
+        dtype, low, work = folded.dtype, narrow(x.dtype), workspace(folded)
         rows, done = centred(folded), []
         count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
         moments = folded.new_empty((2, *x.shape[:2], 1))
@@ -287,7 +298,7 @@ class Gather(torch.autograd.Function):
         points, rows = folded.shape[1], centred(folded).expand(len(x), -1, -1)
         # Two products with z^T are one, and so are two whose results are added.
         before, after = torch.cat((rows, d_total), 1), torch.cat((d_total, rows), 1)
-        dtype, low, work = folded.dtype, narrow(x.dtype), Workspace(folded)
+        dtype, low, work = folded.dtype, narrow(x.dtype), workspace(folded)
         before, after, shifted = before.to(low), after.to(low), bool(top.any())
         for b, n, far in ctx.tiles:
             tile = work.cast("tile", x[b, n], dtype)
@@ -320,7 +331,7 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
-        out, dtype, low, work = empty_like(x), keys.dtype, narrow(x.dtype), Workspace(keys)
+        out, dtype, low, work = empty_like(x), keys.dtype, narrow(x.dtype), workspace(keys)
         moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
         rows, low_values = centred(keys).to(low), values.to(low)
         act, done = None if w1 is None else ACTIVATIONS[activation][0], []
@@ -364,7 +375,7 @@ class Spread(torch.autograd.Function):
             plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
             found = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
             return *found[:4], None, None, None, *found[4:]
-        d_x, low, work = empty_like(x), narrow(x.dtype), Workspace(keys)
+        d_x, low, work = empty_like(x), narrow(x.dtype), workspace(keys)
         d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
         d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
         rows, low_values = centred(keys).to(low), values.to(low)
