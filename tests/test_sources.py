@@ -87,6 +87,23 @@ def test_bad_sources(data, tmp_path):
         (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["z"]), "has no column 'z', it has a, b"),
         (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["a"]), "row 2: a is missing"),
         (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["b"]), "column 'b' must hold numbers, it holds"),
+        (lambda: ParquetSource(tmp_path / "x.parquet", 5, []), r"columns must be a list of one name or more, got \[\]"),
+        (
+            lambda: ParquetSource(tmp_path / "x.parquet", 5, "ab"),
+            "columns must be a list of one name or more, got 'ab'",
+        ),
+        (lambda: ParquetSource(tmp_path / "x.parquet", 5, ["a", "a"]), "columns must not name one twice"),
+        (lambda: ParquetSource(tmp_path / "m.npy", 5), "m.npy is no Parquet file"),
+        (lambda: ArraySource(tmp_path / "x.parquet", 5), "array: .*x.parquet is no .npy file"),
+        (
+            lambda: ArraySource(np.where(np.arange(101) == 44, np.nan, x.T).T, 5),
+            r"rows from 40 .*: elements\[0, 4, 0\]",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             list(make())
+
+
+def test_a_function_that_makes_nothing():
+    with pytest.raises(TypeError, match="must give SetBatch shards to iterate over, it gave NoneType"):
+        list(FunctionSource(lambda: None))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from omniset import cells, encoders, engine, explain, genomes, layers, regions, testing
+    from omniset import cells, encoders, engine, explain, genomes, layers, regions, sources, testing
     from omniset.attention import AttentionState, multiset_attention
     from omniset.engine import EncoderOutput
     from omniset.estimators import SetClassifier, SetRegressor
@@ -26,7 +26,7 @@ _HOMES = {
     "SetClassifier": "estimators",
     "SetRegressor": "estimators",
 }
-_MODULES = ("cells", "encoders", "engine", "explain", "genomes", "layers", "regions", "testing")
+_MODULES = ("cells", "encoders", "engine", "explain", "genomes", "layers", "regions", "sources", "testing")
 
 __all__ = [
     "AttentionState",
@@ -45,6 +45,7 @@ __all__ = [
     "layers",
     "multiset_attention",
     "regions",
+    "sources",
     "testing",
 ]
 

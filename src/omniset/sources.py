@@ -7,10 +7,12 @@ neither forward nor backward, and `out.elements` is read shard by shard.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
@@ -28,7 +30,10 @@ class ArraySource:
         multiplicity: (N,) likewise. Default: 1 each.
 
     Raises:
-        ValueError: Not an array of numbers with two axes, multiplicities of another length, a shard size below 1.
+        TypeError: Neither an array nor a path.
+        OSError: The file is not there or cannot be read.
+        ValueError: Not an array of numbers with two axes, multiplicities of another length, a shard size below 1; when
+            read, values that a SetBatch refuses.
 
     >>> source = ArraySource(np.ones((5, 3), dtype=np.float32), shard_size=2)
     >>> [shard.elements.shape[1] for shard in source]
@@ -54,7 +59,9 @@ class ArraySource:
         for start in range(0, max(len(self.array), 1), self.shard_size):
             rows = slice(start, start + self.shard_size)
             m = None if self.multiplicity is None else _tensor(self.multiplicity[rows])[None]
-            yield SetBatch(_tensor(self.array[rows])[None], m)
+            with _where(f"rows from {start:,} (counted from 0) of the array"):
+                shard = SetBatch(_tensor(self.array[rows])[None], m)
+            yield shard
 
 
 class ParquetSource:
@@ -67,7 +74,9 @@ class ParquetSource:
         multiplicity: Column of multiplicities. Default: `multiplicity` where there is one, else 1 each.
 
     Raises:
-        ValueError: A column that is not there, or holds no numbers or missing ones; a shard size below 1.
+        OSError: The file is not there or cannot be read.
+        ValueError: Not a Parquet file; no columns, one twice, or one that is not there or holds no numbers; a shard
+            size below 1; when read, missing values and those that a SetBatch refuses.
     """
 
     def __init__(
@@ -78,7 +87,14 @@ class ParquetSource:
         multiplicity: str | None = None,
     ) -> None:
         check_sizes(shard_size=shard_size)
-        there = pq.read_schema(path).names
+        if isinstance(columns, str) or (columns is not None and not len(columns)):
+            raise ValueError(f"columns must be a list of one name or more, got {columns!r}")
+        if columns is not None and len(set(columns)) < len(columns):
+            raise ValueError(f"columns must not name one twice, got {list(columns)}")
+        try:
+            there = pq.read_schema(path).names
+        except pa.ArrowInvalid:
+            raise ValueError(f"{path} is no Parquet file") from None
         if multiplicity is None and "multiplicity" in there:
             multiplicity = "multiplicity"
         self.columns = [name for name in there if name != multiplicity] if columns is None else [*columns]
@@ -94,7 +110,9 @@ class ParquetSource:
             for block in file.iter_batches(self.shard_size, columns=wanted):
                 numbers = {name: self._numbers(block.column(name), name, row) for name in wanted}
                 m = None if self.multiplicity is None else torch.from_numpy(numbers.pop(self.multiplicity))[None]
-                yield SetBatch(torch.from_numpy(np.stack([*numbers.values()], 1))[None], m)
+                with _where(f"{self.path}, rows from {row + 1:,}"):
+                    shard = SetBatch(torch.from_numpy(np.stack([*numbers.values()], 1))[None], m)
+                yield shard
                 row, some = row + len(block), True
         if not some:
             yield SetBatch(torch.zeros(1, 0, len(self.columns)))
@@ -112,20 +130,46 @@ class ParquetSource:
 class FunctionSource:
     """Shards that a function makes anew for each pass: the same ones in the same order every time.
 
+    Raises:
+        TypeError: Not a function; when read, one that gives nothing to iterate over.
+
     >>> source = FunctionSource(lambda: (SetBatch(torch.ones(1, n, 3)) for n in (2, 1)))
     >>> [shard.elements.shape[1] for shard in source], [shard.elements.shape[1] for shard in source]
     ([2, 1], [2, 1])
     """
 
     def __init__(self, function: Callable[[], Iterable[SetBatch]]) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be a function that makes shards, got {type(function).__name__}")
         self.function = function
 
     def __iter__(self) -> Iterator[SetBatch]:
-        yield from self.function()
+        shards = self.function()
+        if not isinstance(shards, Iterable):
+            raise TypeError(f"function must give SetBatch shards to iterate over, it gave {type(shards).__name__}")
+        yield from shards
+
+
+@contextmanager
+def _where(place: str) -> Iterator[None]:
+    """What is wrong with a shard is said with its place in the source."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
 
 
 def _mapped(array: np.ndarray | str | Path, name: str, axes: int) -> Shaped[np.ndarray, "..."]:
-    found = np.load(array, mmap_mode="r", allow_pickle=False) if isinstance(array, str | Path) else array
+    found: Any = array
+    if isinstance(array, str | Path):
+        try:
+            found = np.load(array, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError):
+            found = None
+        if not isinstance(found, np.ndarray):
+            raise ValueError(f"{name}: {array} is no .npy file")
+    if not isinstance(found, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array or the path of a .npy file, got {type(found).__name__}")
     if found.ndim != axes or found.dtype.kind not in "biuf":
         raise ValueError(f"{name} must be numbers with {axes} axes, got {found.dtype} of shape {found.shape}")
     return found
