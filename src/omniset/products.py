@@ -1,8 +1,8 @@
 """Matrix products through the faster of the two libraries that PyTorch brings for the CPU.
 
-For float32 PyTorch itself takes MKL, which is slow on some processors. oneDNN is as fast or faster (1.1 to 1.4 times on
-AMD) where the second matrix is given transposed, as in a linear layer, and slower where the first one is. It prepares
-itself for every new shape for about a millisecond, and returns its result in memory of its own.
+For float32 PyTorch itself takes MKL, which is slow on some processors. oneDNN is as fast or faster there where the
+second matrix is given transposed, as in a linear layer, and slower where the first one is. It prepares itself for every
+new shape for about a millisecond, and returns its result in memory of its own.
 """
 
 from __future__ import annotations

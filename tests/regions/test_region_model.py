@@ -494,14 +494,14 @@ def test_a_planted_target_is_learned(name):
     options = {"steps": 60, "learning_rate": 1e-2, "dropout": 0.0}
     if name == "seed":
         small = {**SEED_OPTIONS, "dropout": 0.0, "hidden": (64, 32)}
-        options = {"options": small, "epochs": 40, "batch_size": 10, "learning_rate": 1e-2}
+        options = {"options": small, "epochs": 80, "batch_size": 10, "learning_rate": 1e-2}
     method = MAKERS[name](**options).fit(regions, np.arange(24), 0)
     train, own = regions.take(np.arange(24)), regions.take(np.arange(24, 31))
     truth = own.connectivity[tuple(own.pairs().T)]
     found = method.predict(own, own.pairs())
     mean = train.connectivity[tuple(train.pairs().T)].mean()
     assert pearson(truth, found) > 0.6
-    assert np.square(truth - found).mean() < 0.8 * np.square(truth - mean).mean()  # processors round differently
+    assert np.square(truth - found).mean() < 0.6 * np.square(truth - mean).mean()
 
 
 def test_restored_from_its_state():

@@ -235,7 +235,7 @@ def test_bins_of_distance(whole):
             own = ranked[start : start + row["pairs"]]
             start += row["pairs"]
             assert row["mean"] == pytest.approx(distance[own].mean(), rel=1e-12)
-            assert (row["low"], row["high"]) == pytest.approx((distance[own].min(), distance[own].max()), rel=1e-12)
+            assert (row["low"], row["high"]) == pytest.approx((distance[own].min(), distance[own].max()), rel=1e-15)
             i, j = pairs[own].T
             truth, predicted = found.regions.connectivity[i, j], found.predictions[method][i, j]
             expected = tested.within_folds(truth, predicted, found.folds[i])
