@@ -84,15 +84,17 @@ def test_folded_is_plain(kind, ffn_dim, number, length, weighted, plainly):
 
 
 @pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize("setting", ["MODERATE", "FAR"])
+@pytest.mark.parametrize("setting", ["MODERATE", "FAR", "WIDE"])
 def test_every_path_of_the_folded_form(setting, kind, monkeypatch, plainly):
-    """Scores measured against a running peak, rows less their means: what tame inputs do not need."""
+    """Scores measured against a running peak, rows less their means: what tame inputs do not need; what is kept."""
     monkeypatch.setattr(folded, setting, 0.0)
     layer = shaken(MAKE[kind](13))
     x, m = sets(2, 503)
     got, expected = layer(x, m), plainly(layer, x, m)
     assert relative_error(got, expected) < 1e-13
     wanted = [x, m, *layer.parameters()]
+    # Twice: what is kept stays as it is.
+    assert_close(gradients(got, wanted, retain_graph=True), gradients(expected, wanted, retain_graph=True), 1e-12)
     assert_close(gradients(got, wanted), gradients(expected, wanted), 1e-12)
 
 
@@ -124,8 +126,10 @@ def test_any_multiplicity_is_in_range(m, plainly):
     assert relative_error(layer(x, m), plainly(layer.double(), x.double(), m.double()).float()) < 1e-5
 
 
+@pytest.mark.parametrize("wide", [1, folded.WIDE])
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
-def test_activations_against_the_oracle(activation, plainly):
+def test_activations_against_the_oracle(activation, wide, plainly, monkeypatch):
+    monkeypatch.setattr(folded, "WIDE", wide)
     layer = shaken(MultisetAttentionBlock(D, H, 13, activation=activation))
     x, _ = sets(2, 101)
     context = torch.randn(2, K, D, dtype=torch.float64, requires_grad=True)
@@ -191,9 +195,11 @@ def test_precision(dtype, bound, plainly, monkeypatch):
     assert relative_error(out.double(), plainly(layer.double(), x.double())) < bound
 
 
+@pytest.mark.parametrize("wide", [1, folded.WIDE])
 @pytest.mark.parametrize("kind", MAKE)
-def test_products_in_bfloat16(kind, plainly, monkeypatch):
+def test_products_in_bfloat16(kind, wide, plainly, monkeypatch):
     """On processors with units for them: closer than the plain form in bfloat16, in outputs and gradients."""
+    monkeypatch.setattr(folded, "WIDE", wide)
     monkeypatch.setattr(folded, "HALF_UNITS", True)
     layer = shaken(MAKE[kind](13), torch.bfloat16)
     x, _ = sets(2, 5003, torch.bfloat16)
@@ -209,8 +215,14 @@ def test_products_in_bfloat16(kind, plainly, monkeypatch):
         assert relative_error(ours, truth) < min(bound, 1.2 * relative_error(theirs, truth))
 
 
-def test_memory_of_the_graph():
-    """A layer keeps its input, and of each element mean and deviation in three places."""
+@pytest.mark.parametrize(
+    ("wide", "most", "kept"),
+    [(folded.WIDE, folded.KEPT, 0), (1, 8 * 4001 * D // 2, 0), (1, folded.KEPT, 2 * H * K + D)],
+)
+def test_memory_of_the_graph(wide, most, kept, monkeypatch):
+    """A layer keeps its input, of each element mean and deviation in three places, and what is wide but not large."""
+    monkeypatch.setattr(folded, "WIDE", wide)
+    monkeypatch.setattr(folded, "KEPT", most)
     layer = shaken(MAKE["U-ISAB"]())
     x, _ = sets(1, 4001)
     held = {}
@@ -222,7 +234,7 @@ def test_memory_of_the_graph():
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         layer(x)
     assert held.pop(x.data_ptr()) == x.numel() * 8
-    assert sum(size for size in held.values() if size >= 4001 * 8) == 3 * 2 * 4001 * 8
+    assert sum(size for size in held.values() if size >= 4001 * 8) == (3 * 2 + kept) * 4001 * 8
 
 
 def forms(layer, x, m=None):

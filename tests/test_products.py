@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from omniset import pages, products
+from omniset import products
 from omniset.testing import relative_error
 
 
@@ -50,11 +50,3 @@ def test_bfloat16_into_float32():
     found = products.add_linear(y.clone(), *low)
     assert found.dtype == torch.float32
     assert relative_error(found, exact + b + y) < 0.02
-
-
-@pytest.mark.parametrize("size", [0, 3, pages.SMALLEST // 4 + 5])
-def test_memory_is_as_any(size):
-    x = torch.randn(size)
-    y = pages.empty_like(x)
-    assert (y.shape, y.dtype, y.stride()) == (x.shape, x.dtype, x.stride())
-    assert torch.equal(y.copy_(x), x)

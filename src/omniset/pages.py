@@ -1,33 +1,65 @@
-"""Memory in huge pages: a large tensor that is written once costs more in page faults than in arithmetic otherwise."""
+"""Memory for large results that is used again, in huge pages.
+
+A large tensor that is written once costs more in page faults than in arithmetic: the system hands out memory page by
+page, empties each one, and takes all of it back when the tensor is gone. So the memory of large results that are gone
+is held back here for the next ones, as PyTorch does on accelerators.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import math
+import mmap
 import sys
-from functools import cache
-from typing import Any
+import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-SMALLEST = 1 << 23  # bytes; below, the allocator mostly hands out memory that has been touched before
-PAGE = 4096
-MADV_HUGEPAGE = 14  # of Linux
+SMALLEST = 1 << 22  # bytes; below, the allocator mostly hands out memory that has been touched before
+HUGE_PAGE = 1 << 21
+HELD_BACK = 1 << 30  # bytes at most
 
 
-def empty_like(x: Tensor) -> Tensor:
-    """As torch.empty_like; large ones in huge pages where the system gives them to those who ask (Linux: "madvise")."""
-    out = torch.empty_like(x)
-    advise = _madvise()
-    if advise is not None and out.device.type == "cpu" and out.nbytes >= SMALLEST:
-        start = -(-out.data_ptr() // PAGE) * PAGE
-        # Advice only: a system that does not take it changes nothing.
-        advise(ctypes.c_void_p(start), ctypes.c_size_t(out.data_ptr() + out.nbytes - start), MADV_HUGEPAGE)
-    return out
+def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """As like.new_empty. A large result on a CPU cannot be resized: its memory is not PyTorch's own."""
+    dtype = like.dtype if dtype is None else dtype
+    numbers = math.prod(shape)
+    size = numbers * dtype.itemsize
+    # Under Windows and macOS an anonymous map has other costs, not measured yet.
+    if like.device.type != "cpu" or size < SMALLEST or not sys.platform.startswith("linux"):
+        return like.new_empty(shape, dtype=dtype)
+    found = torch.frombuffer(_lend(-(-size // HUGE_PAGE) * HUGE_PAGE), dtype=dtype, count=numbers)
+    # In place: to a view autograd would not add a second gradient without memory for their sum.
+    return found.resize_(shape)
 
 
-@cache
-def _madvise() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
-    return getattr(ctypes.CDLL(None), "madvise", None)
+_back: dict[int, list[mmap.mmap]] = {}  # by size; its single operations are safe between threads
+
+
+def _lend(size: int) -> memoryview:
+    try:
+        memory = _back[size].pop()
+    except (KeyError, IndexError):
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # advice only: for a system that does not take it, nothing changes
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    # The tensor's storage holds this view, and nothing else does.
+    view = memoryview(memory)
+    weakref.finalize(view, _take_back, memory).atexit = False
+    return view
+
+
+def _take_back(memory: mmap.mmap) -> None:
+    size = len(memory)
+    if _held_back() + size > HELD_BACK:  # other sizes have been wanted before, this one just now
+        for other in list(_back):
+            if other != size:
+                _back[other].clear()
+    if _held_back() + size <= HELD_BACK:
+        _back.setdefault(size, []).append(memory)
+
+
+def _held_back() -> int:
+    return sum(size * len(held) for size, held in list(_back.items()))

@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from omniset.layers.base import SetLayer
-from omniset.pages import empty_like
+from omniset.pages import empty
 from omniset.states import State, wide
 
 Pooling = Literal["mean", "sum", "max"]
@@ -107,5 +107,7 @@ class WeightedSum(torch.autograd.Function):
         d_m = elements @ d[..., None] if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return d_m, None
-        into = None if torch.is_grad_enabled() else empty_like(elements)  # unless a second derivative is wanted
+        into = (
+            None if torch.is_grad_enabled() else empty(elements.shape, elements)
+        )  # unless a second derivative is wanted
         return d_m, torch.mul(m, d[:, None], out=into)

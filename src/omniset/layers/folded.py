@@ -28,13 +28,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.attention import AttentionState, log_multiplicity
-from omniset.pages import empty_like
+from omniset.pages import empty
 from omniset.products import add_linear, batched, faster_by_onednn, linear
 from omniset.states import wide
 
 TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32
 SMALL_SETS = 2  # so much smaller is a tile of several sets, whose products are many small ones
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
+WIDE = 64  # from this width on, keeping a number costs less than the product that computes it again
+KEPT = 1 << 26  # bytes of one kind that a call keeps at most: beyond, memory is dearer than time
 FAR = 2.0  # deviations of a row's mean from 0, from where on leaving it in would cost digits
 ACCELERATOR_TILE = 1 << 24  # where each tile costs launches; not measured yet
 PRECISION = {
@@ -152,14 +154,14 @@ def tiles(x: Tensor) -> Iterator[Rows]:
             yield slice(first, first + step), slice(start, start + rows)
 
 
-KEPT = threading.local()
+OF_THREAD = threading.local()
 
 
 def workspace(like: Tensor) -> Workspace:
     """That of this thread, which every call takes again: fresh memory costs more than the arithmetic done in it."""
     if like.device.type != "cpu":  # whose allocator keeps memory itself
         return Workspace(like)
-    return KEPT.__dict__.setdefault(str(like.dtype), Workspace(like.new_empty(0)))
+    return OF_THREAD.__dict__.setdefault(str(like.dtype), Workspace(like.new_empty(0)))
 
 
 class Workspace:
@@ -185,6 +187,27 @@ def narrow(dtype: torch.dtype) -> torch.dtype:
     Sums over tiles, and all that is not a product, stay in float32 or wider.
     """
     return dtype if dtype == torch.bfloat16 and HALF_UNITS else PRECISION[dtype]
+
+
+class Moments:
+    """Means and 1 / sqrt(variance + eps) of a set's rows, (2, B, N, 1): of all where a gradient is wanted."""
+
+    def __init__(self, ctx: Any, like: Tensor, x: Tensor) -> None:
+        self.work = workspace(like)
+        self.all = empty((2, *x.shape[:2], 1), like) if any(ctx.needs_input_grad) else None
+        self.shape = x.shape
+
+    def __call__(self, b: slice, n: slice) -> Tensor:
+        if self.all is not None:
+            return self.all[:, b, n]
+        sizes = (len(range(*part.indices(size))) for part, size in zip((b, n), self.shape, strict=False))
+        return self.work("moments", 2, *sizes, 1)
+
+
+def keep(ctx: Any, like: Tensor, dtype: torch.dtype, *shape: int) -> Tensor | None:
+    """Memory for what the backward pass would have to compute again, where it is worth keeping."""
+    worth = any(ctx.needs_input_grad) and like.shape[-1] >= WIDE and like.device.type == "cpu"
+    return empty(shape, like, dtype) if worth and math.prod(shape) * dtype.itemsize <= KEPT else None
 
 
 def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> tuple[Tensor, bool]:
@@ -243,15 +266,16 @@ class Gather(torch.autograd.Function):
         dtype, low, work = folded.dtype, narrow(x.dtype), workspace(folded)
         rows, done = centred(folded), []
         count, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
-        moments = folded.new_empty((2, *x.shape[:2], 1))
+        moments = Moments(ctx, folded, x)
         # The offset cancels in a state, but for the peak: scores are measured without it.
         known = peak is not None or moderate(rows, log_m)
         start = 0 if known else -torch.inf
         top = folded.new_full((sets, points, 1), start) if peak is None else peak.to(folded.dtype) - offset
         shifted = bool(top.any())
+        kept = keep(ctx, folded, low, sets, points, x.shape[1]) if known else None
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
-            z, far = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            z, far = normalised(tile, eps, moments(b, n), work("z", *tile.shape))
             done.append((b, n, far))
             z = work.cast("low z", z, low)
             w = work.cast("w", products(rows.to(low), z, work("low w", len(z) * points, z.shape[1], dtype=low)), dtype)
@@ -268,8 +292,10 @@ class Gather(torch.autograd.Function):
             w.exp_()
             count[b] += w.sum(-1, True)
             total[b] += batched(work.cast("low w", w, low), z.mT)
+            if kept is not None:
+                kept[b, :, n] = w
         total -= total.mean(-1, True)
-        ctx.save_for_backward(x, log_m, folded, offset, top, moments)
+        ctx.save_for_backward(x, log_m, folded, offset, top, moments.all, kept)
         ctx.eps, ctx.tiles = eps, done
         peak = top + offset
         ctx.mark_non_differentiable(peak)
@@ -286,31 +312,35 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Any, d_count: Tensor, d_total: Tensor):
-        x, log_m, folded, offset, top, moments = ctx.saved_tensors
+        x, log_m, folded, offset, top, moments, kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Gather.plain, (top + offset).detach(), ctx.eps)
             found = derived(plain, (x, log_m, folded, offset), (d_count, d_total))
             return *found, None, None
-        d_x = empty_like(x) if ctx.needs_input_grad[0] else None
+        d_x = empty(x.shape, x) if ctx.needs_input_grad[0] else None
         d_log_m = None if log_m is None or not ctx.needs_input_grad[1] else torch.empty_like(log_m)
         d_folded, d_offset = (wide(torch.zeros_like(v)) for v in (folded, offset))
         d_count, d_total = d_count.to(folded.dtype), centred(d_total.to(folded.dtype))
         points, rows = folded.shape[1], centred(folded).expand(len(x), -1, -1)
         # Two products with z^T are one, and so are two whose results are added.
-        before, after = torch.cat((rows, d_total), 1), torch.cat((d_total, rows), 1)
+        before, after = torch.cat((rows, d_total), 1) if kept is None else d_total, torch.cat((d_total, rows), 1)
         dtype, low, work = folded.dtype, narrow(x.dtype), workspace(folded)
         before, after, shifted = before.to(low), after.to(low), bool(top.any())
         for b, n, far in ctx.tiles:
             tile = work.cast("tile", x[b, n], dtype)
             z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
-            both = batched(before[b], z, work("low both", len(z), 2 * points, z.shape[1], dtype=low))
-            both = work.cast("both", both, dtype)
+            both = batched(before[b], z, work("low both", len(z), before.shape[1], z.shape[1], dtype=low))
+            if kept is None:
+                both = work.cast("both", both, dtype)
+            else:
+                both = torch.cat((kept[b, :, n], both), 1, out=work("both", len(z), 2 * points, z.shape[1]))
             w, d_s = both[:, :points], both[:, points:]
-            if log_m is not None:
-                w += log_m[b, None, n]
-            if shifted:
-                w -= safe(top[b])
-            w.exp_()
+            if kept is None:
+                if log_m is not None:
+                    w += log_m[b, None, n]
+                if shifted:
+                    w -= safe(top[b])
+                w.exp_()
             d_s.add_(d_count[b]).mul_(w)
             if d_log_m is not None:
                 d_log_m[b, n] = d_s.sum(1)
@@ -331,30 +361,37 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
-        out, dtype, low, work = empty_like(x), keys.dtype, narrow(x.dtype), workspace(keys)
-        moments, moments_y = (keys.new_empty((2, *x.shape[:2], 1)) for _ in range(2))
+        out, dtype, low, work = empty(x.shape, x), keys.dtype, narrow(x.dtype), workspace(keys)
+        moments, moments_y = (Moments(ctx, keys, x) for _ in range(2))
         rows, low_values = centred(keys).to(low), values.to(low)
+        kept = keep(ctx, keys, low, len(x), keys.shape[1], x.shape[1])
+        kept_hidden = None if w1 is None else keep(ctx, keys, low, *x.shape[:2], len(w1))
         act, done = None if w1 is None else ACTIVATIONS[activation][0], []
         ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
-            z, far = normalised(tile, eps, moments[:, b, n], work("z", *tile.shape))
+            z, far = normalised(tile, eps, moments(b, n), work("z", *tile.shape))
             z = work.cast("low z", z, low)
             p = work.cast("low p", weights(rows[b], offset[b], z, heads, work), low)
+            if kept is not None:
+                kept[b, :, n] = p
             # What is made in `out` need not be copied there, but oneDNN makes it elsewhere.
             direct = x.dtype == dtype and (act is None or not faster_by_onednn(tile.flatten(0, 1), ffn[0]))
             into = out[b, n] if direct else work("y", *tile.shape)
             y = torch.add(tile, batched(p.mT, low_values[b].mT, z), out=into)
             far_y = False
             if act is not None:
-                u, far_y = normalised(y, eps, moments_y[:, b, n], work("z", *tile.shape))
+                u, far_y = normalised(y, eps, moments_y(b, n), work("z", *tile.shape))
                 u = work.cast("low z", u, low).flatten(0, 1)
-                hidden = act(linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low)))
-                y = add_linear(y.flatten(0, 1), hidden, ffn[2], ffn[3]).view_as(tile)
+                hidden = linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low))
+                if kept_hidden is not None:
+                    kept_hidden[b, n] = hidden.view(*tile.shape[:2], -1)
+                y = add_linear(y.flatten(0, 1), act(hidden), ffn[2], ffn[3]).view_as(tile)
             done.append((b, n, far, far_y))
             if not direct:
                 out[b, n] = y
-        ctx.save_for_backward(x, keys, offset, values, moments, moments_y, w1, b1, w2, b2)
+        saved = x, keys, offset, values, moments.all, moments_y.all, kept, kept_hidden
+        ctx.save_for_backward(*saved, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
         return out
 
@@ -369,13 +406,13 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor):
-        x, keys, offset, values, moments, moments_y, w1, b1, w2, b2 = ctx.saved_tensors
+        x, keys, offset, values, moments, moments_y, kept, kept_hidden, w1, b1, w2, b2 = ctx.saved_tensors
         eps, dtype = ctx.eps, keys.dtype
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
             found = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
             return *found[:4], None, None, None, *found[4:]
-        d_x, low, work = empty_like(x), narrow(x.dtype), workspace(keys)
+        d_x, low, work = empty(x.shape, x), narrow(x.dtype), workspace(keys)
         d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
         d_ffn = None if w1 is None else [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
         rows, low_values = centred(keys).to(low), values.to(low)
@@ -383,7 +420,10 @@ class Spread(torch.autograd.Function):
         for b, n, far, far_y in ctx.tiles:
             tile, d_y = work.cast("tile", x[b, n], dtype), d_out[b, n]
             z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
-            p = weights(rows[b], offset[b], z, ctx.heads, work)
+            if kept is None:
+                p = weights(rows[b], offset[b], z, ctx.heads, work)
+            else:
+                p = work("p", len(z), keys.shape[1], z.shape[1]).copy_(kept[b, :, n])
             low_p = work.cast("low p", p, low)
             if d_ffn is not None:
                 y = batched(low_p.mT, low_values[b].mT, work("u", *tile.shape, dtype=low))
@@ -392,7 +432,11 @@ class Spread(torch.autograd.Function):
                 u = work.cast("low u", u, low)
                 flat = work.cast("low d_y", d_y, low).contiguous().flatten(0, 1)
                 first, bias, second = ffn
-                before = linear(u, first, bias, work("before", len(u), len(first), dtype=low))
+                before = work("before", len(u), len(first), dtype=low)
+                if kept_hidden is None:
+                    before = linear(u, first, bias, before)
+                else:
+                    before.view(*tile.shape[:2], -1).copy_(kept_hidden[b, n])
                 act, act_backward = ACTIVATIONS[ctx.activation]
                 hidden = act(before)
                 d_hidden = linear(flat, second.mT, out=work("d_hidden", len(u), len(first), dtype=low))
@@ -407,7 +451,7 @@ class Spread(torch.autograd.Function):
             d_values[b] += batched(low_p, low_d_y.mT)
             d_p = batched(low_values[b], low_d_y, work("low d_p", *p.shape, dtype=low))
             p4, d4 = (v.unflatten(1, (ctx.heads, -1)) for v in (p, work.cast("d_p", d_p, dtype)))
-            d_s = torch._softmax_backward_data(d4, p4, 2, dtype).flatten(1, 2)
+            d_s = torch._softmax_backward_data(d4, p4, 2, dtype, grad_input=work("d_s", *p4.shape)).flatten(1, 2)
             d_offset[b] += d_s.sum(-1, True)
             low_d_s = work.cast("low p", d_s, low)
             d_keys[b] += batched(low_d_s, z.mT)
@@ -456,7 +500,7 @@ def safe(peak: Tensor) -> Tensor:
 Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
     # In place: what went in is positive where it was.
-    nn.ReLU: (torch.relu_, lambda d, before: torch.ops.aten.threshold_backward(d, before, 0)),
+    nn.ReLU: (torch.relu_, lambda d, before: torch.ops.aten.threshold_backward(d, before, 0, grad_input=d)),
     nn.GELU: (F.gelu, torch.ops.aten.gelu_backward),
     nn.SiLU: (F.silu, torch.ops.aten.silu_backward),
 }
