@@ -11,7 +11,7 @@ SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 
 
 @pytest.fixture(params=encoders.ENCODERS)
 def encoder(request):
-    return encoders.build(request.param, num_outputs=2, **SIZES).double()
+    return encoders.build(request.param, num_outputs=2, **SIZES).double().eval()
 
 
 @pytest.fixture
@@ -38,6 +38,27 @@ def test_mini_batch_consistency_is_what_it_says(encoder, batch):
         testing.assert_shard_consistent(encoder, batch, shard_sizes=[7], shards="independent")
 
 
+PAPER = {  # Table 1 of the Universal Set Transformer: mini-batch consistent, cross- and self-attention, elements
+    "deep-sets": (True, False, False, False),
+    "fspool": (False, False, False, False),
+    "sse": (True, True, False, False),
+    "umbc": (True, True, True, False),
+    "strxl": (False, True, True, True),
+    "ust": (True, True, True, True),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_features_are_those_of_the_paper(name):
+    made = encoders.build(name, **SIZES)
+    said = made.mini_batch_consistent, made.cross_attention, made.self_attention, made.outputs_elements
+    assert said == PAPER[name]
+    kinds = {type(module).__name__ for module in made.modules()}
+    points = {"InducedSetAttentionBlock", "PoolingByMultiheadAttention", "SlotSetEncoder"}
+    assert made.cross_attention == bool(kinds & points)
+    assert made.self_attention == bool(kinds & {"InducedSetAttentionBlock", "SetAttentionBlock"})
+
+
 def test_shapes(encoder, batch):
     out = encoder(batch)
     assert out.summary.shape == (4, 2, 10)
@@ -54,7 +75,7 @@ def test_padding_changes_nothing(encoder, batch):
 
 
 def test_every_parameter_is_used(encoder, batch):
-    out = encoder(batch)
+    out = encoder.train()(batch)
     grads = torch.autograd.grad(out.summary.square().sum(), list(encoder.parameters()), allow_unused=True)
     unused = [n for (n, _), g in zip(encoder.named_parameters(), grads, strict=True) if g is None]
     assert unused == []
@@ -69,7 +90,7 @@ def test_modules_can_be_walked(encoder):
 
 def test_state_dict_round_trip(encoder, batch):
     other = encoders.build(next(n for n, c in encoders.ENCODERS.items() if c is type(encoder)), num_outputs=2, **SIZES)
-    other = other.double()
+    other = other.double().eval()
     other.load_state_dict(encoder.state_dict())
     assert torch.equal(other(batch).summary, encoder(batch).summary)
 

@@ -17,11 +17,18 @@ B, N, D = 3, 67, 2
 OUTPUTS = {torch.float64: 1e-12, torch.float32: 1e-6}
 GRADIENTS = {torch.float64: 1e-12, torch.float32: 3e-6}
 STORES = {"set-transformer-sab": ("device", "cpu")}
+MERGED = [name for name, encoder in encoders.ENCODERS.items() if encoder.mini_batch_consistent]
+WITH_ELEMENTS = [name for name in MERGED if encoders.ENCODERS[name].outputs_elements]
+
+
+@pytest.fixture(autouse=True)
+def folded_however_small(monkeypatch):
+    monkeypatch.setattr(folded, "LEAST", 0)
 
 
 def make(name, dtype=torch.float64, **more):
     arguments = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "num_outputs": 3} | more
-    encoder = encoders.build(name, **arguments).to(dtype)
+    encoder = encoders.build(name, **arguments).to(dtype).eval()  # without random slots
     for p in encoder.parameters():
         p.data += 0.2 * torch.randn_like(p)
     return encoder
@@ -58,7 +65,7 @@ def assert_same(got, expected):
     assert relative_error(got[1], expected[1]) <= GRADIENTS[dtype]
 
 
-CASES = [(name, store) for name in encoders.ENCODERS for store in STORES.get(name, stores.STORES)]
+CASES = [(name, store) for name in MERGED for store in STORES.get(name, stores.STORES)]
 
 
 @pytest.mark.parametrize(("name", "store"), CASES)
@@ -67,7 +74,7 @@ def test_shards_are_the_whole(name, store, more):
     check_shards(name, store, torch.float64, **more)
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_shards_are_the_whole_in_float32(name):
     check_shards(name, "device", torch.float32, decoder_depth=1)
 
@@ -81,7 +88,7 @@ def check_shards(name, store, dtype, **more):
         batch = sets(dtype)
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_a_source_that_is_read_anew(name):
     encoder, batch = make(name), sets()
     summary, gradients = results(encoder, batch, source=[batch])
@@ -99,7 +106,7 @@ def test_a_source_that_is_read_anew(name):
         assert out.elements is whole.elements is None
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_order_of_shards(name):
     encoder, batch = make(name), sets()
     shards = batch.shards(11)
@@ -108,7 +115,7 @@ def test_order_of_shards(name):
         assert_same(results(encoder, batch, source=order), whole)
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 @pytest.mark.parametrize("absent", [0, 3, 6])
 def test_a_shard_fully_absent(name, absent):
     """It changes nothing: as if it had been left out."""
@@ -120,7 +127,7 @@ def test_a_shard_fully_absent(name, absent):
     assert_same(results(encoder, batch, source=shards), results(encoder, batch, source=without))
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", ["deep-sets", *WITH_ELEMENTS])  # slots: tests/test_peers.py
 @pytest.mark.parametrize("shard_size", [None, 7])
 def test_against_the_oracle_with_elements_repeated(name, shard_size):
     encoder = make(name, decoder_depth=1)
@@ -143,7 +150,7 @@ def test_against_the_oracle_with_elements_repeated(name, shard_size):
     assert relative_error(torch.autograd.grad(loss, parameters), torch.autograd.grad(reference, parameters)) <= 1e-12
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_32_ragged_sets_against_each_alone(name):
     encoder = make(name, depth=1)
     lengths = [1, 1000, *torch.randint(2, 1000, (30,)).tolist()]
@@ -160,7 +167,7 @@ def test_32_ragged_sets_against_each_alone(name):
     )
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 @pytest.mark.parametrize("length", [0, 5])
 def test_empty_sets_are_finite(name, length):
     encoder = make(name)
@@ -200,10 +207,12 @@ def graph_bytes(function):
     return held["peak"]
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_exact_gradient_keeps_the_graph_of_one_shard(name):
     encoder = make(name, depth=1 if name == "set-transformer-sab" else 3)
     number = 9 if name == "set-transformer-sab" else 13  # of a SAB every pair of shards
+    if name in ("sse", "umbc"):
+        encoder.decoder = torch.nn.Identity()  # its graph is that of the slots, however large the set is
     batch = SetBatch(torch.randn(B, number * 16, D, dtype=torch.float64))
     one = SetBatch(batch.elements[:, :16])
 
@@ -329,7 +338,7 @@ def test_first_shard_gradients(literal):
     assert relative_error(got, exact) > 1e-2
 
 
-@pytest.mark.parametrize("name", [n for n in encoders.ENCODERS if n != "deep-sets"])
+@pytest.mark.parametrize("name", [n for n in MERGED if n != "deep-sets"])
 def test_first_shard_changes_gradients_only(name):
     encoder, batch = make(name), sets()
     whole = results(encoder, batch)
@@ -340,7 +349,7 @@ def test_first_shard_changes_gradients_only(name):
         assert gradient != "first-shard" or not got[1][0][:, 7:].any()  # elements of the others get none
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", [n for n, e in encoders.ENCODERS.items() if not e.recurrent])
 def test_independent_shards(name):
     """The mean of the summaries of those shards in which a set has elements; really something else than the whole."""
     encoder, batch = make(name), sets()
@@ -370,11 +379,13 @@ def test_a_set_does_not_see_its_batch_mates():
         encoder, batch = make(name), sets()
         alone = SetBatch.from_ragged(*([part[2]] for part in batch.to_ragged()))
         for options in ({}, {"shard_size": 7}, {"shard_size": 80, "shards": "independent"}):
+            if options == {"shard_size": 7} and name not in MERGED:
+                continue
             got = encoder(batch, **options).summary[2:]
             assert relative_error(got, encoder(alone, **options).summary) <= 1e-12
 
 
-@pytest.mark.parametrize("name", [n for n in encoders.ENCODERS if n != "deep-sets"])
+@pytest.mark.parametrize("name", WITH_ELEMENTS)
 def test_contextualize(name):
     """Elements of the set come out as they did; new ones as if they had been members of multiplicity 0."""
     encoder, batch = make(name), sets()
@@ -407,7 +418,7 @@ def test_contexts_carry_gradients_through_shards():
         assert relative_error(grads(shard_size=7, store=store), grads()) <= 1e-12
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize("name", MERGED)
 def test_dropout_is_replayed(name):
     """The streamed gradient is that of the very masks drawn in the forward: by differences along a direction."""
     for store in STORES.get(name, stores.STORES):

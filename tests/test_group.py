@@ -21,6 +21,7 @@ from torch import nn
 from omniset import SetBatch, encoders
 from omniset.encoders.base import linear_layers
 from omniset.engine.group import Processes
+from omniset.layers import folded
 from omniset.testing import relative_error
 
 ROOT = Path(__file__).parent.parent
@@ -81,6 +82,7 @@ GROUPS = {}
 
 def serve(rank, size, address, pipe):
     torch.set_num_threads(1)
+    folded.LEAST = 0  # small sets too
     limit = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=limit)
     for number in range(1, size):
@@ -222,6 +224,8 @@ ENCODERS = [
     ("ust", {}),
     ("ust", {"class_token": True, "decoder_depth": 1}),
     ("set-transformer-isab", {"norm": "post", "ffn_dim": 0, "decoder_depth": 1}),
+    ("sse", {"weighting": "slots", "random": False}),
+    ("umbc", {"random": False}),
 ]
 SHARES = [  # also empty ones, of the process that has the class tokens too
     ((0, 23, N), "device", None),

@@ -117,3 +117,27 @@ def test_threads_never_share():
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert not wrong
+
+
+@linux
+def test_shared_with_other_processes():
+    x = large().fill_(3)
+    place = x.data_ptr()
+    x.share_memory_()
+    assert x.is_shared()
+    assert large().fill_(5).data_ptr() == place  # the memory came back, the numbers are elsewhere
+    assert bool((x == 3).all())
+
+
+@linux
+def test_without_memory_pytorch_decides(monkeypatch):
+    large()
+    assert pages._held_back()
+
+    def none_left(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(pages.mmap, "mmap", none_left)
+    first, second = large(), large()
+    assert first.shape == second.shape == (NUMBERS,)
+    assert pages._held_back() == 0

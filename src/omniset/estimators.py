@@ -46,7 +46,7 @@ class SetEstimator(BaseEstimator):
             without validation: never stop, keep the last.
         shard_size: Run the encoder on shards of so many elements, drawn at random in training. None: whole sets.
         shards: "merged" or "independent", see `Encoder.forward`.
-        gradient: "exact", "first-shard" or "first-shard-literal", likewise.
+        gradient: "exact", "first-shard", "first-shard-literal" or "unbiased", likewise.
         store: "device", "cpu", "disk" or "recompute", likewise.
         level: "set": one prediction per set. "element": one per element; labels then come per element (see `fit`).
         class_weight: "balanced": classes count inversely to their frequency in training. None: as they come.

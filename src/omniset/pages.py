@@ -30,7 +30,12 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) 
     # Under Windows and macOS an anonymous map has other costs, not measured yet.
     if like.device.type != "cpu" or size < SMALLEST or not sys.platform.startswith("linux"):
         return like.new_empty(shape, dtype=dtype)
-    found = torch.frombuffer(_lend(-(-size // HUGE_PAGE) * HUGE_PAGE), dtype=dtype, count=numbers)
+    try:
+        memory = _lend(-(-size // HUGE_PAGE) * HUGE_PAGE)
+    except OSError:  # none left: give up what is held back, and let PyTorch try, or say so
+        _back.clear()
+        return like.new_empty(shape, dtype=dtype)
+    found = torch.frombuffer(memory, dtype=dtype, count=numbers)
     # In place: to a view autograd would not add a second gradient without memory for their sum.
     return found.resize_(shape)
 

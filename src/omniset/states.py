@@ -38,6 +38,12 @@ class State:
             sums=tuple(wide(a) * f + wide(b) * g for a, b in zip(self.sums, other.sums, strict=True)),
         )
 
+    def scaled(self: S, share: float) -> S:
+        """With the gradient of the sums divided by `share`, of the elements that carry one."""
+        if share == 1 or not any(s.requires_grad for s in self.sums):
+            return self
+        return replace(self, sums=tuple(s.detach() + (s - s.detach()) / share for s in self.sums))
+
 
 def wide(x: Tensor) -> Tensor:
     """In the dtype in which small sums over many shards are kept: float64, float32 on MPS, which has no other."""

@@ -35,7 +35,7 @@ def fit(
     class_weight: Literal["balanced"] | None = None,
     shard_size: int | None = None,
     shards: Literal["merged", "independent"] = "merged",
-    gradient: Literal["exact", "first-shard", "first-shard-literal"] = "exact",
+    gradient: Literal["exact", "first-shard", "first-shard-literal", "unbiased"] = "exact",
     store: str = "device",
     max_elements: int = 32768,
     seed: int = 0,
@@ -68,7 +68,7 @@ def fit(
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
-        encoder: Kind of model: ust, set-transformer-isab, set-transformer-sab or deep-sets.
+        encoder: Kind of model: ust, set-transformer-isab, set-transformer-sab, deep-sets, umbc, sse, fspool or strxl.
         dim: Width of the model: more learns more, and slower.
         depth: Layers of the model.
         num_heads: Attention heads; must divide dim.

@@ -7,13 +7,21 @@ from typing import Any
 
 from omniset.encoders.base import AttentionEncoder, Encoder
 from omniset.encoders.deep_sets import DeepSets
+from omniset.encoders.fspool import FSPool
 from omniset.encoders.set_transformer import SetTransformer, UniversalSetTransformer
+from omniset.encoders.sse import HierarchicalSlotSetEncoder
+from omniset.encoders.strxl import SetTransformerXL
+from omniset.encoders.umbc import UMBC
 from omniset.layers.universal import attention_block
 
 ENCODERS: dict[str, type[Encoder]] = {
     "deep-sets": DeepSets,
+    "fspool": FSPool,
     "set-transformer-sab": SetTransformer,
     "set-transformer-isab": UniversalSetTransformer,
+    "sse": HierarchicalSlotSetEncoder,
+    "strxl": SetTransformerXL,
+    "umbc": UMBC,
     "ust": UniversalSetTransformer,
 }
 
@@ -52,19 +60,23 @@ def build(name: str, **arguments: Any) -> Encoder:
 def _known(encoder: type[Encoder]) -> set[str]:
     known = set(inspect.signature(encoder).parameters)
     if issubclass(encoder, AttentionEncoder):
-        known |= set(inspect.signature(AttentionEncoder).parameters) | set(
-            inspect.signature(attention_block).parameters
-        )
+        known |= set(inspect.signature(AttentionEncoder).parameters)
+    if issubclass(encoder, AttentionEncoder | UMBC):
+        known |= set(inspect.signature(attention_block).parameters)
     return known - {"arguments", "options"}
 
 
 __all__ = [
     "COMMON",
     "ENCODERS",
+    "UMBC",
     "AttentionEncoder",
     "DeepSets",
     "Encoder",
+    "FSPool",
+    "HierarchicalSlotSetEncoder",
     "SetTransformer",
+    "SetTransformerXL",
     "UniversalSetTransformer",
     "build",
 ]

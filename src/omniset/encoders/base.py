@@ -50,6 +50,11 @@ class Encoder(Stack):
             gradient: "exact": all shards, recomputed one at a time. "first-shard": no gradient goes through another
                 shard's reduce or map, nor is it computed. "first-shard-literal": only the pool's gradient is stopped
                 at the other shards, as the Universal Set Transformer paper words it; it keeps every shard's graph.
+                "unbiased": one shard, drawn with a probability p in proportion to its entries, carries the gradient,
+                and that of the sums over the set is divided by p (Willette et al., 2023, who scale the weights'
+                gradients instead, which is biased for slots that have a residual). Its mean over the draws is the
+                exact gradient of the summary where only the pool sums up (deep-sets, sse, umbc); for encoders with
+                set layers (ust) it is an estimate.
             store: Where layer inputs wait for the backward: "device", "cpu", "disk" ("disk:FOLDER"), or "recompute"
                 to keep none and read the source again (L + 1 times forward, as often backward).
             process_group: A torch.distributed group that has this process, as torch.distributed.group.WORLD. Its
@@ -59,7 +64,8 @@ class Encoder(Stack):
         Raises:
             TypeError: A source that can be read only once.
             ValueError: An unknown option, a wrong number of features, full self-attention with a store that is
-                neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent. With
+                neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent.
+                gradient="unbiased" for independent shards, class tokens or full self-attention. With
                 `process_group`: anything but shards="merged" and gradient="exact", full self-attention, weights that
                 are sharded (FSDP, DTensor), or, on every process, processes that do not hold the same number of sets
                 or differ in whether they want gradients or drop out.
@@ -91,6 +97,8 @@ class AttentionEncoder(Encoder):
         decoder_depth: SABs on the summary.
         **options: ffn_dim, norm, dropout, activation, variant, as in MultisetAttentionBlock.
     """
+
+    cross_attention = self_attention = True
 
     def __init__(
         self,

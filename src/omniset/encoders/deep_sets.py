@@ -33,12 +33,19 @@ class DeepSets(Encoder):
         activation: str = "relu",
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
-        if depth < 0:
-            raise ValueError(f"depth must be >= 0, got {depth}")
-        self.embed = _mlp(input_dim, dim, dim, depth, activation)
+        self.embed, self.decoder = phi_and_rho(input_dim, dim, depth, num_outputs, activation)
         self.pool = SetPooling(pooling)
-        rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
-        self.decoder = nn.Sequential(nn.Flatten(), rho, nn.Unflatten(1, (num_outputs, dim)))
+
+
+def phi_and_rho(
+    input_dim: int, dim: int, depth: int, num_outputs: int, activation: str
+) -> tuple[nn.Sequential, nn.Sequential]:
+    """What Deep Sets do before and after pooling, with `depth` hidden layers each."""
+    if depth < 0:
+        raise ValueError(f"depth must be >= 0, got {depth}")
+    phi = _mlp(input_dim, dim, dim, depth, activation)
+    rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
+    return phi, nn.Sequential(nn.Flatten(), rho, nn.Unflatten(1, (num_outputs, dim)))
 
 
 def _mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from omniset.engine.stores import DeviceStore, open_store
 from omniset.sets import SetBatch
 
 SHARDS = ("merged", "independent")
-GRADIENTS = ("exact", "first-shard", "first-shard-literal")
+GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
 
 
 @dataclass
@@ -47,10 +48,12 @@ class ContextualizedShards:
     contexts: list[Any] | None
 
     def __iter__(self) -> Iterator[SetBatch]:
+        memory: Any = None
         for shard in Checked(self.source, self.encoder.input_dim):
             with torch.no_grad():
                 if self.contexts is None:
-                    elements: Any = _whole(self.encoder, shard).elements
+                    elements: Any
+                    _, elements, memory = _alone(self.encoder, shard.elements, shard.multiplicity, memory)
                 else:
                     elements = contextualize(self.encoder, shard, self.contexts)
             yield SetBatch(elements, shard.multiplicity, validate=False)
@@ -86,24 +89,34 @@ def execute(
     else:
         parts = Checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
     if shards == "independent":
+        if gradient == "unbiased":
+            raise ValueError("gradient='unbiased' is for shards='merged': independent shards have no sums in common")
         return _independent(encoder, batch, parts, gradient)
+    if isinstance(parts, list) and len(parts) == 1 and process_group is None:
+        return _whole(encoder, parts[0])
     if not encoder.mini_batch_consistent:
         raise ValueError(
             f"{type(encoder).__name__} is not mini-batch consistent: shards='merged' does not exist for it, "
             "use shards='independent'"
         )
-    if isinstance(parts, list) and len(parts) == 1 and process_group is None:
-        return _whole(encoder, parts[0])
     if store.partition(":")[0] in ("disk", "recompute") and any(layer.keeps_elements for layer in encoder.layers):
         raise ValueError(f"full self-attention streams from store='device' or 'cpu', got {store!r}")
     if gradient == "first-shard-literal" and encoder.pool is None:
         raise ValueError("gradient='first-shard-literal' stops gradients at the pool, and class tokens take its place")
+    if gradient == "unbiased":
+        _check_sums(encoder)
     group = None if process_group is None else Processes(process_group, next(encoder.parameters()).device)
     run = Run(encoder, batch, parts, opened, replay=True, group=group)
     if gradient == "exact" and torch.is_grad_enabled():
         return _exact(run)
     run.detach_before_pool = gradient == "first-shard-literal"
-    run.forward({"exact": never, "first-shard": lambda i: i == 0, "first-shard-literal": always}[gradient])
+    live: dict[str, Any] = {"exact": never, "first-shard": lambda i: i == 0, "first-shard-literal": always}
+    if gradient == "unbiased":
+        sizes = torch.tensor([float(part.elements.shape[1]) for part in parts], dtype=torch.float64)
+        chosen = int(torch.multinomial(sizes, 1)) if bool(sizes.any()) else 0
+        run.share_of_gradient = float(sizes[chosen] / sizes.sum()) if bool(sizes.any()) else 1.0
+        live["unbiased"] = lambda i: i == chosen
+    run.forward(live[gradient])
     return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
 
 
@@ -134,6 +147,16 @@ def _check_for_group(encoder: Stack, shards: str, gradient: str) -> None:
             f"({type(encoder).__name__}) is all elements: take induced attention, as encoder 'ust' has"
         )
     check_replicated(encoder)
+
+
+def _check_sums(encoder: Stack) -> None:
+    if encoder.pool is None:
+        raise ValueError("gradient='unbiased' scales what a pool sums up, and class tokens take its place")
+    if any(layer.keeps_elements for layer in encoder.layers):
+        raise ValueError(
+            f"gradient='unbiased' scales the sums of a layer, and full self-attention ({type(encoder).__name__}) "
+            "has none of the whole set"
+        )
 
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
@@ -168,15 +191,14 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
     count: Any = 0
     first: Any = None
     pieces: list[Tensor] = []
-
-    def encode(elements: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor | None]:
-        out = _whole(encoder, SetBatch(elements, multiplicity, validate=False))
-        return out.summary, out.elements  # type: ignore[return-value]
-
+    memory: Any = None
+    encode = partial(_alone, encoder)
     for i, shard in enumerate(shards):
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
             # Recomputed in the backward, so that only one shard's graph exists at a time.
-            summary, elements = checkpoint(encode, shard.elements, shard.multiplicity, use_reentrant=False)
+            summary, elements, memory = checkpoint(
+                encode, shard.elements, shard.multiplicity, memory, use_reentrant=False
+            )
         present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
         total, count = total + torch.where(present, summary, 0), count + present.int()
         first = summary if first is None else first
@@ -186,6 +208,15 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
     if batch is None and encoder.outputs_elements:
         return EncoderOutput(ContextualizedShards(encoder, shards, None), mean, None)
     return EncoderOutput(torch.cat(pieces, 1) if pieces else None, mean, None)
+
+
+def _alone(encoder: Stack, elements: Tensor, multiplicity: Tensor, memory: Any) -> tuple[Tensor, Tensor | None, Any]:
+    """A shard as a set of its own, but for the memory of an encoder that has one: summary, elements, memory."""
+    batch = SetBatch(elements, multiplicity, validate=False)
+    if encoder.recurrent:
+        return encoder.segment(batch, memory)
+    out = _whole(encoder, batch)
+    return out.summary, out.elements, None  # type: ignore[return-value]
 
 
 @dataclass

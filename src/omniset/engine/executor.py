@@ -77,6 +77,7 @@ class Run:
         self.elements: Tensor | None = None
         self.token_summary: Tensor | None = None
         self.detach_before_pool = False
+        self.share_of_gradient = 1.0  # of all entries, those that carry it
         self.keep_for_backward = False
         self.whole = not replay
         self._live: Live = always
@@ -85,9 +86,13 @@ class Run:
         self._seed = int(torch.randint(2**40, ())) if dropout and replay else None
         self.group = OneProcess() if group is None else group
         self.tokens = encoder.num_tokens if self.group.rank == 0 else 0  # class tokens travel with the very first shard
+        self._common: int | None = None  # seed of what all processes draw alike
         if isinstance(self.group, Processes):
-            seed = self.group.agree(self._facts, self._seed or 0)
-            self._seed = None if self._seed is None else seed
+            seed = int(torch.randint(2**40, ())) if self._seed is None else self._seed
+            self._common = self.group.agree(self._facts, seed)
+            self._seed = None if self._seed is None else self._common
+        with nullcontext() if self._common is None else self._replayable(self._common):
+            self._drawn = [None if layer is None else layer.draw() for layer in self.reducers]
 
     # ------------------------------------------------------------------ forward
 
@@ -108,7 +113,7 @@ class Run:
                     self._put((t, i), y)
                 if t and not self.keep_for_backward and not self.reducers[t - 1].keeps_elements:
                     self._drop((t - 1, i))
-            state = None if state is None else self.group.merge(state)
+            state = None if state is None else self.group.merge(state).scaled(self.share_of_gradient)
             self.states.append(state)
             self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
@@ -163,11 +168,16 @@ class Run:
             return None
         if self.detach_before_pool and t == self.last and i:
             x = x.detach()
-        return layer.reduce(x, self._with_tokens(i, m), peak)
+        with self._holding(t):
+            return layer.reduce(x, self._with_tokens(i, m), peak)
 
     def _finish(self, t: int, state: State) -> Tensor:
-        with self._noise(t, -1):
+        with self._noise(t, -1), self._holding(t):
             return self.reducers[t].finish(state).to(self.dtype)
+
+    def _holding(self, t: int) -> AbstractContextManager[None]:
+        drawn = self._drawn[t]
+        return nullcontext() if drawn is None else self.reducers[t].holding(drawn)
 
     def _with_tokens(self, i: int, m: Tensor) -> Tensor:
         return m if not self.tokens or i else torch.cat([m.new_ones(len(m), self.tokens), m], 1)
@@ -206,7 +216,7 @@ class Run:
 
     def noise_of_decoder(self) -> AbstractContextManager[None]:
         """The summary is decoded alike on all processes."""
-        return self._noise(self.last + 1, -1) if self.group.size > 1 else nullcontext()
+        return nullcontext() if self._common is None else self._replayable(self._common + (self.last + 1) * 1_000_003)
 
     def _put(self, key: Any, x: Tensor) -> None:
         assert self.store is not None

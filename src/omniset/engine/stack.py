@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+from torch import Tensor, nn
 
 from omniset.layers.base import SetLayer, check_sizes
+from omniset.sets import SetBatch
 
 
 class Stack(nn.Module):
@@ -19,6 +22,9 @@ class Stack(nn.Module):
         decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
         outputs_elements: Whether the elements have outputs of their own.
         mini_batch_consistent: Whether shards="merged" gives the whole set's result.
+        recurrent: Whether independent shards are read in order, with a memory of those before (`segment`).
+        cross_attention, self_attention: Whether learned points attend to the set, and elements or what became of them
+            to each other.
     """
 
     embed: nn.Module
@@ -28,6 +34,9 @@ class Stack(nn.Module):
     decoder: nn.Module
     outputs_elements = True
     mini_batch_consistent = True
+    recurrent = False
+    cross_attention = False
+    self_attention = False
 
     def __init__(self, input_dim: int, dim: int, num_outputs: int) -> None:
         super().__init__()
@@ -36,6 +45,10 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList()
         self.register_module("pool", None)
         self.register_parameter("class_tokens", None)
+
+    def segment(self, batch: SetBatch, memory: Any) -> tuple[Tensor, Tensor | None, Any]:
+        """Summary and elements of a shard, and the memory after it, given that of the shards before it (None: none)."""
+        raise TypeError(f"{type(self).__name__} has no memory of other shards")
 
     @property
     def num_tokens(self) -> int:

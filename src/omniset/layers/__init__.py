@@ -2,10 +2,13 @@
 
 from omniset.layers.base import SetLayer
 from omniset.layers.deep_sets import SetPooling
+from omniset.layers.fspool import FeaturewiseSortPooling
 from omniset.layers.set_transformer import InducedSetAttentionBlock, PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import LeeAttentionBlock, MultisetAttentionBlock
 
 __all__ = [
+    "FeaturewiseSortPooling",
     "InducedSetAttentionBlock",
     "LeeAttentionBlock",
     "MultisetAttentionBlock",
@@ -13,4 +16,5 @@ __all__ = [
     "SetAttentionBlock",
     "SetLayer",
     "SetPooling",
+    "SlotSetEncoder",
 ]

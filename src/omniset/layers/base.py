@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from jaxtyping import Float, Shaped
@@ -22,6 +23,14 @@ class SetLayer(nn.Module):
     """
 
     keeps_elements = False
+
+    def draw(self) -> Tensor | None:
+        """Random numbers that reduce and finish need, the same ones for all shards of a set; None if they need none."""
+        return None
+
+    def holding(self, drawn: Tensor | None) -> AbstractContextManager[None]:
+        """With these numbers drawn."""
+        return nullcontext()
 
     def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
         """Sum up these elements, measured against their own peak or a given one."""

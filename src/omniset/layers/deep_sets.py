@@ -107,7 +107,6 @@ class WeightedSum(torch.autograd.Function):
         d_m = elements @ d[..., None] if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return d_m, None
-        into = (
-            None if torch.is_grad_enabled() else empty(elements.shape, elements)
-        )  # unless a second derivative is wanted
+        # Where a second derivative is wanted, autograd follows, and takes no memory of ours.
+        into = None if torch.is_grad_enabled() else empty(elements.shape, elements)
         return d_m, torch.mul(m, d[:, None], out=into)

@@ -35,6 +35,7 @@ from omniset.states import wide
 TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32
 SMALL_SETS = 2  # so much smaller is a tile of several sets, whose products are many small ones
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
+LEAST = 1 << 18  # numbers of the elements, from where on folding is faster (on two cores, D from 32 to 256)
 WIDE = 64  # from this width on, keeping a number costs less than the product that computes it again
 KEPT = 1 << 26  # bytes of one kind that a call keeps at most: beyond, memory is dearer than time
 FAR = 2.0  # deviations of a row's mean from 0, from where on leaving it in would cost digits
@@ -54,7 +55,8 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     """Choose "gather" or "spread" where it computes the same as the plain form in fewer products, else None.
 
     With P points, H heads and width D, both forms of either half come to 4 N P D (folded: 4 N H P D) for scores and
-    averages, and the plain one to 4 N D^2 for the projections of elements: folding pays where P (H - 1) < D.
+    averages, and the plain one to 4 N D^2 for the projections of elements: folding pays where P (H - 1) < D, and where
+    the elements of all sets are so many that its many small steps take no time.
     """
     # Compilers and the transforms of torch.func go through plain operations only.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -63,7 +65,10 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     points = elements.shape[1] if spreads else queries.shape[1]
     shared = len(queries) == 1  # learned points are the same for all sets
     few = multiplicity is None and len(queries) == len(elements) and points > 0
-    if not (few if spreads else shared) or points * (block.num_heads - 1) >= queries.shape[2] or not block.foldable:
+    dim = queries.shape[2]
+    if not (few if spreads else shared) or points * (block.num_heads - 1) >= dim or not block.foldable:
+        return None
+    if max(queries.numel(), elements.numel()) < LEAST:
         return None
     if block.gate is not None or queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return None
@@ -366,6 +371,7 @@ class Spread(torch.autograd.Function):
         rows, low_values = centred(keys).to(low), values.to(low)
         kept = keep(ctx, keys, low, len(x), keys.shape[1], x.shape[1])
         kept_hidden = None if w1 is None else keep(ctx, keys, low, *x.shape[:2], len(w1))
+        kept_y = None if w1 is None else keep(ctx, keys, dtype, *x.shape)
         act, done = None if w1 is None else ACTIVATIONS[activation][0], []
         ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
         for b, n in tiles(x):
@@ -382,6 +388,8 @@ class Spread(torch.autograd.Function):
             far_y = False
             if act is not None:
                 u, far_y = normalised(y, eps, moments_y(b, n), work("z", *tile.shape))
+                if kept_y is not None:
+                    kept_y[b, n] = y
                 u = work.cast("low z", u, low).flatten(0, 1)
                 hidden = linear(u, ffn[0], ffn[1], work("hidden", len(u), len(ffn[0]), dtype=low))
                 if kept_hidden is not None:
@@ -390,7 +398,7 @@ class Spread(torch.autograd.Function):
             done.append((b, n, far, far_y))
             if not direct:
                 out[b, n] = y
-        saved = x, keys, offset, values, moments.all, moments_y.all, kept, kept_hidden
+        saved = x, keys, offset, values, moments.all, moments_y.all, kept, kept_hidden, kept_y
         ctx.save_for_backward(*saved, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
         return out
@@ -406,7 +414,7 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor):
-        x, keys, offset, values, moments, moments_y, kept, kept_hidden, w1, b1, w2, b2 = ctx.saved_tensors
+        x, keys, offset, values, moments, moments_y, kept, kept_hidden, kept_y, w1, b1, w2, b2 = ctx.saved_tensors
         eps, dtype = ctx.eps, keys.dtype
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Spread.plain, ctx.heads, ctx.activation, eps)
@@ -426,8 +434,11 @@ class Spread(torch.autograd.Function):
                 p = work("p", len(z), keys.shape[1], z.shape[1]).copy_(kept[b, :, n])
             low_p = work.cast("low p", p, low)
             if d_ffn is not None:
-                y = batched(low_p.mT, low_values[b].mT, work("u", *tile.shape, dtype=low))
-                y = torch.add(tile, y, out=work("y", *tile.shape))
+                if kept_y is None:
+                    y = batched(low_p.mT, low_values[b].mT, work("u", *tile.shape, dtype=low))
+                    y = torch.add(tile, y, out=work("y", *tile.shape))
+                else:
+                    y = kept_y[b, n]
                 u = scaled(y, moments_y[:, b, n], far_y, work("u", *tile.shape)).flatten(0, 1)
                 u = work.cast("low u", u, low)
                 flat = work.cast("low d_y", d_y, low).contiguous().flatten(0, 1)

@@ -1,0 +1,67 @@
+"""Set Transformer-XL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from omniset.encoders.base import AttentionEncoder
+from omniset.layers import SetAttentionBlock, SetLayer
+from omniset.sets import SetBatch
+
+Memory = list[tuple[Tensor, Tensor]]
+
+
+class SetTransformerXL(AttentionEncoder):
+    """STrXL (Givens et al., 2024): full self-attention within a segment, and to a memory of the segments before it.
+
+    A whole set is one segment, and the encoder is then the Set Transformer with SABs. With shards="independent" the
+    shards are the segments, in their order: each layer attends to the last `memory` of its own earlier inputs and to
+    the segment, no gradient goes into the memory, and the summary is the mean of the segments'. What a segment makes
+    of its elements depends on those before it, so this encoder is not mini-batch consistent.
+
+    Args:
+        memory: Inputs that each layer keeps, >= 0.
+        **arguments: As in AttentionEncoder.
+    """
+
+    mini_batch_consistent = False
+    recurrent = True
+
+    def __init__(self, *, memory: int = 512, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        if memory < 0:
+            raise ValueError(f"memory must be >= 0, got {memory}")
+        self.memory = memory
+
+    def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
+        return SetAttentionBlock(dim, num_heads, **options)
+
+    def segment(
+        self, batch: SetBatch, memory: Memory | None
+    ) -> tuple[Float[Tensor, "sets outputs dim"], Float[Tensor, "sets elements dim"], Memory]:
+        """Summary and elements of a segment, and the memory of each layer (elements, multiplicity) after it."""
+        weight = next(self.parameters())
+        x, m = self.embed(batch.elements.to(weight.device, weight.dtype)), batch.multiplicity.to(weight.device)
+        tokens = self.num_tokens
+        if self.class_tokens is not None:
+            x = torch.cat([self.class_tokens.expand(len(x), -1, -1), x], 1)
+            m = torch.cat([m.new_ones(len(m), tokens), m], 1)
+        kept: Memory = []
+        for number, layer in enumerate(self.layers):
+            assert isinstance(layer, SetAttentionBlock)
+            elements, multiplicity = x, m
+            if memory is not None:
+                elements, multiplicity = (torch.cat(parts, 1) for parts in zip(memory[number], (x, m), strict=True))
+            # Class tokens belong to the segment; what is kept of it are its elements.
+            before = elements.shape[1] - x.shape[1]
+            places = torch.cat([torch.arange(before), torch.arange(before + tokens, elements.shape[1])])
+            places = places[max(len(places) - self.memory, 0) :].to(x.device)
+            kept.append((elements[:, places].detach(), multiplicity[:, places]))
+            x = layer.block(x, elements, multiplicity)
+        summary = x[:, :tokens] if self.pool is None else self.pool(x, m)
+        x, m = x[:, tokens:], m[:, tokens:]
+        return self.decoder(summary), torch.where(m[..., None] > 0, x, 0), kept

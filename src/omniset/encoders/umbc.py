@@ -1,0 +1,57 @@
+"""Universal mini-batch consistent set encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from omniset.encoders.base import Encoder, linear_layers
+from omniset.layers.set_transformer import PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.slots import SlotSetEncoder, Weighting
+
+
+class UMBC(Encoder):
+    """Linear layers, a Slot Set Encoder, `depth` SABs among its slots, PMA, Linear.
+
+    Willette et al., "Scalable Set Encoding with Universal Mini-Batch Consistency and Unbiased Full Set Gradient
+    Approximation", 2023. Their approximation is `gradient="unbiased"`.
+
+    Args:
+        input_dim: Features of an element.
+        dim: Width, divisible by num_heads.
+        depth: SABs, >= 0.
+        num_inducing: Slots.
+        num_outputs: Vectors in the summary.
+        input_layers: Linear layers before the slots, ReLU between them.
+        weighting: As in SlotSetEncoder, and so random.
+        **options: ffn_dim, norm, dropout, activation of the blocks, as in MultisetAttentionBlock.
+    """
+
+    outputs_elements = False
+    cross_attention = self_attention = True
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        num_inducing: int,
+        num_outputs: int = 1,
+        input_layers: int = 1,
+        weighting: Weighting = "softmax",
+        random: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(input_dim, dim, num_outputs)
+        if depth < 0:
+            raise ValueError(f"depth must be >= 0, got {depth}")
+        self.embed = linear_layers(input_dim, dim, input_layers)
+        self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
+        self.decoder = nn.Sequential(
+            *(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)),
+            PoolingByMultiheadAttention(dim, num_heads, num_outputs, **options),
+            nn.Linear(dim, dim),
+        )

@@ -1,0 +1,151 @@
+"""Slot Set Encoder (Andreis et al., "Mini-Batch Consistent Slot Set Encoder for Scalable Set Encoding", 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from omniset.attention import AttentionState
+from omniset.layers.base import SetLayer, check_sizes
+from omniset.states import State
+
+Weighting = Literal["softmax", "sigmoid", "slots"]
+
+
+class SlotSetEncoder(SetLayer):
+    """SSE: K slots attend to the set; their sums over elements are divided by the summed weights.
+
+        q = W_q LN(S);  a = weighting(q (W_k x)^T / sqrt(dim / num_heads));  y = sum m a W_v x / sum m a
+        out = LN(q + y), or without q, or without LN
+
+    The weighting is exp ("softmax": over the set, as Willette et al., "Scalable Set Encoding with Universal Mini-Batch
+    Consistency and Unbiased Full Set Gradient Approximation", 2023, take it; measured against the largest score, where
+    their code cuts scores off at 10), the sigmoid, or a softmax over the slots ("slots"). An empty set has y = 0.
+
+    Random slots are S = mu + softplus(rho) eps in training, with one eps for all sets and shards of a call, and mu
+    otherwise. mu starts uniform in (-0.2, 0.2), rho in (-5, -4); slots that are not random start Xavier uniform.
+
+    Args:
+        dim: D, width of elements and slots; divisible by num_heads.
+        num_slots: K, >= 1.
+        weighting: softmax, sigmoid or slots.
+        random: Random slots.
+        residual: Add q.
+        norm: LN of the result.
+
+    Raises:
+        ValueError: A size or weighting out of bounds.
+    """
+
+    rho: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_slots: int,
+        weighting: Weighting = "sigmoid",
+        random: bool = True,
+        residual: bool = True,
+        norm: bool = True,
+    ) -> None:
+        super().__init__()
+        check_sizes(dim=dim, num_heads=num_heads, num_slots=num_slots)
+        if dim % num_heads:
+            raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
+        if weighting not in ("softmax", "sigmoid", "slots"):
+            raise ValueError(f"weighting must be 'softmax', 'sigmoid' or 'slots', got {weighting!r}")
+        self.num_heads, self.weighting, self.residual = num_heads, weighting, residual
+        self.scale = (dim // num_heads) ** -0.5
+        slots = torch.empty(1, num_slots, dim)
+        self.slots = nn.Parameter(slots.uniform_(-0.2, 0.2) if random else nn.init.xavier_uniform_(slots))
+        self.register_parameter("rho", nn.Parameter(torch.empty_like(slots).uniform_(-5, -4)) if random else None)
+        self.query, self.key, self.value = (nn.Linear(dim, dim) for _ in range(3))
+        self.norm_slots = nn.LayerNorm(dim)
+        self.norm_output = nn.LayerNorm(dim) if norm else nn.Identity()
+        self._drawn: Tensor | None = None
+
+    def draw(self) -> Tensor | None:
+        """A new eps; None where slots are not random, or not in training."""
+        return torch.randn_like(self.slots) if self.rho is not None and self.training else None
+
+    @contextmanager
+    def holding(self, drawn: Tensor | None) -> Iterator[None]:
+        """With this eps, so that all shards of a set meet the same slots."""
+        self._drawn = drawn
+        try:
+            yield
+        finally:
+            self._drawn = None
+
+    def forward(
+        self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
+    ) -> Float[Tensor, "sets slots dim"]:
+        with self.holding(self.draw()):
+            return self.finish(self.reduce(elements, multiplicity))
+
+    def reduce(
+        self,
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        peak: Float[Tensor, "sets heads slots 1"] | None = None,
+    ) -> State:
+        q = self._queries().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (1, H, K, D / H)
+        points = q.shape[2]
+        folds = points * (self.num_heads - 1) < elements.shape[2]  # as in omniset.layers.folded
+        if folds:
+            # A score is a product of two projections, one of which can move over to the slots; a sum is projected
+            # once, not each element. No key and no value is made.
+            of_head = self.key.weight.unflatten(0, (self.num_heads, -1))
+            rows = torch.einsum("bhkc,hcd->bhkd", q * self.scale, of_head).flatten(1, 2)[0]  # (H K, D)
+            offset = torch.einsum("bhkc,hc->bhk", q * self.scale, self.key.bias.unflatten(0, (self.num_heads, -1)))
+            scores = (rows @ elements.mT).unflatten(1, (self.num_heads, -1)) + offset[..., None]
+        else:
+            k, v = (
+                part(elements).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (self.key, self.value)
+            )
+            scores = (q * self.scale) @ k.mT
+        weights, peak = self._weigh(scores, multiplicity, peak)
+        count = weights.sum(-1, keepdim=True)
+        if folds:
+            total = (weights.flatten(1, 2) @ elements).unflatten(1, (self.num_heads, -1))
+            total = torch.einsum("bhkd,hcd->bhkc", total, self.value.weight.unflatten(0, (self.num_heads, -1)))
+            total = total + count * self.value.bias.unflatten(0, (self.num_heads, -1))[:, None]
+        else:
+            total = weights @ v
+        return State(None, (count, total)) if peak is None else AttentionState(peak, (count, total))
+
+    def finish(self, state: State) -> Float[Tensor, "sets slots dim"]:
+        count, total = state.sums
+        q = self._queries()
+        average = (total / torch.where(count == 0, 1, count)).to(q.dtype).transpose(1, 2).flatten(2)
+        return self.norm_output(q + average if self.residual else average)
+
+    def _queries(self) -> Float[Tensor, "1 slots dim"]:
+        slots: Tensor = self.slots
+        if self.rho is not None and self._drawn is not None:
+            slots = slots + F.softplus(self.rho) * self._drawn
+        return self.query(self.norm_slots(slots))
+
+    def _weigh(
+        self, scores: Tensor, multiplicity: Tensor | None, peak: Tensor | None
+    ) -> tuple[Float[Tensor, "sets heads slots elements"], Tensor | None]:
+        """Weights times multiplicities; and the peak that exponentials are measured against."""
+        m = None if multiplicity is None else multiplicity.to(scores.dtype)[:, None, None]
+        if self.weighting == "softmax":
+            if peak is None:
+                here = scores.detach() if m is None else scores.detach().masked_fill(m == 0, -torch.inf)
+                some = scores.shape[-1] > 0
+                peak = here.amax(-1, True) if some else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
+            shifted = scores - torch.where(peak == -torch.inf, 0, peak).to(scores.dtype)
+            # Of absent elements too the exponential must be finite: times 0 it would be NaN.
+            weights = torch.exp(shifted if m is None else shifted.masked_fill(m == 0, -torch.inf))
+        else:
+            weights = scores.sigmoid() if self.weighting == "sigmoid" else scores.softmax(2)
+        return weights if m is None else weights * m, peak

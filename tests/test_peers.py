@@ -1,0 +1,287 @@
+"""What is special about each peer: sorted pooling, slots, segments with a memory, the unbiased gradient."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from omniset import SetBatch, encoders, testing
+from omniset.layers import FeaturewiseSortPooling, SetAttentionBlock, SlotSetEncoder
+from omniset.testing import relative_error
+
+SIZES = {"input_dim": 3, "dim": 8, "num_heads": 2, "num_inducing": 3, "depth": 2}
+DOUBLE = torch.float64
+
+
+def random_batch(sets=3, length=11, dim=3, seed=0):
+    torch.manual_seed(seed)
+    m = torch.randint(0, 4, (sets, length))
+    m[0] = 1
+    m[-1] = 0
+    return SetBatch(torch.randn(sets, length, dim, dtype=DOUBLE), m)
+
+
+def gradients(encoder, batch, **options):
+    """Of a loss that is not linear in the summary; and the summary."""
+    out = encoder(batch, **options)
+    torch.manual_seed(1)
+    upstream = torch.randn(out.summary.shape, dtype=DOUBLE)
+    return out.summary, torch.autograd.grad((out.summary.tanh() * upstream).sum(), list(encoder.parameters()))
+
+
+# ---------------------------------------------------------------------------- FSPool
+
+
+def sorted_sum(layer, elements, copies):
+    """By the definition, of one set with its copies written out."""
+    x = elements.repeat_interleave(copies, 0).sort(0, descending=True).values
+    n, pieces = len(x), layer.weight.shape[1] - 1
+    total = torch.zeros(elements.shape[1], dtype=DOUBLE)
+    for j in range(n):
+        at = j / (n - 1) * pieces if n > 1 else 0.0
+        left = min(int(np.floor(at + 1e-12)), pieces - 1)
+        total = total + (layer.weight[:, left] * (left + 1 - at) + layer.weight[:, left + 1] * (at - left)) * x[j]
+    return total
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 20, 21, 22, 53])
+@pytest.mark.parametrize("pieces", [1, 20])
+def test_sorted_pooling_by_its_definition(pieces, length):
+    torch.manual_seed(length)
+    layer = FeaturewiseSortPooling(5, pieces).double()
+    x = torch.randn(3, length, 5, dtype=DOUBLE, requires_grad=True)
+    m = torch.randint(0, 4, (3, length))
+    m[0] = 1
+    got = layer(x, m)[:, 0]
+    expected = torch.stack([sorted_sum(layer, *pair) for pair in zip(x, m, strict=True)])
+    assert (got - expected).norm() <= 1e-12 * max(1, expected.norm())
+    upstream = torch.randn(3, 5, dtype=DOUBLE)
+    if length:
+        pairs = [torch.autograd.grad(y, [x, layer.weight], upstream) for y in (got, expected)]
+        for g, e in zip(*pairs, strict=True):
+            assert (g - e).norm() <= 1e-11
+
+
+def test_a_sorted_sum_grows_with_the_set():
+    layer = FeaturewiseSortPooling(4).double()
+    x = torch.ones(1, 1, 4, dtype=DOUBLE)
+    sums = [layer(x, torch.tensor([[n]]))[0, 0] for n in (10_000_001, 20_000_001)]
+    mean = (layer.weight.sum(1) - layer.weight[:, [0, -1]].sum(1) / 2) / 20
+    assert relative_error(sums[1] - sums[0], 1e7 * mean) < 1e-6
+
+
+# ----------------------------------------------------------------------------- slots
+
+
+def slots_of_one_set(layer, x, copies):
+    """By the definition: each copy, slot and head by itself."""
+    x = x.repeat_interleave(copies, 0)
+    d = x.shape[1] // layer.num_heads
+    q, k, v = layer.query(layer.norm_slots(layer.slots[0])), layer.key(x), layer.value(x)
+    out = torch.zeros_like(q)
+    for h in range(layer.num_heads):
+        part = slice(h * d, (h + 1) * d)
+        scores = q[:, part] @ k[:, part].mT / d**0.5
+        if layer.weighting == "softmax":
+            a = torch.exp(scores - scores.max()) if len(x) else scores
+        elif layer.weighting == "sigmoid":
+            a = 1 / (1 + torch.exp(-scores))
+        else:
+            a = torch.exp(scores) / torch.exp(scores).sum(0)
+        if len(x):
+            out[:, part] = (a @ v[:, part]) / a.sum(1, keepdim=True)
+    return layer.norm_output(q + out if layer.residual else out)
+
+
+@pytest.mark.parametrize("number", [3, 17])  # folded, and not
+@pytest.mark.parametrize("weighting", ["softmax", "sigmoid", "slots"])
+@pytest.mark.parametrize("residual", [True, False])
+def test_slots_by_their_definition(weighting, number, residual):
+    torch.manual_seed(0)
+    layer = SlotSetEncoder(12, 3, number, weighting, residual=residual).double().eval()
+    for p in layer.parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    batch = random_batch(dim=12)
+    x, m = batch.elements.requires_grad_(), batch.multiplicity
+    got = layer(x, m)
+    expected = torch.stack([slots_of_one_set(layer, *pair) for pair in zip(x, m, strict=True)])
+    assert relative_error(got, expected) < 1e-13
+    wanted = [x, *(p for n, p in layer.named_parameters() if n != "rho")]
+    upstream = torch.randn_like(got)
+    pairs = [torch.autograd.grad(y, wanted, upstream, allow_unused=True) for y in (got, expected)]
+    for g, e in zip(*pairs, strict=True):
+        assert (g - e).norm() <= 1e-12 * max(1, float(e.norm()))
+
+
+def test_large_scores_are_not_cut_off():
+    layer = SlotSetEncoder(12, 3, 4, "softmax").double().eval()
+    layer.query.weight.data *= 300
+    x = random_batch(dim=12).elements[:1]
+    expected = slots_of_one_set(layer, x[0], torch.ones(11, dtype=torch.long))
+    parts = [layer.reduce(part) for part in x.split(4, 1)]
+    assert relative_error(layer.finish(parts[0].merge(parts[1]).merge(parts[2]))[0], expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["sse", "umbc"])
+def test_one_draw_for_all_shards(name):
+    encoder = encoders.build(name, **SIZES).double()
+    batch = random_batch(4, 23)
+
+    def drawn(seed, **options):
+        torch.manual_seed(seed)
+        return gradients(encoder, batch, **options)
+
+    whole, other = drawn(3), drawn(4)
+    assert relative_error(other[0], whole[0]) > 1e-4
+    for options in ({"shard_size": 5}, {"shard_size": 5, "store": "cpu"}, {"shard_size": 1}):
+        summary, grads = drawn(3, **options)
+        assert relative_error(summary, whole[0]) < 1e-12
+        assert relative_error(grads, whole[1]) < 1e-12
+    encoder.eval()
+    assert torch.equal(encoder(batch).summary, encoder(batch).summary)
+
+
+def test_bad_slots():
+    with pytest.raises(ValueError, match="dim must be divisible by num_heads, got dim=4 and num_heads=3"):
+        SlotSetEncoder(4, 3, 3)
+    with pytest.raises(ValueError, match="memory must be >= 0, got -1"):
+        encoders.build("strxl", **SIZES, memory=-1)
+
+
+# -------------------------------------------------------------------------- unbiased
+
+
+def choose(monkeypatch, shard):
+    monkeypatch.setattr(torch, "multinomial", lambda *_: torch.tensor([shard]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("deep-sets", {}),
+        ("umbc", {}),
+        ("umbc", {"random": False}),
+        *(("sse", {"weighting": w}) for w in ("softmax", "sigmoid", "slots")),
+    ],
+)
+def test_the_mean_over_all_subsets_is_the_full_gradient(name, options, monkeypatch):
+    encoder = encoders.build(name, **SIZES, **options).double()
+    torch.manual_seed(2)
+    x = torch.randn(2, 6, 3, dtype=DOUBLE)
+    torch.manual_seed(3)  # of random slots
+    summary, full = gradients(encoder, SetBatch(x))
+    choose(monkeypatch, 0)
+    found = []
+    for subset in itertools.combinations(range(6), 2):
+        order = [*subset, *(i for i in range(6) if i not in subset)]
+        torch.manual_seed(3)
+        same, grads = gradients(encoder, SetBatch(x[:, order]), shard_size=2, gradient="unbiased")
+        assert relative_error(same, summary) < 1e-12
+        found.append(grads)
+    mean = [torch.stack(g).mean(0) for g in zip(*found, strict=True)]
+    assert relative_error(mean, full) < 1e-12
+    assert max(relative_error(g, full) for g in found) > 0.01  # each by itself is another one
+
+
+def test_shards_are_drawn_in_proportion(monkeypatch):
+    encoder = encoders.build("umbc", **SIZES, random=False).double()
+    batch = random_batch(3, 7)
+    _, full = gradients(encoder, batch)
+    mean = [torch.zeros_like(p) for p in encoder.parameters()]
+    for shard, size in enumerate((3, 3, 1)):
+        choose(monkeypatch, shard)
+        _, grads = gradients(encoder, batch, shard_size=3, gradient="unbiased")
+        mean = [a + size / 7 * g for a, g in zip(mean, grads, strict=True)]
+    assert relative_error(mean, full) < 1e-12
+    monkeypatch.undo()
+    _, drawn = gradients(encoder, list(batch.shards(3)), gradient="unbiased")  # of a source that is read anew
+    assert all(g.isfinite().all() for g in drawn)
+
+
+def test_an_estimate_for_several_layers():
+    encoder = encoders.build("ust", **SIZES).double()
+    batch = random_batch(3, 24)
+    summary, full = gradients(encoder, batch)
+    found = [gradients(encoder, batch, shard_size=6, gradient="unbiased") for _ in range(40)]
+    assert all(relative_error(same, summary) < 1e-12 for same, _ in found)
+    mean = torch.cat([torch.stack(g).mean(0).flatten() for g in zip(*(g for _, g in found), strict=True)])
+    assert torch.cosine_similarity(mean, torch.cat([g.flatten() for g in full]), dim=0) > 0.9
+
+
+def test_where_nothing_can_be_scaled():
+    batch = random_batch()
+    for name, options, shards, message in (
+        ("ust", {}, "independent", "gradient='unbiased' is for shards='merged'"),
+        ("ust", {"class_token": True}, "merged", "scales what a pool sums up, and class tokens"),
+        (
+            "set-transformer-sab",
+            {},
+            "merged",
+            r"scales the sums of a layer, and full self-attention \(SetTransformer\)",
+        ),
+    ):
+        encoder = encoders.build(name, **SIZES, **options).double()
+        with pytest.raises(ValueError, match=message):
+            encoder(batch, shard_size=4, shards=shards, gradient="unbiased")
+
+
+# ------------------------------------------------------------------------- segments
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_a_whole_set_is_one_segment(tokens):
+    options = {**SIZES, "num_outputs": max(tokens, 1), "class_token": bool(tokens)}
+    xl, plain = (encoders.build(name, **options).double() for name in ("strxl", "set-transformer-sab"))
+    plain.load_state_dict(xl.state_dict())
+    batch = random_batch()
+    out, expected = xl(batch), plain(batch)
+    assert torch.equal(out.summary, expected.summary)
+    segmented = xl(batch, shard_size=11, shards="independent")
+    assert relative_error(segmented.summary, out.summary) < 1e-13
+    assert relative_error(segmented.elements, out.elements) < 1e-13
+
+
+@pytest.mark.parametrize("memory", [0, 3, 5, 100])
+def test_segments_attend_to_what_was_before(memory):
+    encoder = encoders.build("strxl", **SIZES, memory=memory).double()
+    batch = random_batch(2, 13)
+    x, m = encoder.embed(batch.elements), batch.multiplicity
+    starts = range(0, 13, 5)
+    parts = [x[:, s : s + 5] for s in starts]
+    for layer in encoder.layers:
+        before = x.detach()
+        parts = [
+            layer.block(
+                part,
+                torch.cat([before[:, max(s - memory, 0) : s], part], 1),
+                torch.cat([m[:, max(s - memory, 0) : s], m[:, s : s + 5]], 1),
+            )
+            for s, part in zip(starts, parts, strict=True)
+        ]
+        x = torch.cat(parts, 1)
+    pooled = [encoder.pool(part, m[:, s : s + 5]) for s, part in zip(starts, parts, strict=True)]
+    expected = pooled[0] * 0
+    for b in range(2):
+        seen = [p[b] for s, p in zip(starts, pooled, strict=True) if m[b, s : s + 5].any()]
+        expected[b] = torch.stack(seen).mean(0) if seen else pooled[0][b]
+    out = encoder(batch, shard_size=5, shards="independent")
+    assert relative_error(out.summary, expected) < 1e-13
+    assert relative_error(out.elements, torch.where(m[..., None] > 0, x, 0)) < 1e-13
+    wanted = list(encoder.parameters())
+    upstream = torch.randn_like(expected)
+    got, true = (torch.autograd.grad(y, wanted, upstream) for y in (out.summary, expected))
+    assert relative_error(got, true) < 1e-12
+    stream = encoder(list(batch.shards(5)), shards="independent")
+    assert relative_error(torch.cat([s.elements for s in stream.elements], 1), out.elements) < 1e-13
+
+
+def test_a_memory_makes_the_order_count():
+    encoder = encoders.build("strxl", **SIZES).double()
+    batch = random_batch(3, 13)
+    turned = SetBatch(batch.elements.flip(1), batch.multiplicity.flip(1))
+    assert encoder.memory >= 5
+    split = [encoder(b, shard_size=5, shards="independent").summary for b in (batch, turned)]
+    assert relative_error(*split) > 1e-6
+    testing.assert_permutation_invariant(encoder, batch)
+    assert all(isinstance(layer, SetAttentionBlock) for layer in encoder.layers)
