@@ -68,8 +68,8 @@ class Case:
 
 
 CASES = (
-    Case("A", sets=64, elements=512, dim=32, heads=4, inducing=8, repeats=21),
-    Case("B", sets=8, elements=4096, dim=128, heads=4, inducing=16, repeats=9),
+    Case("A", sets=64, elements=512, dim=32, heads=4, inducing=8, repeats=41),
+    Case("B", sets=8, elements=4096, dim=128, heads=4, inducing=16, repeats=21),
     Case("C", sets=1, elements=131_072, dim=256, heads=4, inducing=16, repeats=7),
     Case("D", sets=1, elements=1_000_000, dim=32, heads=4, inducing=4, repeats=7),
 )
