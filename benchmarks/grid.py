@@ -69,10 +69,10 @@ class TheirPooling(nn.Module):
 
         super().__init__()
         self.layer = SetTransformerAggregation(case.dim, case.inducing, 0, 0, case.heads, layer_norm=True)
-        self.ends = torch.arange(case.sets + 1) * case.elements
+        self.index = torch.arange(case.sets).repeat_interleave(case.elements)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.flatten(0, 1), ptr=self.ends)
+        return self.layer(x.flatten(0, 1), self.index)
 
 
 class PlainPooling(PlainLayer):

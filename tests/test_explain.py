@@ -52,7 +52,7 @@ def test_against_attribution_written_out():
     assert relative_error(explain.attribute(model, batch, steps=steps), expected) < 1e-13
 
 
-@pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "set-transformer-isab"])
+@pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "set-transformer-isab", "strxl"])
 @pytest.mark.parametrize("class_token", [False, True])
 def test_complete_bounded_and_absent_elements_score_0(name, class_token):
     sizes = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "decoder_depth": 1}
@@ -67,6 +67,37 @@ def test_complete_bounded_and_absent_elements_score_0(name, class_token):
     scores = explain.attribute(encoder, batch, steps=5)
     assert scores.shape == (B, N)
     assert scores.min() >= 0
+    assert (scores.amax(1) == 1).all()
+    assert not scores[batch.multiplicity == 0].any()
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "sigmoid", "slots"])
+def test_slots_that_attend(weighting):
+    sizes = {"input_dim": D, "dim": 10, "num_heads": 2, "num_inducing": 5}
+    encoder = encoders.build("sse", **sizes, num_outputs=3, weighting=weighting).double().eval()
+    batch = sets()
+    layer, m = encoder.pool, batch.multiplicity[:, None, None].double()
+    q, k, v = (
+        z.unflatten(-1, (2, -1)).transpose(1, 2) for z in layer.project(layer.slots, encoder.embed(batch.elements))
+    )
+    scores = q @ k.mT / 5**0.5
+    weigh = {"softmax": torch.exp, "sigmoid": torch.sigmoid, "slots": lambda s: s.softmax(2)}[weighting]
+    a = weigh(scores) * m
+    a = (a / a.sum(-1, keepdim=True)).detach()
+
+    def f(a):
+        return layer.norm_output(layer.query(layer.norm_slots(layer.slots)) + (a @ v).transpose(1, 2).flatten(2)).sum()
+
+    layer.norm_output.weight.data = torch.randn(10, dtype=torch.float64)
+    assert relative_error(f(a), encoder(batch).summary.sum()) < 1e-13
+    total = 0
+    for step in range(1, 6):
+        scaled = (a * step / 5).requires_grad_()
+        total = total + torch.autograd.grad(f(scaled), scaled)[0]
+    (found,) = explain.attribute_layers(encoder, batch, steps=5)
+    assert relative_error(found.scores, a * total / 5) < 1e-12
+    assert (encoder.pool.gate, "project" in vars(encoder.pool)) == (None, False)
+    scores = explain.attribute(encoders.build("umbc", **sizes, depth=2).double().eval(), batch)
     assert (scores.amax(1) == 1).all()
     assert not scores[batch.multiplicity == 0].any()
 

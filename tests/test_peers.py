@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from omniset import SetBatch, encoders, testing
-from omniset.layers import FeaturewiseSortPooling, SetAttentionBlock, SlotSetEncoder
+from omniset.layers import FeaturewiseSortPooling, SlotSetEncoder
 from omniset.testing import relative_error
 
 SIZES = {"input_dim": 3, "dim": 8, "num_heads": 2, "num_inducing": 3, "depth": 2}
@@ -229,10 +229,14 @@ def test_where_nothing_can_be_scaled():
 # ------------------------------------------------------------------------- segments
 
 
+PLAIN = {None: "set-transformer-sab", 3: "set-transformer-isab"}
+
+
+@pytest.mark.parametrize("points", PLAIN)
 @pytest.mark.parametrize("tokens", [0, 2])
-def test_a_whole_set_is_one_segment(tokens):
-    options = {**SIZES, "num_outputs": max(tokens, 1), "class_token": bool(tokens)}
-    xl, plain = (encoders.build(name, **options).double() for name in ("strxl", "set-transformer-sab"))
+def test_a_whole_set_is_one_segment(tokens, points):
+    options = {**SIZES, "num_outputs": max(tokens, 1), "class_token": bool(tokens), "num_inducing": points}
+    xl, plain = (encoders.build(name, **options).double() for name in ("strxl", PLAIN[points]))
     plain.load_state_dict(xl.state_dict())
     batch = random_batch()
     out, expected = xl(batch), plain(batch)
@@ -242,9 +246,16 @@ def test_a_whole_set_is_one_segment(tokens):
     assert relative_error(segmented.elements, out.elements) < 1e-13
 
 
+@pytest.mark.parametrize("points", PLAIN)
 @pytest.mark.parametrize("memory", [0, 3, 5, 100])
-def test_segments_attend_to_what_was_before(memory):
-    encoder = encoders.build("strxl", **SIZES, memory=memory).double()
+def test_segments_attend_to_what_was_before(memory, points):
+    encoder = encoders.build("strxl", **{**SIZES, "num_inducing": points}, memory=memory).double()
+
+    def attend(layer, part, elements, multiplicity):
+        if points is None:
+            return layer.block(part, elements, multiplicity)
+        return layer.spread(part, layer.gather(layer.points, elements, multiplicity))
+
     batch = random_batch(2, 13)
     x, m = encoder.embed(batch.elements), batch.multiplicity
     starts = range(0, 13, 5)
@@ -252,7 +263,8 @@ def test_segments_attend_to_what_was_before(memory):
     for layer in encoder.layers:
         before = x.detach()
         parts = [
-            layer.block(
+            attend(
+                layer,
                 part,
                 torch.cat([before[:, max(s - memory, 0) : s], part], 1),
                 torch.cat([m[:, max(s - memory, 0) : s], m[:, s : s + 5]], 1),
@@ -284,4 +296,10 @@ def test_a_memory_makes_the_order_count():
     split = [encoder(b, shard_size=5, shards="independent").summary for b in (batch, turned)]
     assert relative_error(*split) > 1e-6
     testing.assert_permutation_invariant(encoder, batch)
-    assert all(isinstance(layer, SetAttentionBlock) for layer in encoder.layers)
+
+
+def test_slots_may_be_the_summary():
+    encoder = encoders.build("umbc", **SIZES, num_outputs=3, pma=False)
+    with pytest.raises(ValueError, match="num_outputs must be num_inducing=3 without PMA, got 1"):
+        encoders.build("umbc", **SIZES, pma=False)
+    assert [type(layer).__name__ for layer in encoder.decoder] == ["SetAttentionBlock"] * 2

@@ -10,7 +10,7 @@ from omniset.layers.slots import SlotSetEncoder, Weighting
 
 
 class HierarchicalSlotSetEncoder(Encoder):
-    """Linear layers, `depth` Slot Set Encoders one on the other, Linear (Andreis et al., 2021).
+    """Linear layers, `depth` Slot Set Encoders one on the other (Andreis et al., 2021).
 
     Only the first reads the set; each further one reads the slots before it.
 
@@ -46,4 +46,4 @@ class HierarchicalSlotSetEncoder(Encoder):
         slots = [num_inducing] * (depth - 1) + [num_outputs]
         encoders = [SlotSetEncoder(dim, num_heads, number, weighting, random) for number in slots]
         self.pool = encoders[0]
-        self.decoder = nn.Sequential(*encoders[1:], nn.Linear(dim, dim))
+        self.decoder = nn.Sequential(*encoders[1:])

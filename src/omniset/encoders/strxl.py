@@ -9,21 +9,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from omniset.encoders.base import AttentionEncoder
-from omniset.layers import SetAttentionBlock, SetLayer
+from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock, SetLayer
 from omniset.sets import SetBatch
 
 Memory = list[tuple[Tensor, Tensor]]
 
 
 class SetTransformerXL(AttentionEncoder):
-    """STrXL (Givens et al., 2024): full self-attention within a segment, and to a memory of the segments before it.
+    """STrXL (Givens et al., 2024): attention within a segment, and to a memory of the segments before it.
 
-    A whole set is one segment, and the encoder is then the Set Transformer with SABs. With shards="independent" the
-    shards are the segments, in their order: each layer attends to the last `memory` of its own earlier inputs and to
-    the segment, no gradient goes into the memory, and the summary is the mean of the segments'. What a segment makes
-    of its elements depends on those before it, so this encoder is not mini-batch consistent.
+    A whole set is one segment, and the encoder is then the Set Transformer. With shards="independent" the shards are
+    the segments, in their order: each layer attends to the last `memory` of its own earlier inputs and to the segment,
+    no gradient goes into the memory, and the summary is the mean of the segments'. What a segment makes of its elements
+    depends on those before it, so this encoder is not mini-batch consistent.
 
     Args:
+        num_inducing: Inducing points of ISABs, which attend to memory and segment. None: SABs.
         memory: Inputs that each layer keeps, >= 0.
         **arguments: As in AttentionEncoder.
     """
@@ -31,14 +32,15 @@ class SetTransformerXL(AttentionEncoder):
     mini_batch_consistent = False
     recurrent = True
 
-    def __init__(self, *, memory: int = 512, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    def __init__(self, *, num_inducing: int | None = None, memory: int = 512, **arguments: Any) -> None:
+        super().__init__(**arguments | ({} if num_inducing is None else {"num_inducing": num_inducing}))
         if memory < 0:
             raise ValueError(f"memory must be >= 0, got {memory}")
         self.memory = memory
 
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:
-        return SetAttentionBlock(dim, num_heads, **options)
+        kind = InducedSetAttentionBlock if "num_inducing" in options else SetAttentionBlock
+        return kind(dim, num_heads, **options)
 
     def segment(
         self, batch: SetBatch, memory: Memory | None
@@ -52,7 +54,6 @@ class SetTransformerXL(AttentionEncoder):
             m = torch.cat([m.new_ones(len(m), tokens), m], 1)
         kept: Memory = []
         for number, layer in enumerate(self.layers):
-            assert isinstance(layer, SetAttentionBlock)
             elements, multiplicity = x, m
             if memory is not None:
                 elements, multiplicity = (torch.cat(parts, 1) for parts in zip(memory[number], (x, m), strict=True))
@@ -61,7 +62,11 @@ class SetTransformerXL(AttentionEncoder):
             places = torch.cat([torch.arange(before), torch.arange(before + tokens, elements.shape[1])])
             places = places[max(len(places) - self.memory, 0) :].to(x.device)
             kept.append((elements[:, places].detach(), multiplicity[:, places]))
-            x = layer.block(x, elements, multiplicity)
+            if isinstance(layer, InducedSetAttentionBlock):
+                x = layer.map(x, layer.gather(layer.points, elements, multiplicity))
+            else:
+                assert isinstance(layer, SetAttentionBlock)
+                x = layer.block(x, elements, multiplicity)
         summary = x[:, :tokens] if self.pool is None else self.pool(x, m)
         x, m = x[:, tokens:], m[:, tokens:]
         return self.decoder(summary), torch.where(m[..., None] > 0, x, 0), kept

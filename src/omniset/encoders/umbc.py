@@ -12,7 +12,7 @@ from omniset.layers.slots import SlotSetEncoder, Weighting
 
 
 class UMBC(Encoder):
-    """Linear layers, a Slot Set Encoder, `depth` SABs among its slots, PMA, Linear.
+    """Linear layers, a Slot Set Encoder, `depth` SABs among its slots, PMA.
 
     Willette et al., "Scalable Set Encoding with Universal Mini-Batch Consistency and Unbiased Full Set Gradient
     Approximation", 2023. Their approximation is `gradient="unbiased"`.
@@ -23,6 +23,7 @@ class UMBC(Encoder):
         depth: SABs, >= 0.
         num_inducing: Slots.
         num_outputs: Vectors in the summary.
+        pma: Without, the slots are the summary; num_outputs is then num_inducing.
         input_layers: Linear layers before the slots, ReLU between them.
         weighting: As in SlotSetEncoder, and so random.
         **options: ffn_dim, norm, dropout, activation of the blocks, as in MultisetAttentionBlock.
@@ -43,15 +44,16 @@ class UMBC(Encoder):
         input_layers: int = 1,
         weighting: Weighting = "softmax",
         random: bool = True,
+        pma: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
         if depth < 0:
             raise ValueError(f"depth must be >= 0, got {depth}")
+        if not pma and num_outputs != num_inducing:
+            raise ValueError(f"num_outputs must be num_inducing={num_inducing} without PMA, got {num_outputs}")
         self.embed = linear_layers(input_dim, dim, input_layers)
         self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
-        self.decoder = nn.Sequential(
-            *(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)),
-            PoolingByMultiheadAttention(dim, num_heads, num_outputs, **options),
-            nn.Linear(dim, dim),
-        )
+        self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)))
+        if pma:
+            self.decoder.append(PoolingByMultiheadAttention(dim, num_heads, num_outputs, **options))

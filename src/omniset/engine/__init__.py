@@ -110,13 +110,11 @@ def execute(
     if gradient == "exact" and torch.is_grad_enabled():
         return _exact(run)
     run.detach_before_pool = gradient == "first-shard-literal"
-    live: dict[str, Any] = {"exact": never, "first-shard": lambda i: i == 0, "first-shard-literal": always}
-    if gradient == "unbiased":
-        sizes = torch.tensor([float(part.elements.shape[1]) for part in parts], dtype=torch.float64)
-        chosen = int(torch.multinomial(sizes, 1)) if bool(sizes.any()) else 0
-        run.share_of_gradient = float(sizes[chosen] / sizes.sum()) if bool(sizes.any()) else 1.0
-        live["unbiased"] = lambda i: i == chosen
-    run.forward(live[gradient])
+    chosen = 0
+    if gradient == "unbiased" and torch.is_grad_enabled():
+        chosen, run.share_of_gradient = _drawn_shard(parts)
+    live = {"exact": never, "first-shard-literal": always}
+    run.forward(live.get(gradient, lambda i: i == chosen))
     return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
 
 
@@ -157,6 +155,15 @@ def _check_sums(encoder: Stack) -> None:
             f"gradient='unbiased' scales the sums of a layer, and full self-attention ({type(encoder).__name__}) "
             "has none of the whole set"
         )
+
+
+def _drawn_shard(parts: Iterable[SetBatch]) -> tuple[int, float]:
+    """Number of a shard, drawn with a probability in proportion to its entries; and that probability."""
+    sizes = torch.tensor([part.elements.shape[1] for part in parts], dtype=torch.float64)
+    if not bool(sizes.any()):
+        return 0, 1.0
+    chosen = int(torch.multinomial(sizes, 1))
+    return chosen, float(sizes[chosen] / sizes.sum())
 
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:

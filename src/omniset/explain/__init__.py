@@ -7,7 +7,7 @@ attention layer with normalised weights A and prediction F,
 
 one layer scaled at a time. By the chain rule A * dF/d(alpha A) = dF/dT for a gate T = alpha that multiplies the
 weights, so nothing but the gate's gradient is needed. For induced attention A is the first one, inducing points on
-elements.
+elements; for a Slot Set Encoder it is that of its slots.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from torch import Tensor, nn
 
 from omniset.encoders.base import Encoder
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
+from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
 from omniset.sets import SetBatch
+
+Block = AttentionBlock | SlotSetEncoder
 
 
 @dataclass
@@ -94,7 +97,7 @@ def combine(layers: list[LayerAttribution]) -> Float[Tensor, "sets elements"]:
 
 
 def _attribute_layer(
-    model: nn.Module, batch: SetBatch, name: str, block: AttentionBlock, chosen: Tensor | None, full: Tensor, steps: int
+    model: nn.Module, batch: SetBatch, name: str, block: Block, chosen: Tensor | None, full: Tensor, steps: int
 ) -> LayerAttribution:
     shape = _weights_shape(model, batch, block)
     total: Any = 0
@@ -112,7 +115,7 @@ def _attribute_layer(
 
 
 @contextmanager
-def _gated(block: AttentionBlock, gate: Tensor) -> Iterator[None]:
+def _gated(block: Block, gate: Tensor) -> Iterator[None]:
     block.gate = gate
     try:
         yield
@@ -120,7 +123,7 @@ def _gated(block: AttentionBlock, gate: Tensor) -> Iterator[None]:
         block.gate = None
 
 
-def _weights_shape(model: nn.Module, batch: SetBatch, block: AttentionBlock) -> tuple[int, int, int, int]:
+def _weights_shape(model: nn.Module, batch: SetBatch, block: Block) -> tuple[int, int, int, int]:
     """(B, heads, queries, keys) of a block's attention, found by looking at what passes through it."""
     seen: list[tuple[int, int, int, int]] = []
     original = block.project
@@ -138,12 +141,13 @@ def _weights_shape(model: nn.Module, batch: SetBatch, block: AttentionBlock) -> 
     return seen[0]
 
 
-def _set_attention(model: nn.Module) -> dict[str, AttentionBlock]:
+def _set_attention(model: nn.Module) -> dict[str, Block]:
     """The blocks that attend to elements of the set. An encoder's decoder attends to the summary: not among them."""
     decoders = [e.decoder for e in model.modules() if isinstance(e, Encoder)]
     after = {m for decoder in decoders for m in decoder.modules()}
     layers = {n: m for n, m in model.named_modules() if m not in after}
-    return {n: m.set_attention for n, m in layers.items() if isinstance(m, SetAttentionBlock | InducedLayer)}
+    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder
+    return {n: m.set_attention for n, m in layers.items() if isinstance(m, kinds)}
 
 
 def _choose(out: Any, target: int | Tensor | None) -> Tensor | None:

@@ -44,6 +44,8 @@ class SlotSetEncoder(SetLayer):
     """
 
     rho: nn.Parameter | None
+    gate: Tensor | None = None
+    """(B, H, K, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
 
     def __init__(
         self,
@@ -75,6 +77,10 @@ class SlotSetEncoder(SetLayer):
         """A new eps; None where slots are not random, or not in training."""
         return torch.randn_like(self.slots) if self.rho is not None and self.training else None
 
+    @property
+    def set_attention(self) -> SlotSetEncoder:
+        return self
+
     @contextmanager
     def holding(self, drawn: Tensor | None) -> Iterator[None]:
         """With this eps, so that all shards of a set meet the same slots."""
@@ -96,42 +102,50 @@ class SlotSetEncoder(SetLayer):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads slots 1"] | None = None,
     ) -> State:
-        q = self._queries().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (1, H, K, D / H)
-        points = q.shape[2]
-        folds = points * (self.num_heads - 1) < elements.shape[2]  # as in omniset.layers.folded
+        by_head = (self.num_heads, -1)
+        # As in omniset.layers.folded; explanations look at the parts of the plain form.
+        watched = self.gate is not None or "project" in vars(self)
+        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2] and not watched
         if folds:
             # A score is a product of two projections, one of which can move over to the slots; a sum is projected
             # once, not each element. No key and no value is made.
-            of_head = self.key.weight.unflatten(0, (self.num_heads, -1))
-            rows = torch.einsum("bhkc,hcd->bhkd", q * self.scale, of_head).flatten(1, 2)[0]  # (H K, D)
-            offset = torch.einsum("bhkc,hc->bhk", q * self.scale, self.key.bias.unflatten(0, (self.num_heads, -1)))
-            scores = (rows @ elements.mT).unflatten(1, (self.num_heads, -1)) + offset[..., None]
+            q = self._queries(self._slots()).unflatten(-1, by_head).transpose(1, 2) * self.scale  # (1, H, K, D / H)
+            rows = torch.einsum("bhkc,hcd->bhkd", q, self.key.weight.unflatten(0, by_head)).flatten(1, 2)[0]  # (H K, D)
+            offset = torch.einsum("bhkc,hc->bhk", q, self.key.bias.unflatten(0, by_head))
+            scores = (rows @ elements.mT).unflatten(1, by_head) + offset[..., None]
         else:
-            k, v = (
-                part(elements).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in (self.key, self.value)
-            )
+            parts = self.project(self._slots(), elements)
+            q, k, v = (x.unflatten(-1, by_head).transpose(1, 2) for x in parts)
             scores = (q * self.scale) @ k.mT
         weights, peak = self._weigh(scores, multiplicity, peak)
         count = weights.sum(-1, keepdim=True)
         if folds:
-            total = (weights.flatten(1, 2) @ elements).unflatten(1, (self.num_heads, -1))
-            total = torch.einsum("bhkd,hcd->bhkc", total, self.value.weight.unflatten(0, (self.num_heads, -1)))
-            total = total + count * self.value.bias.unflatten(0, (self.num_heads, -1))[:, None]
+            total = (weights.flatten(1, 2) @ elements).unflatten(1, by_head)
+            total = torch.einsum("bhkd,hcd->bhkc", total, self.value.weight.unflatten(0, by_head))
+            total = total + count * self.value.bias.unflatten(0, by_head)[:, None]
         else:
-            total = weights @ v
+            total = (weights if self.gate is None else weights * self.gate) @ v
         return State(None, (count, total)) if peak is None else AttentionState(peak, (count, total))
 
     def finish(self, state: State) -> Float[Tensor, "sets slots dim"]:
         count, total = state.sums
-        q = self._queries()
+        q = self._queries(self._slots())
         average = (total / torch.where(count == 0, 1, count)).to(q.dtype).transpose(1, 2).flatten(2)
         return self.norm_output(q + average if self.residual else average)
 
-    def _queries(self) -> Float[Tensor, "1 slots dim"]:
-        slots: Tensor = self.slots
-        if self.rho is not None and self._drawn is not None:
-            slots = slots + F.softplus(self.rho) * self._drawn
+    def project(
+        self, slots: Float[Tensor, "1 slots dim"], elements: Float[Tensor, "sets elements dim"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, heads side by side."""
+        return self._queries(slots), self.key(elements), self.value(elements)
+
+    def _queries(self, slots: Float[Tensor, "1 slots dim"]) -> Float[Tensor, "1 slots dim"]:
         return self.query(self.norm_slots(slots))
+
+    def _slots(self) -> Float[Tensor, "1 slots dim"]:
+        if self.rho is None or self._drawn is None:
+            return self.slots
+        return self.slots + F.softplus(self.rho) * self._drawn
 
     def _weigh(
         self, scores: Tensor, multiplicity: Tensor | None, peak: Tensor | None
