@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor, nn
 
 from benchmarks import speed
@@ -122,6 +123,11 @@ def draw(rows: list[dict[str, Any]]) -> None:
             values = [row["seconds"][name]["median"] / row["case"]["elements"] * 1e9 for row in own]
             axes.plot([row["case"][key] for row in own], values, "-o", color=colour, ms=4, label=name)
         axes.set(xscale="log", yscale="log", xlabel=sweep, title=f"by {sweep}")
+        sizes = [row["case"][key] for row in own]
+        axes.set_xticks(sizes, [f"{size:,}" if size < 10_000 else f"$10^{len(str(size)) - 1}$" for size in sizes])
+        axes.minorticks_off()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.spines[["top", "right"]].set_visible(False)
         if sweep == "elements":
             axes.set(ylabel="time per element, forward+backward (ns)")
