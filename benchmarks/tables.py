@@ -99,8 +99,9 @@ def scale(found: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"{found['layers']} layers and a PMA, width {found['dim']}, {found['inducing']} points, shards of "
-        f"{found['shard_size']:,}. Two processes with one thread each against one, on one set of "
-        f"{processes['elements']:,} elements: {processes['speedup']:.2f} x.",
+        f"{found['shard_size']:,}.",
+        f"Two processes with one thread each against one, on one set of {processes['elements']:,} elements: "
+        f"{processes['speedup']:.2f} x.",
     ]
 
 
