@@ -292,7 +292,6 @@ def test_a_memory_makes_the_order_count():
     encoder = encoders.build("strxl", **SIZES).double()
     batch = random_batch(3, 13)
     turned = SetBatch(batch.elements.flip(1), batch.multiplicity.flip(1))
-    assert encoder.memory >= 5
     split = [encoder(b, shard_size=5, shards="independent").summary for b in (batch, turned)]
     assert relative_error(*split) > 1e-6
     testing.assert_permutation_invariant(encoder, batch)
