@@ -38,11 +38,11 @@ class State:
             sums=tuple(wide(a) * f + wide(b) * g for a, b in zip(self.sums, other.sums, strict=True)),
         )
 
-    def scaled(self: S, share: float) -> S:
-        """With the gradient of the sums divided by `share`, of the elements that carry one."""
-        if share == 1 or not any(s.requires_grad for s in self.sums):
-            return self
-        return replace(self, sums=tuple(s.detach() + (s - s.detach()) / share for s in self.sums))
+    def with_gradient_scaled(self: S, scale: Tensor) -> S:
+        """The same values, and `scale`, (sets,), times the gradient."""
+        scales = (scale.to(s).view(-1, *[1] * (s.dim() - 1)) for s in self.sums)
+        sums = tuple(s.detach() + (s - s.detach()) * c for s, c in zip(self.sums, scales, strict=True))
+        return replace(self, sums=sums)
 
 
 def wide(x: Tensor) -> Tensor:

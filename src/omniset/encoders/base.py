@@ -50,11 +50,11 @@ class Encoder(Stack):
             gradient: "exact": all shards, recomputed one at a time. "first-shard": no gradient goes through another
                 shard's reduce or map, nor is it computed. "first-shard-literal": only the pool's gradient is stopped
                 at the other shards, as the Universal Set Transformer paper words it; it keeps every shard's graph.
-                "unbiased": one shard, drawn with a probability p in proportion to its entries, carries the gradient,
-                and that of the sums over the set is divided by p (Willette et al., 2023, who scale the weights'
-                gradients instead, which is biased for slots that have a residual). Its mean over the draws is the
-                exact gradient of the summary where only the pool sums up (deep-sets, sse, umbc); for encoders with
-                set layers (ust) it is an estimate.
+                "unbiased": the first shard carries the gradient, and that of each set's sums is multiplied by the
+                set's entries per entry of the first shard (Willette et al., 2023, who scale the weights' gradients
+                instead, which is biased for slots that have a residual). For elements in random order its mean is
+                the exact gradient of the summary where only the pool sums up (deep-sets, sse, umbc); for encoders
+                with set layers (ust) it is an estimate.
             store: Where layer inputs wait for the backward: "device", "cpu", "disk" ("disk:FOLDER"), or "recompute"
                 to keep none and read the source again (L + 1 times forward, as often backward).
             process_group: A torch.distributed group that has this process, as torch.distributed.group.WORLD. Its

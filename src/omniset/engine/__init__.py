@@ -18,6 +18,7 @@ from omniset.engine.kept import KeptElements
 from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, open_store
 from omniset.sets import SetBatch
+from omniset.states import wide
 
 SHARDS = ("merged", "independent")
 GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
@@ -110,11 +111,10 @@ def execute(
     if gradient == "exact" and torch.is_grad_enabled():
         return _exact(run)
     run.detach_before_pool = gradient == "first-shard-literal"
-    chosen = 0
     if gradient == "unbiased" and torch.is_grad_enabled():
-        chosen, run.share_of_gradient = _drawn_shard(parts)
+        run.scale_of_gradient = _entries_per_entry_of_first(parts)
     live = {"exact": never, "first-shard-literal": always}
-    run.forward(live.get(gradient, lambda i: i == chosen))
+    run.forward(live.get(gradient, lambda i: i == 0))
     return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
 
 
@@ -157,13 +157,10 @@ def _check_sums(encoder: Stack) -> None:
         )
 
 
-def _drawn_shard(parts: Iterable[SetBatch]) -> tuple[int, float]:
-    """Number of a shard, drawn with a probability in proportion to its entries; and that probability."""
-    sizes = torch.tensor([part.elements.shape[1] for part in parts], dtype=torch.float64)
-    if not bool(sizes.any()):
-        return 0, 1.0
-    chosen = int(torch.multinomial(sizes, 1))
-    return chosen, float(sizes[chosen] / sizes.sum())
+def _entries_per_entry_of_first(parts: Iterable[SetBatch]) -> Float[Tensor, " sets"]:
+    """How many present entries each set has for every one of its first shard."""
+    counts = [(part.multiplicity > 0).sum(1) for part in parts]
+    return wide(sum(counts[1:], counts[0])) / counts[0].clamp(min=1)
 
 
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
@@ -202,9 +199,11 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
     encode = partial(_alone, encoder)
     for i, shard in enumerate(shards):
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
-            # Recomputed in the backward, so that only one shard's graph exists at a time.
-            summary, elements, memory = checkpoint(
-                encode, shard.elements, shard.multiplicity, memory, use_reentrant=False
+            # Recomputed in the backward, so that only one shard's graph exists at a time; torch.func cannot do that.
+            stacked = torch._C._are_functorch_transforms_active()
+            again = {} if stacked else {"use_reentrant": False}
+            summary, elements, memory = (encode if stacked else partial(checkpoint, encode))(
+                shard.elements, shard.multiplicity, memory, **again
             )
         present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
         total, count = total + torch.where(present, summary, 0), count + present.int()

@@ -77,7 +77,7 @@ class Run:
         self.elements: Tensor | None = None
         self.token_summary: Tensor | None = None
         self.detach_before_pool = False
-        self.share_of_gradient = 1.0  # of all entries, those that carry it
+        self.scale_of_gradient: Tensor | None = None  # (sets,) of what the sums over a set hand back
         self.keep_for_backward = False
         self.whole = not replay
         self._live: Live = always
@@ -113,7 +113,9 @@ class Run:
                     self._put((t, i), y)
                 if t and not self.keep_for_backward and not self.reducers[t - 1].keeps_elements:
                     self._drop((t - 1, i))
-            state = None if state is None else self.group.merge(state).scaled(self.share_of_gradient)
+            state = None if state is None else self.group.merge(state)
+            if state is not None and self.scale_of_gradient is not None:
+                state = state.with_gradient_scaled(self.scale_of_gradient)
             self.states.append(state)
             self.contexts.append(None if state is None else self._finish(t, state))
             if layer is not None and layer.keeps_elements:
