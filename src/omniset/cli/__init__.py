@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
-    from omniset.cli import cells, genomes, regions, sets
+    from omniset.cli import cells, genomes, regions, sets, studies
     from omniset.cli.parser import Parser
 
     commands: Any = {
@@ -98,6 +98,12 @@ def main(arguments: list[str] | None = None) -> int:
             "evaluate": regions.evaluate,
             "explain": regions.explain_pair,
             "simulate": regions.simulate,
+        },
+        "studies": {
+            "_help": "Experiments of the Universal Set Transformer paper, run again.",
+            "list": studies.list_studies,
+            "run": studies.run,
+            "table": studies.table,
         },
     }
     before = sys.argv

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,7 @@ def fit(
     devices: int = 1,
     num_nodes: int = 1,
     strategy: str = "auto",
+    callbacks: Sequence[pl.Callback] = (),
 ) -> None:
     """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
 
@@ -239,6 +240,7 @@ def fit(
         data: A LightningDataModule whose `validation` holds what is kept back, if anything.
         folder: For checkpoints and logs; None: a temporary one.
         resume: Continue from the folder's last checkpoint if there is one.
+        callbacks: Lightning's, besides our own.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; the last epoch's checkpoint is kept.
@@ -253,9 +255,10 @@ def fit(
             for old in (last, checkpoints / "best.ckpt"):
                 old.unlink(missing_ok=True)
         watched = "val_loss" if len(data.validation) and patience is not None else None
-        callbacks: list[pl.Callback] = []
+        callbacks = [*callbacks]
         # Of a folder that is gone with the run only the best epoch is read; FSDP's weights are whole in files alone.
-        if folder is not None or watched or strategy == "fsdp":
+        keeps = folder is not None or watched is not None or strategy == "fsdp"
+        if keeps:
             keep = ModelCheckpoint(
                 checkpoints,
                 "best",
@@ -265,7 +268,6 @@ def fit(
                 enable_version_counter=False,
             )
             callbacks.append(keep)
-        keeps = bool(callbacks)
         if watched and patience is not None:
             callbacks.append(EarlyStopping(watched, patience=patience))
         bar = progress and sys.stdout.isatty()  # where Lightning draws it

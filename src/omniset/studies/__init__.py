@@ -1,0 +1,95 @@
+"""The experiments of the Universal Set Transformer paper, re-runnable: one module and one YAML file each."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omniset.console import run_folder, say
+from omniset.studies.features import features
+from omniset.studies.study import Study
+from omniset.studies.tables import Results, Table
+
+STUDIES = {
+    "max-regression": "max_regression.MaxRegression",
+    "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
+}
+
+
+def load(name: str, data: Path | None = None, epochs: int | None = None) -> Study:
+    """A study by its name.
+
+    Raises:
+        ValueError: An unknown name, or epochs < 1.
+    """
+    if name not in STUDIES:
+        raise ValueError(f"name must be one of {', '.join(STUDIES)}, got {name!r}")
+    module, cls = STUDIES[name].split(".")
+    study = getattr(importlib.import_module(f"omniset.studies.{module}"), cls)(data)
+    if epochs is not None:
+        if epochs < 1:
+            raise ValueError(f"epochs must be >= 1, got {epochs}")
+        study.recipe = replace(study.recipe, epochs=epochs)
+    return study
+
+
+def run_study(
+    name: str,
+    out: Path,
+    data: Path | None,
+    seeds: int,
+    epochs: int | None,
+    trainings: list[str] | None,
+    budget: float | None,
+    device: str,
+    test_again: bool,
+    progress: bool,
+) -> None:
+    """See `omniset studies run`."""
+    from omniset.studies.running import Runner
+
+    for argument, value in (("seeds", seeds), ("budget", budget)):
+        if value is not None and value <= 0:
+            raise ValueError(f"{argument} must be > 0, got {value}")
+    deadline = None if budget is None else time.monotonic() + 60 * budget
+    study = load(name, data, epochs)
+    chosen = study.recipe.trainings
+    if trainings is not None:
+        known = {t.name: t for t in chosen}
+        if unknown := [t for t in trainings if t not in known]:
+            raise ValueError(f"trainings must be among {', '.join(known)}, got {unknown[0]!r}")
+        chosen = [known[t] for t in trainings]
+    with run_folder(out):
+        runner = Runner(study, out, device, progress)
+        runner.check(chosen)
+        study.prepare(range(seeds))
+        lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)
+        for line in lines:
+            say(line)
+        for table in study.tables(Results.read(out)):
+            say(f"\n{table.text()}")
+
+
+def tables_of(name: str, out: Path) -> list[Table]:
+    """See `omniset studies table`."""
+    if name == "features":
+        return [features()]
+    return load(name).tables(Results.read(out))
+
+
+def describe() -> list[str]:
+    """Every study and how its networks are trained."""
+    lines: list[Any] = []
+    for name in STUDIES:
+        recipe = load(name).recipe
+        lines.append(f"{name}: {recipe.title}; {recipe.epochs * recipe.steps:,} steps of {recipe.batch_size} sets")
+        for training in recipe.trainings:
+            way = "whole sets"
+            if training.shard_size is not None:
+                way = f"shards of {training.shard_size}, {training.shards}, {training.gradient} gradient"
+            labels = ", ".join(column.label for column in training.columns)
+            lines.append(f"    {training.name}: {way}; tested as {labels}")
+    return lines

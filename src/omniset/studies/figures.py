@@ -1,0 +1,74 @@
+"""Figures of studies: lines with 95 % intervals, in colours that colour-blind readers tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from omniset.studies.tables import Results
+
+# Okabe and Ito's, and a marker each, for those who see no colours at all.
+STYLES = [
+    ("#0072b2", "o"),
+    ("#d55e00", "s"),
+    ("#009e73", "^"),
+    ("#cc79a7", "D"),
+    ("#e69f00", "v"),
+    ("#56b4e9", "P"),
+    ("#000000", "X"),
+]
+Series = dict[str, tuple[str, str]]  # label: training and column
+
+
+def line(
+    axes: Axes, results: Results, place: tuple[str, str], key: str, x: Sequence[float], number: int, **options: Any
+) -> None:
+    """Mean over seeds, its interval shaded."""
+    found = results.curve(*place, key)
+    if found is None:
+        return
+    colour, marker = STYLES[number % len(STYLES)]
+    mean, half = found
+    axes.plot(x, mean, color=colour, marker=marker, markersize=4, **options)
+    axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+
+
+def identification(results: Results, rows: dict[str, Series]) -> Figure:
+    """Figure 3: how often the deciding element is among the k highest scores, and its score then; a row per entry."""
+    figure = Figure(figsize=(9, 3.2 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), 2, squeeze=False)
+    for (title, series), (left, right) in zip(rows.items(), grid, strict=True):
+        for i, (label, place) in enumerate(series.items()):
+            found = results.curve(*place, "identified")
+            if found is None:
+                continue
+            k = np.arange(1, len(found[0]) + 1)
+            line(left, results, place, "identified", k, i, label=label)
+            line(right, results, place, "score", k, i, label=label)
+            if i == 0:
+                left.plot(k, k / len(k), color="0.6", linestyle=":", label="by chance")
+        left.set(xlabel="k", ylabel="among the k highest scores", title=title, ylim=(-0.03, 1.03))
+        right.set(xlabel="k", ylabel="mean score when among them", ylim=(-0.03, 1.03))
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+        right.legend(frameon=False, fontsize="x-small")
+    return figure
+
+
+def shard_sizes(
+    results: Results, panels: dict[str, Series], sizes: Sequence[int], key: str, label: str, scale: float = 1.0
+) -> Figure:
+    """Figures 1 and A.3: a number against the size of test shards; a panel per entry."""
+    figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
+    for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for i, (name, place) in enumerate(series.items()):
+            line(axes, results, place, key, sizes, i, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set(xlabel="elements of a test shard", ylabel=label, title=title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize="x-small")
+    return figure

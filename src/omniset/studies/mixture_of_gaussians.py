@@ -1,0 +1,155 @@
+"""Parameters of a mixture of four Gaussians from density-based clusters of its points (section 4.2, A.3.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+from torch import Tensor
+from tqdm import tqdm
+
+from omniset.files import replacing
+from omniset.sets import SetBatch
+from omniset.studies import figures
+from omniset.studies.recipes import Column, Training
+from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches, shuffled
+from omniset.studies.tables import Mean, Results, Table, apart, cell, published
+
+
+class Mixture(NamedTuple):
+    """Weights (..., 4), means and standard deviations (..., 4, 2)."""
+
+    weights: Tensor
+    means: Tensor
+    deviations: Tensor
+
+
+class MixtureOfGaussians(Study):
+    """1,024 points of a mixture: weights ~ Dirichlet(1), means ~ U(-4, 4), standard deviations ~ U(0.1, 0.6) per axis.
+
+    Points in reach of each other, through others, at steps of 0.2 (DBSCAN with min_samples=1: connected components)
+    are one element, at their mean, whose multiplicity is their number. The loss is the negative log-likelihood of the
+    points themselves. Sets are made once and kept in a file.
+    """
+
+    name = "mixture-of-gaussians"
+    input_dim, outputs = 2, 5
+
+    def prepare(self, seeds: Sequence[int]) -> None:
+        sizes = {part: self.recipe.options[f"{part}_sets"] for part in ("train", "validation", "test")}
+        self.sets = {part: self._read_or_make(part, sets) for part, sets in sizes.items()}
+
+    def batch(self, training: Training, seed: int, step: int) -> Sample:
+        sets = len(self.sets["train"][1])
+        rows = torch.randint(sets, (self.recipe.batch_size,), generator=generator(self.name, "rows", seed, step))
+        sample = self._read("train", rows, training)
+        return shuffled(sample, generator(self.name, "order", seed, step))
+
+    def validation(self, training: Training, seed: int) -> Iterator[Sample]:
+        for rows in in_batches(100, len(self.sets["validation"][1])):
+            sample = self._read("validation", torch.arange(rows.start, rows.stop), training)
+            yield shuffled(sample, generator(self.name, "order of validation", rows.start))
+
+    def loss(self, output: Float[Tensor, "sets outputs"], sample: Sample) -> Float[Tensor, ""]:
+        return negative_log_likelihood(mixture(output), sample.target).mean()
+
+    def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
+        device = next(network.parameters()).device
+        found, change = [], 0.0
+        for rows in in_batches(100, len(self.sets["test"][1])):
+            sample = self._read("test", torch.arange(rows.start, rows.stop), training).to(device)
+            batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
+            with torch.no_grad():
+                whole = network(batch)
+                for size in self.recipe.options["test_shard_sizes"]:
+                    change = max(change, float((network(batch, shard_size=size) - whole).abs().max()))
+                found.append(negative_log_likelihood(mixture(whole), sample.target).double())
+        return {"nll": float(torch.cat(found).mean()), "largest_change_in_shards": change}
+
+    def tables(self, results: Results) -> list[Table]:
+        rows = []
+        for training in self.recipe.trainings:
+            for column in training.columns:
+                ours = results.mean(training.name, column.name, "nll")
+                theirs = self.recipe.paper.get(column.name)
+                shards = "whole sets" if training.shard_size is None else f"shards of {training.shard_size}"
+                rows.append([column.label, shards, cell(ours, 3), published(theirs, 3), apart(ours, theirs)])
+        if hasattr(self, "sets"):
+            rows.append(["oracle: the true mixture", "", Mean(self.oracle(), None, 1).text(3), "", ""])
+        head = ["", "trained on", "NLL, ours", "NLL, paper", "outside both intervals by"]
+        return [Table(f"{self.recipe.title} (Tables 3 and 4)", head, rows, results.conditions())]
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        return {}
+
+    def oracle(self) -> float:
+        """Mean NLL of the test points under the mixtures that they were drawn from."""
+        _, _, points, truth = self.sets["test"]
+        weights, means, deviations = truth[..., 0], truth[..., 1:3], truth[..., 3:]
+        return float(negative_log_likelihood(Mixture(weights, means, deviations), points).double().mean())
+
+    def _read(self, part: str, rows: Tensor, training: Training) -> Sample:
+        elements, counts, points, _ = self.sets[part]
+        m = counts[rows].float()
+        return Sample(elements[rows], m if training.options["multiplicities"] else (m > 0).float(), points[rows])
+
+    def _read_or_make(self, part: str, sets: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Clusters (sets, most, 2) and their sizes (sets, most), the points, and the true mixtures (sets, 4, 5)."""
+        folder = Path("studies-data") if self.data is None else self.data
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}-{part}-{sets}.npz"
+        if not path.exists():
+            made = [draw_set(generator(self.name, part, i)) for i in tqdm(range(sets), f"drawing {part} sets", disable=None)]
+            elements, counts, points, truth = zip(*made, strict=True)
+            pad = torch.nn.utils.rnn.pad_sequence
+            values = (pad(elements, True), pad(counts, True), torch.stack(points), torch.stack(truth))
+            with replacing(path) as temporary:
+                np.savez(temporary, *(v.numpy() for v in values))
+        with np.load(path) as found:
+            return tuple(torch.as_tensor(found[name]) for name in found.files)
+
+
+def draw_set(draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Clusters, their sizes, the points, and the mixture (4, 5) they came from."""
+    weights = -torch.rand(4, generator=draw).clamp(min=1e-30).log()  # exponential: normalised they are Dirichlet(1)
+    weights = weights / weights.sum()
+    means = 8 * torch.rand(4, 2, generator=draw) - 4
+    deviations = 0.1 + 0.5 * torch.rand(4, 2, generator=draw)
+    which = torch.multinomial(weights, 1024, replacement=True, generator=draw)
+    points = means[which] + deviations[which] * torch.randn(1024, 2, generator=draw)
+    elements, counts = clusters(points)
+    return elements, counts, points, torch.cat([weights[:, None], means, deviations], 1)
+
+
+def clusters(
+    points: Float[Tensor, "points xy"], reach: float = 0.2
+) -> tuple[Float[Tensor, "clusters xy"], Float[Tensor, " clusters"]]:
+    """Means and sizes of the connected components of points at most `reach` apart."""
+    pairs = cKDTree(points.numpy()).query_pairs(reach, output_type="ndarray")
+    graph = coo_array((np.ones(len(pairs), bool), pairs.T), shape=(len(points), len(points)))
+    number, labels = connected_components(graph, directed=False)
+    which = torch.as_tensor(labels, dtype=torch.int64)
+    counts = torch.zeros(number).index_add_(0, which, torch.ones(len(points)))
+    return torch.zeros(number, 2).index_add_(0, which, points) / counts[:, None], counts
+
+
+def mixture(output: Float[Tensor, "sets twenty"]) -> Mixture:
+    """A softmax of weights, means, and a softplus of standard deviations from the outputs of four vectors."""
+    parts = output.unflatten(1, (4, 5))
+    return Mixture(parts[..., 0].softmax(1), parts[..., 1:3], torch.nn.functional.softplus(parts[..., 3:]) + 1e-3)
+
+
+def negative_log_likelihood(of: Mixture, points: Float[Tensor, "sets points xy"]) -> Float[Tensor, " sets"]:
+    """Mean over the points of -log sum_c w_c N(x; mean_c, diag(deviation_c^2))."""
+    z = (points[:, :, None] - of.means[:, None]) / of.deviations[:, None]
+    log_density = -0.5 * z.square().sum(-1) - of.deviations.log().sum(-1)[:, None] - math.log(2 * math.pi)
+    return -torch.logsumexp(log_density + of.weights.clamp(min=1e-30).log()[:, None], -1).mean(1)

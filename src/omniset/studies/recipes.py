@@ -1,0 +1,111 @@
+"""What a study trains and reads: its YAML file, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from omniset import encoders
+
+
+@dataclass(frozen=True)
+class Column:
+    """One way to run trained networks on test sets: a column of the paper's tables.
+
+    Attributes:
+        name: Unique in the study.
+        label: As tables and figures have it.
+        encoder: In the registry; it takes the trained weights as they are.
+        arguments: For the encoder, besides those it was trained with.
+        shards: "merged" or "independent", where test sets come in shards.
+    """
+
+    name: str
+    label: str
+    encoder: str
+    shards: str = "merged"
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Networks that are trained in one way, one for each seed.
+
+    Attributes:
+        name: Unique in the study.
+        encoder: In the registry.
+        arguments: Of the encoder.
+        shard_size: Elements of a training shard; None: whole sets.
+        shards, gradient: As in `Encoder.forward`.
+        stacked: Train all seeds at once. Not possible with exact gradients of shards.
+        columns: How its networks are tested.
+        options: What the study itself knows about.
+    """
+
+    name: str
+    encoder: str
+    arguments: dict[str, Any]
+    columns: list[Column]
+    shard_size: int | None = None
+    shards: str = "merged"
+    gradient: str = "exact"
+    stacked: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def can_stack(self) -> bool:
+        recomputed = self.shard_size is not None and self.shards == "merged" and self.gradient == "exact"
+        return self.stacked and not recomputed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A study.
+
+    Attributes:
+        title: Of its tables.
+        epochs, steps: An epoch is so many steps, and ends with validation and a checkpoint.
+        batch_size: Sets of a step.
+        learning_rate: Of Adam.
+        drop: (share of all steps, factor): from there on the rate is multiplied by it.
+        trainings: In the order of the tables.
+        paper: Numbers of the paper, as the study reads them.
+        options: What the study itself knows about.
+    """
+
+    name: str
+    title: str
+    epochs: int
+    steps: int
+    batch_size: int
+    learning_rate: float
+    trainings: list[Training]
+    drop: tuple[float, float] | None = None
+    paper: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def read(name: str) -> Recipe:
+    """The recipe beside a study's module."""
+    file = resources.files("omniset.studies") / f"{name.replace('-', '_')}.yaml"
+    found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    architectures = found.pop("architectures", {})
+    trainings = [_training(key, value, architectures) for key, value in found.pop("trainings").items()]
+    drop = found.pop("drop", None)
+    return Recipe(name=name, trainings=trainings, drop=drop and (drop["after"], drop["factor"]), **found)
+
+
+def _training(name: str, given: dict[str, Any], architectures: dict[str, Any]) -> Training:
+    given = dict(given)
+    own = {**architectures[given.pop("architecture")], **given}
+    arguments = {k: v for k, v in own.items() if k in encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}}
+    known = {f.name for f in fields(Training)}
+    settings = {k: v for k, v in own.items() if k in known}
+    options = {k: v for k, v in own.items() if k not in known and k not in arguments}
+    columns = [
+        Column(name=key, **{"encoder": own["encoder"], **value}) for key, value in settings.pop("columns").items()
+    ]
+    return Training(name=name, arguments=arguments, columns=columns, options=options, **settings)

@@ -1,0 +1,310 @@
+"""Runs the trainings of a study, one after the other, and writes what they gave as soon as it is there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from omniset import devices
+from omniset.files import provenance, replacing, write_json
+from omniset.studies.recipes import Training
+from omniset.studies.study import Sample, Study, number, training_source
+from omniset.training.ensemble import Ensemble, keep_best
+from omniset.training.fit import TrainingModule, fit
+
+Batch = tuple[Tensor, Tensor, Tensor]  # elements, multiplicity and target of all seeds, stacked
+
+
+class Steps(Dataset[Batch]):
+    """The batches of one epoch, or those of validation."""
+
+    def __init__(self, study: Study, training: Training, seeds: Sequence[int], first: int, steps: int) -> None:
+        self.study, self.training, self.seeds, self.first, self.steps = study, training, seeds, first, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, i: int) -> Batch:
+        return stack([self.study.batch(self.training, seed, self.first + i) for seed in self.seeds])
+
+
+class StudyData(pl.LightningDataModule):
+    def __init__(self, study: Study, training: Training, seeds: Sequence[int]) -> None:
+        super().__init__()
+        self.study, self.training, self.seeds = study, training, seeds
+        samples = zip(*(study.validation(training, seed) for seed in seeds), strict=True)
+        self.validation = [stack(list(of_all)) for of_all in samples]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        steps = self.study.recipe.steps
+        epoch = Steps(self.study, self.training, self.seeds, self.trainer.current_epoch * steps, steps)
+        return DataLoader(epoch, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return DataLoader(self.validation, batch_size=None)  # type: ignore[arg-type]
+
+
+def stack(samples: Sequence[Sample]) -> Batch:
+    """Samples of several seeds, padded to the longest set, (seeds, sets, ...)."""
+    longest = max(s.elements.shape[1] for s in samples)
+    pad = torch.nn.functional.pad
+    elements = [pad(s.elements, (0, 0, 0, longest - s.elements.shape[1])) for s in samples]
+    multiplicity = [pad(s.multiplicity, (0, longest - s.multiplicity.shape[1])) for s in samples]
+    return torch.stack(elements), torch.stack(multiplicity), torch.stack([s.target for s in samples])
+
+
+class StudyModule(TrainingModule):
+    """Trains an ensemble with Adam, and keeps of each member the weights of its best validation epoch."""
+
+    network: Ensemble
+
+    def __init__(self, study: Study, training: Training, seeds: Sequence[int], fingerprint: dict[str, Any]) -> None:
+        recipe = study.recipe
+        ensemble = Ensemble([study.network(training, seed) for seed in seeds])
+        super().__init__(ensemble, recipe.learning_rate, 0.0, seeds[0], fingerprint)
+        self.study, self.training_of, self.seeds = study, training, seeds
+        self.kept = ensemble.states()
+        self.kept_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
+        self.kept_epoch = torch.zeros(len(seeds), dtype=torch.int64)
+        self.seconds = 0.0
+        self._losses: list[tuple[int, Tensor]] = []
+
+    def losses(self, batch: Batch) -> Tensor:
+        """(seeds,)"""
+
+        def one(network: Any, elements: Tensor, multiplicity: Tensor, target: Tensor) -> Tensor:
+            sample = Sample(elements, multiplicity, target)
+            source, options = training_source(sample, self.training_of, torch.is_grad_enabled())
+            return self.study.loss(network(source, **options), sample)
+
+        return self.network(one, *batch)
+
+    def on_train_epoch_start(self) -> None:
+        self._start = time.monotonic()
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        losses = self.losses(batch)
+        self.log("train_loss", losses.mean().detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
+        return losses.sum()
+
+    def on_validation_epoch_start(self) -> None:
+        self._losses = []
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        losses = self.losses(batch).double()
+        self._losses.append((batch[0].shape[1], losses))
+        self.log("val_loss", losses.mean(), batch_size=batch[0].shape[1], prog_bar=True)
+
+    def on_validation_epoch_end(self) -> None:
+        total = sum(sets for sets, _ in self._losses)
+        loss = torch.stack([sets / total * losses for sets, losses in self._losses]).sum(0).cpu()
+        better = loss < self.kept_loss  # never where it is NaN
+        new = {name: value.cpu() for name, value in self.network.states().items()}
+        self.kept = keep_best(self.kept, new, better)
+        self.kept_loss = torch.where(better, loss, self.kept_loss)
+        self.kept_epoch = torch.where(better, self.current_epoch + 1, self.kept_epoch)
+
+    def on_train_epoch_end(self) -> None:
+        self.seconds += time.monotonic() - self._start
+        super().on_train_epoch_end()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+        recipe = self.study.recipe
+        if recipe.drop is None:
+            return optimizer
+        after, factor = recipe.drop
+        steps = recipe.epochs * recipe.steps
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1.0 if s < after * steps else factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        own = {"kept": self.kept, "loss": self.kept_loss, "epoch": self.kept_epoch, "seconds": self.seconds}
+        checkpoint["study"] = own
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        own = checkpoint["study"]
+        self.kept, self.kept_loss, self.kept_epoch = own["kept"], own["loss"], own["epoch"]
+        self.seconds = own["seconds"]
+
+
+class Deadline(pl.Callback):
+    """Ends training with the epoch in which time has run out."""
+
+    def __init__(self, at: float | None) -> None:
+        self.at = at
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self.at is not None and time.monotonic() > self.at:
+            trainer.should_stop = True
+
+
+class Runner:
+    """Trains and tests a study, and knows what of it is done.
+
+    Args:
+        study: What to run.
+        out: Folder for results; networks are kept in its folder `runs`.
+        device: Where to compute.
+    """
+
+    def __init__(self, study: Study, out: Path, device: str, progress: bool) -> None:
+        self.study, self.out, self.device, self.progress = study, out, device, progress
+        self.runs = out / "runs"
+
+    def check(self, trainings: Sequence[Training]) -> None:
+        """Raise ValueError if results of another recipe lie in the folder."""
+        for training in trainings:
+            self._content(training)
+
+    def run(self, trainings: Sequence[Training], seeds: Sequence[int], deadline: float | None) -> Iterator[str]:
+        """Everything that is not done yet; says what it has done. Stops, between two epochs, at the deadline.
+
+        Whatever was interrupted goes on where it stopped, in the group of seeds in which it was begun.
+        """
+        for training in trainings:
+            for group in self._groups(training, seeds):
+                if deadline is not None and time.monotonic() > deadline:
+                    return
+                yield self._train(training, group, deadline)
+
+    def test_again(self, trainings: Sequence[Training], seeds: Sequence[int]) -> Iterator[str]:
+        """Test the networks that are kept, without training."""
+        for training in trainings:
+            content = self._content(training)
+            for seed in [s for s in seeds if str(s) in content["seeds"]]:
+                row = content["seeds"][str(seed)]
+                row["columns"] = self._test(training, seed, load_file(self._weights(training, seed)))
+                self._write(training, {str(seed): row})
+                yield f"{training.name}, seed {seed}: tested again"
+
+    def _groups(self, training: Training, seeds: Sequence[int]) -> list[list[int]]:
+        done = self._content(training)["seeds"]
+        begun = []
+        for folder in sorted(self.runs.glob(f"{training.name}.*")):
+            group = [int(s) for s in folder.name.rpartition(".")[2].split("-")]
+            if folder.is_dir() and not all(_complete(done.get(str(s))) for s in group) and {*group} & {*seeds}:
+                begun.append(group)
+        taken = {s for group in begun for s in group}
+        missing = [s for s in seeds if s not in taken and not _complete(done.get(str(s)))]
+        new = [missing] if training.can_stack and missing else [[s] for s in missing]
+        return begun + new
+
+    def _train(self, training: Training, seeds: list[int], deadline: float | None) -> str:
+        recipe = self.study.recipe
+        names = "-".join(map(str, seeds))
+        folder = self.runs / f"{training.name}.{names}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.progress:
+            print(f"{self.study.name}: {training.name}, seed {names.replace('-', ', ')}", file=sys.stderr)
+        fingerprint = fingerprint_of(self.study, training, seeds)
+        module = StudyModule(self.study, training, seeds, fingerprint)
+        fit(
+            module,
+            StudyData(self.study, training, seeds),
+            epochs=recipe.epochs,
+            patience=None,
+            device=devices.find(self.device).type,
+            progress=self.progress,
+            log=None,
+            folder=folder,
+            resume=True,
+            callbacks=[Deadline(deadline)],
+        )
+        epochs = len(module.history)
+        rows = {}
+        for place, seed in enumerate(seeds):
+            state = {name: value[place].contiguous() for name, value in module.kept.items()}
+            with replacing(self._weights(training, seed)) as temporary:
+                save_file(state, temporary)
+            rows[str(seed)] = {
+                "steps": epochs * recipe.steps,
+                "of": recipe.epochs * recipe.steps,
+                "best_epoch": int(module.kept_epoch[place]),
+                "validation_loss": float(module.kept_loss[place]),
+                "seconds": module.seconds,
+                "together": len(seeds),
+                "columns": self._test(training, seed, state),
+            }
+        self._write(training, rows)
+        done = epochs == recipe.epochs
+        if done:
+            shutil.rmtree(folder)
+        return f"{training.name}, seed {names.replace('-', ', ')}: " + (
+            "done" if done else f"stopped after {epochs} of {recipe.epochs} epochs"
+        )
+
+    def _test(self, training: Training, seed: int, state: dict[str, Tensor]) -> dict[str, Any]:
+        found = {}
+        for column in training.columns:
+            network = self.study.network(training, column=column)
+            network.load_state_dict(state)
+            network = network.to(devices.find(self.device)).eval()
+            found[column.name] = self.study.test(network, training, column, seed)
+            if self.progress:
+                print(f"{self.study.name}: {training.name}, seed {seed}: tested as {column.label}", file=sys.stderr)
+        return found
+
+    def _weights(self, training: Training, seed: int) -> Path:
+        return self.runs / f"{training.name}.seed{seed}.safetensors"
+
+    def _content(self, training: Training) -> dict[str, Any]:
+        path = self.out / f"{training.name}.json"
+        if not path.exists():
+            return {"seeds": {}}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["recipe"] != recipe_of(self.study, training):
+            raise ValueError(f"{path} is of another recipe of {training.name}: move it away, or take another --out")
+        return content
+
+    def _write(self, training: Training, rows: dict[str, Any]) -> None:
+        made = {
+            "command": shlex.join(["omniset", *sys.argv[1:]]),
+            "date": time.strftime("%Y-%m-%d"),
+            "provenance": provenance(None, devices.find(self.device).type),
+        }
+        rows = {seed: row | made | {"provenance": made["provenance"] | {"seed": int(seed)}} for seed, row in rows.items()}
+        seeds = self._content(training)["seeds"] | rows
+        head = {
+            "study": self.study.name,
+            "training": training.name,
+            "recipe": recipe_of(self.study, training),
+        }
+        write_json(self.out / f"{training.name}.json", head | {"seeds": dict(sorted(seeds.items(), key=_seed))})
+
+
+def _seed(item: tuple[str, Any]) -> int:
+    return int(item[0])
+
+
+def _complete(row: dict[str, Any] | None) -> bool:
+    return row is not None and row["steps"] == row["of"]
+
+
+def recipe_of(study: Study, training: Training) -> dict[str, Any]:
+    """All that decides the numbers of a training, as JSON has it."""
+    recipe = study.recipe
+    own = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stacked")}
+    schedule = {k: getattr(recipe, k) for k in ("epochs", "steps", "batch_size", "learning_rate")}
+    drop = None if recipe.drop is None else list(recipe.drop)
+    return {**schedule, "drop": drop, **own, "study": recipe.options}
+
+
+def fingerprint_of(study: Study, training: Training, seeds: Sequence[int]) -> dict[str, Any]:
+    return {**recipe_of(study, training), "seeds": [*seeds]}

@@ -1,0 +1,149 @@
+"""What every study is, and the network that all of them train."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from omniset import encoders
+from omniset.encoders import Encoder
+from omniset.sets import SetBatch
+from omniset.studies import recipes
+from omniset.studies.recipes import Column, Training
+from omniset.studies.tables import Results, Table
+
+
+class Sample(NamedTuple):
+    """A batch of sets with what is to be learned of them."""
+
+    elements: Float[Tensor, "sets elements dim"]
+    multiplicity: Shaped[Tensor, "sets elements"]
+    target: Tensor
+
+    def to(self, device: torch.device) -> Sample:
+        return Sample(*(x.to(device) for x in self))
+
+
+class SummaryNetwork(nn.Module):
+    """An encoder and one Linear on each vector of the summary."""
+
+    def __init__(self, encoder: Encoder, outputs: int) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, nn.Linear(encoder.dim, outputs)
+
+    def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets outputs"]:
+        """Outputs of all vectors of the summary, side by side."""
+        return self.head(self.encoder(source, **options).summary).flatten(1)
+
+
+class Study(ABC):
+    """An experiment of the Universal Set Transformer paper: its data, its loss, how it is tested and drawn.
+
+    Args:
+        data: Folder with the data, where the study reads any.
+    """
+
+    name: str
+    input_dim: int
+    outputs: int
+
+    def __init__(self, data: Path | None = None) -> None:
+        self.recipe = recipes.read(self.name)
+        self.data = data
+
+    @abstractmethod
+    def prepare(self, seeds: Sequence[int]) -> None:
+        """Read or make the data, once, before the first training."""
+
+    @abstractmethod
+    def batch(self, training: Training, seed: int, step: int) -> Sample:
+        """What is trained on in a step, counted from 0: the same whenever it is asked for."""
+
+    @abstractmethod
+    def validation(self, training: Training, seed: int) -> Iterator[Sample]:
+        """What the best epoch is chosen by."""
+
+    @abstractmethod
+    def loss(self, output: Float[Tensor, "sets outputs"], sample: Sample) -> Float[Tensor, ""]:
+        """Mean over the sets. Computed under `torch.func.vmap`: no value may decide what is computed."""
+
+    @abstractmethod
+    def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
+        """What is reported of a trained network, run as the column says."""
+
+    @abstractmethod
+    def tables(self, results: Results) -> list[Table]:
+        """Ours beside the paper's."""
+
+    @abstractmethod
+    def figures(self, results: Results) -> dict[str, Figure]:
+        """The paper's figures from our numbers, by name."""
+
+    def network(self, training: Training, seed: int | None = None, column: Column | None = None) -> SummaryNetwork:
+        """A new network, its weights drawn with the seed; or one that takes the weights of such a one as a column
+        runs it.
+        """
+        arguments = training.arguments | ({} if column is None else column.arguments)
+        name = training.encoder if column is None else column.encoder
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(self.name, "weights", seed or 0))
+            return SummaryNetwork(encoders.build(name, input_dim=self.input_dim, **arguments), self.outputs)
+
+
+def training_source(
+    sample: Sample, training: Training, gradient: bool = True
+) -> tuple[SetBatch | list[SetBatch], dict[str, Any]]:
+    """The sets as a training reads them, and the options of the call. Without gradient, merged shards are the whole."""
+    batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
+    size = training.shard_size
+    if size is None or (training.shards == "merged" and not gradient):
+        return batch, {}
+    options = {"shards": training.shards, "gradient": training.gradient}
+    if training.shards == "merged" and training.gradient in ("first-shard", "unbiased"):
+        # Only the first shard's gradient is asked for, and values do not depend on how the rest is cut: in one piece.
+        rest = SetBatch(sample.elements[:, size:], sample.multiplicity[:, size:], validate=False)
+        return [SetBatch(sample.elements[:, :size], sample.multiplicity[:, :size], validate=False), rest], options
+    return batch, {"shard_size": size, **options}
+
+
+def generator(*keys: str | int) -> torch.Generator:
+    """A generator of its own for every combination of keys."""
+    return torch.Generator().manual_seed(number(*keys))
+
+
+def number(*keys: str | int) -> int:
+    """A seed from names and numbers, well mixed."""
+    words = [w for key in keys for w in ([key] if isinstance(key, int) else [len(key), *key.encode()])]
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+
+
+def shuffled(sample: Sample, draw: torch.Generator) -> Sample:
+    """Every set's present elements in random order, before the absent ones: what makes shards random."""
+    absent = sample.multiplicity == 0
+    keys = torch.rand(absent.shape, generator=draw).masked_fill(absent, 2.0)
+    order = keys.argsort(1)
+    elements = sample.elements.gather(1, order[..., None].expand_as(sample.elements))
+    return replace_sample(sample, elements, sample.multiplicity.gather(1, order))
+
+
+def replace_sample(sample: Sample, elements: Tensor, multiplicity: Tensor) -> Sample:
+    return sample._replace(elements=elements, multiplicity=multiplicity)
+
+
+def in_batches(size: int, total: int) -> Iterator[slice]:
+    for start in range(0, total, size):
+        yield slice(start, min(start + size, total))
+
+
+Progress = Callable[[str], None]
+
+__all__ = ["Progress", "Sample", "Study", "SummaryNetwork", "generator", "in_batches", "number", "replace", "shuffled", "training_source"]

@@ -1,0 +1,132 @@
+"""Results of a study on disk, means with intervals, and tables of ours beside the paper's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean over seeds and half the width of its 95 % interval, by Student's t; one seed has no interval."""
+
+    value: float
+    half: float | None
+    number: int
+
+    @classmethod
+    def of(cls, values: list[float]) -> Mean:
+        found = np.asarray(values, dtype=np.float64)
+        n = len(found)
+        half = None if n < 2 else float(stats.t.ppf(0.975, n - 1) * found.std(ddof=1) / np.sqrt(n))
+        return cls(float(found.mean()), half, n)
+
+    def text(self, digits: int) -> str:
+        return f"{self.value:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
+
+
+@dataclass
+class Results:
+    """What was measured: for each training, each seed, each column.
+
+    Attributes:
+        found: {training: {"seeds": {seed: {"steps", "of", "columns": {column: {...}}}}, ...}}.
+    """
+
+    found: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        files = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+        contents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+        return cls({content["training"]: content for content in contents if "training" in content})
+
+    def rows(self, training: str, column: str) -> list[dict[str, Any]]:
+        """What was measured of each seed, early results too."""
+        seeds = self.found.get(training, {}).get("seeds", {})
+        return [seeds[s]["columns"][column] for s in sorted(seeds, key=int) if column in seeds[s]["columns"]]
+
+    def mean(self, training: str, column: str, *path: str | int) -> Mean | None:
+        values = []
+        for row in self.rows(training, column):
+            value: Any = row
+            for key in path:
+                value = value[key]
+            values.append(float(value))
+        return Mean.of(values) if values else None
+
+    def curve(
+        self, training: str, column: str, key: str
+    ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]] | None:
+        """Mean over seeds of a list of numbers, and half its 95 % interval (0 for one seed)."""
+        rows = self.rows(training, column)
+        if not rows:
+            return None
+        means = [Mean.of([float(row[key][i]) for row in rows]) for i in range(len(rows[0][key]))]
+        return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
+
+    def conditions(self) -> list[str]:
+        """How each training was run: seeds, steps, device."""
+        lines = []
+        for name, content in self.found.items():
+            seeds = content["seeds"].values()
+            done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
+            if not seeds:
+                continue
+            steps = f"{min(done):,}" if len(done) == 1 else f"{min(done):,} to {max(done):,}"
+            early = "" if done == of else f" of {max(of):,} (stopped early)"
+            device = ", ".join(sorted({s["provenance"]["device"] for s in seeds}))
+            lines.append(f"{name}: {len(seeds)} seed{'s' * (len(seeds) > 1)}, {steps} steps{early}, {device}")
+        return lines
+
+
+@dataclass
+class Table:
+    """Rows of texts under a head.
+
+    Attributes:
+        notes: Said below it.
+    """
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def markdown(self) -> list[str]:
+        lines = [f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}"]
+        lines += [f"| {' | '.join(row)} |" for row in self.rows]
+        return [*lines, *(line for note in self.notes for line in ("", note))]
+
+    def text(self) -> str:
+        cells = [self.head, *self.rows]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(self.head))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        rule = "  ".join("-" * w for w in widths)
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(n for note in self.notes for n in ("", note))])
+
+
+NOT_RUN = "not run"
+
+
+def cell(ours: Mean | None, digits: int) -> str:
+    return NOT_RUN if ours is None else ours.text(digits)
+
+
+def published(value: Any, digits: int) -> str:
+    """A number of the paper's with its half interval, or nothing where the paper has none."""
+    return "" if value is None else f"{value[0]:.{digits}f} ± {value[1]:.{digits}f}"
+
+
+def apart(ours: Mean | None, theirs: Any) -> str:
+    """By how much the intervals lie apart: empty where they meet, or where either is missing."""
+    if ours is None or theirs is None:
+        return ""
+    gap = ours.value - theirs[0]
+    return "" if abs(gap) <= (ours.half or 0) + theirs[1] else f"{gap:+.3g}"
