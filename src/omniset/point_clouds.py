@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from omniset.sets import SetBatch
 
@@ -54,6 +55,15 @@ def mnist(
         FileNotFoundError: A file is not there.
         ValueError: It is no IDX file of bytes, or cut short.
     """
+    images, labels = mnist_images(folder, split)
+    images, labels = images[:max_sets], labels[:max_sets]
+    return SetBatch(draw_points(images, points, torch.Generator().manual_seed(seed))), labels.astype(np.int64)
+
+
+def mnist_images(
+    folder: str | Path | None, split: str
+) -> tuple[UInt8[np.ndarray, "images height width"], UInt8[np.ndarray, " images"]]:
+    """The images themselves, and their labels. Arguments and errors: mnist."""
     if folder is None:
         if "OMNISET_DATA" not in os.environ:
             raise FileNotFoundError("MNIST needs a folder with its IDX files, or OMNISET_DATA set to the folder above")
@@ -61,15 +71,20 @@ def mnist(
     images, labels = (read_idx(_find(Path(folder), name)) for name in MNIST_FILES[split])
     if len(images) != len(labels):
         raise ValueError(f"{folder}: {len(images)} images but {len(labels)} labels in the {split} files")
-    images, labels = images[:max_sets], labels[:max_sets]
-    generator = torch.Generator().manual_seed(seed)
+    return images, labels
+
+
+def draw_points(
+    images: UInt8[np.ndarray, "images height width"], points: int, generator: torch.Generator
+) -> Float[Tensor, "images points xy"]:
+    """Each image as a point cloud."""
     brightness = torch.as_tensor(images, dtype=torch.float32).flatten(1)
     drawn = torch.cat(
         [torch.multinomial(b, points, replacement=True, generator=generator) for b in brightness.split(4096)]
     )
     pixels = torch.stack([drawn % images.shape[2], drawn // images.shape[2]], -1).float()
     pixels += 0.5 * torch.randn(pixels.shape, generator=generator)
-    return SetBatch(pixels / 13.5 - 1), labels.astype(np.int64)
+    return pixels / 13.5 - 1
 
 
 def with_variants(

@@ -56,9 +56,13 @@ class Training:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def recomputed(self) -> bool:
+        """Whether it takes exact gradients of shards."""
+        return self.shard_size is not None and self.shards == "merged" and self.gradient == "exact"
+
+    @property
     def can_stack(self) -> bool:
-        recomputed = self.shard_size is not None and self.shards == "merged" and self.gradient == "exact"
-        return self.stacked and not recomputed
+        return self.stacked and not self.recomputed
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,16 @@ class StudyModule(TrainingModule):
         self.kept_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
         self.kept_epoch = torch.zeros(len(seeds), dtype=torch.int64)
         self.seconds = 0.0
+        self.gradient_errors: list[float] = []
         self._losses: list[tuple[int, Tensor]] = []
 
-    def losses(self, batch: Batch) -> Tensor:
+    def losses(self, batch: Batch, training: Training | None = None) -> Tensor:
         """(seeds,)"""
+        training = self.training_of if training is None else training
 
         def one(network: Any, elements: Tensor, multiplicity: Tensor, target: Tensor) -> Tensor:
             sample = Sample(elements, multiplicity, target)
-            source, options = training_source(sample, self.training_of, torch.is_grad_enabled())
+            source, options = training_source(sample, training, torch.is_grad_enabled())
             return self.study.loss(network(source, **options), sample)
 
         return self.network(one, *batch)
@@ -117,6 +119,21 @@ class StudyModule(TrainingModule):
         self.kept = keep_best(self.kept, new, better)
         self.kept_loss = torch.where(better, loss, self.kept_loss)
         self.kept_epoch = torch.where(better, self.current_epoch + 1, self.kept_epoch)
+        if self.training_of.recomputed:
+            self.gradient_errors.append(self._gradient_error())
+
+    def _gradient_error(self) -> float:
+        """Of the exact gradients of shards against those of whole sets, as the networks now are, on the next batch."""
+        step = (self.current_epoch + 1) * self.study.recipe.steps
+        batch = stack([self.study.batch(self.training_of, seed, step) for seed in self.seeds])
+        batch = tuple(x.to(self.device) for x in batch)  # type: ignore[assignment]
+        found = []
+        for training in (self.training_of, replace(self.training_of, shard_size=None)):
+            with torch.enable_grad():
+                grads = torch.autograd.grad(self.losses(batch, training).sum(), [*self.parameters()], allow_unused=True)
+            found.append(torch.cat([g.double().flatten() for g in grads if g is not None]))
+        shards, whole = found
+        return float((shards - whole).norm() / whole.norm())
 
     def on_train_epoch_end(self) -> None:
         self.seconds += time.monotonic() - self._start
@@ -134,14 +151,14 @@ class StudyModule(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        own = {"kept": self.kept, "loss": self.kept_loss, "epoch": self.kept_epoch, "seconds": self.seconds}
-        checkpoint["study"] = own
+        own = {"kept": self.kept, "loss": self.kept_loss, "epoch": self.kept_epoch}
+        checkpoint["study"] = own | {"seconds": self.seconds, "gradient_errors": self.gradient_errors}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
         own = checkpoint["study"]
         self.kept, self.kept_loss, self.kept_epoch = own["kept"], own["loss"], own["epoch"]
-        self.seconds = own["seconds"]
+        self.seconds, self.gradient_errors = own["seconds"], own["gradient_errors"]
 
 
 class Deadline(pl.Callback):
@@ -240,6 +257,7 @@ class Runner:
                 "validation_loss": float(module.kept_loss[place]),
                 "seconds": module.seconds,
                 "together": len(seeds),
+                **({"gradient_errors": module.gradient_errors} if module.gradient_errors else {}),
                 "columns": self._test(training, seed, state),
             }
         self._write(training, rows)

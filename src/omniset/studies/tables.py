@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,11 @@ class Results:
         means = [Mean.of([float(row[key][i]) for row in rows]) for i in range(len(rows[0][key]))]
         return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
 
-    def conditions(self) -> list[str]:
-        """How each training was run: seeds, steps, device."""
+    def conditions(self, trainings: Sequence[str] | None = None) -> list[str]:
+        """How each of these trainings (default: all) was run: seeds, steps, device."""
         lines = []
-        for name, content in self.found.items():
-            seeds = content["seeds"].values()
+        for name in self.found if trainings is None else trainings:
+            seeds = self.found.get(name, {"seeds": {}})["seeds"].values()
             done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
             if not seeds:
                 continue

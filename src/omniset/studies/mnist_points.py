@@ -1,0 +1,153 @@
+"""Digits as point clouds (sections 4.1, A.2, A.3.1): Tables 2, 3, A.4 to A.7, Figures 1 and A.3; and Table A.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from omniset.point_clouds import draw_points, mnist_images
+from omniset.sets import SetBatch
+from omniset.studies import figures
+from omniset.studies.recipes import Column, Training
+from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches
+from omniset.studies.tables import Results, Table, apart, cell, published
+
+
+class MnistPoints(Study):
+    """Which digit: sets of points drawn from its pixels, trained on 54,000, chosen on 6,000, tested on 10,000."""
+
+    name = "mnist-points"
+    input_dim, outputs = 2, 10
+
+    def prepare(self, seeds: Sequence[int]) -> None:
+        self.train, self.train_labels = mnist_images(self.data, "train")
+        self.test_images, self.test_labels = mnist_images(self.data, "test")
+        draw = (torch.randperm(len(self.train), generator=generator(self.name, "split", s)) for s in seeds)
+        kept = len(self.train) // 10
+        self.parts = {s: (p[kept:], p[:kept]) for s, p in zip(seeds, draw, strict=True)}
+
+    def batch(self, training: Training, seed: int, step: int) -> Sample:
+        epoch, place = divmod(step, self.recipe.steps)
+        rows, _ = self.parts[seed]
+        size = self.recipe.batch_size
+        order = torch.randperm(len(rows), generator=generator(self.name, "order", seed, epoch))
+        chosen = rows[order[place * size : (place + 1) * size]]
+        return self._draw(chosen, training, generator(self.name, "points", seed, step))
+
+    def validation(self, training: Training, seed: int) -> Iterator[Sample]:
+        _, rows = self.parts[seed]
+        for part in in_batches(self.recipe.batch_size, len(rows)):
+            yield self._draw(rows[part], training, generator(self.name, "validation", seed, part.start))
+
+    def loss(self, output: Float[Tensor, "sets outputs"], sample: Sample) -> Float[Tensor, ""]:
+        return F.cross_entropy(output, sample.target)
+
+    def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
+        device = next(network.parameters()).device
+        sizes = self.recipe.options["test_shard_sizes"]
+        right, changed, total = [0] * len(sizes), [0] * len(sizes), 0
+        for part in in_batches(500, len(self.test_images)):
+            sample = self._draw_test(part, training).to(device)
+            batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
+            with torch.no_grad():
+                whole = network(batch).argmax(1)
+                for i, size in enumerate(sizes):
+                    if hasattr(network.encoder, "memory"):
+                        network.encoder.memory = size  # the paper's: enough for one mini-batch
+                    found = network(batch, shard_size=size, shards=column.shards).argmax(1)
+                    right[i] += int((found == sample.target).sum())
+                    changed[i] += int((found != whole).sum())
+            total += len(whole)
+        return {"accuracy": [100 * r / total for r in right], "changed": changed, "test_sets": total}
+
+    def tables(self, results: Results) -> list[Table]:
+        sizes, paper = self.recipe.options["test_shard_sizes"], self.recipe.paper
+        found = []
+        for group, title in self.recipe.options["groups"].items():
+            places = [(t, c) for t in self.recipe.trainings if t.options["group"] == group for c in t.columns]
+            rows = []
+            for i, size in reversed([*enumerate(sizes)]):
+                row = [f"{size:,}"]
+                for t, c in places:
+                    ours = results.mean(t.name, c.name, "accuracy", i)
+                    theirs = (paper[group].get(c.name) or [None] * len(sizes))[i]
+                    both = [cell(ours, 2), f"({theirs[0]:.2f} ± {theirs[1]:.2f})" if theirs else ""]
+                    row.append(" ".join(b for b in both if b))
+                rows.append(row)
+            changes = ["labels changed, largest"]
+            for t, c in places:
+                seeds = results.rows(t.name, c.name)
+                changes.append(str(max(max(s["changed"]) for s in seeds)) if seeds else "")
+            head = ["elements of a test shard", *(c.label for _, c in places)]
+            notes = results.conditions([t.name for t, _ in places])
+            found.append(Table(title, head, [*rows, changes], notes))
+        return [self._table_2(results), *found, self._table_3(results)]
+
+    def _table_2(self, results: Results) -> Table:
+        rows = []
+        for training in self.recipe.trainings:
+            if training.options["group"] not in ("whole", "eight"):
+                continue
+            for column in training.columns:
+                ours = results.mean(training.name, column.name, "accuracy", -1)
+                theirs = (self.recipe.paper[training.options["group"]].get(column.name) or [None])[-1]
+                on = "whole sets" if training.shard_size is None else f"{training.shard_size}-point shards"
+                rows.append([column.label, on, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
+        head = ["", "trained on", "accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
+        return Table(f"{self.recipe.title}: tested on whole sets of 1,024 points (Table 2)", head, rows)
+
+    def _table_3(self, results: Results) -> Table:
+        rows = []
+        for training in self.recipe.trainings:
+            size = training.shard_size
+            if training.options["group"] not in ("eight", "sizes") or size is None or training.shards != "merged":
+                continue
+            column = training.columns[0]
+            theirs = self.recipe.paper["sizes"].get(f"{column.label} {size}")
+            ours = results.mean(training.name, column.name, "accuracy", -1)
+            rows.append([str(size), column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
+        head = ["elements of a training shard", "", "accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
+        return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows)
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        found = {}
+        sizes = self.recipe.options["test_shard_sizes"]
+        for name, groups in self.recipe.options["figures"].items():
+            panels = {
+                title: {
+                    c.label: (t.name, c.name)
+                    for t in self.recipe.trainings
+                    if t.options["group"] == group
+                    for c in t.columns
+                    if results.rows(t.name, c.name)
+                }
+                for group, title in groups.items()
+            }
+            panels = {title: series for title, series in panels.items() if series}
+            if panels:
+                found[name] = figures.shard_sizes(results, panels, sizes, "accuracy", "accuracy (%)")
+        return found
+
+    def _draw(self, rows: Tensor, training: Training, draw: torch.Generator) -> Sample:
+        low, high = training.options.get("points", self.recipe.options["points"])
+        where = rows.numpy()
+        return _sample(self.train[where], self.train_labels[where], low, high, draw)
+
+    def _draw_test(self, part: slice, training: Training) -> Sample:
+        low, high = training.options.get("test_points", self.recipe.options["test_points"])
+        draw = generator(self.name, "test", part.start)
+        return _sample(self.test_images[part], self.test_labels[part], low, high, draw)
+
+
+def _sample(images: Any, labels: Any, low: int, high: int, draw: torch.Generator) -> Sample:
+    """Point clouds of low to high points."""
+    points = draw_points(images, high, draw)
+    sizes = torch.randint(low, high + 1, (len(points), 1), generator=draw)
+    present = torch.arange(high) < sizes
+    return Sample(points * present[..., None], present.float(), torch.as_tensor(labels, dtype=torch.int64))
