@@ -14,6 +14,7 @@ from omniset.studies.study import Study
 from omniset.studies.tables import Results, Table
 
 STUDIES = {
+    "anomaly": "anomaly.DigitAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",

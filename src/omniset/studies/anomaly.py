@@ -1,0 +1,139 @@
+"""Is one of ten images unlike the others (section 4.4.2, A.3.5): Table 7, Figure 3, bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from omniset.point_clouds import mnist_images
+from omniset.sets import SetBatch
+from omniset.studies import figures
+from omniset.studies.explaining import identification
+from omniset.studies.recipes import Column, Training
+from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches, number
+from omniset.studies.tables import Results, Table, apart, cell, published
+
+WHOLE = "trained on whole sets"
+SHARDS = "trained on one-image shards"
+
+
+class Anomaly(Study):
+    """Sets of ten images that have something in common; in half of them one image has not.
+
+    Subclasses say what images there are and how a set is drawn.
+    """
+
+    outputs = 1
+
+    def draw(
+        self, part: str, sets: int, anomalous: Bool[Tensor, " sets"], draw: torch.Generator
+    ) -> tuple[Float[Tensor, "sets images features"], Int[Tensor, " sets"]]:
+        """Images of each set, and the place of the anomaly if it has one. Parts: train, validation, test."""
+        raise NotImplementedError
+
+    def batch(self, training: Training, seed: int, step: int) -> Sample:
+        return self._sample("train", self.recipe.batch_size, seed, step)[0]
+
+    def validation(self, training: Training, seed: int) -> Iterator[Sample]:
+        yield self._sample("validation", self.recipe.options["validation_sets"], seed)[0]
+
+    def loss(self, output: Float[Tensor, "sets outputs"], sample: Sample) -> Float[Tensor, ""]:
+        return F.binary_cross_entropy_with_logits(output[:, 0], sample.target)
+
+    def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
+        device = next(network.parameters()).device
+        sample, _ = self._sample("test", self.recipe.options["test_sets"])
+        right = 0
+        for rows in in_batches(500, len(sample.target)):
+            elements = sample.elements[rows].to(device)
+            with torch.no_grad():
+                output = network(SetBatch(elements), shard_size=training.shard_size, shards=column.shards)
+            right += int(((output[:, 0] > 0).cpu() == (sample.target[rows] > 0)).sum())
+        found: dict[str, Any] = {"accuracy": right / len(sample.target), "test_sets": len(sample.target)}
+        sets = self.recipe.options["explained_sets"]
+        elements, where = self.draw("test", sets, torch.ones(sets, dtype=torch.bool), generator(self.name, "explained"))
+        return found | identification(network, elements.to(device), where.to(device), target=0)
+
+    def tables(self, results: Results) -> list[Table]:
+        rows = []
+        for training in self.recipe.trainings:
+            for column in training.columns:
+                ours = results.mean(training.name, column.name, "accuracy")
+                theirs = self.recipe.paper.get(column.name)
+                first = results.mean(training.name, column.name, "identified", 0)
+                rows.append(
+                    [
+                        column.label,
+                        _group(training),
+                        cell(ours, 3),
+                        published(theirs, 2),
+                        "" if first is None else f"{first.value:.0%}",
+                    ]
+                )
+        head = ["", "", "accuracy, ours", self.recipe.options["paper_label"], "anomaly scored highest"]
+        return [Table(f"{self.recipe.title} (Table 7)", head, rows, results.conditions())]
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        rows: dict[str, figures.Series] = {}
+        for training in self.recipe.trainings:
+            for column in training.columns:
+                if results.rows(training.name, column.name):
+                    rows.setdefault(_group(training), {})[column.label] = (training.name, column.name)
+        return {self.name: figures.identification(results, rows)} if rows else {}
+
+    def _sample(self, part: str, sets: int, *keys: int) -> tuple[Sample, Tensor]:
+        draw = generator(self.name, part, *keys)
+        anomalous = torch.rand(sets, generator=draw) < 0.5
+        elements, where = self.draw(part, sets, anomalous, draw)
+        return Sample(elements, torch.ones(elements.shape[:2]), anomalous.float()), where
+
+
+class DigitAnomaly(Anomaly):
+    """Images of one digit, the anomaly of another; pixels from 0 to 1, in place of the paper's embedded faces."""
+
+    name = "anomaly"
+    input_dim = 784
+
+    def prepare(self, seeds: Sequence[int]) -> None:
+        images, labels = mnist_images(self.data, "train")
+        test, test_labels = mnist_images(self.data, "test")
+        kept = len(images) // 10
+        order = torch.randperm(len(images), generator=generator(self.name, "split")).numpy()
+        parts = {
+            "train": (images[order[kept:]], labels[order[kept:]]),
+            "validation": (images[order[:kept]], labels[order[:kept]]),
+            "test": (test, test_labels),
+        }
+        self.images = {name: torch.as_tensor(found).flatten(1) for name, (found, _) in parts.items()}
+        self.rows = {
+            name: [torch.as_tensor(found == digit).nonzero()[:, 0] for digit in range(10)]
+            for name, (_, found) in parts.items()
+        }
+
+    def draw(
+        self, part: str, sets: int, anomalous: Bool[Tensor, " sets"], draw: torch.Generator
+    ) -> tuple[Float[Tensor, "sets images features"], Int[Tensor, " sets"]]:
+        size = self.recipe.options["size"]
+        common = torch.randint(10, (sets, 1), generator=draw)
+        other = (common + torch.randint(1, 10, (sets, 1), generator=draw)) % 10
+        where = torch.randint(size, (sets,), generator=draw)
+        odd = (torch.arange(size) == where[:, None]) & anomalous[:, None]
+        digits = torch.where(odd, other, common)
+        rows = self.rows[part]
+        sizes = torch.tensor([len(r) for r in rows])
+        place = (torch.rand(sets, size, generator=draw, dtype=torch.float64) * sizes[digits]).long()
+        chosen = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)[digits, place]
+        return self.images[part][chosen].float() / 255, where
+
+
+def _group(training: Training) -> str:
+    return WHOLE if training.shard_size is None else SHARDS
+
+
+__all__ = ["Anomaly", "DigitAnomaly", "number"]
