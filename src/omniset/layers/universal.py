@@ -70,11 +70,11 @@ class AttentionBlock(nn.Module):
         q, k, v = self._heads(queries, elements)
         q = q.expand(len(k), -1, -1, -1)
         if multiplicity is None:
-            return self._combine(queries, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+            return self._combine(queries, _attention(q, k, v, None, self.scale))
         empty = ~(multiplicity > 0).any(1)
         # An empty set contributes nothing; its softmax would be NaN.
         bias = multiplicity.to(q).log().masked_fill(empty[:, None], 0)[:, None, None]
-        average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale)
+        average = _attention(q, k, v, bias, self.scale)
         return self._combine(queries, average.masked_fill(empty[:, None, None, None], 0))
 
     def reduce(
@@ -164,6 +164,14 @@ class AttentionBlock(nn.Module):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(linear.bias)
         return linear
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    if not torch._C._are_functorch_transforms_active():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    # Under torch.func.vmap the fused one is a loop.
+    scores = (q * scale) @ k.mT
+    return (scores if bias is None else scores + bias).softmax(-1) @ v
 
 
 class MultisetAttentionBlock(AttentionBlock):

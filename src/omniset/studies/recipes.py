@@ -40,7 +40,7 @@ class Training:
         arguments: Of the encoder.
         shard_size: Elements of a training shard; None: whole sets.
         shards, gradient: As in `Encoder.forward`.
-        stacked: Train all seeds at once. Not possible with exact gradients of shards.
+        stack_on_cpu: Whether all seeds at once take less time than one after the other also without an accelerator.
         columns: How its networks are tested.
         options: What the study itself knows about.
     """
@@ -52,7 +52,7 @@ class Training:
     shard_size: int | None = None
     shards: str = "merged"
     gradient: str = "exact"
-    stacked: bool = True
+    stack_on_cpu: bool = True
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,9 +60,9 @@ class Training:
         """Whether it takes exact gradients of shards."""
         return self.shard_size is not None and self.shards == "merged" and self.gradient == "exact"
 
-    @property
-    def can_stack(self) -> bool:
-        return self.stacked and not self.recomputed
+    def stacks(self, device: str) -> bool:
+        """Whether all seeds are trained at once. Exact gradients of shards cannot be."""
+        return not self.recomputed and (self.stack_on_cpu or device != "cpu")
 
 
 @dataclass(frozen=True)

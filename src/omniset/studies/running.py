@@ -220,7 +220,7 @@ class Runner:
                 begun.append(group)
         taken = {s for group in begun for s in group}
         missing = [s for s in seeds if s not in taken and not _complete(done.get(str(s)))]
-        new = [missing] if training.can_stack and missing else [[s] for s in missing]
+        new = [missing] if missing and training.stacks(devices.find(self.device).type) else [[s] for s in missing]
         return begun + new
 
     def _train(self, training: Training, seeds: list[int], deadline: float | None) -> str:
@@ -318,7 +318,7 @@ def _complete(row: dict[str, Any] | None) -> bool:
 def recipe_of(study: Study, training: Training) -> dict[str, Any]:
     """All that decides the numbers of a training, as JSON has it."""
     recipe = study.recipe
-    own = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stacked")}
+    own = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stack_on_cpu")}
     schedule = {k: getattr(recipe, k) for k in ("epochs", "steps", "batch_size", "learning_rate")}
     drop = None if recipe.drop is None else list(recipe.drop)
     return {**schedule, "drop": drop, **own, "study": recipe.options}
