@@ -52,7 +52,7 @@ class MnistPoints(Study):
         device = next(network.parameters()).device
         sizes = self.recipe.options["test_shard_sizes"]
         right, changed, total = [0] * len(sizes), [0] * len(sizes), 0
-        for part in in_batches(500, len(self.test_images)):
+        for part in in_batches(2000, len(self.test_images)):
             sample = self._draw_test(part, training).to(device)
             batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
             with torch.no_grad():
