@@ -214,9 +214,9 @@ class Runner:
     def _groups(self, training: Training, seeds: Sequence[int]) -> list[list[int]]:
         done = self._content(training)["seeds"]
         begun = []
-        for folder in sorted(self.runs.glob(f"{training.name}.*")):
+        for folder in sorted(f for f in self.runs.glob(f"{training.name}.*") if f.is_dir()):
             group = [int(s) for s in folder.name.rpartition(".")[2].split("-")]
-            if folder.is_dir() and not all(_complete(done.get(str(s))) for s in group) and {*group} & {*seeds}:
+            if not all(_complete(done.get(str(s))) for s in group) and {*group} & {*seeds}:
                 begun.append(group)
         taken = {s for group in begun for s in group}
         missing = [s for s in seeds if s not in taken and not _complete(done.get(str(s)))]
