@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from omniset import SetBatch, encoders, explain
-from omniset.layers import PoolingByMultiheadAttention
+from omniset.layers import PoolingByMultiheadAttention, folded
 from omniset.testing import relative_error
 
 B, N, D = 3, 7, 6
@@ -35,9 +35,12 @@ def test_against_attribution_written_out():
     a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).detach()
     target = model(batch).argmax(1)
 
-    def f(weights):
+    def f_each(weights):
         h = model.pool.points + block.output((weights @ v).transpose(1, 2).flatten(2))
-        return model.head((h + block.ffn(block.norm_ffn(h)))[:, 0]).gather(1, target[:, None]).sum()
+        return model.head((h + block.ffn(block.norm_ffn(h)))[:, 0]).gather(1, target[:, None])[:, 0]
+
+    def f(weights):
+        return f_each(weights).sum()
 
     assert relative_error(f(a), model(batch).max(1).values.sum()) < 1e-14
     total = 0
@@ -46,8 +49,10 @@ def test_against_attribution_written_out():
         total = total + torch.autograd.grad(f(scaled), scaled)[0]
     attribution = a * total / steps
     (layer,) = explain.attribute_layers(model, batch, steps=steps)
-    assert relative_error(layer.scores, attribution) < 1e-13
     summed = attribution.clamp(min=0).sum((1, 2))
+    assert relative_error(layer.scores, summed) < 1e-13
+    assert relative_error(layer.total, attribution.sum((1, 2, 3))) < 1e-13
+    assert relative_error(layer.change, f_each(a) - f_each(0 * a)) < 1e-13
     expected = summed / summed.amax(1, keepdim=True).clamp(min=1e-300)
     assert relative_error(explain.attribute(model, batch, steps=steps), expected) < 1e-13
 
@@ -77,9 +82,9 @@ def test_slots_that_attend(weighting):
     encoder = encoders.build("sse", **sizes, num_outputs=3, weighting=weighting).double().eval()
     batch = sets()
     layer, m = encoder.pool, batch.multiplicity[:, None, None].double()
-    q, k, v = (
-        z.unflatten(-1, (2, -1)).transpose(1, 2) for z in layer.project(layer.slots, encoder.embed(batch.elements))
-    )
+    x = encoder.embed(batch.elements)
+    projected = layer.query(layer.norm_slots(layer.slots)), layer.key(x), layer.value(x)
+    q, k, v = (z.unflatten(-1, (2, -1)).transpose(1, 2) for z in projected)
     scores = q @ k.mT / 5**0.5
     weigh = {"softmax": torch.exp, "sigmoid": torch.sigmoid, "slots": lambda s: s.softmax(2)}[weighting]
     a = weigh(scores) * m
@@ -95,8 +100,8 @@ def test_slots_that_attend(weighting):
         scaled = (a * step / 5).requires_grad_()
         total = total + torch.autograd.grad(f(scaled), scaled)[0]
     (found,) = explain.attribute_layers(encoder, batch, steps=5)
-    assert relative_error(found.scores, a * total / 5) < 1e-12
-    assert (encoder.pool.gate, "project" in vars(encoder.pool)) == (None, False)
+    assert relative_error(found.scores, (a * total / 5).clamp(min=0).sum((1, 2))) < 1e-12
+    assert relative_error(found.total, (a * total / 5).sum((1, 2, 3))) < 1e-12
     scores = explain.attribute(encoders.build("umbc", **sizes, depth=2).double().eval(), batch)
     assert (scores.amax(1) == 1).all()
     assert not scores[batch.multiplicity == 0].any()
@@ -121,9 +126,13 @@ def test_target_per_set_and_no_trace_left():
     each = explain.attribute(model, batch, target=torch.tensor([0, 1, 2]))
     for b in range(B):
         assert relative_error(each[b], explain.attribute(model, batch[b : b + 1], target=b)[0]) < 1e-12
-    assert model.pool.gather.gate is None
-    assert "project" not in vars(model.pool.gather)
-    assert all(p.grad is None for p in model.parameters())
+    assert model.pool.gather.probe is None
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    model.head.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="target must be"):
+        explain.attribute(model, batch, target=9)
+    assert model.pool.gather.probe is None
+    assert [p.requires_grad for p in model.head.parameters()] == [False, True]
 
 
 def test_an_empty_set_scores_0():
@@ -143,3 +152,80 @@ def test_bad_arguments():
     deep_sets = encoders.build("deep-sets", input_dim=D, dim=5).double()
     with pytest.raises(ValueError, match="DeepSets has no attention over the elements"):
         explain.attribute(deep_sets, batch)
+
+
+ENCODERS = ["ust", "set-transformer-sab", "sse", "umbc"]
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("class_token", [False, True])
+@pytest.mark.parametrize("store", ["device", "recompute"])
+def test_shards_give_the_scores_of_the_whole(name, class_token, store):
+    sizes = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "decoder_depth": 1}
+    encoder = encoders.build(name, **sizes, class_token=class_token).double().eval()
+    store = "device" if name == "set-transformer-sab" else store
+    batch = sets()
+    whole = explain.attribute_layers(encoder, batch, 1, steps=2)
+    for size in (1, 3):
+        for source, cut in ((batch, {"shard_size": size}), (list(batch.shards(size)), {})):
+            found = explain.attribute_layers(encoder, source, 1, steps=2, store=store, **cut)
+            for a, b in zip(whole, found, strict=True):
+                assert relative_error(b.scores, a.scores) < 1e-12
+                assert relative_error(b.total, a.total) < 1e-12
+                assert relative_error(b.change, a.change) < 1e-12
+            expected = explain.attention(encoder, batch)
+            assert relative_error(explain.attention(encoder, source, store=store, **cut), expected) < 1e-12
+
+
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_shards_of_folded_layers(least, monkeypatch):
+    monkeypatch.setattr(folded, "LEAST", least)
+    sizes = {"input_dim": D, "dim": 12, "depth": 2, "num_heads": 2, "num_inducing": 5}
+    encoder = encoders.build("ust", **sizes).double().eval()
+    batch = sets()
+    whole = explain.attribute(encoder, batch, steps=3)
+    assert relative_error(explain.attribute(encoder, batch, steps=3, shard_size=2), whole) < 1e-12
+    monkeypatch.setattr(folded, "LEAST", 1 << 62)
+    assert relative_error(explain.attribute(encoder, batch, steps=3), whole) < 1e-12
+
+
+def test_plain_attention():
+    model, batch = Pooled().double(), sets()
+    block, m = model.pool.gather, batch.multiplicity
+    heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
+    y = block.norm_elements(batch.elements)
+    q, k = heads(block.query(block.norm_queries(model.pool.points))), heads(block.key(y))
+    a = F.softmax(q @ k.mT / 3**0.5 + m.double().log()[:, None, None], -1).sum((1, 2))
+    assert relative_error(explain.attention(model, batch), a / a.amax(1, keepdim=True)) < 1e-13
+    each = torch.where(m > 0, a / m.clamp(min=1), 0)
+    found = explain.attention(model, batch, per="copy")
+    assert relative_error(found, each / each.amax(1, keepdim=True)) < 1e-13
+
+
+def test_per_copy():
+    """Of an element and of each of its copies: those of the repeated set."""
+    model, batch = Pooled().double(), sets()
+    found = explain.attribute(model, batch, target=1, per="copy")
+    for b in range(B):
+        m = batch.multiplicity[b]
+        copies = SetBatch(batch.elements[b].repeat_interleave(m, 0)[None])
+        each = explain.attribute(model, copies, target=1)[0]
+        assert relative_error(found[b].repeat_interleave(m), each) < 1e-12
+
+
+def test_completeness_says_how_far():
+    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
+    coarse, fine = (explain.completeness(explain.attribute_layers(encoder, sets(), steps=n)) for n in (2, 200))
+    assert coarse.shape == (2,)
+    assert (fine < 0.02).all()
+    assert (fine < coarse).all()
+    exact = explain.LayerAttribution("", torch.zeros(2, 3), torch.tensor([3.0, -1.0]), torch.tensor([2.0, -2.0]))
+    assert explain.completeness([exact]).tolist() == [0.5]
+
+
+def test_what_cannot_be_explained():
+    encoder = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5).double()
+    with pytest.raises(ValueError, match="shards must be 'merged' to explain a whole set, got 'independent'"):
+        explain.attribute(encoder, sets(), shards="independent", shard_size=2)
+    with pytest.raises((ValueError, TypeError), match="per"):
+        explain.attribute(encoder, sets(), per="head")

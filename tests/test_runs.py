@@ -367,3 +367,17 @@ def test_telling_examples():
     assert runs._telling(numbers) == [1, 0, 2]  # errors 0, 0.5, 6
     one = Outcome("t", np.array([1.0]), np.array([2.0]), sets=np.zeros(1, int), sizes=np.ones(1, int))
     assert runs._telling(one) == [0]
+
+
+def test_large_sets_are_explained_in_shards(tmp_path, frame):
+    model = fit(tmp_path)
+    for limit, name in ((40, "whole"), (3, "shards")):
+        words = ["--max_elements", limit, "--steps", 3, "--per", "copy", "--out", tmp_path / f"{name}.csv"]
+        run("explain", tmp_path / "sets.csv", "--model", model, *words)
+    whole, shards = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("whole", "shards"))
+    pd.testing.assert_frame_equal(whole.drop(columns="score"), shards.drop(columns="score"))
+    assert np.allclose(whole["score"], shards["score"], atol=1e-4)
+    run("explain", tmp_path / "sets.csv", "--model", model, "--method", "attention", "--out", tmp_path / "a.csv")
+    plain = pd.read_csv(tmp_path / "a.csv")["score"]
+    assert not np.allclose(plain, whole["score"], atol=0.05)
+    assert plain.between(0, 1).all()

@@ -69,21 +69,27 @@ class AttentionState(State):
         scale: float | None = None,
         *,
         peak: Float[Tensor, "*#batch q 1"] | None = None,
-        gate: Tensor | None = None,
     ) -> AttentionState:
-        """The state of these keys alone, measured against their own largest score or a given `peak`.
+        """The state of these keys alone, measured against their own largest score or a given `peak`."""
+        weights, peak = cls.weights(query, key, multiplicity, scale, peak)
+        return cls(peak, (weights.sum(-1, keepdim=True), weights @ value))
 
-        `gate` (..., q, n) multiplies the normalised weights, not their sum: explanations differentiate by it.
-        """
+    @staticmethod
+    def weights(
+        query: Float[Tensor, "*#batch q d"],
+        key: Float[Tensor, "*#batch n d"],
+        multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
+        scale: float | None = None,
+        peak: Float[Tensor, "*#batch q 1"] | None = None,
+    ) -> tuple[Float[Tensor, "*batch q n"], Float[Tensor, "*batch q 1"]]:
+        """m exp(score - peak), not normalised, and the peak."""
         scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
         if multiplicity is not None:
             scores = scores + log_multiplicity(multiplicity, scores.dtype)[..., None, :]
         if peak is None:
             some = scores.shape[-1] > 0
             peak = scores.detach().amax(-1, True) if some else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
-        weights = torch.exp(scores - _safe(peak).to(scores.dtype))
-        gated = weights if gate is None else weights * gate
-        return cls(peak, (weights.sum(-1, keepdim=True), gated @ value))
+        return torch.exp(scores - _safe(peak).to(scores.dtype)), peak
 
     @classmethod
     def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> AttentionState:

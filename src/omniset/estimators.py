@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -259,35 +259,62 @@ class SetEstimator(BaseEstimator):
                 frame[column] = frame[column].astype(np.float64 if kind == "f" else object).where(~absent)
         return frame
 
-    def explain(self, sets: Any, target: Any = None, steps: int = 20) -> list[Float[np.ndarray, " _"]]:
-        """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain.attribute).
+    def explain(
+        self,
+        sets: Any,
+        target: Any = None,
+        steps: int = 20,
+        method: Literal["attribution", "attention"] = "attribution",
+        per: Literal["element", "copy"] = "element",
+    ) -> list[Float[np.ndarray, " _"]]:
+        """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain).
 
         Args:
             target: The output explained: a class label (of the first target), or the name or number of a regression
-                target.
-                Default: each set's predicted class; the first target.
+                target. Default: each set's predicted class; the first target.
             steps: Of the integral.
+            method: "attribution" (Hao et al., 2021), or "attention": how much attention an element gets, whatever is
+                predicted.
+            per: Whether a score is that of all copies of an element together, or of one of them.
 
         Raises:
             ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
-                max_elements elements.
+                max_elements elements, and an encoder that cannot read it in shards.
         """
         self.check_explainable(target)
+        scores: list[np.ndarray] = []
+        for group, network, source, options in self._to_explain(sets):
+            if method == "attention":
+                found = explain.attention(network, source, per=per, **options)
+            else:
+                explained = self._explained(network, source, target, options)
+                found = explain.attribute(network, source, explained, steps, per=per, **options)
+            scores += [found[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
+        return scores
+
+    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[explain.LayerAttribution]:
+        """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
+        self.check_explainable(target)
+        ((_, network, source, options),) = self._to_explain(sets)
+        explained = self._explained(network, source, target, options)
+        return explain.attribute_layers(network, source, explained, steps, **options)
+
+    def _to_explain(self, sets: Any) -> Iterator[tuple[list[StoredSet], SetNetwork, Any, dict[str, Any]]]:
+        """Sets, the network, what it reads of them, and how; sets above max_elements in shards, from disk."""
         collection, device = self._read(sets), self._device()
         network = self._fitted().to(device).eval()
-        scores: list[np.ndarray] = []
+        seen = 0
         for group in batched((collection[i] for i in range(len(collection))), self.batch_size, self.max_elements):
-            batch = source_of(group, self.max_elements)
-            if not isinstance(batch, SetBatch):
+            source = source_of(group, self.max_elements)
+            large = not isinstance(source, SetBatch)
+            if large and not network.encoder.mini_batch_consistent:
                 raise ValueError(
-                    f"set {collection.names[len(scores)]!r} has {len(group[0])} elements: explain takes sets of at "
-                    f"most max_elements={self.max_elements}"
+                    f"set {collection.names[seen]!r} has {len(group[0])} elements, more than "
+                    f"max_elements={self.max_elements}, and encoder {self.encoder!r} cannot read it in shards"
                 )
-            batch = batch.to(device)
-            found = explain.attribute(network, batch, self._explained(network, batch, target), steps).cpu().numpy()
-            scores += [found[row, : len(stored)] for row, stored in enumerate(group)]
+            yield group, network, source.to(device), {"store": network.store_of_large({})} if large else {}
+            seen += len(group)
         network.to("cpu")
-        return scores
 
     def check_explainable(self, target: Any = None) -> None:
         """Raise the ValueError that `explain` would, where that can be said without sets."""
@@ -492,7 +519,7 @@ class SetEstimator(BaseEstimator):
         """Outputs as columns of a table."""
         raise NotImplementedError
 
-    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
         """The output that is explained: one, or one for each set."""
         raise NotImplementedError
 
@@ -598,10 +625,10 @@ class SetClassifier(SetEstimator):
                     stacklevel=3,
                 )
 
-    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
         if target is None:
             with torch.no_grad():
-                return network.split(network(batch))[0].argmax(1)
+                return network.split(network(source, **options))[0].argmax(1)
         return self._output_of(target)
 
     def _output_of(self, target: Any) -> int:
@@ -658,7 +685,7 @@ class SetRegressor(SetEstimator):
                 raise ValueError(f"{_which(name, len(self.targets_))} is constant: nothing to learn")
         return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
 
-    def _explained(self, network: SetNetwork, batch: SetBatch, target: Any) -> Any:
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
         return 0 if target is None else self._output_of(target)
 
     def _output_of(self, target: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from omniset import explain as attribution
 from omniset import processes
 from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
@@ -171,6 +172,8 @@ def explain(
     only: Sequence[str] | None,
     label: str | None,
     steps: int,
+    method: str,
+    per: str,
     overrides: dict[str, Any],
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
@@ -185,14 +188,7 @@ def explain(
             if wanted is not None and found.name not in wanted:
                 continue
             wanted = wanted and wanted - {found.name}
-            if len(found) > estimator.max_elements:
-                warnings.warn(
-                    f"set {found.name!r} is left out: it has {len(found):,} elements, more than "
-                    f"max_elements={estimator.max_elements:,}",
-                    stacklevel=2,
-                )
-                continue
-            frame = _explanation(estimator, found, label, steps)
+            frame = _explanation(estimator, found, label, steps, method, per)
             writer.write(frame)
             rows += len(frame)
             if wanted is not None and not wanted:
@@ -349,12 +345,14 @@ def _examples(
     found = []
     for i in which[_telling(outcomes[0])] if outcomes and model.level == "set" else []:
         stored = sets[int(i)]
-        if len(stored) > model.max_elements:
+        if len(stored) > model.max_elements:  # takes long
             continue
         try:
-            scores = _scores(model, stored, None, 20)
+            layers = model.explain_layers(_alone(model, stored))
         except ValueError:  # an encoder without attention
             return []
+        scores = attribution.combine(layers)[0].cpu().numpy()
+        largest = max(float(layer.scores.max()) for layer in layers) if len(stored) else 0.0
         frame = next(iter(model.predictions([stored])))
         elements, counts = stored.read()
         found.append(
@@ -366,6 +364,8 @@ def _examples(
                 multiplicity=_whole(counts.double().numpy()),
                 scores=scores.astype(np.float64),
                 features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
+                layers={a.layer: a.scores[0].double().cpu().numpy() / (largest or 1.0) for a in layers},
+                gaps=dict(zip([a.layer for a in layers], attribution.completeness(layers).tolist(), strict=True)),
             )
         )
     return found
@@ -376,20 +376,22 @@ def _whole(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int64) if (values == np.round(values)).all() else values
 
 
-def _scores(model: SetEstimator, stored: StoredSet, label: str | None, steps: int) -> np.ndarray:
-    elements, counts = stored.read()
-    one = SetCollection(elements, counts, np.array([0, len(stored)]), [stored.name], model.features_)
-    return model.explain(one, label, steps)[0]
+def _alone(model: SetEstimator, stored: StoredSet) -> SetCollection:
+    """A collection of this set, which stays where it is."""
+    bounds = np.array([stored.start, stored.stop])
+    return SetCollection(stored.elements, stored.multiplicity, bounds, [stored.name], model.features_)
 
 
-def _explanation(model: SetEstimator, stored: StoredSet, label: str | None, steps: int) -> pd.DataFrame:
+def _explanation(
+    model: SetEstimator, stored: StoredSet, label: str | None, steps: int, method: Any, per: Any
+) -> pd.DataFrame:
     predicted = next(iter(model.predictions([stored])))[model.targets_[0]].iloc[0]
     return pd.DataFrame(
         {
             "set": str(stored.name),
             "element": [str(e) for e in stored.names_of_elements()],
             "multiplicity": stored.read()[1].double().numpy(),
-            "score": _scores(model, stored, label, steps).astype(np.float64),
+            "score": model.explain(_alone(model, stored), label, steps, method, per)[0].astype(np.float64),
             "explained": predicted
             if label is None and isinstance(model, SetClassifier)
             else label or model.targets_[0],

@@ -215,11 +215,13 @@ def explain_sets(
     only: str | None = None,
     label: str | None = None,
     steps: int = 20,
+    method: Literal["attribution", "attention"] = "attribution",
+    per: Literal["element", "copy"] = "element",
     max_elements: int | None = None,
     device: Device = "auto",
     progress: bool = True,
 ) -> None:
-    """Score which elements of each set drove its prediction (self-attention attribution).
+    """Score which elements of each set drove its prediction.
 
     Example: omniset explain new.parquet --model run --only patient_7 --out scores.csv
 
@@ -231,14 +233,17 @@ def explain_sets(
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
         steps: Of the integral: more are more exact, and slower.
-        max_elements: Larger sets are left out. null: as at fit.
+        method: "attribution" (self-attention attribution), or "attention": how much attention an element gets,
+            whatever is predicted.
+        per: Whether a score is that of all copies of an element together, or of one of them.
+        max_elements: Larger sets are read in shards of so many. null: as at fit.
         device: Where to compute.
         progress: Show progress.
     """
     from omniset import runs
 
     overrides = _overrides(None, None, max_elements, device, progress)
-    runs.explain(sets, model, out, _split(only), label, steps, overrides)
+    runs.explain(sets, model, out, _split(only), label, steps, method, per, overrides)
 
 
 def _split(names: str | None) -> list[str] | None:

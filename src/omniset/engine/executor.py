@@ -254,7 +254,11 @@ class Run:
             self._source_gradient(want, which) for want, which in zip(wanted, range(2), strict=True)
         ]
         self._live = never  # what is replayed below the pass's own stage carries no gradient
-        for t in range(self.last, -1, -1):
+        lowest = 0  # stage that a gradient is asked of: where layers are frozen, those below need none
+        if self.store is not None and not any(wanted) and not isinstance(self.group, Processes):
+            asked = (t for t in range(self.last + 1) if self._parameters(t, t))
+            lowest = next(asked, self.last)
+        for t in range(self.last, lowest - 1, -1):
             self._finish_backward(t)
             if self.store is not None:
                 self._pass(t, t)

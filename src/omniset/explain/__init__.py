@@ -1,33 +1,36 @@
-"""Which elements drive a prediction: self-attention attribution over sets.
+"""Which elements drive a prediction: self-attention attribution over sets, and attention itself.
 
 Hao et al., "Self-Attention Attribution: Interpreting Information Interactions Inside Transformer", 2021. For one
 attention layer with normalised weights A and prediction F,
 
     attribution = A * mean over k = 1..m of dF/d(alpha A) at alpha = k / m
 
-one layer scaled at a time. By the chain rule A * dF/d(alpha A) = dF/dT for a gate T = alpha that multiplies the
-weights, so nothing but the gate's gradient is needed. For induced attention A is the first one, inducing points on
-elements; for a Slot Set Encoder it is that of its slots.
+one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
+(omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
+A is the first one, inducing points on elements; for a Slot Set Encoder it is that of its slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.encoders.base import Encoder
+from omniset.layers.probes import Probe
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
 from omniset.sets import SetBatch
 
 Block = AttentionBlock | SlotSetEncoder
+Source = SetBatch | Iterable[SetBatch]
+Per = Literal["element", "copy"]
 
 
 @dataclass
@@ -36,20 +39,26 @@ class LayerAttribution:
 
     Attributes:
         layer: Name of the attention block in the model.
-        scores: (B, heads, queries, N), neither clipped nor scaled; class tokens left out of N.
-        total: (B,) sum of the attribution, class tokens included.
+        scores: (B, N) clipped at 0, then summed over heads and queries; class tokens left out of N.
+        total: (B,) sum of the attribution, nothing clipped, class tokens included.
         change: (B,) F with the layer's attention as it is, minus F with it at 0. Attribution is complete, in the limit
             of many steps, in that total = change.
     """
 
     layer: str
-    scores: Float[Tensor, "sets heads queries elements"]
+    scores: Float[Tensor, "sets elements"]
     total: Float[Tensor, " sets"]
     change: Float[Tensor, " sets"]
 
 
 def attribute(
-    model: Any, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
+    model: Any,
+    batch: Source,
+    target: int | Tensor | None = None,
+    steps: int = 20,
+    *,
+    per: Per = "element",
+    **options: Any,
 ) -> Float[Tensor, "sets elements"]:
     """How much each element drove the prediction, from 0 to 1 (the set's strongest element, if any is positive).
 
@@ -57,31 +66,73 @@ def attribute(
         model: A module that, called with a SetBatch, returns (B, outputs) or an encoder's output, and whose attention
             layers are Omniset's; or a fitted SetClassifier or SetRegressor. Put a module into eval mode first, or
             dropout is explained along with the rest.
-        batch: B whole sets. Absent elements score 0. An element's score is that of all its copies together.
+        batch: B sets; absent elements score 0. Or shards of them, if the model reads such (`Encoder.forward`).
         target: Which output is explained: one for all sets, or (B,) one each. Default: each set's largest output.
             Of an encoder's output: which entry of the flattened summary; default their sum.
         steps: m above, >= 1.
+        per: "element": the score of all copies of an element together. "copy": of one of them, divided by the
+            multiplicity before the strongest is set to 1.
+        **options: For the model, beside the sets: shard_size and store, as in `Encoder.forward`, bound the memory.
 
     Raises:
-        ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range.
+        ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
+            independent shards, each of which would be explained by itself; an unknown `per`.
     """
-    return combine(attribute_layers(model, batch, target, steps))
+    return _scaled(combine(attribute_layers(model, batch, target, steps, **options)), batch, per)
+
+
+def attention(
+    model: Any, batch: Source, *, per: Per = "element", **options: Any
+) -> Float[Tensor, "sets elements"]:
+    """How much attention each element gets, from 0 to 1 (the set's most attended one): normalised weights, summed over
+    heads, queries and layers. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
+    """
+    network, blocks = _explained(model, options)
+    with _probes(network, blocks) as probes:
+        _watch(network, batch, options, probes)
+        _score_elements(network, batch, options, [(probe, None) for probe in probes])
+        found = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
+    return _scaled(found, batch, per)
 
 
 def attribute_layers(
-    model: Any, batch: SetBatch, target: int | Tensor | None = None, steps: int = 20
+    model: Any, batch: Source, target: int | Tensor | None = None, steps: int = 20, **options: Any
 ) -> list[LayerAttribution]:
     """Attribution of each attention layer over the set, with what a completeness check needs. Arguments: attribute."""
     if steps < 1:
         raise ValueError(f"steps must be >= 1, got {steps}")
-    model = getattr(model, "network_", model)  # of an estimator
-    blocks = _set_attention(model)
-    if not blocks:
-        raise ValueError(f"{type(model).__name__} has no attention over the elements of a set: nothing to attribute")
-    with torch.no_grad():
-        chosen = _choose(model(batch), target)
-        full = _score(model(batch), chosen)
-    return [_attribute_layer(model, batch, name, block, chosen, full, steps) for name, block in blocks.items()]
+    network, blocks = _explained(model, options)
+    with _probes(network, blocks) as probes:
+        out = _watch(network, batch, options, probes)
+        chosen = _choose(out, target)
+        full = _score(out, chosen)
+        gradients, without = [], []
+        for probe in probes:
+            shift, gradient = probe.start_shift(), 0
+            for k in range(1, steps + 1):
+                probe.alpha = k / steps
+                with torch.enable_grad():
+                    score = _score(network(batch, **options), chosen)
+                    gradient = gradient + torch.autograd.grad(score.sum(), shift)[0]
+            gradients.append(gradient / steps)
+            probe.alpha = 0.0
+            with torch.no_grad():
+                without.append(_score(network(batch, **options), chosen))
+            probe.end_shift()
+        _score_elements(network, batch, options, [*zip(probes, gradients, strict=True)])
+        return [
+            LayerAttribution(name, _of_elements(network, batch, probe), probe.total, full - least)
+            for name, probe, least in zip(blocks, probes, without, strict=True)
+        ]
+
+
+def completeness(layers: list[LayerAttribution]) -> Float[Tensor, " layers"]:
+    """Of each layer, how far the sum of its attribution is from the change that it explains: mean over the sets of the
+    difference, over the mean size of the change. Falls with the number of steps.
+    """
+    gaps = [(layer.total - layer.change).abs().mean() for layer in layers]
+    changes = [layer.change.abs().mean().clamp(min=torch.finfo(layer.change.dtype).tiny) for layer in layers]
+    return torch.stack([gap / change for gap, change in zip(gaps, changes, strict=True)])
 
 
 def attends(model: nn.Module) -> bool:
@@ -90,55 +141,75 @@ def attends(model: nn.Module) -> bool:
 
 
 def combine(layers: list[LayerAttribution]) -> Float[Tensor, "sets elements"]:
-    """Clip at 0, sum over heads, queries and layers, divide by the set's largest score."""
-    scores = torch.stack([layer.scores.clamp(min=0).sum((1, 2)) for layer in layers]).sum(0)
+    """Sum over layers, divide by the set's largest score."""
+    return _to_largest(torch.stack([layer.scores for layer in layers]).sum(0))
+
+
+def _to_largest(scores: Float[Tensor, "sets elements"]) -> Float[Tensor, "sets elements"]:
     largest = scores.amax(1, keepdim=True) if scores.shape[1] else scores.new_ones(len(scores), 1)
     return scores / torch.where(largest > 0, largest, 1)
 
 
-def _attribute_layer(
-    model: nn.Module, batch: SetBatch, name: str, block: Block, chosen: Tensor | None, full: Tensor, steps: int
-) -> LayerAttribution:
-    shape = _weights_shape(model, batch, block)
-    total: Any = 0
-    for k in range(1, steps + 1):
-        with torch.enable_grad():
-            gate = torch.full(shape, k / steps, dtype=full.dtype, device=full.device, requires_grad=True)
-            with _gated(block, gate):
-                score = _score(model(batch), chosen)
-            total = total + torch.autograd.grad(score.sum(), gate)[0]
-    attribution = total / steps
-    with torch.no_grad(), _gated(block, torch.zeros(shape, dtype=full.dtype, device=full.device)):
-        without = _score(model(batch), chosen)
-    elements = attribution[..., shape[3] - batch.elements.shape[1] :]  # class tokens come first
-    return LayerAttribution(name, elements, attribution.sum((1, 2, 3)), full - without)
+def _scaled(scores: Float[Tensor, "sets elements"], batch: Source, per: Per) -> Float[Tensor, "sets elements"]:
+    if per not in ("element", "copy"):
+        raise ValueError(f"per must be 'element' or 'copy', got {per!r}")
+    if per == "copy":
+        shards = [batch] if isinstance(batch, SetBatch) else batch
+        copies = torch.cat([shard.multiplicity for shard in shards], 1).to(scores)
+        scores = scores / torch.where(copies > 0, copies, 1)
+    return _to_largest(scores)
+
+
+def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Block]]:
+    model = getattr(model, "network_", model)  # of an estimator
+    blocks = _set_attention(model)
+    if not blocks:
+        raise ValueError(f"{type(model).__name__} has no attention over the elements of a set: nothing to attribute")
+    if options.get("shards", "merged") != "merged":
+        raise ValueError(f"shards must be 'merged' to explain a whole set, got {options['shards']!r}")
+    return model, blocks
 
 
 @contextmanager
-def _gated(block: Block, gate: Tensor) -> Iterator[None]:
-    block.gate = gate
+def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]:
+    """One in every block, while nothing else asks for gradients."""
+    asked = {p: p.requires_grad for p in model.parameters()}
+    probes = [Probe() for _ in blocks]
     try:
-        yield
+        model.requires_grad_(False)
+        for block, probe in zip(blocks.values(), probes, strict=True):
+            block.probe = probe
+        yield probes
     finally:
-        block.gate = None
+        for block in blocks.values():
+            block.probe = None
+        for parameter, wanted in asked.items():
+            parameter.requires_grad_(wanted)
 
 
-def _weights_shape(model: nn.Module, batch: SetBatch, block: Block) -> tuple[int, int, int, int]:
-    """(B, heads, queries, keys) of a block's attention, found by looking at what passes through it."""
-    seen: list[tuple[int, int, int, int]] = []
-    original = block.project
+def _watch(model: nn.Module, batch: Source, options: dict[str, Any], probes: list[Probe]) -> Any:
+    with torch.no_grad():
+        out = model(batch, **options)
+    for probe in probes:
+        probe.end_watch()
+    return out
 
-    def spy(queries: Tensor, elements: Tensor) -> Any:
-        seen.append((len(elements), block.num_heads, queries.shape[1], elements.shape[1]))
-        return original(queries, elements)
 
-    block.project = spy  # type: ignore[method-assign]
-    try:
-        with torch.no_grad():
-            model(batch)
-    finally:
-        del block.project
-    return seen[0]
+def _score_elements(
+    model: nn.Module, batch: Source, options: dict[str, Any], wanted: list[tuple[Probe, Tensor | None]]
+) -> None:
+    for probe, gradient in wanted:
+        probe.start_scores(gradient)
+    with torch.no_grad():
+        model(batch, **options)
+
+
+def _of_elements(model: nn.Module, batch: Source, probe: Probe) -> Float[Tensor, "sets elements"]:
+    """Without class tokens, which come first."""
+    scores = torch.cat(probe.scores or [], 1)
+    if isinstance(batch, SetBatch):
+        return scores[:, scores.shape[1] - batch.elements.shape[1] :]
+    return scores[:, max((e.num_tokens for e in model.modules() if isinstance(e, Encoder)), default=0) :]
 
 
 def _set_attention(model: nn.Module) -> dict[str, Block]:

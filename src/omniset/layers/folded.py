@@ -70,7 +70,7 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
         return None
     if max(queries.numel(), elements.numel()) < LEAST:
         return None
-    if block.gate is not None or queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
+    if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return None
     return "spread" if spreads else "gather"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from omniset.attention import AttentionState
 from omniset.layers.base import SetLayer, check_sizes
+from omniset.layers.probes import Probe
 from omniset.states import State
 
 Weighting = Literal["softmax", "sigmoid", "slots"]
@@ -44,8 +46,8 @@ class SlotSetEncoder(SetLayer):
     """
 
     rho: nn.Parameter | None
-    gate: Tensor | None = None
-    """(B, H, K, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
+    probe: Probe | None
+    """Set by omniset.explain, for the time of an explanation."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class SlotSetEncoder(SetLayer):
         self.norm_slots = nn.LayerNorm(dim)
         self.norm_output = nn.LayerNorm(dim) if norm else nn.Identity()
         self._drawn: Tensor | None = None
+        self.register_module("probe", None)
 
     def draw(self) -> Tensor | None:
         """A new eps; None where slots are not random, or not in training."""
@@ -103,9 +106,9 @@ class SlotSetEncoder(SetLayer):
         peak: Float[Tensor, "sets heads slots 1"] | None = None,
     ) -> State:
         by_head = (self.num_heads, -1)
-        # As in omniset.layers.folded; explanations look at the parts of the plain form.
-        watched = self.gate is not None or "project" in vars(self)
-        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2] and not watched
+        if self.probe is not None:
+            self.probe.see(partial(self._measured, elements, multiplicity))
+        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.layers.folded
         if folds:
             # A score is a product of two projections, one of which can move over to the slots; a sum is projected
             # once, not each element. No key and no value is made.
@@ -114,9 +117,7 @@ class SlotSetEncoder(SetLayer):
             offset = torch.einsum("bhkc,hc->bhk", q, self.key.bias.unflatten(0, by_head))
             scores = (rows @ elements.mT).unflatten(1, by_head) + offset[..., None]
         else:
-            parts = self.project(self._slots(), elements)
-            q, k, v = (x.unflatten(-1, by_head).transpose(1, 2) for x in parts)
-            scores = (q * self.scale) @ k.mT
+            scores, v = self._plain(elements)
         weights, peak = self._weigh(scores, multiplicity, peak)
         count = weights.sum(-1, keepdim=True)
         if folds:
@@ -124,20 +125,29 @@ class SlotSetEncoder(SetLayer):
             total = torch.einsum("bhkd,hcd->bhkc", total, self.value.weight.unflatten(0, by_head))
             total = total + count * self.value.bias.unflatten(0, by_head)[:, None]
         else:
-            total = (weights if self.gate is None else weights * self.gate) @ v
+            total = weights @ v
         return State(None, (count, total)) if peak is None else AttentionState(peak, (count, total))
 
     def finish(self, state: State) -> Float[Tensor, "sets slots dim"]:
         count, total = state.sums
         q = self._queries(self._slots())
-        average = (total / torch.where(count == 0, 1, count)).to(q.dtype).transpose(1, 2).flatten(2)
+        average = total / torch.where(count == 0, 1, count)
+        if self.probe is not None:
+            average = self.probe(average, state.peak, count)
+        average = average.to(q.dtype).transpose(1, 2).flatten(2)
         return self.norm_output(q + average if self.residual else average)
 
-    def project(
-        self, slots: Float[Tensor, "1 slots dim"], elements: Float[Tensor, "sets elements dim"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, heads side by side."""
-        return self._queries(slots), self.key(elements), self.value(elements)
+    def _plain(self, elements: Float[Tensor, "sets elements dim"]) -> tuple[Tensor, Tensor]:
+        """Scores (sets, heads, slots, elements) and values (sets, heads, elements, d)."""
+        parts = self._queries(self._slots()), self.key(elements), self.value(elements)
+        q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in parts)
+        return (q * self.scale) @ k.mT, v
+
+    def _measured(
+        self, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        scores, v = self._plain(elements)
+        return self._weigh(scores, multiplicity, peak)[0], v
 
     def _queries(self, slots: Float[Tensor, "1 slots dim"]) -> Float[Tensor, "1 slots dim"]:
         return self.query(self.norm_slots(slots))

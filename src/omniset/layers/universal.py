@@ -5,6 +5,7 @@ Shapes: B sets, Q queries, N elements, H heads, D = dim.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from omniset.attention import AttentionState
 from omniset.layers import folded
 from omniset.layers.base import check_sizes, feed_forward
+from omniset.layers.probes import Probe
 
 Variant = Literal["universal", "lee"]
 Norm = Literal["pre", "post", "none"]
@@ -41,8 +43,8 @@ class AttentionBlock(nn.Module):
     scale: float
     foldable = False
     """Whether `omniset.layers.folded` knows the block, as it is now."""
-    gate: Tensor | None = None
-    """(B, H, Q, N): multiplies the attention weights. Set by omniset.explain for the time of one forward."""
+    probe: Probe | None
+    """Set by omniset.explain, for the time of an explanation."""
 
     def __init__(self, dim: int, num_heads: int) -> None:
         super().__init__()
@@ -51,6 +53,7 @@ class AttentionBlock(nn.Module):
             raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
         self.num_heads = num_heads
         self.query, self.key, self.value = (self._projection(dim) for _ in range(3))
+        self.register_module("probe", None)
 
     def forward(
         self,
@@ -62,9 +65,9 @@ class AttentionBlock(nn.Module):
         if form == "spread":
             return folded.spread(self, queries, elements)
         if form == "gather":
-            return self.finish(queries, folded.gather(self, queries, elements, multiplicity))
+            return self.finish(queries, self.reduce(queries, elements, multiplicity))
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
-        if self.gate is not None or learned or not elements.shape[1]:
+        if self.probe is not None or learned or not elements.shape[1]:
             return self.finish(queries, self.reduce(queries, elements, multiplicity))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements)
@@ -84,16 +87,28 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
     ) -> AttentionState:
+        if self.probe is not None:
+            self.probe.see(partial(self._measured, queries, elements, multiplicity))
         if folded.form(self, queries, elements, multiplicity) == "gather":
             return folded.gather(self, queries, elements, multiplicity, peak)
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements)
-        return AttentionState.of(q, k, v, m, self.scale, peak=peak, gate=self.gate)
+        return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
     def finish(
         self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
     ) -> Float[Tensor, "sets queries dim"]:
-        return self._combine(queries, state.finish())
+        average = state.finish()
+        if self.probe is not None:
+            average = self.probe(average, state.peak, state.sums[0])
+        return self._combine(queries, average)
+
+    def _measured(
+        self, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q, k, v = self._heads(queries, elements)
+        m = None if multiplicity is None else multiplicity[:, None]
+        return AttentionState.weights(q, k, m, self.scale, peak)[0], v
 
     def tabulate(self, queries: Float[Tensor, "queries dim"], table: Float[Tensor, "rows dim"]) -> Tabulated:
         """What each row of a table adds to the sums of each query, once.
@@ -219,8 +234,7 @@ class MultisetAttentionBlock(AttentionBlock):
     @property
     def foldable(self) -> bool:  # type: ignore[override]
         mine = all(getattr(type(self), n) is vars(MultisetAttentionBlock)[n] for n in ("project", "combine"))
-        watched = "project" in vars(self)
-        return self.pre and mine and not watched and not (self.training and self.dropout.p) and folded.known(self)
+        return self.pre and mine and not (self.training and self.dropout.p) and folded.known(self)
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]

@@ -366,6 +366,44 @@ def points(
 
 
 @styled
+def scored_points(
+    x: Float[np.ndarray, " rows"],
+    y: Float[np.ndarray, " rows"],
+    sizes: Shaped[np.ndarray, " rows"],
+    scores: Float[np.ndarray, " rows"],
+    xlabel: str,
+    ylabel: str,
+) -> Figure:
+    """Points whose area shows a number, such as the multiplicity, and whose colour a score from 0 to 1."""
+    figure, axes = _panel(height=3.6)
+    figure.set_dpi(DPI)
+    area = 90 * np.asarray(sizes, dtype=np.float64) / max(float(np.max(sizes, initial=0)), 1e-300)
+    order = np.argsort(scores, kind="stable")  # the highest above
+    dots = axes.scatter(
+        x[order], y[order], s=area[order], c=scores[order], cmap="viridis", vmin=0, vmax=1, rasterized=len(x) > PIXELS
+    )
+    axes.set(xlabel=_short(xlabel, 50), ylabel=_short(ylabel, 50))
+    figure.colorbar(dots, ax=axes, label="attribution").outline.set_visible(False)
+    return figure
+
+
+@styled
+def heat_map(values: Float[np.ndarray, "rows columns"], rows: Sequence[str], columns: Sequence[str]) -> Figure:
+    """Numbers from 0 to 1 as colours."""
+    figure, axes = _panel(1.6 + 0.3 * max(len(columns), 6), 1.1 + 0.32 * max(len(rows), 2))
+    mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
+    axes.set_xticks(np.arange(len(columns)) + 0.5, _distinct(columns), rotation=90)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, _distinct(rows))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+    bar = figure.colorbar(mesh, ax=axes, label="attribution", aspect=12)
+    bar.outline.set_visible(False)
+    bar.solids.set_edgecolor("face")  # type: ignore[union-attr]
+    return figure
+
+
+@styled
 def categories(
     places: Float[np.ndarray, "rows 2"],
     labels: Shaped[np.ndarray, " rows"],

@@ -66,6 +66,8 @@ class Example:
         multiplicity: (elements,)
         scores: (elements,) attribution from 0 to 1.
         features: By name, (elements,) values.
+        layers: Of each layer, (elements,) scores, the highest of all layers 1.
+        gaps: Of each layer, how far the sum of its attribution is from the change that it explains, as a share of it.
     """
 
     set: str
@@ -75,6 +77,8 @@ class Example:
     multiplicity: Real[np.ndarray, " elements"]
     scores: Float[np.ndarray, " elements"]
     features: dict[str, Real[np.ndarray, " elements"]] = field(default_factory=dict)
+    layers: dict[str, Float[np.ndarray, " elements"]] = field(default_factory=dict)
+    gaps: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -321,11 +325,12 @@ def _highest(example: Example) -> Example:
         multiplicity=example.multiplicity[order],
         scores=example.scores[order],
         features={name: values[order] for name, values in example.features.items()},
+        layers={name: values[order] for name, values in example.layers.items()},
     )
 
 
 def _example(example: Example) -> list[Block]:
-    of, example = len(example.scores), _highest(example)
+    of, whole_set, example = len(example.scores), example, _highest(example)
     truth = "" if example.truth is None else f", truth {text_of(example.truth)}"
     title = f"Set {example.set}: predicted {text_of(example.predicted)}{truth}."
     if not of:
@@ -341,10 +346,25 @@ def _example(example: Example) -> list[Block]:
     figure = figures.bars([_times(row[0], row[2]) for row in rows], [row[1] for row in rows], "attribution")
     left = len(example.features) - len(names)
     features = f"Set {example.set}: features of these elements" + (f" (the first {len(names)})." if left else ".")
-    return [
-        Plot(figure, alt, f"{title} {shown}".strip()),
-        Table(features, columns, rows, half=True),
-    ]
+    blocks: list[Block] = [Plot(figure, alt, f"{title} {shown}".strip()), Table(features, columns, rows, half=True)]
+    if len(whole_set.features) == 2:
+        (xlabel, x), (ylabel, y) = whole_set.features.items()
+        drawn = figures.scored_points(x, y, whole_set.multiplicity, whole_set.scores, xlabel, ylabel)
+        alt = f"The {of:,} elements of the set as points, coloured by their attribution."
+        blocks.append(Plot(drawn, alt, f"Set {example.set}: its elements. Area: multiplicity. Colour: attribution."))
+    if example.layers:
+        drawn = figures.heat_map(np.stack([*example.layers.values()]), [*example.layers], example.elements)
+        said = listed({layer: float(values.sum()) for layer, values in example.layers.items()})
+        blocks.append(Plot(drawn, f"Attribution of these elements layer by layer; sums: {said}.", _complete(example)))
+    return blocks
+
+
+def _complete(example: Example) -> str:
+    gaps = listed({layer: f"{gap:.1%}" for layer, gap in example.gaps.items()})
+    return (
+        f"Set {example.set}: attribution of these elements in each layer. Completeness: how far the sum over all "
+        f"elements is from the change of the output that the layer's attention makes: {gaps}."
+    )
 
 
 def _settings(run: SetRun) -> Section:

@@ -104,7 +104,7 @@ class SetNetwork(nn.Module):
             if isinstance(source, LargeSet):
                 out = self.of_large(source, **options)
             elif len(sizes) == 1 and sizes[0] > max_elements and options.get("shard_size") is None:
-                out = self(source, **{**options, "shard_size": max_elements, "store": self._store(options)})
+                out = self(source, **{**options, "shard_size": max_elements, "store": self.store_of_large(options)})
             elif len(parts) > 1 and torch.is_grad_enabled() and options.get("shard_size") is None:
                 out = checkpoint(self, source, use_reentrant=False, **options)
             else:
@@ -120,9 +120,9 @@ class SetNetwork(nn.Module):
                 f"gradient={options['gradient']!r} needs random shards, and a set of {len(source.stored)} elements is "
                 f"read in its own order: raise max_elements above {len(source.stored)}, or take gradient='exact'"
             )
-        return self(source, **{**options, "shard_size": None, "store": self._store(options)})
+        return self(source, **{**options, "shard_size": None, "store": self.store_of_large(options)})
 
-    def _store(self, options: dict[str, Any]) -> str:
+    def store_of_large(self, options: dict[str, Any]) -> str:
         """Layer inputs of a large set wait on disk rather than in memory, where the encoder can."""
         store = options.get("store", "device")
         streams = not any(layer.keeps_elements for layer in self.encoder.layers)

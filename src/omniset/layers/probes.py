@@ -1,0 +1,103 @@
+"""Where explanations look into a set layer: at the heads' averages of the values, one per query.
+
+With normalised weights A, attention hands on the averages A V. To multiply A by alpha is to multiply these, and by the
+chain rule the gradient of a prediction with respect to alpha A_qj is v_j . G_q, where G_q is that with respect to query
+q's average: no larger than the state of the layer, however large the set. A probe has G as the gradient of a shift, a
+parameter that is 0 and added to the averages. The engine takes it like any other parameter, through shards too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Measure = Callable[[Tensor | None], tuple[Tensor, Tensor]]
+
+
+class Probe(nn.Module):
+    """What a block's averages pass through while it is explained.
+
+    In the first forward it notes what normalises the weights. With `start_shift` it changes the averages, with
+    `start_scores` it weighs the elements, in the order in which they are reduced. Full self-attention finishes its
+    queries a shard at a time, in the same order in every pass: `place` and `turn` say where it is.
+
+    Attributes:
+        alpha: Factor of the averages.
+        shift: (sets, heads, queries, d), or None.
+        scores: (sets, elements) of each shard: sums over heads and queries of what is positive.
+        total: (sets,) sum over everything.
+    """
+
+    shift: nn.Parameter | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("shift", None)
+        self.alpha: float | None = None
+        self.queries = self.place = self.turn = self.shard = 0
+        self.watching = True
+        self.averages: list[Tensor] = []
+        self.normalisers: list[tuple[Tensor | None, Tensor]] = []
+        self.gradient: Tensor | None = None
+        self.scores: list[Tensor] | None = None
+        self.total: Any = 0
+
+    def forward(
+        self, averages: Float[Tensor, "sets heads queries d"], peak: Tensor | None, count: Tensor
+    ) -> Float[Tensor, "sets heads queries d"]:
+        """What the block goes on with in place of the averages."""
+        size = averages.shape[2]
+        if self.watching:
+            self.averages.append(averages)
+            self.normalisers.append((peak, count))
+            self.queries += size
+        elif self.shift is not None:
+            averages = self.alpha * averages + self.shift[:, :, self.place : self.place + size].to(averages)
+        self.place, self.turn, self.shard = self.place + size, self.turn + 1, 0
+        if not self.watching and self.place == self.queries:
+            self.place = self.turn = 0
+        return averages
+
+    def end_watch(self) -> None:
+        """The first forward is over."""
+        self.watching, self.place, self.turn, self.shard = False, 0, 0, 0
+
+    def start_shift(self) -> nn.Parameter:
+        """Adds a parameter, 0, to all averages from here on."""
+        self.shift = nn.Parameter(torch.zeros_like(torch.cat(self.averages, 2)))
+        return self.shift
+
+    def end_shift(self) -> None:
+        """Averages are as they are again."""
+        self.shift = None
+
+    def start_scores(self, gradient: Tensor | None) -> None:
+        """Weighs elements in the next forward: by A_qj v_j . G_q, or, without a gradient G, by A_qj alone."""
+        self.gradient, self.scores = gradient, []
+
+    def see(self, measure: Measure) -> None:
+        """A shard of elements on its way into the state.
+
+        Args:
+            measure: From a peak to weights that are not normalised, (sets, heads, queries, elements), and values,
+                (sets, heads, elements, d).
+        """
+        if self.scores is None:
+            return
+        peak, count = self.normalisers[self.turn]
+        weights, values = measure(peak)
+        found = weights / torch.where(count == 0, 1, count)
+        if self.gradient is not None:
+            rows = self.gradient[:, :, self.place : self.place + weights.shape[2]]
+            found = found * (rows.to(values) @ values.mT)
+        positive = found.clamp(min=0).sum((1, 2))
+        if self.shard < len(self.scores):
+            self.scores[self.shard] = self.scores[self.shard] + positive
+        else:
+            self.scores.append(positive)
+        self.total = self.total + found.sum((1, 2, 3))
+        self.shard += 1
