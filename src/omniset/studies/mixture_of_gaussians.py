@@ -70,7 +70,7 @@ class MixtureOfGaussians(Study):
             batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
             with torch.no_grad():
                 whole = network(batch)
-                for size in self.recipe.options["test_shard_sizes"]:
+                for size in self.recipe.test["shard_sizes"]:
                     change = max(change, float((network(batch, shard_size=size) - whole).abs().max()))
                 found.append(negative_log_likelihood(mixture(whole), sample.target).double())
         return {"nll": float(torch.cat(found).mean()), "largest_change_in_shards": change}

@@ -77,7 +77,8 @@ class Recipe:
         drop: (share of all steps, factor): from there on the rate is multiplied by it.
         trainings: In the order of the tables.
         paper: Numbers of the paper, as the study reads them.
-        options: What the study itself knows about.
+        options: What the study itself knows about, and training depends on.
+        test: What only tests and tables depend on.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Recipe:
     drop: tuple[float, float] | None = None
     paper: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
 
 
 def read(name: str) -> Recipe:
