@@ -48,7 +48,7 @@ class Anomaly(Study):
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
         device = next(network.parameters()).device
-        sample, _ = self._sample("test", self.recipe.options["test_sets"])
+        sample, _ = self._sample("test", self.recipe.test["sets"])
         right = 0
         for rows in in_batches(500, len(sample.target)):
             elements = sample.elements[rows].to(device)
@@ -56,7 +56,7 @@ class Anomaly(Study):
                 output = network(SetBatch(elements), shard_size=training.shard_size, shards=column.shards)
             right += int(((output[:, 0] > 0).cpu() == (sample.target[rows] > 0)).sum())
         found: dict[str, Any] = {"accuracy": right / len(sample.target), "test_sets": len(sample.target)}
-        sets = self.recipe.options["explained_sets"]
+        sets = self.recipe.test["explained_sets"]
         elements, where = self.draw("test", sets, torch.ones(sets, dtype=torch.bool), generator(self.name, "explained"))
         return found | identification(network, elements.to(device), where.to(device), target=0)
 
@@ -76,7 +76,7 @@ class Anomaly(Study):
                         "" if first is None else f"{first.value:.0%}",
                     ]
                 )
-        head = ["", "", "accuracy, ours", self.recipe.options["paper_label"], "anomaly scored highest"]
+        head = ["", "", "accuracy, ours", self.recipe.test["paper_label"], "anomaly scored highest"]
         return [Table(f"{self.recipe.title} (Table 7)", head, rows, results.conditions())]
 
     def figures(self, results: Results) -> dict[str, Figure]:

@@ -38,7 +38,7 @@ class MaxRegression(Study):
         return F.mse_loss(output[:, 0], sample.target)
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
-        sample = self._draw(self.recipe.options["test_sets"], "test").to(next(network.parameters()).device)
+        sample = self._draw(self.recipe.test["sets"], "test").to(next(network.parameters()).device)
         with torch.no_grad():
             output = network(SetBatch(sample.elements))[:, 0]
         found: dict[str, Any] = {"mae": float((output - sample.target).abs().mean())}
@@ -62,7 +62,7 @@ class MaxRegression(Study):
                         "" if first is None else f"{first.value:.0%}",
                     ]
                 )
-        test = self._draw(self.recipe.options["test_sets"], "test").target
+        test = self._draw(self.recipe.test["sets"], "test").target
         train = self._draw(100_000, "constant").target
         constant = float((test - train.median()).abs().mean())
         rows.append(["constant: the median of training targets", Mean(constant, None, 1).text(2), "", "", ""])

@@ -45,7 +45,8 @@ class MixtureOfGaussians(Study):
     input_dim, outputs = 2, 5
 
     def prepare(self, seeds: Sequence[int]) -> None:
-        sizes = {part: self.recipe.options[f"{part}_sets"] for part in ("train", "validation", "test")}
+        sizes = {part: self.recipe.options[f"{part}_sets"] for part in ("train", "validation")}
+        sizes["test"] = self.recipe.test["sets"]
         self.sets = {part: self._read_or_make(part, sets) for part, sets in sizes.items()}
 
     def batch(self, training: Training, seed: int, step: int) -> Sample:
