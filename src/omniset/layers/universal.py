@@ -257,28 +257,33 @@ class LeeAttentionBlock(AttentionBlock):
         o = W_q x + heads(softmax(W_q x (W_k y)^T / sqrt(dim) + log m) W_v y);  o = LN(o);  out = LN(o + relu(W o))
 
     The scale is that of the whole width, the residual starts at the *projected* queries, the heads have no output
-    projection, and one row-wise Linear stands for the FFN. norm: "none" or "post" (the two LN above).
+    projection, and one row-wise Linear stands for the FFN. norm: "none", "post" (the two LN above), or "pre" (LN of
+    queries, of elements, and of o inside the relu, in their place).
     """
 
     def __init__(self, dim: int, num_heads: int, norm: Norm = "none") -> None:
         super().__init__(dim, num_heads)
-        if norm not in ("none", "post"):
-            raise ValueError(f"norm must be 'none' or 'post' in Lee's block, got {norm!r}")
+        if norm not in ("none", "post", "pre"):
+            raise ValueError(f"norm must be 'none', 'post' or 'pre' in Lee's block, got {norm!r}")
         self.scale = dim**-0.5
         self.rff = nn.Linear(dim, dim)
         self.norm_attention = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
         self.norm_output = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
+        self.norm_queries, self.norm_elements, self.norm_rff = (
+            nn.LayerNorm(dim) if norm == "pre" else nn.Identity() for _ in range(3)
+        )
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return self.query(queries), self.key(elements), self.value(elements)
+        y = self.norm_elements(elements)
+        return self.query(self.norm_queries(queries)), self.key(y), self.value(y)
 
     def combine(
         self, queries: Float[Tensor, "#sets queries dim"], average: Float[Tensor, "sets queries dim"]
     ) -> Float[Tensor, "sets queries dim"]:
-        o = self.norm_attention(self.query(queries) + average)
-        return self.norm_output(o + self.rff(o).relu())
+        o = self.norm_attention(self.query(self.norm_queries(queries)) + average)
+        return self.norm_output(o + self.rff(self.norm_rff(o)).relu())
 
 
 def attention_block(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from omniset.studies.study import Study
 from omniset.studies.tables import Results, Table
 
 STUDIES = {
+    "ablation": "mnist_points.Ablation",
     "anomaly": "anomaly.DigitAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
@@ -51,8 +53,12 @@ def run_study(
     progress: bool,
 ) -> None:
     """See `omniset studies run`."""
+    from omniset.devices import find
+    from omniset.studies.report import write_report
     from omniset.studies.running import Runner
 
+    if name == "memory":
+        raise ValueError("name: the study memory is a benchmark, run by python -m benchmarks multisets in the repository")
     for argument, value in (("seeds", seeds), ("budget", budget)):
         if value is not None and value <= 0:
             raise ValueError(f"{argument} must be > 0, got {value}")
@@ -73,13 +79,34 @@ def run_study(
             say(line)
         for table in study.tables(Results.read(out)):
             say(f"\n{table.text()}")
+        write_report(study, out, find(device).type)
+        say(f"\nWritten to {out}: results, figures, report.html, report.json")
 
 
 def tables_of(name: str, out: Path) -> list[Table]:
     """See `omniset studies table`."""
     if name == "features":
         return [features()]
+    if name == "memory":
+        return [memory(out if out.suffix == ".json" else Path("results/benchmarks/multisets.json"))]
     return load(name).tables(Results.read(out))
+
+
+def memory(file: Path) -> Table:
+    """Figure A.1 in numbers, of the benchmark's results: memory and time of multisets against sets as large as what is
+    distinct in them.
+    """
+    found = json.loads(file.read_text(encoding="utf-8"))
+    rows = []
+    for row in found["rows"]:
+        seconds, extra = row["seconds"], {kind: value / 1e6 for kind, value in row["extra_bytes"].items()}
+        ratio = seconds["multiset"]["median"] / seconds["set"]["median"]
+        rows.append(
+            [row["layer"], f"{row['distinct']:,}", f"{extra['multiset']:.2f}", f"{extra['set']:.2f}", f"{ratio:.2f}"]
+        )
+    head = ["layer", "distinct elements", "peak MB, multiset", "peak MB, set", "time, multiset over set"]
+    title = f"A multiset of {found['elements']:,} against a set of its distinct elements (Figure A.1)"
+    return Table(title, head, rows, [f"{found['provenance']['device']}, {found['date']}"])
 
 
 def describe() -> list[str]:
@@ -94,4 +121,4 @@ def describe() -> list[str]:
                 way = f"shards of {training.shard_size}, {training.shards}, {training.gradient} gradient"
             labels = ", ".join(column.label for column in training.columns)
             lines.append(f"    {training.name}: {way}; tested as {labels}")
-    return lines
+    return [*lines, "memory: peak memory of multisets (Figure A.1); run by python -m benchmarks multisets"]

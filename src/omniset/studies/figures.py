@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
 
 from omniset.studies.tables import Results
 
@@ -25,7 +26,7 @@ Series = dict[str, tuple[str, str]]  # label: training and column
 
 
 def line(
-    axes: Axes, results: Results, place: tuple[str, str], key: str, x: Sequence[float], number: int, **options: Any
+    axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any
 ) -> None:
     """Mean over seeds, its interval shaded."""
     found = results.curve(*place, key)
@@ -71,4 +72,24 @@ def shard_sizes(
         axes.set(xlabel="elements of a test shard", ylabel=label, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="x-small")
+    return figure
+
+
+def mixtures(points: Sequence[np.ndarray], predicted: dict[str, np.ndarray]) -> Figure:
+    """Sets of points, a row each, and what each column's network takes for their mixtures.
+
+    Args:
+        points: (points, 2) of each set.
+        predicted: (sets, components, 5): weight, mean and standard deviation per axis.
+    """
+    figure = Figure(figsize=(2.1 * len(predicted), 2.2 * len(points)), layout="constrained")
+    grid = figure.subplots(len(points), len(predicted), squeeze=False)
+    for column, (label, found) in enumerate(predicted.items()):
+        for axes, xy, components in zip(grid[:, column], points, found, strict=False):
+            axes.scatter(xy[:, 0], xy[:, 1], s=2, color="0.7", linewidths=0, rasterized=True)
+            for (weight, x, y, width, height), (colour, _) in zip(components, STYLES, strict=False):
+                shape = Ellipse((x, y), 4 * width, 4 * height, fill=False, color=colour, linewidth=0.5 + 4 * weight)
+                axes.add_patch(shape)
+            axes.set(xlim=(-6, 6), ylim=(-6, 6), xticks=[], yticks=[], aspect="equal")
+        grid[0, column].set_title(label, fontsize="small")
     return figure

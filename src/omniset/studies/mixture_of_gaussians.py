@@ -65,7 +65,7 @@ class MixtureOfGaussians(Study):
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
         device = next(network.parameters()).device
-        found, change = [], 0.0
+        found, change, example = [], 0.0, None
         for rows in in_batches(100, len(self.sets["test"][1])):
             sample = self._read("test", torch.arange(rows.start, rows.stop), training).to(device)
             batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
@@ -74,7 +74,11 @@ class MixtureOfGaussians(Study):
                 for size in self.recipe.test["shard_sizes"]:
                     change = max(change, float((network(batch, shard_size=size) - whole).abs().max()))
                 found.append(negative_log_likelihood(mixture(whole), sample.target).double())
-        return {"nll": float(torch.cat(found).mean()), "largest_change_in_shards": change}
+            if example is None:
+                weights, means, deviations = mixture(whole[: self.recipe.test["drawn_sets"]])
+                example = torch.cat([weights[..., None], means, deviations], -1).tolist()
+        nll = float(torch.cat(found).mean())
+        return {"nll": nll, "largest_change_in_shards": change, "predicted": example}
 
     def tables(self, results: Results) -> list[Table]:
         rows = []
@@ -90,7 +94,14 @@ class MixtureOfGaussians(Study):
         return [Table(f"{self.recipe.title} (Tables 3 and 4)", head, rows, results.conditions())]
 
     def figures(self, results: Results) -> dict[str, Figure]:
-        return {}
+        """Figure 2: what the first seed of each makes of some test sets, ellipses of two standard deviations."""
+        places = {c.label: (t.name, c.name) for t in self.recipe.trainings if t.shard_size for c in t.columns}
+        shown = {label: rows[0]["predicted"] for label, place in places.items() if (rows := results.rows(*place))}
+        if not shown:
+            return {}
+        sets = self.recipe.test["drawn_sets"]
+        points = [draw_set(generator(self.name, "test", i))[2].numpy() for i in range(sets)]
+        return {self.name: figures.mixtures(points, {label: np.array(found) for label, found in shown.items()})}
 
     def oracle(self) -> float:
         """Mean NLL of the test points under the mixtures that they were drawn from."""

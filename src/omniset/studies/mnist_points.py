@@ -156,6 +156,28 @@ class MnistPoints(Study):
         return _sample(self.test_images[part], self.test_labels[part], low, high, draw)
 
 
+class Ablation(MnistPoints):
+    """Table A.1: normalization before or after, and a row-wise Linear (as Lee et al.) or an FFN."""
+
+    name = "ablation"
+
+    def tables(self, results: Results) -> list[Table]:
+        labels = {c.label: None for t in self.recipe.trainings for c in t.columns}
+        variants = self.recipe.test["variants"]
+        places = {(c.label, t.options["variant_of_block"]): (t.name, c.name) for t in self.recipe.trainings for c in t.columns}
+        rows = []
+        for label in labels:
+            row = [label]
+            for variant in variants:
+                training, column = places[label, variant]
+                theirs = self.recipe.paper[column][[*variants].index(variant)]
+                ours = results.mean(training, column, "accuracy_of_whole_sets")
+                row.append(f"{cell(ours, 2)} ({published(theirs, 1)})")
+            rows.append(row)
+        head = ["accuracy %, ours (paper)", *variants.values()]
+        return [Table(f"{self.recipe.title} (Table A.1)", head, rows, results.conditions())]
+
+
 def _sample(images: Any, labels: Any, low: int, high: int, draw: torch.Generator) -> Sample:
     """Point clouds of low to high points."""
     points = draw_points(images, high, draw)

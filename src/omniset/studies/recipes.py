@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from omniset import encoders
+
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Recipe:
 
 def read(name: str) -> Recipe:
     """The recipe beside a study's module."""
-    file = resources.files("omniset.studies") / f"{name.replace('-', '_')}.yaml"
+    file = FOLDER / f"{name.replace('-', '_')}.yaml"
     found = yaml.safe_load(file.read_text(encoding="utf-8"))
     architectures = found.pop("architectures", {})
     trainings = [_training(key, value, architectures) for key, value in found.pop("trainings").items()]

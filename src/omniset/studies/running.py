@@ -25,7 +25,7 @@ from omniset.studies.study import Sample, Study, number, training_source
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
 
-Batch = tuple[Tensor, Tensor, Tensor]  # elements, multiplicity and target of all seeds, stacked
+Batch = Sequence[Tensor]  # elements, multiplicity and target of all seeds, stacked
 
 
 class Steps(Dataset[Batch]):
@@ -126,7 +126,7 @@ class StudyModule(TrainingModule):
         """Of the exact gradients of shards against those of whole sets, as the networks now are, on the next batch."""
         step = (self.current_epoch + 1) * self.study.recipe.steps
         batch = stack([self.study.batch(self.training_of, seed, step) for seed in self.seeds])
-        batch = tuple(x.to(self.device) for x in batch)  # type: ignore[assignment]
+        batch = [x.to(self.device) for x in batch]
         found = []
         for training in (self.training_of, replace(self.training_of, shard_size=None)):
             with torch.enable_grad():

@@ -121,7 +121,7 @@ def generator(*keys: str | int) -> torch.Generator:
 
 
 def number(*keys: str | int) -> int:
-    """A seed from names and numbers, well mixed."""
+    """A seed from names and numbers, well mixed. Keys that share their names must be as many: a 0 at the end adds none."""
     words = [w for key in keys for w in ([key] if isinstance(key, int) else [len(key), *key.encode()])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 

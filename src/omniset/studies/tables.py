@@ -44,9 +44,9 @@ class Results:
 
     @classmethod
     def read(cls, folder: Path) -> Results:
-        files = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+        files = sorted(path for path in folder.glob("*.json") if path.name[0] != "." and path.stem != "report")
         contents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        return cls({content["training"]: content for content in contents if "training" in content})
+        return cls({content["training"]: content for content in contents})
 
     def rows(self, training: str, column: str) -> list[dict[str, Any]]:
         """What was measured of each seed, early results too."""

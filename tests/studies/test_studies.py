@@ -1,0 +1,347 @@
+"""Studies: their data, their losses, that they resume, and what they print."""
+
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.cluster import DBSCAN
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
+
+from omniset.cli import main
+from omniset.studies import STUDIES, load, mixture_of_gaussians, tables_of
+from omniset.studies.anomaly import DigitAnomaly
+from omniset.studies.study import Sample, generator, number, shuffled, training_source
+from omniset.studies.tables import Mean, Results, Table, apart
+from omniset.testing import relative_error
+
+SMALL = """
+title: Small
+epochs: 3
+steps: 4
+batch_size: 8
+learning_rate: 0.01
+drop: {after: 0.7, factor: 0.1}
+options: {size: 4, bound: 1000, validation_sets: 20}
+test: {sets: 10}
+architectures:
+  isab: {encoder: ust, dim: 8, depth: 1, num_heads: 2, num_inducing: 2}
+trainings:
+  whole:
+    architecture: isab
+    columns: {ust: {label: UST}, st: {label: ST, encoder: set-transformer-isab}}
+  exact:
+    architecture: isab
+    shard_size: 2
+    columns: {ust-exact: {label: exact}}
+paper: {ust: [5.0, 1.0]}
+"""
+
+
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """The study max-regression with small networks, in this process."""
+    (tmp_path / "max_regression.yaml").write_text(SMALL)
+    monkeypatch.setattr("omniset.studies.recipes.FOLDER", tmp_path)
+    return tmp_path
+
+
+def run(*words):
+    return main(["studies", *map(str, words), "--progress", "false"][: None if words[0] == "run" else -2])
+
+
+def numbers(folder):
+    """All that is written but when and how long."""
+    found = Results.read(folder).found
+    for content in found.values():
+        for row in content["seeds"].values():
+            for key in ("seconds", "date", "command", "provenance", "together"):
+                row.pop(key)
+    return found
+
+
+# --------------------------------------------------------------------------- running
+
+
+def test_run_writes_everything_once(small, capsys):
+    out = small / "out"
+    words = ("run", "max-regression", "--out", out, "--device", "cpu", "--seeds")
+    assert run(*words, 2) == 0
+    said = capsys.readouterr().out
+    assert "whole, seed 0, 1: done" in said
+    assert "exact, seed 1: done" in said
+    assert "oracle" in said
+    assert {p.name for p in out.iterdir()} == {
+        *("exact.json", "whole.json", "max-regression.png", "report.html", "report.json", "runs"),
+    }
+    assert sorted(p.name for p in (out / "runs").iterdir()) == [
+        f"{name}.seed{seed}.safetensors" for name in ("exact", "whole") for seed in (0, 1)
+    ]
+    before = numbers(out)
+    exact = before["exact"]["seeds"]["0"]
+    assert exact["steps"] == exact["of"] == 12
+    assert len(exact["gradient_errors"]) == 3
+    assert max(exact["gradient_errors"]) < 3e-6
+    assert run(*words, 3) == 0  # adds a seed, and does nothing again
+    assert "seed 0" not in capsys.readouterr().out.split("Small")[0]
+    after = numbers(out)
+    assert [*after["whole"]["seeds"]] == ["0", "1", "2"]
+    for name in before:
+        assert before[name]["seeds"] == {s: after[name]["seeds"][s] for s in ("0", "1")}
+    assert run(*words, 3, "--test_again", "true") == 0
+    assert numbers(out) == after
+
+
+def test_one_network_is_three_columns(small):
+    out = small / "out"
+    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", '["whole"]')
+    row = numbers(out)["whole"]["seeds"]["0"]["columns"]
+    assert row["ust"] == row["st"]
+
+
+def test_alone_or_together_gives_the_same(small):
+    for name, seeds in (("together", [3]), ("apart", [1, 2, 3])):
+        for more in seeds:
+            run("run", "max-regression", "--out", small / name, "--device", "cpu", "--seeds", more, "--trainings", '["whole"]')
+    together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
+    for seed in ("0", "1", "2"):
+        assert math.isclose(together[seed]["validation_loss"], alone[seed]["validation_loss"], rel_tol=1e-4)
+
+
+def test_the_budget_stops_between_epochs_and_early_results_are_there(small, capsys):
+    whole, cut = small / "whole", small / "cut"
+    run("run", "max-regression", "--out", whole, "--device", "cpu", "--seeds", 2)
+    words = ("run", "max-regression", "--out", cut, "--device", "cpu", "--seeds", 2)
+    assert run(*words, "--budget", 1e-5) == 0
+    assert "stopped after 1 of 3 epochs" in capsys.readouterr().out
+    row = numbers(cut)["whole"]["seeds"]["1"]
+    assert (row["steps"], row["of"]) == (4, 12)
+    assert row["columns"]["ust"]["mae"] > 0
+    assert main(["studies", "table", "max-regression", "--out", str(cut)]) == 0
+    said = capsys.readouterr().out
+    assert "4 steps of 12 (stopped early)" in said
+    assert "not run" in said
+    assert run(*words) == 0
+    assert numbers(cut) == numbers(whole)
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
+    program = (
+        "import sys; from pathlib import Path; import omniset.studies.recipes as r; r.FOLDER = Path(sys.argv[1]);"
+        "from omniset.cli import main; sys.exit(main(sys.argv[2:]))"
+    )
+    words = ["studies", "run", "max-regression", "--device", "cpu", "--seeds", "2", "--epochs", "12", "--out"]
+    command = [sys.executable, "-W", "ignore", "-c", program, str(small), *words]
+    subprocess.run([*command, str(small / "whole")], check=True, capture_output=True)
+    kills = 0
+    for wait in (0.3, 0.8, 1.3, None):
+        process = subprocess.Popen([*command, str(small / "cut")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        if wait is None:
+            assert process.wait() == 0
+            break
+        limit = time.monotonic() + 60
+        while not [*(small / "cut").glob("runs/*/checkpoints/last.ckpt")] and process.poll() is None:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills
+    assert numbers(small / "cut") == numbers(small / "whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "name must be one of .*mnist-points.*, got 'nothing'"),
+        (["memory"], "benchmarks multisets"),
+        (["max-regression", "--seeds", 0], "seeds must be > 0, got 0"),
+        (["max-regression", "--epochs", 0], "epochs must be >= 1, got 0"),
+        (["max-regression", "--budget", -1], "budget must be > 0, got -1"),
+        (["max-regression", "--trainings", '["x"]'], "trainings must be among whole, exact, got 'x'"),
+        (["mnist-points", "--data", "/nowhere"], "/nowhere has neither train-images"),
+    ],
+)
+def test_bad_arguments(small, words, message, capsys, monkeypatch):
+    if words[0] == "mnist-points":
+        monkeypatch.undo()
+    assert run("run", *words, "--out", small / "out") == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert "Traceback" not in error
+    assert not (small / "out").exists()
+
+
+def test_results_of_another_recipe_are_kept(small, capsys):
+    words = ("run", "max-regression", "--out", small / "out", "--device", "cpu", "--seeds", 1)
+    run(*words, "--epochs", 1)
+    before = (small / "out" / "whole.json").read_text()
+    assert run(*words) == 2
+    assert "is of another recipe of whole" in capsys.readouterr().err
+    assert (small / "out" / "whole.json").read_text() == before
+
+
+def test_every_recipe_builds_and_every_table_prints(capsys):
+    for name in STUDIES:
+        study = load(name)
+        for training in study.recipe.trainings:
+            state = study.network(training, 0).state_dict()
+            for column in training.columns:
+                study.network(training, column=column).load_state_dict(state)
+        assert study.figures(Results()) is not None
+        assert main(["studies", "table", name, "--format", "markdown"]) == 0
+        assert main(["studies", "table", name, "--out", "nowhere"]) == 0
+    assert main(["studies", "list"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in STUDIES)
+
+
+def test_table_1():
+    (table,) = tables_of("features", Path())
+    rows = {row[0]: row[2:] for row in table.rows}
+    assert len(rows) == 8
+    assert rows["UST"] == ["yes"] * 4
+    assert rows["STrXL"][-1] == rows["FSPool"][-1] == "no"
+    assert rows["UMBC"] == ["yes", "yes", "no", "yes"]
+
+
+# ----------------------------------------------------------------------------- tables
+
+
+def test_means_and_intervals():
+    values = [5.1, 4.9, 6.0, 5.5]
+    found = Mean.of(values)
+    low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+    assert math.isclose(found.value - found.half, low)
+    assert math.isclose(found.value + found.half, high)
+    assert Mean.of([2.0]).half is None
+    assert Mean.of([2.0]).text(1) == "2.0"
+    assert apart(Mean(10.0, 1.0, 3), (5.0, 2.0)) == "+5"
+    assert apart(Mean(8.0, 1.0, 3), (5.0, 2.0)) == ""
+
+
+def test_a_table_is_text_and_markdown():
+    table = Table("Title", ["a", "long head"], [["one", "2"]], ["said below"])
+    assert table.text() == "Title\n\na    long head\n---  ---------\none  2\n\nsaid below"
+    assert table.markdown() == ["| a | long head |", "|---|---|", "| one | 2 |", "", "said below"]
+
+
+# ------------------------------------------------------------------------------- data
+
+
+def test_seeds_are_all_different():
+    keys = [("a", 1), ("a", 2), ("a", 1, 1), ("a", 2, 1), ("b", 1), (1, "a"), ("ab",), ("a", "b")]
+    assert len({number(*k) for k in keys}) == len(keys)
+    assert number("a", 1) == number("a", 1)
+
+
+def test_shuffled_sets_are_the_same_sets():
+    elements, m = torch.arange(24.0).view(2, 6, 2), torch.tensor([[1, 0, 2, 0, 3, 1], [0, 0, 0, 0, 0, 5]])
+    found = shuffled(Sample(elements, m, torch.zeros(2)), generator("x"))
+    for b in range(2):
+        pairs = lambda e, c: sorted((*row, n) for row, n in zip(e.tolist(), c.tolist(), strict=True) if n)  # noqa: E731
+        assert pairs(found.elements[b], found.multiplicity[b]) == pairs(elements[b], m[b])
+        present = (found.multiplicity[b] > 0).int()
+        assert (present.diff() <= 0).all()  # absent entries last
+    first = {float(shuffled(Sample(elements, m, m), generator("x", i)).elements[0, 0, 0]) for i in range(40)}
+    assert first == {0.0, 4.0, 8.0, 10.0}
+
+
+def test_first_shard_training_is_that_of_all_shards():
+    """In two pieces, the first shard and the rest, for shards of 3 of 11."""
+    study = load("mixture-of-gaussians")
+    (training,) = (t for t in study.recipe.trainings if t.name == "ust-msa-8")
+    network = study.network(training, 0).double()
+    sample = Sample(torch.randn(2, 19, 2).double(), torch.rand(2, 19).double() + 0.5, torch.randn(2, 9, 2).double())
+    source, options = training_source(sample, training)
+    assert [len(s.elements[0]) for s in source] == [8, 11]
+    grads = []
+    for given, how in ((source, options), (training_source(sample, training, False)[0], options | {"shard_size": 8})):
+        loss = study.loss(network(given, **how), sample)
+        grads.append([g for g in torch.autograd.grad(loss, [*network.parameters()], allow_unused=True) if g is not None])
+    assert relative_error(*grads) < 1e-12
+
+
+def test_clusters_are_those_of_dbscan():
+    for seed in range(5):
+        elements, counts, points, _ = mixture_of_gaussians.draw_set(generator("test", seed))
+        labels = DBSCAN(eps=0.2, min_samples=1).fit_predict(points)
+        expected = {(tuple(np.round(points[labels == k].numpy().mean(0), 4)), (labels == k).sum()) for k in set(labels)}
+        found = {(tuple(np.round(e.numpy(), 4)), int(c)) for e, c in zip(elements, counts, strict=True)}
+        assert len(found) == len(expected)
+        close = lambda a, b: a[1] == b[1] and np.allclose(a[0], b[0], atol=1e-3)  # noqa: E731
+        assert all(any(close(a, b) for b in expected) for a in found)
+        assert counts.sum() == 1024
+
+
+def test_mixtures_are_drawn_as_said():
+    truth = torch.stack([mixture_of_gaussians.draw_set(generator("many", i))[3] for i in range(300)])
+    assert torch.allclose(truth[..., 0].sum(1), torch.ones(300))
+    assert stats.kstest(truth[:, 0, 0], stats.beta(1, 3).cdf).pvalue > 1e-3  # one weight of a Dirichlet(1, 1, 1, 1)
+    assert stats.kstest(truth[..., 1:3].flatten(), stats.uniform(-4, 8).cdf).pvalue > 1e-3
+    assert stats.kstest(truth[..., 3:].flatten(), stats.uniform(0.1, 0.5).cdf).pvalue > 1e-3
+
+
+def test_likelihood_is_that_of_torch():
+    output, points = torch.randn(3, 20).double(), torch.randn(3, 7, 2).double()
+    of = mixture_of_gaussians.mixture(output)
+    normal = Independent(Normal(of.means, of.deviations), 1)
+    mixture = MixtureSameFamily(Categorical(probs=of.weights), normal)
+    expected = -torch.stack([mixture.log_prob(points[:, i]) for i in range(7)], 1).mean(1)
+    assert relative_error(mixture_of_gaussians.negative_log_likelihood(of, points), expected) < 1e-12
+
+
+def test_largest_of_ten_integers():
+    study = load("max-regression")
+    sample = study.batch(study.recipe.trainings[0], 0, 0)
+    assert sample.elements.shape == (32, 10, 1)
+    assert (sample.elements == sample.elements.floor()).all()
+    assert (sample.target == sample.elements[..., 0].amax(1)).all()
+    large = study._draw(20_000, "x")
+    assert 0 <= large.elements.min() < large.elements.max() < 1000
+    assert abs(float(large.target.mean()) - 500 * 10 / 11) < 5
+
+
+@pytest.fixture
+def digits():
+    """Ten images of each digit; pixel 0 is the digit, pixel 1 the image."""
+    study = DigitAnomaly()
+    labels = torch.arange(100) % 10
+    images = torch.zeros(100, 784, dtype=torch.uint8)
+    images[:, 0], images[:, 1] = labels.byte(), torch.arange(100).byte()
+    study.images = dict.fromkeys(("train", "validation", "test"), images)
+    study.rows = dict.fromkeys(study.images, [(labels == d).nonzero()[:, 0] for d in range(10)])
+    return study
+
+
+def test_one_of_ten_digits_is_another(digits):
+    anomalous = torch.arange(400) % 2 == 0
+    elements, where = digits.draw("train", 400, anomalous, generator("x"))
+    found = (255 * elements[..., 0]).round().long()
+    for b in range(400):
+        others = found[b][torch.arange(10) != where[b]]
+        assert len(set(others.tolist())) == 1
+        assert (found[b, where[b]] != others[0]) == anomalous[b]
+    assert len({*where.tolist()}) == 10
+    assert len({*found.flatten().tolist()}) == 10
+    assert len({*(255 * elements[..., 1]).round().flatten().tolist()}) == 100
+    sample = digits.batch(digits.recipe.trainings[0], 0, 0)
+    assert 0.3 < sample.target.mean() < 0.7
+
+
+def test_the_report_holds_the_numbers(small):
+    out = small / "out"
+    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", '["whole"]')
+    page = (out / "report.html").read_text()
+    row = numbers(out)["whole"]["seeds"]["0"]
+    assert f"{row['columns']['ust']['mae']:.2f}" in page
+    assert "not run" in page
+    assert json.loads((out / "report.json").read_text())["results"].keys() == {"whole"}
