@@ -19,6 +19,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from omniset.cli import main
 from omniset.studies import STUDIES, load, mixture_of_gaussians, tables_of
 from omniset.studies.anomaly import DigitAnomaly
+from omniset.studies.max_regression import MaxRegression
 from omniset.studies.study import Sample, generator, number, shuffled, training_source
 from omniset.studies.tables import Mean, Results, Table, apart
 from omniset.testing import relative_error
@@ -98,6 +99,14 @@ def test_run_writes_everything_once(small, capsys):
         assert before[name]["seeds"] == {s: after[name]["seeds"][s] for s in ("0", "1")}
     assert run(*words, 3, "--test_again", "true") == 0
     assert numbers(out) == after
+
+
+def test_every_step_has_its_own_batch(small, monkeypatch):
+    seen = []
+    drawn = MaxRegression.batch
+    monkeypatch.setattr(MaxRegression, "batch", lambda *a: (seen.append(a[2:]), drawn(*a))[1])
+    run("run", "max-regression", "--out", small / "out", "--device", "cpu", "--seeds", 2, "--trainings", '["whole"]')
+    assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
 
 
 def test_one_network_is_three_columns(small):

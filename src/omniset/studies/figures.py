@@ -56,7 +56,8 @@ def identification(results: Results, rows: dict[str, Series]) -> Figure:
         right.set(xlabel="k", ylabel="mean score when among them", ylim=(-0.03, 1.03))
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
-        right.legend(frameon=False, fontsize="x-small")
+        if right.lines:
+            right.legend(frameon=False, fontsize="x-small")
     return figure
 
 
@@ -71,7 +72,8 @@ def shard_sizes(
         axes.set_xscale("log", base=2)
         axes.set(xlabel="elements of a test shard", ylabel=label, title=title)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize="x-small")
+        if axes.lines:
+            axes.legend(frameon=False, fontsize="x-small")
     return figure
 
 

@@ -16,7 +16,7 @@ import lightning.pytorch as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from omniset import devices
 from omniset.files import provenance, replacing, write_json
@@ -28,17 +28,31 @@ from omniset.training.fit import TrainingModule, fit
 Batch = Sequence[Tensor]  # elements, multiplicity and target of all seeds, stacked
 
 
-class Steps(Dataset[Batch]):
-    """The batches of one epoch, or those of validation."""
+class Steps(Sampler[int]):
+    """The numbers of the steps of an epoch. Lightning tells it which."""
 
-    def __init__(self, study: Study, training: Training, seeds: Sequence[int], first: int, steps: int) -> None:
-        self.study, self.training, self.seeds, self.first, self.steps = study, training, seeds, first, steps
+    def __init__(self, steps: int) -> None:
+        self.steps, self.epoch = steps, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
 
     def __len__(self) -> int:
         return self.steps
 
-    def __getitem__(self, i: int) -> Batch:
-        return stack([self.study.batch(self.training, seed, self.first + i) for seed in self.seeds])
+    def __iter__(self) -> Iterator[int]:
+        # A generator: a run that goes on makes its iterator before it hears of the epoch.
+        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
+
+
+class Batches(Dataset[Batch]):
+    """The batch of each step, of all seeds."""
+
+    def __init__(self, study: Study, training: Training, seeds: Sequence[int]) -> None:
+        self.study, self.training, self.seeds = study, training, seeds
+
+    def __getitem__(self, step: int) -> Batch:
+        return stack([self.study.batch(self.training, seed, step) for seed in self.seeds])
 
 
 class StudyData(pl.LightningDataModule):
@@ -49,10 +63,8 @@ class StudyData(pl.LightningDataModule):
         self.validation = [stack(list(of_all)) for of_all in samples]
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        assert self.trainer is not None
-        steps = self.study.recipe.steps
-        epoch = Steps(self.study, self.training, self.seeds, self.trainer.current_epoch * steps, steps)
-        return DataLoader(epoch, batch_size=None)
+        batches = Batches(self.study, self.training, self.seeds)
+        return DataLoader(batches, batch_size=None, sampler=Steps(self.study.recipe.steps))
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return DataLoader(self.validation, batch_size=None)  # type: ignore[arg-type]
@@ -191,14 +203,17 @@ class Runner:
             self._content(training)
 
     def run(self, trainings: Sequence[Training], seeds: Sequence[int], deadline: float | None) -> Iterator[str]:
-        """Everything that is not done yet; says what it has done. Stops, between two epochs, at the deadline.
+        """Everything that is not done yet; says what it has done. Stops, between two epochs, at the deadline, but not
+        before the first epoch.
 
         Whatever was interrupted goes on where it stopped, in the group of seeds in which it was begun.
         """
+        begun = False
         for training in trainings:
             for group in self._groups(training, seeds):
-                if deadline is not None and time.monotonic() > deadline:
+                if begun and deadline is not None and time.monotonic() > deadline:
                     return
+                begun = True
                 yield self._train(training, group, deadline)
 
     def test_again(self, trainings: Sequence[Training], seeds: Sequence[int]) -> Iterator[str]:
