@@ -82,7 +82,7 @@ class AttentionState(State):
         scale: float | None = None,
         peak: Float[Tensor, "*#batch q 1"] | None = None,
     ) -> tuple[Float[Tensor, "*batch q n"], Float[Tensor, "*batch q 1"]]:
-        """m exp(score - peak), not normalised, and the peak."""
+        """M exp(score - peak), not normalised, and the peak."""
         scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
         if multiplicity is not None:
             scores = scores + log_multiplicity(multiplicity, scores.dtype)[..., None, :]

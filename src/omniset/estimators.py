@@ -20,6 +20,7 @@ from torch import Tensor
 
 from omniset import encoders, explain, labels, processes
 from omniset.devices import find
+from omniset.explain import LayerAttribution
 from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
 from omniset.training import artefacts
 from omniset.training.network import SetNetwork
@@ -292,7 +293,7 @@ class SetEstimator(BaseEstimator):
             scores += [found[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
         return scores
 
-    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[explain.LayerAttribution]:
+    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
         self.check_explainable(target)
         ((_, network, source, options),) = self._to_explain(sets)

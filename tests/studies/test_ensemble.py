@@ -7,7 +7,7 @@ import torch
 
 from omniset.studies import STUDIES, load
 from omniset.studies.running import StudyModule, stack
-from omniset.studies.study import Sample, SummaryNetwork
+from omniset.studies.study import Sample
 from omniset.testing import relative_error
 from omniset.training.ensemble import Ensemble, keep_best
 

@@ -119,7 +119,18 @@ def test_one_network_is_three_columns(small):
 def test_alone_or_together_gives_the_same(small):
     for name, seeds in (("together", [3]), ("apart", [1, 2, 3])):
         for more in seeds:
-            run("run", "max-regression", "--out", small / name, "--device", "cpu", "--seeds", more, "--trainings", '["whole"]')
+            run(
+                "run",
+                "max-regression",
+                "--out",
+                small / name,
+                "--device",
+                "cpu",
+                "--seeds",
+                more,
+                "--trainings",
+                '["whole"]',
+            )
     together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
     for seed in ("0", "1", "2"):
         assert math.isclose(together[seed]["validation_loss"], alone[seed]["validation_loss"], rel_tol=1e-4)
@@ -275,7 +286,9 @@ def test_first_shard_training_is_that_of_all_shards():
     grads = []
     for given, how in ((source, options), (training_source(sample, training, False)[0], options | {"shard_size": 8})):
         loss = study.loss(network(given, **how), sample)
-        grads.append([g for g in torch.autograd.grad(loss, [*network.parameters()], allow_unused=True) if g is not None])
+        grads.append(
+            [g for g in torch.autograd.grad(loss, [*network.parameters()], allow_unused=True) if g is not None]
+        )
     assert relative_error(*grads) < 1e-12
 
 
@@ -327,7 +340,7 @@ def digits():
     images = torch.zeros(100, 784, dtype=torch.uint8)
     images[:, 0], images[:, 1] = labels.byte(), torch.arange(100).byte()
     study.images = dict.fromkeys(("train", "validation", "test"), images)
-    study.rows = dict.fromkeys(study.images, [(labels == d).nonzero()[:, 0] for d in range(10)])
+    study.rows = {name: [(labels == d).nonzero()[:, 0] for d in range(10)] for name in study.images}
     return study
 
 

@@ -71,4 +71,8 @@ def table(
 
     folder = Path("results/studies") / name if out is None else out
     for found in tables_of(name, folder):
-        print("\n".join(["", f"### {found.title}", "", *found.markdown()]) if format == "markdown" else f"\n{found.text()}")
+        print(
+            "\n".join(["", f"### {found.title}", "", *found.markdown()])
+            if format == "markdown"
+            else f"\n{found.text()}"
+        )

@@ -196,15 +196,13 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
     first: Any = None
     pieces: list[Tensor] = []
     memory: Any = None
-    encode = partial(_alone, encoder)
+    encode: Any = partial(_alone, encoder)
     for i, shard in enumerate(shards):
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
             # Recomputed in the backward, so that only one shard's graph exists at a time; torch.func cannot do that.
-            stacked = torch._C._are_functorch_transforms_active()
-            again = {} if stacked else {"use_reentrant": False}
-            summary, elements, memory = (encode if stacked else partial(checkpoint, encode))(
-                shard.elements, shard.multiplicity, memory, **again
-            )
+            again = partial(checkpoint, encode, use_reentrant=False)
+            run = encode if torch._C._are_functorch_transforms_active() else again
+            summary, elements, memory = run(shard.elements, shard.multiplicity, memory)
         present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
         total, count = total + torch.where(present, summary, 0), count + present.int()
         first = summary if first is None else first

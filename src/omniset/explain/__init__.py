@@ -81,9 +81,7 @@ def attribute(
     return _scaled(combine(attribute_layers(model, batch, target, steps, **options)), batch, per)
 
 
-def attention(
-    model: Any, batch: Source, *, per: Per = "element", **options: Any
-) -> Float[Tensor, "sets elements"]:
+def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any) -> Float[Tensor, "sets elements"]:
     """How much attention each element gets, from 0 to 1 (the set's most attended one): normalised weights, summed over
     heads, queries and layers. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
     """
@@ -106,9 +104,11 @@ def attribute_layers(
         out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
         full = _score(out, chosen)
-        gradients, without = [], []
+        gradients: list[Tensor | None] = []
+        without = []
         for probe in probes:
-            shift, gradient = probe.start_shift(), 0
+            shift = probe.start_shift()
+            gradient: Any = 0
             for k in range(1, steps + 1):
                 probe.alpha = k / steps
                 with torch.enable_grad():

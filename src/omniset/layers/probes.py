@@ -37,7 +37,7 @@ class Probe(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_parameter("shift", None)
-        self.alpha: float | None = None
+        self.alpha = 1.0
         self.queries = self.place = self.turn = self.shard = 0
         self.watching = True
         self.averages: list[Tensor] = []

@@ -143,9 +143,7 @@ class SlotSetEncoder(SetLayer):
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in parts)
         return (q * self.scale) @ k.mT, v
 
-    def _measured(
-        self, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _measured(self, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None) -> tuple[Tensor, Tensor]:
         scores, v = self._plain(elements)
         return self._weigh(scores, multiplicity, peak)[0], v
 

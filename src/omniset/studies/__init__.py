@@ -17,6 +17,7 @@ from omniset.studies.tables import Results, Table
 STUDIES = {
     "ablation": "mnist_points.Ablation",
     "anomaly": "anomaly.DigitAnomaly",
+    "anomaly-faces": "faces.FaceAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
@@ -58,7 +59,9 @@ def run_study(
     from omniset.studies.running import Runner
 
     if name == "memory":
-        raise ValueError("name: the study memory is a benchmark, run by python -m benchmarks multisets in the repository")
+        raise ValueError(
+            "name: the study memory is a benchmark, run by python -m benchmarks multisets in the repository"
+        )
     for argument, value in (("seeds", seeds), ("budget", budget)):
         if value is not None and value <= 0:
             raise ValueError(f"{argument} must be > 0, got {value}")

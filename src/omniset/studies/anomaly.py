@@ -16,8 +16,8 @@ from omniset.sets import SetBatch
 from omniset.studies import figures
 from omniset.studies.explaining import identification
 from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches, number
-from omniset.studies.tables import Results, Table, apart, cell, published
+from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches
+from omniset.studies.tables import Results, Table, cell, published
 
 WHOLE = "trained on whole sets"
 SHARDS = "trained on one-image shards"
@@ -134,6 +134,3 @@ class DigitAnomaly(Anomaly):
 
 def _group(training: Training) -> str:
     return WHOLE if training.shard_size is None else SHARDS
-
-
-__all__ = ["Anomaly", "DigitAnomaly", "number"]

@@ -32,7 +32,7 @@ def features() -> Table:
     head = ["", "encoder", "cross-attention", "self-attention", "element outputs", "mini-batch consistent"]
     notes = [
         "ST (ISAB) and UST are one architecture: on whole sets they compute the same. Run in shards, the paper's ST "
-        "reads each as a set of its own and is not consistent; merged (`shards=\"merged\"`, the default here) it is UST. "
+        'reads each as a set of its own and is not consistent; merged (`shards="merged"`, the default here) it is UST. '
         "ST (SAB) too is consistent here, as the engine streams all elements past every shard."
     ]
     return Table("Features of the architectures (Table 1)", head, rows, notes)

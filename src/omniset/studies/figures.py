@@ -25,9 +25,7 @@ STYLES = [
 Series = dict[str, tuple[str, str]]  # label: training and column
 
 
-def line(
-    axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any
-) -> None:
+def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any) -> None:
     """Mean over seeds, its interval shaded."""
     found = results.curve(*place, key)
     if found is None:

@@ -11,12 +11,12 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from omniset.sets import SetBatch
 from omniset.studies import figures
 from omniset.studies.explaining import identification
 from omniset.studies.recipes import Column, Training
 from omniset.studies.study import Sample, Study, SummaryNetwork, generator
 from omniset.studies.tables import Mean, Results, Table, apart, cell, published
-from omniset.sets import SetBatch
 
 
 class MaxRegression(Study):
@@ -52,7 +52,11 @@ class MaxRegression(Study):
             for column in training.columns:
                 ours = results.mean(training.name, column.name, "mae")
                 theirs = self.recipe.paper.get(column.name)
-                first = results.mean(training.name, column.name, "identified", 0) if self._attends(results, training, column) else None
+                first = (
+                    results.mean(training.name, column.name, "identified", 0)
+                    if self._attends(results, training, column)
+                    else None
+                )
                 rows.append(
                     [
                         column.label,

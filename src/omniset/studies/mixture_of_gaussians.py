@@ -120,14 +120,17 @@ class MixtureOfGaussians(Study):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}-{part}-{sets}.npz"
         if not path.exists():
-            made = [draw_set(generator(self.name, part, i)) for i in tqdm(range(sets), f"drawing {part} sets", disable=None)]
-            elements, counts, points, truth = zip(*made, strict=True)
+            made = [
+                draw_set(generator(self.name, part, i)) for i in tqdm(range(sets), f"drawing {part} sets", disable=None)
+            ]
+            elements, counts, points, truth = (list(of_all) for of_all in zip(*made, strict=True))
             pad = torch.nn.utils.rnn.pad_sequence
             values = (pad(elements, True), pad(counts, True), torch.stack(points), torch.stack(truth))
             with replacing(path) as temporary:
                 np.savez(temporary, *(v.numpy() for v in values))
         with np.load(path) as found:
-            return tuple(torch.as_tensor(found[name]) for name in found.files)
+            elements, counts, points, truth = (torch.as_tensor(found[name]) for name in found.files)
+        return elements, counts, points, truth
 
 
 def draw_set(draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -123,7 +123,13 @@ class MnistPoints(Study):
             theirs = self.recipe.paper["sizes"].get(f"{column.label} {size}")
             ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
             rows.append([str(size), column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
-        head = ["elements of a training shard", "", "accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
+        head = [
+            "elements of a training shard",
+            "",
+            "accuracy %, ours",
+            "accuracy %, paper",
+            "outside both intervals by",
+        ]
         return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows)
 
     def figures(self, results: Results) -> dict[str, Figure]:
@@ -164,7 +170,9 @@ class Ablation(MnistPoints):
     def tables(self, results: Results) -> list[Table]:
         labels = {c.label: None for t in self.recipe.trainings for c in t.columns}
         variants = self.recipe.test["variants"]
-        places = {(c.label, t.options["variant_of_block"]): (t.name, c.name) for t in self.recipe.trainings for c in t.columns}
+        places = {
+            (c.label, t.options["variant_of_block"]): (t.name, c.name) for t in self.recipe.trainings for c in t.columns
+        }
         rows = []
         for label in labels:
             row = [label]

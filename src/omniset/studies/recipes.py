@@ -109,7 +109,9 @@ def read(name: str) -> Recipe:
 def _training(name: str, given: dict[str, Any], architectures: dict[str, Any]) -> Training:
     given = dict(given)
     own = {**architectures[given.pop("architecture")], **given}
-    arguments = {k: v for k, v in own.items() if k in encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}}
+    arguments = {
+        k: v for k, v in own.items() if k in encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}
+    }
     known = {f.name for f in fields(Training)}
     settings = {k: v for k, v in own.items() if k in known}
     options = {k: v for k, v in own.items() if k not in known and k not in arguments}

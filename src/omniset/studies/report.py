@@ -34,7 +34,9 @@ def write_report(study: Study, out: Path, device: str) -> None:
     head = ["training", "seed", "steps", "of", "kept epoch", "validation loss", "seconds (of all seeds together)"]
     sections = [
         Section("Results", "", blocks),
-        Section("Trainings", " ".join(f"{line}." for line in results.conditions()), [Table("Every network.", head, rows)]),
+        Section(
+            "Trainings", " ".join(f"{line}." for line in results.conditions()), [Table("Every network.", head, rows)]
+        ),
     ]
     command = shlex.join(["omniset", *sys.argv[1:]])
     report = Report(f"Study: {study.recipe.title}", lead, sections, command, provenance(None, device))

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from omniset import devices
 from omniset.files import provenance, replacing, write_json
 from omniset.studies.recipes import Training
-from omniset.studies.study import Sample, Study, number, training_source
+from omniset.studies.study import Sample, Study, training_source
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
 
@@ -307,12 +307,9 @@ class Runner:
         return content
 
     def _write(self, training: Training, rows: dict[str, Any]) -> None:
-        made = {
-            "command": shlex.join(["omniset", *sys.argv[1:]]),
-            "date": time.strftime("%Y-%m-%d"),
-            "provenance": provenance(None, devices.find(self.device).type),
-        }
-        rows = {seed: row | made | {"provenance": made["provenance"] | {"seed": int(seed)}} for seed, row in rows.items()}
+        made = {"command": shlex.join(["omniset", *sys.argv[1:]]), "date": time.strftime("%Y-%m-%d")}
+        device = devices.find(self.device).type
+        rows = {seed: row | made | {"provenance": provenance(int(seed), device)} for seed, row in rows.items()}
         seeds = self._content(training)["seeds"] | rows
         head = {
             "study": self.study.name,

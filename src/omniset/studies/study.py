@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,7 +120,7 @@ def generator(*keys: str | int) -> torch.Generator:
 
 
 def number(*keys: str | int) -> int:
-    """A seed from names and numbers, well mixed. Keys that share their names must be as many: a 0 at the end adds none."""
+    """A seed from names and numbers, well mixed. A 0 at the end adds nothing: keys of one name must be as many."""
     words = [w for key in keys for w in ([key] if isinstance(key, int) else [len(key), *key.encode()])]
     return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
@@ -132,18 +131,9 @@ def shuffled(sample: Sample, draw: torch.Generator) -> Sample:
     keys = torch.rand(absent.shape, generator=draw).masked_fill(absent, 2.0)
     order = keys.argsort(1)
     elements = sample.elements.gather(1, order[..., None].expand_as(sample.elements))
-    return replace_sample(sample, elements, sample.multiplicity.gather(1, order))
-
-
-def replace_sample(sample: Sample, elements: Tensor, multiplicity: Tensor) -> Sample:
-    return sample._replace(elements=elements, multiplicity=multiplicity)
+    return Sample(elements, sample.multiplicity.gather(1, order), sample.target)
 
 
 def in_batches(size: int, total: int) -> Iterator[slice]:
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
-
-
-Progress = Callable[[str], None]
-
-__all__ = ["Progress", "Sample", "Study", "SummaryNetwork", "generator", "in_batches", "number", "replace", "shuffled", "training_source"]
