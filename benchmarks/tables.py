@@ -7,8 +7,10 @@ from typing import Any
 
 from benchmarks.results import RESULTS, ROOT
 from omniset.files import replacing
+from omniset.studies import tables_of
+from omniset.studies.tables import NOT_RUN
 
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("cells", "regions", "speed")))
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("cells", "regions", "speed", "studies")))
 
 
 def demo(found: dict[str, Any]) -> list[str]:
@@ -117,6 +119,31 @@ def multisets(found: dict[str, Any]) -> list[str]:
         "",
         f"A multiset of {found['elements']:,} elements, as a ratio to a set of its distinct elements alone.",
     ]
+
+
+def ensembles(found: dict[str, Any]) -> list[str]:
+    lines = ["| study | networks | ms of one | ms of ten at once | ratio |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        cells = (f"{row[key]:.{digits}f}" for key, digits in (("ms_of_one", 1), ("ms_of_ten", 1), ("ratio", 1)))
+        lines.append(f"| {row['study']} | {row['training']} | {' | '.join(cells)} |")
+    return [*lines, "", f"A training step, {found['provenance']['threads']} threads, {found['provenance']['device']}."]
+
+
+def study(name: str) -> Callable[[dict[str, Any]], list[str]]:
+    """All tables of a study in which anything was run."""
+
+    def lines(_: dict[str, Any]) -> list[str]:
+        made: list[str] = []
+        left_out = []
+        for table in tables_of(name, RESULTS / "studies" / name):
+            ours = [cell for row in table.rows for cell in row if NOT_RUN in cell]
+            if ours and not any(cell[:1].isdigit() and "." in cell for row in table.rows for cell in row):
+                left_out.append(table.title)
+                continue
+            made += ["", f"**{table.title}**", "", *table.markdown()]
+        return [*made[1:], *(["", f"Not run here: {'; '.join(left_out)}."] if left_out else [])]
+
+    return lines
 
 
 def memory(found: dict[str, Any]) -> list[str]:
@@ -264,6 +291,11 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
+    "ensembles": ("benchmarks/ensembles.json", ensembles),
+    "study_mnist_points": ("studies/mnist-points/isab.json", study("mnist-points")),
+    "study_mixture": ("studies/mixture-of-gaussians/ust-msa-8.json", study("mixture-of-gaussians")),
+    "study_max": ("studies/max-regression/isab.json", study("max-regression")),
+    "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from omniset import cli
-from omniset.cli import cells, genomes, regions, sets
+from omniset.cli import cells, genomes, regions, sets, studies
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -40,6 +40,9 @@ COMMANDS = {
     "regions evaluate": regions.evaluate,
     "regions explain": regions.explain_pair,
     "regions simulate": regions.simulate,
+    "studies list": studies.list_studies,
+    "studies run": studies.run,
+    "studies table": studies.table,
 }
 GROUPS = {name.split()[0] for name in COMMANDS if " " in name}
 

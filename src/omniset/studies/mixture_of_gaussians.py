@@ -129,8 +129,8 @@ class MixtureOfGaussians(Study):
             with replacing(path) as temporary:
                 np.savez(temporary, *(v.numpy() for v in values))
         with np.load(path) as found:
-            elements, counts, points, truth = (torch.as_tensor(found[name]) for name in found.files)
-        return elements, counts, points, truth
+            a, b, c, d = (torch.as_tensor(found[name]) for name in found.files)
+        return a, b, c, d
 
 
 def draw_set(draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
