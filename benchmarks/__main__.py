@@ -1,7 +1,20 @@
 import importlib
 import sys
 
-NAMES = ("exactness", "demo", "speed", "grid", "multisets", "scale", "memory", "ensembles", "genomes", "cells", "regions", "tables")
+NAMES = (
+    "exactness",
+    "demo",
+    "speed",
+    "grid",
+    "multisets",
+    "scale",
+    "memory",
+    "ensembles",
+    "genomes",
+    "cells",
+    "regions",
+    "tables",
+)
 
 if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")

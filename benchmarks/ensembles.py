@@ -1,4 +1,4 @@
-"""What ten networks trained at once cost against one: a training step of the small studies, forward, backward and Adam."""
+"""What ten networks trained at once cost against one: a step (forward, backward, Adam) of the small studies."""
 
 import time
 from typing import Any

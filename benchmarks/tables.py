@@ -7,8 +7,9 @@ from typing import Any
 
 from benchmarks.results import RESULTS, ROOT
 from omniset.files import replacing
-from omniset.studies import tables_of
-from omniset.studies.tables import NOT_RUN
+from omniset.plots import save
+from omniset.studies import STUDIES, load, tables_of
+from omniset.studies.tables import NOT_RUN, Results
 
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("cells", "regions", "speed", "studies")))
 
@@ -322,7 +323,16 @@ def render(text: str) -> str:
     return re.sub(r"<!-- results:(\w+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
 
 
+def draw() -> None:
+    """The figures of studies, from their results."""
+    for name in STUDIES:
+        if (folder := RESULTS / "studies" / name).exists():
+            for file, figure in load(name).figures(Results.read(folder)).items():
+                save(figure, ROOT / "docs" / "images" / f"{file}.png")
+
+
 def main() -> None:
+    draw()
     for page in PAGES:
         with replacing(page) as temporary:
             temporary.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -55,10 +55,13 @@ def msab(block, queries, elements, weights=None):
 
 def lee(block, queries, elements, weights=None):
     """LeeAttentionBlock on one set."""
+    pre = isinstance(block.norm_rff, torch.nn.LayerNorm)
+    if pre:
+        queries, elements = norm(block.norm_queries, queries), norm(block.norm_elements, elements)
     o = linear(block.query, queries) + heads_average(block, queries, elements, queries.shape[-1] ** -0.5, weights)
     if isinstance(block.norm_attention, torch.nn.LayerNorm):
         o = norm(block.norm_attention, o)
-    o = o + F.relu(linear(block.rff, o))
+    o = o + F.relu(linear(block.rff, norm(block.norm_rff, o) if pre else o))
     return norm(block.norm_output, o) if isinstance(block.norm_output, torch.nn.LayerNorm) else o
 
 

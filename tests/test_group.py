@@ -341,6 +341,32 @@ def check_dropout(class_token):
     assert not torch.equal(others[1], others[2])
 
 
+def check_random_slots():
+    rank, size = dist.get_rank(), 2
+    if rank >= size:
+        return
+    encoder, batch = make("umbc", random=True).train(), sets()
+    parameters, pool = list(encoder.parameters()), encoder.pool
+    drawn, draw = [], pool.draw
+    pool.draw = lambda: drawn.append(draw()) or drawn[-1]
+    torch.manual_seed(7 * rank)  # not the same: the processes have to agree on the slots
+    share = batch_of(batch, slice(*((0, 23), (23, N))[rank]))
+    out = encoder(share, shard_size=20, process_group=GROUPS[size])
+    got = torch.autograd.grad(out.summary.sin().sum(), parameters)
+    slots = [torch.empty_like(drawn[0]) for _ in range(size)]
+    dist.all_gather(slots, drawn[0], group=GROUPS[size])
+    assert torch.equal(slots[0], slots[1])
+    pool.draw = lambda: drawn[0]
+    whole = encoder(batch).summary
+    assert relative_error(out.summary, whole) <= 1e-12
+    expected = torch.autograd.grad(whole.sin().sum(), parameters)
+    assert relative_error(filled(got, encoder), filled(expected, encoder)) <= 1e-12
+
+
+def test_random_slots_are_drawn_together(four):
+    four(check_random_slots)
+
+
 @pytest.mark.parametrize("class_token", [True, False])
 def test_dropout_is_drawn_together_and_replayed(four, class_token):
     four(check_dropout, class_token)

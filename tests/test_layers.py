@@ -49,7 +49,7 @@ def test_multiset_attention_block(norm, ffn_dim):
     assert_same(layer, layer(queries, elements, m), expected)
 
 
-@pytest.mark.parametrize("norm", ["none", "post"])
+@pytest.mark.parametrize("norm", ["none", "post", "pre"])
 def test_lees_block(norm):
     layer = shaken(LeeAttentionBlock(D, H, norm))
     elements, m = sets()
@@ -176,9 +176,10 @@ def test_dropout_is_off_in_eval_and_on_in_training():
         (lambda: MultisetAttentionBlock(6, 2, activation="tanh"), "activation must be one of .* got 'tanh'"),
         (lambda: InducedSetAttentionBlock(6, 2, 0), "num_inducing must be an integer >= 1, got 0"),
         (lambda: PoolingByMultiheadAttention(6, 2, -1), "num_seeds must be an integer >= 1, got -1"),
-        (lambda: SetAttentionBlock(6, 2, variant="lee"), "norm must be 'none' or 'post' in Lee's block, got 'pre'"),
+        (lambda: SetAttentionBlock(6, 2, variant="lee"), "norm must be 'none' or 'post' with variant='lee', got 'pre'"),
         (lambda: SetAttentionBlock(6, 2, norm="none"), "norm must be 'pre' or 'post', got 'none'"),
         (lambda: SetAttentionBlock(6, 2, 5, norm="none", variant="lee"), "takes no ffn_dim"),
+        (lambda: SetAttentionBlock(6, 2, norm="post", variant="lee-pre"), "norm must be 'pre' with variant='lee-pre'"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -18,7 +18,7 @@ from omniset.layers import folded
 from omniset.layers.base import check_sizes, feed_forward
 from omniset.layers.probes import Probe
 
-Variant = Literal["universal", "lee"]
+Variant = Literal["universal", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
 
 
@@ -257,14 +257,14 @@ class LeeAttentionBlock(AttentionBlock):
         o = W_q x + heads(softmax(W_q x (W_k y)^T / sqrt(dim) + log m) W_v y);  o = LN(o);  out = LN(o + relu(W o))
 
     The scale is that of the whole width, the residual starts at the *projected* queries, the heads have no output
-    projection, and one row-wise Linear stands for the FFN. norm: "none", "post" (the two LN above), or "pre" (LN of
-    queries, of elements, and of o inside the relu, in their place).
+    projection, and one row-wise Linear stands for the FFN. norm: "none" or "post" (the two LN above). Not of that paper,
+    but for the ablation of another, is "pre": LN of queries, of elements, and of o inside the relu, in their place.
     """
 
     def __init__(self, dim: int, num_heads: int, norm: Norm = "none") -> None:
         super().__init__(dim, num_heads)
         if norm not in ("none", "post", "pre"):
-            raise ValueError(f"norm must be 'none', 'post' or 'pre' in Lee's block, got {norm!r}")
+            raise ValueError(f"norm must be 'none', 'post' or 'pre', got {norm!r}")
         self.scale = dim**-0.5
         self.rff = nn.Linear(dim, dim)
         self.norm_attention = nn.LayerNorm(dim) if norm == "post" else nn.Identity()
@@ -295,11 +295,16 @@ def attention_block(
     activation: str = "relu",
     variant: Variant = "universal",
 ) -> AttentionBlock:
-    """The block that SAB, ISAB and PMA are made of. `variant="lee"` takes none of ffn_dim, dropout and activation."""
+    """The block that SAB, ISAB and PMA are made of. "lee" and "lee-pre" (its block with pre-layer normalization, for the
+    ablation) take none of ffn_dim, dropout and activation.
+    """
     if variant == "universal":
         return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, dropout, activation)
-    if variant != "lee":
-        raise ValueError(f"variant must be 'universal' or 'lee', got {variant!r}")
+    if variant not in ("lee", "lee-pre"):
+        raise ValueError(f"variant must be 'universal', 'lee' or 'lee-pre', got {variant!r}")
     if ffn_dim is not None or dropout or activation != "relu":
-        raise ValueError("variant='lee' is fixed: it takes no ffn_dim, dropout or activation")
+        raise ValueError(f"variant={variant!r} is fixed: it takes no ffn_dim, dropout or activation")
+    known = ("none", "post") if variant == "lee" else ("pre",)
+    if norm not in known:
+        raise ValueError(f"norm must be {' or '.join(map(repr, known))} with variant={variant!r}, got {norm!r}")
     return LeeAttentionBlock(dim, num_heads, norm)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -24,16 +23,11 @@ def identification(
 
     Elements with a score equal to its own do not count as higher.
     """
-    scores = attribute(network, SetBatch(elements, validate=False), target=target, steps=STEPS).double()
-    own = scores.gather(1, where[:, None])
+    scores = attribute(network, SetBatch(elements, validate=False), target=target, steps=STEPS).cpu().double()
+    own = scores.gather(1, where[:, None].cpu())
     rank = (scores > own).sum(1)
     found = [rank < k for k in range(1, elements.shape[1] + 1)]
     return {
         "identified": [float(f.double().mean()) for f in found],
         "score": [float(own[f].mean()) if bool(f.any()) else 0.0 for f in found],
     }
-
-
-def uniform(size: int) -> torch.Tensor:
-    """What scores that know nothing would identify."""
-    return torch.arange(1, size + 1) / size

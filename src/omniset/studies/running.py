@@ -119,13 +119,13 @@ class StudyModule(TrainingModule):
         self._losses = []
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        losses = self.losses(batch).double()
+        losses = self.losses(batch).cpu().double()
         self._losses.append((batch[0].shape[1], losses))
         self.log("val_loss", losses.mean(), batch_size=batch[0].shape[1], prog_bar=True)
 
     def on_validation_epoch_end(self) -> None:
         total = sum(sets for sets, _ in self._losses)
-        loss = torch.stack([sets / total * losses for sets, losses in self._losses]).sum(0).cpu()
+        loss = torch.stack([sets / total * losses for sets, losses in self._losses]).sum(0)
         better = loss < self.kept_loss  # never where it is NaN
         new = {name: value.cpu() for name, value in self.network.states().items()}
         self.kept = keep_best(self.kept, new, better)
@@ -143,7 +143,7 @@ class StudyModule(TrainingModule):
         for training in (self.training_of, replace(self.training_of, shard_size=None)):
             with torch.enable_grad():
                 grads = torch.autograd.grad(self.losses(batch, training).sum(), [*self.parameters()], allow_unused=True)
-            found.append(torch.cat([g.double().flatten() for g in grads if g is not None]))
+            found.append(torch.cat([g.cpu().double().flatten() for g in grads if g is not None]))
         shards, whole = found
         return float((shards - whole).norm() / whole.norm())
 
