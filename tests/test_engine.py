@@ -9,6 +9,7 @@ import torch
 
 from omniset import SetBatch, disk, encoders
 from omniset.engine import stores
+from omniset.engine.executor import Run
 from omniset.layers import folded
 from omniset.testing import relative_error
 from oracle import encode
@@ -265,6 +266,30 @@ def test_a_stream_is_not_held_in_memory(name, store, new_objects_only):
         return stream.most
 
     assert most(13) <= most(5) + 4096  # a shard has 8192 bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "store"), [("ust", "device"), ("ust", "recompute"), ("set-transformer-sab", "device"), ("umbc", "device")]
+)
+def test_below_frozen_layers_there_is_no_backward(name, store, monkeypatch):
+    encoder, batch = make(name, depth=3), sets()
+    passes, go = [], Run._pass
+    monkeypatch.setattr(Run, "_pass", lambda self, *a, **k: (passes.append(a), go(self, *a, **k))[1])
+    stages = len(encoder.layers) + 1
+    for frozen in range(stages + 1):  # the embedding, then a layer each
+        if frozen:
+            [encoder.embed, *encoder.layers][frozen - 1].requires_grad_(False)
+        trained = [p for p in encoder.parameters() if p.requires_grad]
+        found = []
+        for shard_size in (None, 20):
+            summary = encoder(batch, shard_size=shard_size, store=store).summary
+            found.append(torch.autograd.grad(summary.sin().sum(), trained, allow_unused=True))
+        assert [g is None for g in found[0]] == [g is None for g in found[1]]
+        pairs = [(a, b) for a, b in zip(*found, strict=True) if a is not None]
+        assert relative_error([b for _, b in pairs], [a for a, _ in pairs]) <= 1e-12
+        if store == "device" and frozen > 1:
+            assert len(passes) == stages - frozen + 1
+        passes.clear()
 
 
 def test_first_shard_gradient_is_bounded_and_literal_is_not():
