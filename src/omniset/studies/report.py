@@ -40,5 +40,5 @@ def write_report(study: Study, out: Path, device: str) -> None:
     ]
     command = shlex.join(["omniset", *sys.argv[1:]])
     report = Report(f"Study: {study.recipe.title}", lead, sections, command, provenance(None, device))
-    numbers = {"results": results.found, "tables": [[t.head, *t.rows] for t in tables]}
+    numbers: dict[str, Any] = {"results": results.found, "tables": [[t.head, *t.rows] for t in tables]}
     write(out, report, numbers)

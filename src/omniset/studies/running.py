@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from omniset import devices
-from omniset.files import provenance, replacing, write_json
+from omniset.files import plain, provenance, replacing, write_json
 from omniset.studies.recipes import Training
 from omniset.studies.study import Sample, Study, training_source
 from omniset.training.ensemble import Ensemble, keep_best
@@ -316,7 +316,8 @@ class Runner:
             "training": training.name,
             "recipe": recipe_of(self.study, training),
         }
-        write_json(self.out / f"{training.name}.json", head | {"seeds": dict(sorted(seeds.items(), key=_seed))})
+        content = head | {"seeds": dict(sorted(seeds.items(), key=_seed))}
+        write_json(self.out / f"{training.name}.json", plain(content))
 
 
 def _seed(item: tuple[str, Any]) -> int:
