@@ -179,6 +179,8 @@ def explain(
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
     estimator.check_explainable(label)
+    if method == "attention" and label is not None:
+        raise ValueError(f"label={label!r} is for method='attribution': attention knows of no prediction")
     refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
@@ -386,15 +388,16 @@ def _explanation(
     model: SetEstimator, stored: StoredSet, label: str | None, steps: int, method: Any, per: Any
 ) -> pd.DataFrame:
     predicted = next(iter(model.predictions([stored])))[model.targets_[0]].iloc[0]
+    explained = predicted if label is None and isinstance(model, SetClassifier) else label or model.targets_[0]
     return pd.DataFrame(
         {
             "set": str(stored.name),
             "element": [str(e) for e in stored.names_of_elements()],
             "multiplicity": stored.read()[1].double().numpy(),
             "score": model.explain(_alone(model, stored), label, steps, method, per)[0].astype(np.float64),
-            "explained": predicted
-            if label is None and isinstance(model, SetClassifier)
-            else label or model.targets_[0],
+            "explained": "" if method == "attention" else explained,
+            "method": method,
+            "per": per,
         }
     )
 

@@ -105,13 +105,13 @@ def test_every_step_has_its_own_batch(small, monkeypatch):
     seen = []
     drawn = MaxRegression.batch
     monkeypatch.setattr(MaxRegression, "batch", lambda *a: (seen.append(a[2:]), drawn(*a))[1])
-    run("run", "max-regression", "--out", small / "out", "--device", "cpu", "--seeds", 2, "--trainings", '["whole"]')
+    run("run", "max-regression", "--out", small / "out", "--device", "cpu", "--seeds", 2, "--trainings", "whole")
     assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
 
 
 def test_one_network_is_three_columns(small):
     out = small / "out"
-    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", '["whole"]')
+    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", "whole")
     row = numbers(out)["whole"]["seeds"]["0"]["columns"]
     assert row["ust"] == row["st"]
 
@@ -129,7 +129,7 @@ def test_alone_or_together_gives_the_same(small):
                 "--seeds",
                 more,
                 "--trainings",
-                '["whole"]',
+                "whole",
             )
     together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
     for seed in ("0", "1", "2"):
@@ -183,10 +183,12 @@ def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
     [
         (["nothing"], "name must be one of .*mnist-points.*, got 'nothing'"),
         (["memory"], "benchmarks multisets"),
-        (["max-regression", "--seeds", 0], "seeds must be > 0, got 0"),
+        (["max-regression", "--seeds", 0], "seeds must be >= 1, got 0"),
         (["max-regression", "--epochs", 0], "epochs must be >= 1, got 0"),
-        (["max-regression", "--budget", -1], "budget must be > 0, got -1"),
-        (["max-regression", "--trainings", '["x"]'], "trainings must be among whole, exact, got 'x'"),
+        (["max-regression", "--budget", -1], "budget must be > 0 minutes, got -1"),
+        (["max-regression", "--trainings", ""], "trainings must be among whole, exact, got ''"),
+        (["max-regression", "--test_again", "true"], "no networks of these trainings and seeds are kept in"),
+        (["max-regression", "--trainings", "x"], "trainings must be among whole, exact, got 'x'"),
         (["mnist-points", "--data", "/nowhere"], "/nowhere has neither train-images"),
     ],
 )
@@ -205,7 +207,7 @@ def test_results_of_another_recipe_are_kept(small, capsys):
     run(*words, "--epochs", 1)
     before = (small / "out" / "whole.json").read_text()
     assert run(*words) == 2
-    assert "is of another recipe of whole" in capsys.readouterr().err
+    assert "is of another recipe of whole (epochs was 1, is 3)" in capsys.readouterr().err
     assert (small / "out" / "whole.json").read_text() == before
 
 
@@ -218,7 +220,7 @@ def test_every_recipe_builds_and_every_table_prints(capsys):
                 study.network(training, column=column).load_state_dict(state)
         assert study.figures(Results()) is not None
         assert main(["studies", "table", name, "--format", "markdown"]) == 0
-        assert main(["studies", "table", name, "--out", "nowhere"]) == 0
+        assert main(["studies", "table", name, "--out", "nowhere"]) == 2
     assert main(["studies", "list"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in STUDIES)
@@ -361,7 +363,7 @@ def test_one_of_ten_digits_is_another(digits):
 
 def test_the_report_holds_the_numbers(small):
     out = small / "out"
-    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", '["whole"]')
+    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", "whole")
     page = (out / "report.html").read_text()
     row = numbers(out)["whole"]["seeds"]["0"]
     assert f"{row['columns']['ust']['mae']:.2f}" in page

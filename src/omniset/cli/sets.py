@@ -228,8 +228,9 @@ def explain_sets(
     Args:
         sets: Table as for fit.
         model: Folder that fit wrote.
-        out: Table of scores: set, element, multiplicity, score from 0 to 1 (the set's strongest element), and which
-            label the score explains. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+        out: Table of scores: set, element, multiplicity, score from 0 to 1 (the set's strongest element), which label
+            the score explains, method and per. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz,
+            .bz2, .xz).
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
         steps: Of the integral: more are more exact, and slower.

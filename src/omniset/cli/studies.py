@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from omniset.cli.sets import Device
+from omniset.cli.sets import Device, _split
 
 
 def list_studies() -> None:
-    """What can be run, and how each network is trained."""
+    """What can be run, what data it needs, and how each network is trained."""
     from omniset.studies import describe
 
     print("\n".join(describe()))
@@ -22,7 +22,7 @@ def run(
     data: Path | None = None,
     seeds: int = 10,
     epochs: int | None = None,
-    trainings: list[str] | None = None,
+    trainings: str | None = None,
     budget: float | None = None,
     device: Device = "auto",
     test_again: bool = False,
@@ -34,12 +34,12 @@ def run(
 
     Args:
         name: Of the study, as `omniset studies list` has it.
-        out: Folder for results and report. Default: results/studies/NAME.
-        data: Folder with the data of the study, or for what it makes. Default: $OMNISET_DATA/mnist for digits,
-            studies-data for sets that are drawn once.
+        out: Folder for results and report. null: results/studies/NAME.
+        data: Folder with the data of the study, or for what it makes. null: $OMNISET_DATA/mnist for digits,
+            studies-data for mixtures, which are drawn once. Faces need the folder of CelebA.
         seeds: How many networks are trained in each way; seeds are 0, 1, ...
-        epochs: Fewer (or more) epochs than the paper's.
-        trainings: Only these of the study's trainings.
+        epochs: Fewer (or more) than the paper's, which `list` tells. Results of other epochs need another folder.
+        trainings: Only these of the study's trainings, separated by commas.
         budget: Stop, between two epochs, after so many minutes, and test what there is.
         device: Where to compute.
         test_again: Test the networks that are kept in the folder, without training.
@@ -49,9 +49,9 @@ def run(
 
     folder = Path("results/studies") / name if out is None else out
     try:
-        run_study(name, folder, data, seeds, epochs, trainings, budget, device, test_again, progress)
+        run_study(name, folder, data, seeds, epochs, _split(trainings), budget, device, test_again, progress)
     except KeyboardInterrupt:
-        print("\nWhole epochs are kept: the same command goes on with them", file=sys.stderr)
+        print("\nWhole epochs, if any, are kept: the same command goes on with them", file=sys.stderr)
         raise
 
 
@@ -63,12 +63,14 @@ def table(
     """Ours beside the paper's numbers, with 95 % intervals.
 
     Args:
-        name: Of the study; or "features": which architecture has which property.
-        out: Folder with the results of the study. Default: results/studies/NAME.
+        name: Of the study; "features": which architecture has which property; "memory": Figure A.1, of the benchmark.
+        out: Folder with the results of the study. null: results/studies/NAME.
         format: "text" or "markdown".
     """
     from omniset.studies import tables_of
 
+    if out is not None and not out.exists():
+        raise ValueError(f"out: there is no {out}")
     folder = Path("results/studies") / name if out is None else out
     for found in tables_of(name, folder):
         print(

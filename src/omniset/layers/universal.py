@@ -257,8 +257,8 @@ class LeeAttentionBlock(AttentionBlock):
         o = W_q x + heads(softmax(W_q x (W_k y)^T / sqrt(dim) + log m) W_v y);  o = LN(o);  out = LN(o + relu(W o))
 
     The scale is that of the whole width, the residual starts at the *projected* queries, the heads have no output
-    projection, and one row-wise Linear stands for the FFN. norm: "none" or "post" (the two LN above). Not of that paper,
-    but for the ablation of another, is "pre": LN of queries, of elements, and of o inside the relu, in their place.
+    projection, and one row-wise Linear stands for the FFN. norm: "none" or "post" (the two LN above). Not of that
+    paper, but for the ablation of another, is "pre": LN of queries, of elements, and of o inside the relu, instead.
     """
 
     def __init__(self, dim: int, num_heads: int, norm: Norm = "none") -> None:
@@ -295,8 +295,8 @@ def attention_block(
     activation: str = "relu",
     variant: Variant = "universal",
 ) -> AttentionBlock:
-    """The block that SAB, ISAB and PMA are made of. "lee" and "lee-pre" (its block with pre-layer normalization, for the
-    ablation) take none of ffn_dim, dropout and activation.
+    """The block that SAB, ISAB and PMA are made of. "lee" and "lee-pre" (the same with pre-layer normalization, for
+    an ablation) take none of ffn_dim, dropout and activation.
     """
     if variant == "universal":
         return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, dropout, activation)

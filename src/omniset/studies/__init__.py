@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,14 @@ STUDIES = {
 }
 
 
-def load(name: str, data: Path | None = None, epochs: int | None = None) -> Study:
-    """A study by its name.
+def load(name: str, data: Path | None = None, epochs: int | None = None, more: Sequence[str] = ()) -> Study:
+    """A study by its name; `more` are names that are none, but known where it is asked for.
 
     Raises:
         ValueError: An unknown name, or epochs < 1.
     """
     if name not in STUDIES:
-        raise ValueError(f"name must be one of {', '.join(STUDIES)}, got {name!r}")
+        raise ValueError(f"name must be one of {', '.join([*STUDIES, *more])}, got {name!r}")
     module, cls = STUDIES[name].split(".")
     study = getattr(importlib.import_module(f"omniset.studies.{module}"), cls)(data)
     if epochs is not None:
@@ -62,15 +63,16 @@ def run_study(
         raise ValueError(
             "name: the study memory is a benchmark, run by python -m benchmarks multisets in the repository"
         )
-    for argument, value in (("seeds", seeds), ("budget", budget)):
-        if value is not None and value <= 0:
-            raise ValueError(f"{argument} must be > 0, got {value}")
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}")
+    if budget is not None and budget <= 0:
+        raise ValueError(f"budget must be > 0 minutes, got {budget}")
     deadline = None if budget is None else time.monotonic() + 60 * budget
     study = load(name, data, epochs)
     chosen = study.recipe.trainings
     if trainings is not None:
         known = {t.name: t for t in chosen}
-        if unknown := [t for t in trainings if t not in known]:
+        if unknown := [t for t in trainings or [""] if t not in known]:
             raise ValueError(f"trainings must be among {', '.join(known)}, got {unknown[0]!r}")
         chosen = [known[t] for t in trainings]
     with run_folder(out):
@@ -78,8 +80,9 @@ def run_study(
         runner.check(chosen)
         study.prepare(range(seeds))
         lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)
-        for line in lines:
-            say(line)
+        said = [say(line) for line in lines]
+        if test_again and not said:
+            raise ValueError(f"out: no networks of these trainings and seeds are kept in {out}")
         for table in study.tables(Results.read(out)):
             say(f"\n{table.text()}")
         write_report(study, out, find(device).type)
@@ -92,7 +95,7 @@ def tables_of(name: str, out: Path) -> list[Table]:
         return [features()]
     if name == "memory":
         return [memory(out if out.suffix == ".json" else Path("results/benchmarks/multisets.json"))]
-    return load(name).tables(Results.read(out))
+    return load(name, more=("features", "memory")).tables(Results.read(out))
 
 
 def memory(file: Path) -> Table:
@@ -117,7 +120,10 @@ def describe() -> list[str]:
     lines: list[Any] = []
     for name in STUDIES:
         recipe = load(name).recipe
-        lines.append(f"{name}: {recipe.title}; {recipe.epochs * recipe.steps:,} steps of {recipe.batch_size} sets")
+        lines.append(
+            f"{name}: {recipe.title}; {recipe.epochs:,} epochs of {recipe.steps:,} steps of {recipe.batch_size} sets"
+            + (f"; needs {recipe.needs}" if recipe.needs else "")
+        )
         for training in recipe.trainings:
             way = "whole sets"
             if training.shard_size is not None:

@@ -28,11 +28,11 @@ def features() -> Table:
             encoder.outputs_elements,
             encoder.mini_batch_consistent,
         )
-        rows.append([label, f"`{name}`", *("yes" if h else "no" for h in has)])
+        rows.append([label, name, *("yes" if h else "no" for h in has)])
     head = ["", "encoder", "cross-attention", "self-attention", "element outputs", "mini-batch consistent"]
     notes = [
         "ST (ISAB) and UST are one architecture: on whole sets they compute the same. Run in shards, the paper's ST "
-        'reads each as a set of its own and is not consistent; merged (`shards="merged"`, the default here) it is UST. '
+        "reads each as a set of its own and is not consistent; merged (the default here) it is UST. "
         "ST (SAB) too is consistent here, as the engine streams all elements past every shard."
     ]
     return Table("Features of the architectures (Table 1)", head, rows, notes)

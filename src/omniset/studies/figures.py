@@ -26,14 +26,16 @@ Series = dict[str, tuple[str, str]]  # label: training and column
 
 
 def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any) -> None:
-    """Mean over seeds, its interval shaded."""
+    """Mean over seeds; its interval, as far as such numbers can be, shaded."""
     found = results.curve(*place, key)
     if found is None:
         return
     colour, marker = STYLES[number % len(STYLES)]
     mean, half = found
     axes.plot(x, mean, color=colour, marker=marker, markersize=4, **options)
-    axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.2, linewidth=0)
+    top = 100 if key == "accuracy" else 1
+    low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def identification(results: Results, rows: dict[str, Series]) -> Figure:
@@ -54,14 +56,12 @@ def identification(results: Results, rows: dict[str, Series]) -> Figure:
         right.set(xlabel="k", ylabel="mean score when among them", ylim=(-0.03, 1.03))
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
-        if right.lines:
-            right.legend(frameon=False, fontsize="x-small")
+        if left.lines:
+            left.legend(frameon=False, fontsize="x-small")
     return figure
 
 
-def shard_sizes(
-    results: Results, panels: dict[str, Series], sizes: Sequence[int], key: str, label: str, scale: float = 1.0
-) -> Figure:
+def shard_sizes(results: Results, panels: dict[str, Series], sizes: Sequence[int], key: str, label: str) -> Figure:
     """Figures 1 and A.3: a number against the size of test shards; a panel per entry."""
     figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):

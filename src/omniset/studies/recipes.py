@@ -81,6 +81,7 @@ class Recipe:
         paper: Numbers of the paper, as the study reads them.
         options: What the study itself knows about, and training depends on.
         test: What only tests and tables depend on.
+        needs: Data that has to be there.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Recipe:
     paper: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     test: dict[str, Any] = field(default_factory=dict)
+    needs: str = ""
 
 
 def read(name: str) -> Recipe:

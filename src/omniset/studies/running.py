@@ -302,8 +302,12 @@ class Runner:
         if not path.exists():
             return {"seeds": {}}
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["recipe"] != recipe_of(self.study, training):
-            raise ValueError(f"{path} is of another recipe of {training.name}: move it away, or take another --out")
+        before, now = content["recipe"], recipe_of(self.study, training)
+        if differs := [f"{k} was {before.get(k)!r}, is {now[k]!r}" for k in now if before.get(k) != now[k]]:
+            raise ValueError(
+                f"{path} is of another recipe of {training.name} ({'; '.join(differs)}): move it away, or take "
+                "another --out"
+            )
         return content
 
     def _write(self, training: Training, rows: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ class Table:
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.head))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         rule = "  ".join("-" * w for w in widths)
-        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(n for note in self.notes for n in ("", note))])
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(["", *self.notes] if self.notes else [])])
 
 
 NOT_RUN = "not run"
