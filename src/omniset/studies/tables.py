@@ -75,7 +75,7 @@ class Results:
     def conditions(self, trainings: Sequence[str] | None = None) -> list[str]:
         """How each of these trainings (default: all) was run: seeds, steps, device."""
         lines = []
-        for name in self.found if trainings is None else trainings:
+        for name in dict.fromkeys(self.found if trainings is None else trainings):
             seeds = self.found.get(name, {"seeds": {}})["seeds"].values()
             done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
             if not seeds:
