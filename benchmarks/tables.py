@@ -142,7 +142,7 @@ def study(name: str) -> Callable[[dict[str, Any]], list[str]]:
                 left_out.append(table.title)
                 continue
             made += ["", f"**{table.title}**", "", *table.markdown()]
-        return [*made[1:], *(["", f"Not run here: {'; '.join(left_out)}."] if left_out else [])]
+        return [*made[1:], *(["", "Not run here:", "", *(f"- {title}" for title in left_out)] if left_out else [])]
 
     return lines
 
