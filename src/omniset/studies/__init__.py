@@ -80,8 +80,10 @@ def run_study(
         runner.check(chosen)
         study.prepare(range(seeds))
         lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)
-        said = [say(line) for line in lines]
-        if test_again and not said:
+        done = 0
+        for done, line in enumerate(lines, 1):
+            say(line)
+        if test_again and not done:
             raise ValueError(f"out: no networks of these trainings and seeds are kept in {out}")
         for table in study.tables(Results.read(out)):
             say(f"\n{table.text()}")
