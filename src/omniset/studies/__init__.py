@@ -81,8 +81,9 @@ def run_study(
         study.prepare(range(seeds))
         lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)
         done = 0
-        for done, line in enumerate(lines, 1):
+        for line in lines:
             say(line)
+            done += 1
         if test_again and not done:
             raise ValueError(f"out: no networks of these trainings and seeds are kept in {out}")
         for table in study.tables(Results.read(out)):
