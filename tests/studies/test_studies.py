@@ -17,7 +17,7 @@ from sklearn.cluster import DBSCAN
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from omniset.cli import main
-from omniset.studies import STUDIES, load, mixture_of_gaussians, tables_of
+from omniset.studies import STUDIES, figures, load, mixture_of_gaussians, tables_of
 from omniset.studies.anomaly import DigitAnomaly
 from omniset.studies.max_regression import MaxRegression
 from omniset.studies.study import Sample, generator, number, shuffled, training_source
@@ -246,8 +246,8 @@ def test_means_and_intervals():
     assert math.isclose(found.value + found.half, high)
     assert Mean.of([2.0]).half is None
     assert Mean.of([2.0]).text(1) == "2.0"
-    assert apart(Mean(10.0, 1.0, 3), (5.0, 2.0)) == "+5"
-    assert apart(Mean(8.0, 1.0, 3), (5.0, 2.0)) == ""
+    assert apart(Mean(10.0, 1.0), (5.0, 2.0)) == "+5"
+    assert apart(Mean(8.0, 1.0), (5.0, 2.0)) == ""
 
 
 def test_a_table_is_text_and_markdown():
@@ -369,3 +369,19 @@ def test_the_report_holds_the_numbers(small):
     assert f"{row['columns']['ust']['mae']:.2f}" in page
     assert "not run" in page
     assert json.loads((out / "report.json").read_text())["results"].keys() == {"whole"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"seeds": {}}'])
+def test_a_file_that_is_not_of_a_study_is_named(tmp_path, content):
+    (tmp_path / "isab.json").write_text(content)
+    with pytest.raises(ValueError, match="isab.json is not of a study"):
+        Results.read(tmp_path)
+
+
+def test_columns_of_one_network_with_the_same_numbers_are_one_line():
+    row = {"identified": [0.5, 1.0], "score": [1.0, 1.0]}
+    columns = {"ust": row, "isab": row, "strxl": {**row, "score": [1.0, 0.5]}}
+    results = Results({"isab": {"training": "isab", "seeds": {"0": {"columns": columns}}}})
+    series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
+    legend = figures.identification(results, {"": series}).axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]

@@ -21,6 +21,7 @@ WORDS = {
     "str": "text",
 }
 NAME = re.compile(r"--[^=.]*")
+MISSING = re.compile(r"Option '([\w.]+)' is required")
 
 
 class HelpFormatter(DefaultHelpFormatter):
@@ -52,6 +53,8 @@ class Parser(ArgumentParser):
         parser = getattr(ex, "subcommand_parser", None) or self
         options = [name for action in parser._actions for name in action.option_strings]
         prog = parser.prog.replace(" [options]", "")
+        if missing := MISSING.match(message):
+            prog = " ".join([prog, *missing[1].split(".")[:-1]])
         sys.stderr.write(f"omniset: error: {_plain(message, options)} (see {prog} --help)\n")
         self.exit(2)
 
@@ -77,11 +80,15 @@ def _plain(message: str, options: Sequence[str]) -> str:
     "epochs must be a whole number or null, got 'three'"
     >>> _plain("Unrecognized arguments: --bach_key b", ["--batch_key"])
     "there is no option '--bach_key'; did you mean --batch_key?"
+    >>> _plain("Option 'genomes.fit.table' is required but not provided or its value is None.", [])
+    'table has to be given'
     """
     if found := re.match(r"Unrecognized arguments: (\S+)", message):
         near = difflib.get_close_matches(found[1].split("=")[0], options, 1)
         if found[1].startswith("-"):
             return f"there is no option {found[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
+    if found := MISSING.match(message):
+        return f"{found[1].split('.')[-1]} has to be given"
     key, value = re.search(r'key "([\w.]+)"', message), re.search(r"(?:Given|Got) value: (.*)", message)
     expected = re.search(r"Subtypes: \[(.*)\]", message) or re.search(r"Expected a (.*)", message)
     if not (key and value and expected):

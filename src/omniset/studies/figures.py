@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,15 +39,25 @@ def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any,
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
+def _alike(results: Results, series: Series, *keys: str) -> Series:
+    """Those with results; columns of one training with the same numbers, whose lines would cover each other, as one."""
+    found: dict[str, tuple[list[str], tuple[str, str]]] = {}
+    for label, place in series.items():
+        rows = results.rows(*place)
+        if rows:
+            values = json.dumps([place[0], [[row.get(key) for key in keys] for row in rows]])
+            found.setdefault(values, ([], place))[0].append(label)
+    return {", ".join(labels): place for labels, place in found.values()}
+
+
 def identification(results: Results, rows: dict[str, Series]) -> Figure:
     """Figure 3: how often the deciding element is among the k highest scores, and its score then; a row per entry."""
     figure = Figure(figsize=(9, 3.2 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), 2, squeeze=False)
     for (title, series), (left, right) in zip(rows.items(), grid, strict=True):
-        for i, (label, place) in enumerate(series.items()):
+        for i, (label, place) in enumerate(_alike(results, series, "identified", "score").items()):
             found = results.curve(*place, "identified")
-            if found is None:
-                continue
+            assert found is not None
             k = np.arange(1, len(found[0]) + 1)
             line(left, results, place, "identified", k, i, label=label)
             line(right, results, place, "score", k, i, label=label)
@@ -65,7 +76,7 @@ def shard_sizes(results: Results, panels: dict[str, Series], sizes: Sequence[int
     """Figures 1 and A.3: a number against the size of test shards; a panel per entry."""
     figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        for i, (name, place) in enumerate(series.items()):
+        for i, (name, place) in enumerate(_alike(results, series, key).items()):
             line(axes, results, place, key, sizes, i, label=name)
         axes.set_xscale("log", base=2)
         axes.set(xlabel="elements of a test shard", ylabel=label, title=title)

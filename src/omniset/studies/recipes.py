@@ -21,7 +21,6 @@ class Column:
         name: Unique in the study.
         label: As tables and figures have it.
         encoder: In the registry; it takes the trained weights as they are.
-        arguments: For the encoder, besides those it was trained with.
         shards: "merged" or "independent", where test sets come in shards.
     """
 
@@ -29,7 +28,6 @@ class Column:
     label: str
     encoder: str
     shards: str = "merged"
-    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

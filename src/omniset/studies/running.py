@@ -245,7 +245,7 @@ class Runner:
         folder.mkdir(parents=True, exist_ok=True)
         if self.progress:
             print(f"{self.study.name}: {training.name}, seed {names.replace('-', ', ')}", file=sys.stderr)
-        fingerprint = fingerprint_of(self.study, training, seeds)
+        fingerprint = recipe_of(self.study, training) | {"seeds": seeds}
         module = StudyModule(self.study, training, seeds, fingerprint)
         fit(
             module,
@@ -339,7 +339,3 @@ def recipe_of(study: Study, training: Training) -> dict[str, Any]:
     schedule = {k: getattr(recipe, k) for k in ("epochs", "steps", "batch_size", "learning_rate")}
     drop = None if recipe.drop is None else list(recipe.drop)
     return {**schedule, "drop": drop, **own, "study": recipe.options}
-
-
-def fingerprint_of(study: Study, training: Training, seeds: Sequence[int]) -> dict[str, Any]:
-    return {**recipe_of(study, training), "seeds": [*seeds]}

@@ -91,11 +91,10 @@ class Study(ABC):
         """A new network, its weights drawn with the seed; or one that takes the weights of such a one as a column
         runs it.
         """
-        arguments = training.arguments | ({} if column is None else column.arguments)
         name = training.encoder if column is None else column.encoder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(self.name, "weights", seed or 0))
-            return SummaryNetwork(encoders.build(name, input_dim=self.input_dim, **arguments), self.outputs)
+            return SummaryNetwork(encoders.build(name, input_dim=self.input_dim, **training.arguments), self.outputs)
 
 
 def training_source(

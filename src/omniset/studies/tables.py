@@ -19,14 +19,13 @@ class Mean:
 
     value: float
     half: float | None
-    number: int
 
     @classmethod
     def of(cls, values: list[float]) -> Mean:
         found = np.asarray(values, dtype=np.float64)
         n = len(found)
         half = None if n < 2 else float(stats.t.ppf(0.975, n - 1) * found.std(ddof=1) / np.sqrt(n))
-        return cls(float(found.mean()), half, n)
+        return cls(float(found.mean()), half)
 
     def text(self, digits: int) -> str:
         return f"{self.value:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
@@ -45,8 +44,14 @@ class Results:
     @classmethod
     def read(cls, folder: Path) -> Results:
         files = sorted(path for path in folder.glob("*.json") if path.name[0] != "." and path.stem != "report")
-        contents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
-        return cls({content["training"]: content for content in contents})
+        found = {}
+        for path in files:
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+                found[content["training"]] = content
+            except (ValueError, TypeError, KeyError):
+                raise ValueError(f"{path} is not of a study: move it away, or take another --out") from None
+        return cls(found)
 
     def rows(self, training: str, column: str) -> list[dict[str, Any]]:
         """What was measured of each seed, early results too."""

@@ -64,14 +64,8 @@ class Ensemble(nn.Module):
         buffers = (self.get_buffer(f"buffer_{number}") for number in range(len(self.buffer_names)))
         return dict(zip((*self.names, *self.buffer_names), (*self.stacked, *buffers), strict=True))
 
-    def state_of(self, number: int) -> dict[str, Tensor]:
-        """The state dict of one of the networks."""
-        if self.only is not None:
-            return {name: value.detach().clone() for name, value in self.only.state_dict().items()}
-        return {name: value.detach()[number].clone() for name, value in self._state().items()}
-
     def states(self) -> dict[str, Tensor]:
-        """Those of all, each value (networks, ...)."""
+        """The state dicts of all networks, stacked: each value (networks, ...)."""
         if self.only is not None:
             return {name: value.detach()[None].clone() for name, value in self.only.state_dict().items()}
         return {name: value.detach().clone() for name, value in self._state().items()}
