@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from omniset.cells.data import Cells
 from omniset.cells.losses import loss
 from omniset.cells.model import SCALE, CellModel, GeneTokens
-from omniset.training.data import EpochSampler, Key
+from omniset.training.data import EpochSampler, Key, as_it_is
 from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
@@ -202,11 +202,6 @@ class CellData(pl.LightningDataModule):
         sampler = BlockSampler(positions, self.seed if training else None)
         last = training and len(positions) >= self.batch_size  # a few cells tell little of a batch's place
         return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is, drop_last=last)
-
-
-def as_it_is(batch: Any) -> Any:
-    """What a DataLoader does to a batch that its data set made whole."""
-    return batch
 
 
 class CellModule(TrainingModule):

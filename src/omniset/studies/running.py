@@ -16,33 +16,17 @@ import lightning.pytorch as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from omniset import devices
 from omniset.files import plain, provenance, replacing, write_json
 from omniset.studies.recipes import Training
 from omniset.studies.study import Sample, Study, training_source
+from omniset.training.data import Steps
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
 
 Batch = Sequence[Tensor]  # elements, multiplicity and target of all seeds, stacked
-
-
-class Steps(Sampler[int]):
-    """The numbers of the steps of an epoch. Lightning tells it which."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.epoch = steps, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[int]:
-        # A generator: a run that goes on makes its iterator before it hears of the epoch.
-        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
 
 
 class Batches(Dataset[Batch]):

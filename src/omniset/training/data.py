@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -70,6 +71,28 @@ class EpochSampler(Sampler[Key]):
 
     def __len__(self) -> int:
         return len(self.positions)
+
+
+class Steps(Sampler[int]):
+    """The numbers of the steps of an epoch. Lightning tells it which."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.epoch = steps, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[int]:
+        # A generator: a run that goes on makes its iterator before it hears of the epoch.
+        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
+
+
+def as_it_is(batch: Any) -> Any:
+    """What a DataLoader does to a batch that its data set made whole."""
+    return batch
 
 
 class ShareOfBatches(Sampler[list[Key]]):
