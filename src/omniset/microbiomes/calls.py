@@ -1,0 +1,186 @@
+"""From logits to calls: the most probable taxon, and at each rank how sure it is that the taxon is of this clade."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, joined
+
+
+def most_probable(
+    logits: Float[Tensor, "sequences taxa"], clade: Int[Tensor, "ranks taxa"]
+) -> tuple[Int[Tensor, " sequences"], Float[Tensor, "sequences ranks"]]:
+    """The taxon with the largest probability, and the probability of its clade at each rank: the sum over its taxa."""
+    shares = logits.softmax(1)
+    taxon = shares.argmax(1)
+    found = []
+    for of_rank in clade:
+        clades = shares.new_zeros(len(shares), int(of_rank.max()) + 1).index_add_(1, of_rank, shares)
+        found.append(clades.gather(1, of_rank[taxon][:, None]))
+    return taxon, torch.cat(found, 1)
+
+
+@dataclass
+class Confidence:
+    """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
+
+    Attributes:
+        weights: (ranks, 3) of the probability's log-odds, of the cosine to the nearest taxon, and of 1; None:
+            confidences are the probabilities.
+    """
+
+    weights: Float[np.ndarray, "ranks 3"] | None = None
+
+    def of(
+        self, shares: Float[np.ndarray, "sequences ranks"], similarity: Float[np.ndarray, " sequences"]
+    ) -> Float[np.ndarray, "sequences ranks"]:
+        """Of no rank more than of the one above."""
+        found = shares
+        if self.weights is not None:
+            odds = np.einsum("nri,ri->nr", _inputs(shares, similarity), self.weights)
+            found = 1 / (1 + np.exp(-odds))
+        return np.minimum.accumulate(found, axis=1)
+
+    @classmethod
+    def fit(
+        cls,
+        shares: Float[np.ndarray, "cases ranks"],
+        similarity: Float[np.ndarray, " cases"],
+        right: Float[np.ndarray, "cases ranks"],
+        weight: Float[np.ndarray, " cases"],
+    ) -> Confidence:
+        """From cases whose truth is known.
+
+        Args:
+            right: 1 where the clade is that of the truth, else 0.
+            weight: How much each case counts.
+        """
+        inputs = _inputs(shares, similarity)
+        rows = []
+        for rank in range(shares.shape[1]):
+            y = right[:, rank] > 0
+            if y.all() or not y.any():  # nothing to tell apart
+                rows.append([0.0, 0.0, 6.0 if y.all() else -6.0])
+                continue
+            row = _regression(inputs[:, rank, :2], y, weight)
+            if row[1] < 0:  # what is like nothing that is known must not be the surer for it
+                row = _regression(inputs[:, rank, :1], y, weight)
+                row = [row[0], 0.0, row[1]]
+            rows.append(row)
+        return cls(np.array(rows))
+
+
+def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]:
+    model = LogisticRegression(C=10.0, max_iter=1000).fit(x, y, sample_weight=weight)
+    return [*model.coef_[0].tolist(), float(model.intercept_[0])]
+
+
+def _inputs(shares: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+    p = np.clip(shares.astype(np.float64), 1e-7, 1 - 1e-7)
+    near = np.broadcast_to(similarity[:, None], p.shape)
+    return np.stack([np.log(p / (1 - p)), near, np.ones_like(p)], -1)
+
+
+@dataclass
+class Calls:
+    """A taxon for every sequence of every sample.
+
+    Attributes:
+        taxa: Those that the model knows.
+        samples, features: Names.
+        sample, feature: (calls,) of which each is.
+        count: (calls,) reads.
+        taxon: (calls,) the most probable one; -1: the sequence could not be read.
+        confidence: (calls, ranks) in its clade at each rank.
+    """
+
+    taxa: Taxa
+    samples: list[str]
+    features: list[str]
+    sample: Int[np.ndarray, " calls"]
+    feature: Int[np.ndarray, " calls"]
+    count: Float[np.ndarray, " calls"]
+    taxon: Int[np.ndarray, " calls"]
+    confidence: Float[np.ndarray, "calls ranks"]
+
+    def depth(self, threshold: float) -> Int[np.ndarray, " calls"]:
+        """Ranks down to the deepest that is confident."""
+        return depth(self.confidence, threshold)
+
+    def per_sample(self, threshold: float) -> pd.DataFrame:
+        """A row per call: sample, Feature ID, count, Taxon to the deepest rank that is confident, Confidence in it."""
+        head = {"sample": np.array(self.samples, dtype=object)[self.sample]}
+        head |= {"Feature ID": np.array(self.features, dtype=object)[self.feature], "count": self.count}
+        return pd.DataFrame(head | _told(self.taxa, self.taxon, self.confidence, threshold))
+
+    def per_feature(self, threshold: float) -> pd.DataFrame:
+        """A row per feature, as QIIME 2 has taxonomies: Feature ID, Taxon, Confidence.
+
+        The taxon that most of a feature's reads have; its confidence at a rank is that of the samples which agree at
+        this rank, by their share of the reads. Features without reads, or which could not be read, are unassigned.
+        """
+        number, ranks = len(self.features), self.confidence.shape[1]
+        known = (self.taxon >= 0) & (self.count > 0)
+        feature, taxon, count = self.feature[known], self.taxon[known], self.count[known]
+        key, place = np.unique(feature * len(self.taxa) + taxon, return_inverse=True)
+        votes = np.bincount(place, count, minlength=len(key))
+        order = np.lexsort((votes, key // len(self.taxa)))
+        winner = np.full(number, -1)
+        winner[key[order] // len(self.taxa)] = key[order] % len(self.taxa)  # of several the last, which has most votes
+        total = np.bincount(feature, count, minlength=number)
+        confidence = np.zeros((number, ranks))
+        for rank, clade in enumerate(self.taxa.clade):
+            agree = clade[taxon] == clade[winner[feature]]
+            summed = np.bincount(feature, count * agree * self.confidence[known, rank], minlength=number)
+            confidence[:, rank] = np.divide(summed, total, out=np.zeros(number), where=total > 0)
+        told = _told(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
+        return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | told)
+
+    def abundance(self, threshold: float, rank: int | None = None) -> pd.DataFrame:
+        """Reads of each sample (rows) by taxon (columns), most abundant first.
+
+        Args:
+            rank: Number of names that taxa are cut to; None: as deep as is confident.
+        """
+        deep = np.where(self.taxon >= 0, self.depth(threshold), 0)
+        deep = deep if rank is None else np.minimum(deep, rank)
+        texts, code = _texts(self.taxa, self.taxon, deep)
+        table = np.zeros((len(self.samples), len(texts)))
+        np.add.at(table, (self.sample, code), self.count)
+        order = np.argsort(-table.sum(0), kind="stable")
+        return pd.DataFrame(table[:, order], index=pd.Index(self.samples, name="sample"), columns=texts[order])
+
+
+def depth(confidence: Float[np.ndarray, "calls ranks"], threshold: float) -> Int[np.ndarray, " calls"]:
+    return (confidence >= threshold).sum(1)
+
+
+def _told(taxa: Taxa, taxon: np.ndarray, confidence: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
+    """Texts of taxa and confidences. Of what is unassigned, the confidence is that it is not of the first rank's clade,
+    and 0 where nothing could be read.
+    """
+    deep = np.where(taxon >= 0, depth(confidence, threshold), 0)
+    texts, code = _texts(taxa, taxon, deep)
+    rows = np.arange(len(taxon))
+    sure = np.where(deep > 0, confidence[rows, np.maximum(deep, 1) - 1], 1 - confidence[:, 0])
+    return {"Taxon": texts[code], "Confidence": np.where(taxon >= 0, sure, 0.0)}
+
+
+def _texts(taxa: Taxa, taxon: np.ndarray, deep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct texts of taxa cut to depths, and which of them each is."""
+    ranks = len(taxa.clade)
+    key = np.where(deep > 0, 1 + (deep - 1) * len(taxa) + taxon, 0)
+    distinct, place = np.unique(key, return_inverse=True)
+    said = [
+        joined(taxa.lineages[(k - 1) % len(taxa)][: min((k - 1) // len(taxa) + 1, ranks)]) if k else UNASSIGNED
+        for k in distinct.tolist()
+    ]
+    texts, again = np.unique(np.array(said, dtype=object).astype(str), return_inverse=True)
+    return texts.astype(object), again[place]

@@ -1,0 +1,940 @@
+"""The public class: learn taxa from references, then name every read of a sample, in the context of the sample."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import torch
+from jaxtyping import Bool, Float, Int
+from sklearn.base import BaseEstimator
+from torch import Tensor, nn
+
+from omniset import devices, explain
+from omniset.encoders import ENCODERS
+from omniset.microbiomes.calls import Calls, Confidence, most_probable
+from omniset.microbiomes.embeddings import TransformerEmbedding
+from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.samples import Samples, are_sequences, read_samples
+from omniset.microbiomes.sequences import (
+    SHORTEST,
+    dereplicate,
+    extract,
+    primers_of,
+    read_fasta,
+    reverse_complement,
+)
+from omniset.microbiomes.spectra import spectra, strand_table
+from omniset.microbiomes.taxonomy import Lineage, Taxa, cut, depth_of, read_taxonomy
+from omniset.microbiomes.training import (
+    TOGETHER,
+    ContextModule,
+    References,
+    SampleData,
+    SequenceData,
+    SequenceModule,
+    Views,
+    embed,
+    matching_rate,
+    mutated,
+    shortened,
+)
+from omniset.microbiomes.training import Samples as TrainingSamples
+from omniset.progress import Progress
+from omniset.sets import SetBatch
+from omniset.training import artefacts
+from omniset.training.fit import fit as train
+
+STRAND = 7  # length of the words that tell a strand
+EPOCHS = 20  # that the steps of the second lesson are cut into, for validation and checkpoints
+CALIBRATION_SAMPLES = 48
+FIRST_OF_CALIBRATION = 1 << 20  # their number: none that training is watched by
+FOREIGN = 0.1  # share of what is not known that is of no taxon at all
+FOREIGNERS = 64
+LEAST = 20  # validation sequences below which confidences are not calibrated
+Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
+
+
+class TaxonClassifier(BaseEstimator):
+    """A taxon for every read, in the context of its sample.
+
+    Sequences are read as k-mers of the strand as it is (or by a transformer such as DNABERT-S) and classified by
+    themselves; then a Universal Set Transformer lets each of them see the multiset of all that are in the sample. What
+    is ambiguous by itself is decided by what else is there.
+
+    Args:
+        rank: Taxa that are told apart: domain, phylum, class, order, family, genus or species.
+        region: Which part of the references to learn: "515F-806R", "341F-805R", or FORWARD...REVERSE primers. None:
+            the references as they are.
+        words: Lengths of the k-mers.
+        width: Of a sequence's vector.
+        embedder: Folder of a transformer that makes vectors in place of k-mers. None: k-mers.
+        trust_code: Run Python files that are in that folder. DNABERT-S needs it.
+        cache: Folder in which the transformer's vectors are kept from run to run.
+        encoder: "ust" (the same as "set-transformer-isab"), "set-transformer-sab", or "none": without context.
+        dim, depth, num_heads, num_inducing: Its size.
+        lengths: Of reads that may be shorter than the region; learned beside it.
+        profiles: How many kinds of communities to learn from where none are given to `fit`. None: a new one for every
+            sample, which teaches to read any sample. A number: replicates of so many, which learns what is usual there.
+        background: Share of new communities that is mixed into given ones.
+        reads: Of a training sample.
+        views: Mutated versions of each reference in the second lesson, for each length (at least 1).
+        steps: Of the second lesson. Epochs of the first: sequence_epochs.
+        batch_size: Samples in a step.
+        learning_rate, weight_decay: Of AdamW in the second lesson.
+        sequence_epochs, sequence_batch, sequence_rate: Of the first lesson.
+        validation_fraction: Share of distinct sequences kept back to watch training and to calibrate confidences.
+        novel: Share of reads taken to be of taxa without references, for confidences.
+        threshold: Confidence that a rank needs to be named.
+        seed: Of everything drawn. The same seed gives the same numbers to the bit on a CPU.
+        device: "auto", "cpu", "cuda" or "mps".
+        progress: Show progress.
+
+    Attributes:
+        taxa_: The taxa, with their clades.
+        network_: The model.
+        confidence_: The calibration of confidences.
+        sizes_: How many references of which kind.
+        notes_: What was decided on the data, a sentence each.
+        history_: Of both lessons, a dict per epoch.
+    """
+
+    taxa_: Taxa
+    network_: Network
+
+    def __init__(
+        self,
+        rank: str = "genus",
+        *,
+        region: str | None = None,
+        words: Sequence[int] = (5, 7),
+        width: int = 256,
+        embedder: str | Path | None = None,
+        trust_code: bool = False,
+        cache: str | Path | None = None,
+        encoder: str = "ust",
+        dim: int = 128,
+        depth: int = 2,
+        num_heads: int = 4,
+        num_inducing: int = 16,
+        lengths: Sequence[int] = (100, 150, 200),
+        profiles: int | None = None,
+        background: float = 0.1,
+        reads: int = 1024,
+        views: int = 2,
+        steps: int = 1000,
+        batch_size: int = 8,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 1e-4,
+        sequence_epochs: int = 8,
+        sequence_batch: int = 128,
+        sequence_rate: float = 3e-3,
+        validation_fraction: float = 0.05,
+        novel: float = 0.1,
+        threshold: float = 0.7,
+        seed: int = 0,
+        device: str = "auto",
+        progress: bool = True,
+    ) -> None:
+        self.rank = rank
+        self.region = region
+        self.words = words
+        self.width = width
+        self.embedder = embedder
+        self.trust_code = trust_code
+        self.cache = cache
+        self.encoder = encoder
+        self.dim = dim
+        self.depth = depth
+        self.num_heads = num_heads
+        self.num_inducing = num_inducing
+        self.lengths = lengths
+        self.profiles = profiles
+        self.background = background
+        self.reads = reads
+        self.views = views
+        self.steps = steps
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.sequence_epochs = sequence_epochs
+        self.sequence_batch = sequence_batch
+        self.sequence_rate = sequence_rate
+        self.validation_fraction = validation_fraction
+        self.novel = novel
+        self.threshold = threshold
+        self.seed = seed
+        self.device = device
+        self.progress = progress
+
+    # ------------------------------------------------------------------ fit
+
+    def fit(
+        self,
+        references: Table,
+        taxonomy: Mapping[str, Lineage] | str | Path,
+        profiles: Samples | str | Path | None = None,
+        *,
+        folder: str | Path | None = None,
+        resume: bool = False,
+    ) -> TaxonClassifier:
+        """Learn from references.
+
+        Args:
+            references: Sequences by name, or a FASTA file.
+            taxonomy: Lineages by name, or a table as QIIME 2 has them. Sequences without a taxon, or without a name at
+                the rank, are left out.
+            profiles: Feature table whose samples are communities to learn from: features are taxa, or names of
+                references or of rows of the taxonomy. Training samples are drawn from them.
+            folder: Keep checkpoints here.
+            resume: Go on with an interrupted run in this folder.
+
+        Raises:
+            ValueError: An argument out of its bounds, bad files, or fewer than two taxa.
+            KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
+        """
+        self.check_arguments()
+        self.notes_: list[str] = []
+        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else dict(references)
+        lineages = read_taxonomy(taxonomy) if isinstance(taxonomy, (str, Path)) else dict(taxonomy)
+        found = self._references(texts, lineages)
+        communities = self._communities(profiles, lineages)
+        return self.fit_references(found, communities, folder=folder, resume=resume)
+
+    def fit_references(
+        self,
+        references: References,
+        communities: Float[np.ndarray, "profiles taxa"] | None,
+        *,
+        folder: str | Path | None = None,
+        resume: bool = False,
+    ) -> TaxonClassifier:
+        """`fit` on references whose taxa are numbered as in `taxa_`, and on profiles of these taxa."""
+        start = time.monotonic()
+        folder = None if folder is None else Path(folder)
+        device = devices.find(self.device)
+        rng = np.random.default_rng(self.seed)
+        kept = np.zeros(len(references.texts), dtype=bool)
+        kept[rng.permutation(len(kept))[: round(self.validation_fraction * len(kept))]] = True
+        kept &= ~self._alone_in_taxon(references)
+        validation, chosen = np.flatnonzero(kept[references.sequence]), np.flatnonzero(~kept[references.sequence])
+        self._transformer = self._load_transformer()
+        network = self._build(len(self.taxa_), self._given())
+        read = self._reader(network)
+        turned = [reverse_complement(text) for text in references.texts]
+        network.strand.copy_(strand_table(references.texts, turned, STRAND))
+        data = zlib.crc32(references.sequence.tobytes(), zlib.crc32(references.taxon.tobytes()))
+        data = zlib.crc32("".join(references.texts).encode("ascii"), data)
+        fingerprint = {k: v for k, v in self._plain().items() if k not in ("device", "progress", "cache", "threshold")}
+        several: dict[str, Any] = {
+            "device": device.type,
+            "progress": self.progress,
+            "log": None,
+            "resume": resume,
+            "patience": None,
+        }
+
+        if self.progress:
+            _say("first lesson: sequences by themselves")
+        first = SequenceModule(
+            network.alone, self.sequence_rate, self.weight_decay, self.seed, fingerprint | {"data": data}
+        )
+        batches = SequenceData(references, chosen, validation, read, self.lengths, self.sequence_batch, self.seed)
+        own = None if folder is None else folder / "first"
+        train(first, batches, epochs=self.sequence_epochs, folder=own, **several)
+
+        network.to(device).eval()
+        rate = 0.0
+        if len(validation):
+            rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)
+            self.notes_.append(
+                f"references are as hard as sequences that were not learned from when {rate:.1%} of their bases are "
+                "drawn anew: so they are in the second lesson"
+            )
+        with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
+            views = self._views(network.alone, read, references, rate, Path(scratch))
+            network.to("cpu")
+            if communities is not None:
+                data = zlib.crc32(communities.tobytes(), data)
+            elif self.profiles is not None:
+                communities = self._de_novo(rng)
+            shared = (communities, self.background, self.reads, self.batch_size)
+            lessons = TrainingSamples(references, chosen, views, *shared, self.seed)
+            plain = Views(views.vectors, [[views.of_length[0][0]]])
+            watched = None
+            if len(validation):
+                watched = TrainingSamples(references, validation, plain, *shared, self.seed + 1)
+            epochs = min(EPOCHS, self.steps)
+            if self.progress:
+                _say("second lesson: samples")
+            network.train()
+            second = ContextModule(
+                network, self.learning_rate, self.weight_decay, self.seed, fingerprint | {"data": data}
+            )
+            own = None if folder is None else folder / "second"
+            train(
+                second,
+                SampleData(lessons, watched, -(-self.steps // epochs)),
+                epochs=epochs,
+                folder=own,
+                **several,
+            )
+            self.network_ = network
+            self.confidence_ = Confidence()
+            if watched is not None and len(validation) >= LEAST:
+                shuffled = [_shuffled(references.texts[i], rng) for i in references.sequence[validation][:FOREIGNERS]]
+                foreign = np.empty((len(shuffled), self.width), dtype=np.float32)
+                embed(network.alone, read, shuffled, foreign)
+                self.confidence_ = self._calibrate(watched, torch.from_numpy(foreign))
+        self.history_ = [{"lesson": 1, **row} for row in first.history] + [
+            {"lesson": 2, **row} for row in second.history
+        ]
+        self.seconds_ = round(time.monotonic() - start, 1)
+        self.longest_ = int(np.median([len(text) for text in references.texts]))
+        self.sizes_ = {
+            "references": len(references.sequence),
+            "distinct sequences": len(references.texts),
+            "taxa": len(self.taxa_),
+            "validation sequences": int(kept.sum()),
+        }
+        return self
+
+    def _references(self, texts: dict[str, str], lineages: Mapping[str, Lineage]) -> References:
+        depth = depth_of(self.rank)
+        known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
+        if not known:
+            raise ValueError(
+                f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
+                f"{next(iter(lineages))!r}"
+            )
+        if lacking := [name for name in texts if name not in lineages]:
+            warnings.warn(
+                f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
+                stacklevel=3,
+            )
+        shallow = [name for name, lineage in known.items() if lineage is None]
+        if shallow:
+            self.notes_.append(
+                f"{len(shallow):,} of {len(texts):,} references have no name at rank {self.rank} and are left out, "
+                f"such as {shallow[0]!r}"
+            )
+        names = [name for name, lineage in known.items() if lineage is not None]
+        parts: list[str | None] = [texts[name] for name in names]
+        if self.region is not None:
+            parts = extract([texts[name] for name in names], self.region)
+            without = sum(part is None for part in parts)
+            self.notes_.append(
+                f"region {self.region} was found in {len(parts) - without:,} of {len(parts):,} references"
+            )
+        short = sum(part is not None and len(part) < SHORTEST for part in parts)
+        if short:
+            self.notes_.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
+        pairs = sorted(
+            {(part, known[name]) for name, part in zip(names, parts, strict=True) if part and len(part) >= SHORTEST}
+        )
+        taxa = sorted({lineage for _, lineage in pairs if lineage is not None})
+        if len(taxa) < 2:
+            raise ValueError(
+                f"references must be of at least 2 taxa at rank {self.rank}"
+                + (f" with region {self.region}" if self.region else "")
+                + f", there {'is' if len(taxa) == 1 else 'are'} {len(taxa)}"
+            )
+        self.taxa_ = Taxa.of(taxa)
+        number = {lineage: i for i, lineage in enumerate(taxa)}
+        distinct = sorted({part for part, _ in pairs})
+        place = {part: i for i, part in enumerate(distinct)}
+        sequence = np.array([place[part] for part, _ in pairs])
+        taxon = np.array([number[lineage] for _, lineage in pairs if lineage is not None])
+        several = sum(n > 1 for n in Counter(sequence.tolist()).values())
+        if several:
+            self.notes_.append(f"{several:,} of {len(distinct):,} distinct sequences are of several taxa")
+        return References(distinct, sequence, taxon, len(taxa))
+
+    def _communities(
+        self, given: Samples | str | Path | None, lineages: Mapping[str, Lineage]
+    ) -> Float[np.ndarray, "profiles taxa"] | None:
+        """Shares of our taxa in each sample of a table."""
+        if given is None:
+            return None
+        samples = read_samples(given) if isinstance(given, (str, Path)) else given
+        number = {lineage: i for i, lineage in enumerate(self.taxa_.lineages)}
+        depth = depth_of(self.rank)
+        columns = np.full(len(samples.features), -1)
+        for place, name in enumerate(samples.features):
+            lineage = samples.taxa.get(name, lineages.get(name))
+            lineage = tuple(part.strip() for part in name.split(";")) if lineage is None else lineage
+            taxon = cut(lineage, depth)
+            columns[place] = -1 if taxon is None else number.get(taxon, -1)
+        known = columns >= 0
+        if not known.any():
+            raise ValueError(
+                f"profiles: none of the {len(columns):,} features is a known taxon or reference, such as "
+                f"{samples.features[0]!r}; taxa are such as {'; '.join(self.taxa_.lineages[0])!r}"
+            )
+        which = sp.csr_array(
+            (np.ones(known.sum()), (np.flatnonzero(known), columns[known])), shape=(len(columns), len(self.taxa_))
+        )
+        table = (samples.counts @ which).toarray()
+        table = table[table.sum(1) > 0]
+        share = samples.counts[:, known].sum() / max(samples.counts.sum(), 1e-300)
+        self.notes_.append(f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa")
+        return table / table.sum(1, keepdims=True)
+
+    def _de_novo(self, rng: np.random.Generator) -> Float[np.ndarray, "profiles taxa"]:
+        from omniset.microbiomes.communities import replicates
+
+        found = replicates(len(self.taxa_), self.profiles or 1, 100, rng)
+        return found.reshape(-1, len(self.taxa_))
+
+    @staticmethod
+    def _alone_in_taxon(references: References) -> Bool[np.ndarray, " sequences"]:
+        """Sequences without which a taxon would have none."""
+        sizes = np.bincount(references.taxon, minlength=references.taxa)
+        found = np.zeros(len(references.texts), dtype=bool)
+        found[references.sequence[sizes[references.taxon] == 1]] = True
+        return found
+
+    def _views(self, network: SequenceNetwork, read: Any, references: References, rate: float, folder: Path) -> Views:
+        rng = np.random.default_rng([self.seed, 2])
+        lengths: list[int | None] = [None, *self.lengths]
+        number = 1 + len(lengths) * self.views
+        shape = (number, len(references.texts), self.width)
+        vectors = np.lib.format.open_memmap(folder / "views.npy", "w+", np.float32, shape)
+        total = number * len(references.texts)
+        with Progress("embedding references", total, self.progress, unit="sequences") as bar:
+            embed(network, read, references.texts, vectors[0])
+            for view in range(1, number):
+                length = lengths[(view - 1) // self.views]
+                texts = (mutated(shortened(t, length), rng.uniform(0, 2 * rate), rng) for t in references.texts)
+                embed(network, read, list(texts), vectors[view])
+                bar.at((view + 1) * len(references.texts))
+        of_length = [[1 + i * self.views + j for j in range(self.views)] for i in range(len(lengths))]
+        return Views(vectors, of_length) if rate else Views(vectors, [[0], *of_length[1:]])
+
+    @torch.no_grad()
+    def _calibrate(self, samples: TrainingSamples, foreign: Float[Tensor, "sequences width"]) -> Confidence:
+        """On validation sequences in samples, once as they are, and once as if their own taxon were not known; and on
+        sequences that are nothing's, for which no clade is right.
+        """
+        network, clade = self.network_, torch.from_numpy(self.taxa_.clade)
+        cases: list[list[np.ndarray]] = []
+
+        def add(logits: Tensor, cosines: Tensor, right: Tensor, weight: Tensor) -> None:
+            shares = most_probable(logits, clade)[1]
+            cases.append([x.double().numpy() for x in (shares, cosines.amax(1), right, weight)])
+
+        for number in range(-(-CALIBRATION_SAMPLES // samples.batch_size)):
+            batch = samples[number + FIRST_OF_CALIBRATION]
+            encoded = network.encode(batch.sets)
+            logits = network.in_context(batch.sets, encoded)
+            there = batch.sets.multiplicity > 0
+            taxon, reads = batch.taxon[there], batch.sets.multiplicity[there]
+            ours, cosines = logits[there], network.alone.cosines(batch.sets.elements[there])
+            own = nn.functional.one_hot(taxon, len(self.taxa_)).bool()
+            right = clade[:, ours.argmax(1)] == clade[:, taxon]
+            add(ours, cosines, right.T, (1 - self.novel) * reads)
+            ours, cosines = ours.masked_fill(own, -torch.inf), cosines.masked_fill(own, -1.0)
+            right = clade[:, ours.argmax(1)] == clade[:, taxon]
+            add(ours, cosines, right.T, (1 - FOREIGN) * self.novel * reads)
+            some = SetBatch(foreign[None].expand(len(batch.sets), -1, -1))
+            ours = network.in_context(some, encoded).flatten(0, 1)
+            weight = torch.full((len(ours),), FOREIGN * self.novel * float(reads.sum()) / len(ours))
+            add(ours, network.alone.cosines(some.elements).flatten(0, 1), torch.zeros(len(ours), len(clade)), weight)
+        shares, similar, right_, weight_ = (np.concatenate(parts) for parts in zip(*cases, strict=True))
+        return Confidence.fit(shares, similar, right_, weight_)
+
+    # ------------------------------------------------------------------ classify
+
+    def classify(
+        self, sequences: Table | None = None, counts: Samples | str | Path | pd.DataFrame | None = None, **options: Any
+    ) -> pd.DataFrame:
+        """A row per sequence, as QIIME 2 has taxonomies: `Feature ID`, `Taxon`, `Confidence`.
+
+        The taxon is named down to the deepest rank whose confidence reaches `threshold`. A sequence that occurs in
+        several samples may be called differently in each (`calls(...).per_sample`); here its reads vote.
+
+        Args:
+            sequences: By name, or a FASTA file. None: features of the table are sequences themselves.
+            counts: Feature table: `Samples`, a BIOM or text file, or a DataFrame samples x features. None: one sample
+                with each sequence once.
+            **options: As `calls`.
+        """
+        return self.calls(sequences, counts, **options).per_feature(self.threshold)
+
+    def classify_reads(self, path: str | Path, **options: Any) -> Calls:
+        """Calls for a FASTA or FASTQ file of reads, one sample. Equal reads are counted once: they are named read1,
+        read2, ..., the most frequent first. Sequences by name: `reads_`.
+        """
+        counts = dereplicate(path, self.progress)
+        self.reads_ = {f"read{i}": text for i, text in enumerate(counts, 1)}
+        table = sp.csr_array(np.array([list(counts.values())], dtype=np.float64))
+        return self.calls(self.reads_, Samples([_stem(path)], list(self.reads_), table), **options)
+
+    def calls(
+        self,
+        sequences: Table | None = None,
+        counts: Samples | str | Path | pd.DataFrame | None = None,
+        *,
+        strand: str = "auto",
+        shard_size: int = 8192,
+    ) -> Calls:
+        """A taxon for every sequence of every sample, with the confidence at each rank.
+
+        Args:
+            strand: "auto": sequences of the other strand are told by their words, and turned; "forward": none is.
+            shard_size: Sequences of a sample that are computed on at a time: bounds the memory, and changes nothing.
+
+        Raises:
+            ValueError: Sequences and table that have no name in common, or bad files.
+        """
+        self._fitted()
+        if strand not in ("auto", "forward"):
+            raise ValueError(f"strand must be 'auto' or 'forward', got {strand!r}")
+        if shard_size < 1:
+            raise ValueError(f"shard_size must be >= 1, got {shard_size}")
+        texts, samples = matched(sequences, counts, self.progress)
+        with self._vectors(texts, strand) as (vectors, usable):
+            return self._called(vectors, usable, samples, shard_size)
+
+    @contextmanager
+    def _vectors(
+        self, texts: Sequence[str], strand: str
+    ) -> Iterator[tuple[Float[np.ndarray, "features width"], Bool[np.ndarray, " features"]]]:
+        """Vectors of all sequences, mapped from disk while in use, and which could be read."""
+        device = devices.find(self.device)
+        network = self._fitted().to(device).eval()
+        read = self._reader(network)
+        usable = np.zeros(len(texts), dtype=bool)
+        turned = 0
+        with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
+            shape = (max(len(texts), 1), self.width)
+            vectors = np.lib.format.open_memmap(Path(scratch) / "vectors.npy", "w+", np.float32, shape)[: len(texts)]
+            with Progress("embedding", len(texts), self.progress, unit="sequences") as bar:
+                for start in range(0, len(texts), TOGETHER):
+                    some = list(texts[start : start + TOGETHER])
+                    words = spectra(some, STRAND)
+                    usable[start : start + len(some)] = (words.sizes > SHORTEST - STRAND).numpy()
+                    if strand == "auto":
+                        votes = network.strand[words.words.to(device)].cpu().double()
+                        ends = torch.cat([votes.new_zeros(1), votes.cumsum(0)])
+                        score = ends[words.starts + words.sizes] - ends[words.starts]
+                        for i in (score < 0).nonzero()[:, 0].tolist():
+                            some[i], turned = reverse_complement(some[i]), turned + 1
+                    embed(network.alone, read, some, vectors[start : start + len(some)])
+                    bar.at(start + len(some))
+            if turned:
+                warnings.warn(
+                    f"{turned:,} of {len(texts):,} sequences are of the other strand, and were turned", stacklevel=4
+                )
+            if not usable.all():
+                warnings.warn(
+                    f"{int((~usable).sum()):,} of {len(texts):,} sequences have fewer than {SHORTEST} bases without "
+                    "ambiguity, and are left unassigned",
+                    stacklevel=4,
+                )
+            yield vectors, usable
+
+    @torch.no_grad()
+    def _called(self, vectors: np.ndarray, usable: np.ndarray, samples: Samples, shard_size: int) -> Calls:
+        network = self._fitted()
+        device = network.strand.device
+        clade = torch.from_numpy(self.taxa_.clade).to(device)
+        counts = samples.counts.tocsr()
+        counts.sort_indices()
+        number = counts.nnz
+        taxon = np.full(number, -1)
+        confidence = np.zeros((number, len(self.taxa_.ranks)), dtype=np.float32)
+        empty = np.flatnonzero(np.diff(counts.indptr) == 0)
+        if len(empty):
+            warnings.warn(f"{len(empty):,} samples have no reads, such as {samples.names[empty[0]]!r}", stacklevel=4)
+        with Progress("classifying", number, self.progress, unit="sequences") as bar:
+            for row in range(len(samples.names)):
+                span = np.arange(counts.indptr[row], counts.indptr[row + 1])
+                span = span[usable[counts.indices[span]]]
+                if not len(span):
+                    continue
+                source = SampleShards(vectors, counts.indices[span], counts.data[span], shard_size, device)
+                encoded = network.encode(source, **self._streaming())
+                for start, shard in zip(range(0, len(span), shard_size), source, strict=True):
+                    logits = network.in_context(shard, encoded)[0]
+                    found, shares = most_probable(logits, clade)
+                    similar = network.alone.cosines(shard.elements[0]).amax(1)
+                    some = span[start : start + shard_size]
+                    taxon[some] = found.cpu().numpy()
+                    confidence[some] = self.confidence_.of(shares.cpu().numpy(), similar.cpu().numpy())
+                    bar.at(int(counts.indptr[row]) + start + len(some))
+            bar.at(number)
+        network.to("cpu")
+        sample = np.repeat(np.arange(len(samples.names)), np.diff(counts.indptr))
+        arrays = (sample, counts.indices.astype(np.int64), counts.data.astype(np.float64), taxon, confidence)
+        return Calls(self.taxa_, samples.names, samples.features, *arrays)
+
+    def _streaming(self) -> dict[str, Any]:
+        """Options of the encoder for samples of any size."""
+        return {} if self.encoder == "set-transformer-sab" else {"store": "recompute"}
+
+    # ------------------------------------------------------------------ explain
+
+    def explain(
+        self,
+        feature: str,
+        sequences: Table | None = None,
+        counts: Samples | str | Path | pd.DataFrame | None = None,
+        *,
+        sample: str | None = None,
+        top: int = 20,
+        steps: int = 20,
+        strand: str = "auto",
+    ) -> pd.DataFrame:
+        """Which other members of a sample moved a call.
+
+        Returns a row per member, largest change first: `Feature ID`, `count`, `Taxon` (its own call); `change`, by how
+        much the log-odds of the call fall when the member is taken out of the sample; `attribution`, self-attention
+        attribution of the call's log-odds (0 to 1). `attrs` has the sample, the call, and its probability in the
+        sample and alone.
+
+        Args:
+            feature: Whose call.
+            sample: In which sample; None: the one with most of its reads.
+            top: Members of which `change` is computed: those with most attribution. Others are not listed.
+            steps: Of the attribution's integral.
+
+        Raises:
+            ValueError: A feature or sample that is not there, a feature without reads in it, or encoder="none".
+        """
+        if self.encoder == NONE:
+            raise ValueError("explain needs context, this model has encoder='none'")
+        for name, value in (("top", top), ("steps", steps)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        network = self._fitted()
+        texts, samples = matched(sequences, counts, self.progress)
+        row, column = self._place(samples, feature, sample)
+        counted = samples.counts[[row]].tocsr()
+        members = counted.indices[counted.data > 0]
+        with self._vectors([texts[i] for i in members], strand) as (vectors, usable):
+            if not usable[members == column].all():
+                raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
+            present = members[usable]
+            batch = SetBatch(
+                torch.from_numpy(np.array(vectors[usable]))[None],
+                torch.from_numpy(counted.data[counted.data > 0][usable])[None],
+            )
+        network.to("cpu")
+        place = int(np.flatnonzero(present == column)[0])
+        with torch.no_grad():
+            logits = network(batch)[0]
+            alone = network.alone.logits(batch.elements[0, place])
+        taxon = int(logits[place].argmax())
+        model = _LogOdds(network, batch.elements[:, place : place + 1], taxon).eval()
+        scores = explain.attribute(model, batch, 0, steps)[0].numpy()
+        scores[place] = -1.0  # itself: what it is without the others is `alone`
+        order = np.argsort(-scores, kind="stable")[: min(top, len(present) - 1)]
+        with torch.no_grad():
+            whole = float(model(batch)[0, 0])
+            changes = []
+            for i in order.tolist():
+                less = batch.multiplicity.clone()
+                less[0, i] = 0
+                changes.append(whole - float(model(SetBatch(batch.elements, less))[0, 0]))
+        names = np.array(samples.features, dtype=object)[present]
+        said = np.array(["; ".join(lineage) for lineage in self.taxa_.lineages], dtype=object)
+        found = pd.DataFrame(
+            {
+                "Feature ID": names[order],
+                "count": batch.multiplicity[0].numpy()[order],
+                "Taxon": said[logits.argmax(1).numpy()[order]],
+                "change": changes,
+                "attribution": scores[order],
+            }
+        ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+        found.attrs = {
+            "sample": samples.names[row],
+            "feature": feature,
+            "taxon": said[taxon],
+            "probability": float(logits[place].softmax(0)[taxon]),
+            "alone": float(alone.softmax(0)[taxon]),
+            "taxon_alone": said[int(alone.argmax())],
+        }
+        return found
+
+    @staticmethod
+    def _place(samples: Samples, feature: str, sample: str | None) -> tuple[int, int]:
+        if feature not in samples.features:
+            raise ValueError(
+                f"feature {feature!r} is not in the table, whose features are such as {samples.features[0]!r}"
+            )
+        column = samples.features.index(feature)
+        reads = samples.counts[:, [column]].toarray()[:, 0]
+        if sample is None:
+            row = int(reads.argmax())
+        elif sample not in samples.names:
+            raise ValueError(f"sample {sample!r} is not in the table, whose samples are such as {samples.names[0]!r}")
+        else:
+            row = samples.names.index(sample)
+        if not reads[row]:
+            raise ValueError(f"feature {feature!r} has no reads in sample {samples.names[row]!r}")
+        return row, column
+
+    # ------------------------------------------------------------------ save, load
+
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
+        """Write the artefact: config.json, model.safetensors, vocabulary.parquet (the taxa), metrics.json."""
+        network = self._fitted()
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        said = ["\t".join(lineage) for lineage in self.taxa_.lineages]
+        artefacts.save_table(folder, "vocabulary", pd.DataFrame({"taxon": said}))
+        weights = self.confidence_.weights
+        fitted = {
+            "taxa": len(said),
+            "vocabulary": zlib.crc32("\n".join(said).encode()),
+            "given": self._given(),
+            "transformer": None if self._transformer is None else self._transformer.identity,
+            "confidence": None if weights is None else weights.tolist(),
+            "sizes": self.sizes_,
+            "longest": self.longest_,
+            "notes": self.notes_,
+        }
+        kept = {"history": self.history_, **(metrics or {})}
+        device = devices.find(self.device).type
+        artefacts.save(folder, type(self).__name__, self._plain(), fitted, network, kept, device)
+
+    @classmethod
+    def load(cls, folder: str | Path, **overrides: Any) -> TaxonClassifier:
+        """Read an artefact. Checks format, version, class, taxa and every tensor, and says what differs.
+
+        Args:
+            **overrides: Arguments that may be others than at fit: device, progress, threshold, embedder (where that
+                folder is now), trust_code, cache.
+        """
+        folder = Path(folder)
+        config = artefacts.load_config(folder, cls.__name__)
+        table = artefacts.load_table(folder, "vocabulary")
+        try:
+            model, fitted = cls(**config["arguments"]), config["fitted"]
+            model.set_params(**overrides)
+            model.check_arguments()
+            said = table["taxon"].tolist()
+            if zlib.crc32("\n".join(said).encode()) != fitted["vocabulary"]:
+                raise ValueError(f"{folder / 'vocabulary.parquet'} has not the taxa that the model was saved with")
+            model.taxa_ = Taxa.of([tuple(text.split("\t")) for text in said])
+            model._transformer = model._load_transformer()
+            if model._transformer is not None and model._transformer.identity != fitted["transformer"]:
+                raise ValueError(f"embedder {model.embedder} has not the weights that the model was fitted with")
+            network = model._build(fitted["taxa"], fitted["given"])
+            weights = fitted["confidence"]
+            model.confidence_ = Confidence(None if weights is None else np.array(weights))
+            model.sizes_, model.notes_, model.longest_ = fitted["sizes"], fitted["notes"], fitted["longest"]
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
+        artefacts.load_weights(folder, network)
+        model.network_ = network.eval()
+        model.history_ = artefacts.load_metrics(folder).get("history", [])
+        return model
+
+    # ------------------------------------------------------------------ what they are made of
+
+    def check_arguments(self) -> None:
+        """Raise the ValueError that fit would, where that can be said without data."""
+        depth_of(self.rank)
+        if self.region is not None:
+            primers_of(self.region)
+        able = [name for name, kind in ENCODERS.items() if kind.mini_batch_consistent and kind.outputs_elements]
+        able = [name for name in able if name == "ust" or name.startswith("set-transformer")]
+        if self.encoder not in (*able, NONE):
+            raise ValueError(f"encoder must be one of {', '.join([*sorted(able), NONE])}, got {self.encoder!r}")
+        for name, least in (
+            *(("width", 1), ("dim", 1), ("depth", 0), ("num_heads", 1), ("num_inducing", 1), ("profiles", 1)),
+            *(("reads", 1), ("views", 1), ("steps", 1), ("batch_size", 1), ("sequence_epochs", 1)),
+            *(("sequence_batch", 1), ("seed", 0)),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be >= {least}, got {value}")
+        for name, low, high in (("validation_fraction", 0.0, 0.5), ("background", 0.0, 1.0), ("novel", 0.0, 0.9)):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} must be from {low:g} to {high:g}, got {getattr(self, name)}")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be from 0 to 1, got {self.threshold}")
+        for name in ("learning_rate", "sequence_rate"):
+            if not 0 < getattr(self, name) < np.inf:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)}")
+        if not 0 <= self.weight_decay < np.inf:
+            raise ValueError(f"weight_decay must be >= 0, got {self.weight_decay}")
+        if not self.words or not all(1 <= k <= 10 for k in self.words):
+            raise ValueError(f"words must be lengths from 1 to 10, got {self.words!r}")
+        if any(length < SHORTEST for length in self.lengths):
+            raise ValueError(f"lengths must be >= {SHORTEST}, got {self.lengths!r}")
+        if self.dim % self.num_heads:
+            raise ValueError(f"dim must be divisible by num_heads={self.num_heads}, got {self.dim}")
+        devices.find(self.device)
+
+    def _plain(self) -> dict[str, Any]:
+        """The arguments as JSON has them."""
+        found = self.get_params()
+        return found | {
+            "words": list(self.words),
+            "lengths": list(self.lengths),
+            "embedder": None if self.embedder is None else str(self.embedder),
+            "cache": None if self.cache is None else str(self.cache),
+        }
+
+    def _load_transformer(self) -> TransformerEmbedding | None:
+        if self.embedder is None:
+            return None
+        return TransformerEmbedding(self.embedder, trust_code=self.trust_code, device=self.device, cache=self.cache)
+
+    def _given(self) -> int | None:
+        return None if self._transformer is None else self._transformer.width
+
+    def _reader(self, network: Network) -> Any:
+        projection = network.alone.projection
+        if isinstance(projection, SpectrumProjection):
+            return projection.read
+        if self._transformer is None:
+            raise ValueError("embedder must be given: this model reads a transformer's vectors")
+        return self._transformer
+
+    def _build(self, taxa: int, given: int | None) -> Network:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            projection: SpectrumProjection | VectorProjection
+            if given is None:
+                projection = SpectrumProjection(self.words, self.width)
+            else:
+                projection = VectorProjection(given, self.width)
+            sizes = {name: getattr(self, name) for name in ("dim", "depth", "num_heads", "num_inducing")}
+            return Network(SequenceNetwork(projection, self.width, taxa), self.encoder, **sizes)
+
+    def _fitted(self) -> Network:
+        if not hasattr(self, "network_"):
+            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+        return self.network_
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Network(TaxonNetwork):
+    """With what tells the strand: how much each word speaks for that of the references."""
+
+    strand: Tensor
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("strand", torch.zeros(4**STRAND))
+
+
+@dataclass
+class SampleShards:
+    """A sample that is read in shards: rows of a table of vectors, with their reads."""
+
+    vectors: Float[np.ndarray, "features width"]
+    rows: Int[np.ndarray, " members"]
+    reads: Float[np.ndarray, " members"]
+    size: int
+    device: torch.device
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        for start in range(0, len(self.rows), self.size):
+            some = slice(start, start + self.size)
+            elements = torch.from_numpy(self.vectors[self.rows[some]])[None].to(self.device)
+            reads = torch.from_numpy(self.reads[some]).float()[None].to(self.device)
+            yield SetBatch(elements, reads, validate=False)
+
+
+class _LogOdds(nn.Module):
+    """Log-odds of one taxon for one sequence, as a function of the sample that it is in, for attribution."""
+
+    def __init__(self, network: TaxonNetwork, vector: Float[Tensor, "1 1 width"], taxon: int) -> None:
+        super().__init__()
+        self.network, self.vector, self.taxon = network, vector, taxon
+
+    def forward(self, sample: SetBatch, **options: Any) -> Float[Tensor, "1 1"]:
+        logits = self.network.in_context(SetBatch(self.vector), self.network.encode(sample, **options))[0]
+        own = torch.arange(logits.shape[1]) == self.taxon
+        return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
+
+
+def matched(
+    sequences: Table | None, counts: Samples | str | Path | pd.DataFrame | None, progress: bool
+) -> tuple[list[str], Samples]:
+    """The sequence of each feature of the table, and the table; turned around if features are its rows' names.
+
+    Features without a sequence are left out, with a warning.
+
+    Raises:
+        ValueError: Neither is given, or they have no name in common.
+    """
+    if sequences is None and counts is None:
+        raise ValueError("sequences or counts must be given")
+    texts: dict[str, str] = {}
+    if sequences is not None:
+        texts = read_fasta(sequences, progress) if isinstance(sequences, (str, Path)) else dict(sequences)
+    if counts is None:
+        return list(texts.values()), Samples(["sample"], list(texts), sp.csr_array(np.ones((1, len(texts)))))
+    samples = _as_samples(counts)
+    if sequences is None:
+        if not are_sequences(samples.features):
+            if not are_sequences(samples.names):
+                raise ValueError(
+                    f"sequences must be given: features are names, such as {samples.features[0]!r}, not sequences"
+                )
+            samples = samples.turned()
+        return [name.upper().replace("U", "T") for name in samples.features], samples
+    known = np.array([name in texts for name in samples.features], dtype=bool)
+    if not known.any() and any(name in texts for name in samples.names):
+        samples = samples.turned()
+        known = np.array([name in texts for name in samples.features], dtype=bool)
+    if not known.any():
+        raise ValueError(
+            f"sequences and counts have no feature in common: the table has such as {samples.features[0]!r}, the "
+            f"sequences such as {next(iter(texts), None)!r}"
+        )
+    if not known.all():
+        lacking = samples.features[int((~known).argmax())]
+        share = float(samples.counts[:, ~known].sum() / samples.counts.sum())
+        warnings.warn(
+            f"{int((~known).sum()):,} of {len(known):,} features have no sequence and are left out, such as "
+            f"{lacking!r}; {share:.1%} of all reads are theirs",
+            stacklevel=3,
+        )
+        features = [name for name, there in zip(samples.features, known.tolist(), strict=True) if there]
+        samples = Samples(samples.names, features, sp.csr_array(samples.counts[:, known]), samples.taxa)
+    return [texts[name] for name in samples.features], samples
+
+
+def _as_samples(counts: Samples | str | Path | pd.DataFrame) -> Samples:
+    if isinstance(counts, Samples):
+        return counts
+    if isinstance(counts, pd.DataFrame):
+        values = counts.to_numpy(dtype=np.float64)
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise ValueError("counts must be finite and >= 0")
+        return Samples(counts.index.astype(str).tolist(), counts.columns.astype(str).tolist(), sp.csr_array(values))
+    return read_samples(counts)
+
+
+def _shuffled(text: str, rng: np.random.Generator) -> str:
+    return "".join(rng.permutation(list(text)))
+
+
+def _stem(path: str | Path) -> str:
+    name = Path(path).name
+    while Path(name).suffix.lower() in (".gz", ".xz", ".bz2", ".fastq", ".fq", ".fasta", ".fa", ".fna"):
+        name = Path(name).stem
+    return name

@@ -1,0 +1,251 @@
+"""DNA from FASTA and FASTQ files: read, checked, turned, counted once each, cut to a region by primers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+
+from omniset.progress import Progress
+from omniset.tables.files import TextFile, _short
+
+IUPAC = {
+    **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
+    **{"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "N": "ACGT"},
+}
+COMPLEMENT = str.maketrans("ACGTRYSWKMBDHVN", "TGCAYRSWMKVHDBN")
+PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
+OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
+REGIONS = {
+    "515F-806R": ("GTGYCAGCMGCCGCGGTAA", "GGACTACNVGGGTWTCTAAT"),
+    "341F-805R": ("CCTACGGGNGGCWGCAG", "GACTACHVGGGTATCTAATCC"),
+}
+MISMATCHES = 0.2  # share of a primer's bases that may differ
+SHORTEST = 50  # bases: of less no taxon is told
+CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
+CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
+MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
+for _letter, _bases in IUPAC.items():
+    MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
+
+
+@dataclass
+class Record:
+    """A sequence of a file.
+
+    Attributes:
+        name: The first word of its header.
+        bases: In capitals, T for U, without gaps.
+    """
+
+    name: str
+    bases: str
+
+
+class SequenceFile(TextFile):
+    """FASTA or FASTQ, told by the first character; compressed too (.gz, .bz2, .xz).
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: A directory. When read: neither format, a record that is cut off, a letter that is none of the
+            IUPAC code, an empty sequence or name, a damaged file; each with its line.
+    """
+
+    def __iter__(self) -> Iterator[Record]:
+        lines = self.lines()
+        first = next(((row, line) for row, line in lines if line.strip()), None)
+        if first is None:
+            raise self.error(None, "is empty, it must hold sequences in FASTA or FASTQ")
+        row, line = first
+        if line[0] not in ">@":
+            raise self.error(row, f"starts with {_short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
+        yield from self._fasta(row, line, lines) if line[0] == ">" else self._fastq(row, line, lines)
+
+    def _fasta(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
+        parts: list[str] = []
+        start = row
+        for row, line in lines:
+            if line.startswith(">"):
+                yield self._record(start, header, "".join(parts))
+                start, header, parts = row, line, []
+            elif line:
+                parts.append(self._bases(row, line))
+        yield self._record(start, header, "".join(parts))
+
+    def _fastq(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
+        while True:
+            if not header.startswith("@"):
+                raise self.error(row, f"must be the header of a record, starting with '@', is {_short(header[:20])}")
+            rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
+            bases, plus, quality = rest
+            if bases is None or plus is None or quality is None:
+                raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
+            if not plus.startswith("+"):
+                raise self.error(row + 2, f"must start with '+', is {_short(plus[:20])}")
+            if len(quality) != len(bases):
+                raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
+            yield self._record(row, header, self._bases(row + 1, bases))
+            following = next(((r, line) for r, line in lines if line.strip()), None)
+            if following is None:
+                return
+            row, header = following
+
+    def _bases(self, row: int, line: str) -> str:
+        bases = line.translate(PLAIN)
+        if other := OTHER.search(bases):
+            raise self.error(row, f"has {other[0]!r}, which is no base of the IUPAC code")
+        return bases
+
+    def _record(self, row: int, header: str, bases: str) -> Record:
+        words = header[1:].split(None, 1)
+        if not words:
+            raise self.error(row, "has no name behind its first character")
+        if not bases:
+            raise self.error(row, f"{words[0]} has no sequence")
+        return Record(words[0], bases)
+
+
+def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
+    """All sequences of a file by name.
+
+    Raises:
+        ValueError: A name that comes twice; and as `SequenceFile`.
+    """
+    file = SequenceFile(path)
+    found: dict[str, str] = {}
+    with Progress(f"reading {file.path.name}", file.size, progress) as bar:
+        for record in file:
+            if record.name in found:
+                raise file.error(None, f"has the sequence {record.name!r} twice")
+            found[record.name] = record.bases
+            if len(found) % 1000 == 0:
+                bar.at(file.position, len(found), "sequences")
+        bar.at(file.size, len(found), "sequences")
+    return found
+
+
+def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
+    """Every distinct sequence of a file of reads, and how often it comes, most frequent first.
+
+    Raises:
+        ValueError: As `SequenceFile`.
+    """
+    file = SequenceFile(path)
+    counts: dict[str, int] = {}
+    reads = 0
+    with Progress(f"reading {file.path.name}", file.size, progress) as bar:
+        for reads, record in enumerate(file, 1):
+            counts[record.bases] = counts.get(record.bases, 0) + 1
+            if reads % 10_000 == 0:
+                bar.at(file.position, reads, "reads")
+        bar.at(file.size, reads, "reads")
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def reverse_complement(bases: str) -> str:
+    """The other strand.
+
+    >>> reverse_complement("AACGTN")
+    'NACGTT'
+    """
+    return bases.translate(COMPLEMENT)[::-1]
+
+
+def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.ndarray, " sequences_and_end"]]:
+    """All letters one behind the other, and where each sequence starts; the last entry is the end."""
+    letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
+    return letters, np.cumsum([0, *map(len, texts)])
+
+
+def primers_of(region: str) -> tuple[str, str]:
+    """Forward and reverse primer, each 5' to 3', of a region that is known by name or given as FORWARD...REVERSE.
+
+    Raises:
+        ValueError: Neither.
+
+    >>> primers_of("GTGYCAGCMG...ggactacnvgg")
+    ('GTGYCAGCMG', 'GGACTACNVGG')
+    """
+    if region in REGIONS:
+        return REGIONS[region]
+    forward, dots, reverse = region.partition("...")
+    found = forward.translate(PLAIN), reverse.translate(PLAIN)
+    if not dots or not all(len(p) >= 8 and not OTHER.search(p) for p in found):
+        raise ValueError(
+            f"region must be one of {', '.join(REGIONS)}, or two primers of at least 8 bases as FORWARD...REVERSE, got "
+            f"{region!r}"
+        )
+    return found
+
+
+def extract(
+    texts: Sequence[str], region: str, mismatches: float = MISMATCHES, shortest: int = SHORTEST
+) -> list[str | None]:
+    """What lies between the primers in each sequence, without them; None where they are not found on either strand.
+
+    The forward primer is looked for on the strand as given, the other behind it. Where a primer fits several times, the
+    best place is taken, of equal ones the first.
+
+    Args:
+        region: As `primers_of`.
+        mismatches: Share of a primer's bases that may differ; a base of the sequence that is ambiguous fits where the
+            primer allows all that it may be.
+        shortest: What is shorter is not taken.
+    """
+    forward, reverse = primers_of(region)
+    found = _between(texts, forward, reverse_complement(reverse), mismatches, shortest)
+    rest = [i for i, text in enumerate(found) if text is None]
+    turned = [reverse_complement(texts[i]) for i in rest]
+    for i, text in zip(rest, _between(turned, forward, reverse_complement(reverse), mismatches, shortest), strict=True):
+        found[i] = text
+    return found
+
+
+TOGETHER = 1 << 24  # letters searched at a time
+
+
+def _between(texts: Sequence[str], left: str, right: str, mismatches: float, shortest: int) -> list[str | None]:
+    found: list[str | None] = []
+    group: list[str] = []
+    size = 0
+    for i, text in enumerate(texts):
+        group.append(text)
+        size += len(text)
+        if size >= TOGETHER or i == len(texts) - 1:
+            letters, starts = joined(group)
+            a, a_fits = _best(letters, starts[:-1], starts[1:], left, mismatches)
+            a += len(left)
+            b, b_fits = _best(letters, np.minimum(a, starts[1:]), starts[1:], right, mismatches)
+            good = a_fits & b_fits & (b - a >= shortest)
+            local = (a - starts[:-1]).tolist(), (b - starts[:-1]).tolist()
+            found += [t[x:y] if ok else None for t, x, y, ok in zip(group, *local, good.tolist(), strict=True)]
+            group, size = [], 0
+    return found
+
+
+def _best(
+    letters: UInt8[np.ndarray, " letters"],
+    starts: Int[np.ndarray, " sequences"],
+    ends: Int[np.ndarray, " sequences"],
+    primer: str,
+    mismatches: float,
+) -> tuple[Int[np.ndarray, " sequences"], Bool[np.ndarray, " sequences"]]:
+    """Where the primer fits each stretch of letters with the fewest mismatches, and whether these are few enough."""
+    windows = len(letters) - len(primer) + 1
+    if windows < 1:
+        return starts.copy(), np.zeros(len(starts), dtype=bool)
+    masks = MASK[letters]
+    wrong = np.zeros(windows, dtype=np.uint8)
+    for i, letter in enumerate(primer):
+        wrong += (masks[i : windows + i] & ~MASK[ord(letter)]) != 0
+    place = starts.copy()
+    fits = np.zeros(len(starts), dtype=bool)
+    for i, (start, end) in enumerate(zip(starts.tolist(), (ends - len(primer) + 1).tolist(), strict=True)):
+        if end > start:
+            best = int(wrong[start:end].argmin())
+            place[i], fits[i] = start + best, wrong[start + best] <= mismatches * len(primer)
+    return place, fits

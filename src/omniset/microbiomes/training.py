@@ -1,0 +1,345 @@
+"""Training in two lessons: sequences by themselves, then their samples.
+
+What was learned by heart is known for sure, and a network that reads such vectors never learns to ask the sample. So in
+the second lesson sequences are mutated, at the rate at which the first one's loss is that of sequences it has not seen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, Real
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from omniset.microbiomes.communities import Members, de_novo, draw
+from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.spectra import Spectra
+from omniset.progress import Progress
+from omniset.sets import SetBatch
+from omniset.training.data import EpochSampler, Key, Steps, as_it_is
+from omniset.training.fit import TrainingModule
+
+Read = Callable[[Sequence[str]], Any]  # sequences to what a projection takes
+BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
+DROPPED = 0.5  # of a step's words, at most, in the first lesson
+VALIDATION_SAMPLES = 16
+TOGETHER = 512  # sequences embedded at a time
+RATES = np.array([0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2])
+
+
+@dataclass
+class References:
+    """Sequences of known taxa.
+
+    Attributes:
+        texts: Distinct sequences.
+        sequence, taxon: (pairs,) which are of which; a sequence may be of several taxa.
+        taxa: How many there are.
+    """
+
+    texts: list[str]
+    sequence: Int[np.ndarray, " pairs"]
+    taxon: Int[np.ndarray, " pairs"]
+    taxa: int
+
+    def members(self, pairs: Int[np.ndarray, " chosen"]) -> Members:
+        """Of some pairs, by their numbers."""
+        return Members.of(pairs, self.taxon[pairs], self.taxa)
+
+
+def shortened(text: str, length: int | None) -> str:
+    return text if length is None else text[:length]
+
+
+def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
+    """With this share of its letters drawn anew from the four bases."""
+    letters = np.frombuffer(text.encode("ascii"), dtype=np.uint8).copy()
+    where = rng.random(len(letters)) < rate
+    letters[where] = rng.choice(BASES, int(where.sum()))
+    return letters.tobytes().decode("ascii")
+
+
+# ---------------------------------------------------------------------- first lesson
+
+
+class SequenceDataset(Dataset[Any]):
+    """Batches by (epoch, pairs): what the projection takes, and taxa. In half of the batches all have one of the
+    shorter lengths; when not training none has.
+    """
+
+    def __init__(self, references: References, read: Read, lengths: Sequence[int], seed: int | None) -> None:
+        self.references, self.read, self.lengths, self.seed = references, read, lengths, seed
+
+    def __getitems__(self, keys: list[Key]) -> tuple[Any, Tensor]:
+        pairs = np.array([i for _, i in keys])
+        length = None
+        if self.seed is not None and self.lengths:
+            rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(pairs.tobytes())])
+            length = None if rng.random() < 0.5 else int(rng.choice(self.lengths))
+        texts = [shortened(self.references.texts[i], length) for i in self.references.sequence[pairs]]
+        return self.read(texts), torch.from_numpy(self.references.taxon[pairs])
+
+    def __len__(self) -> int:
+        return len(self.references.sequence)
+
+
+class SequenceData(pl.LightningDataModule):
+    """Args: train, validation: Numbers of pairs."""
+
+    def __init__(
+        self,
+        references: References,
+        train: Int[np.ndarray, " train"],
+        validation: Int[np.ndarray, " validation"],
+        read: Read,
+        lengths: Sequence[int],
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.references, self.train, self.validation = references, train, validation
+        self.read, self.lengths, self.batch_size, self.seed = read, lengths, batch_size, seed
+
+    def train_dataloader(self) -> DataLoader:
+        return self._loader(self.train, self.seed)
+
+    def val_dataloader(self) -> DataLoader:
+        return self._loader(self.validation, None)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        found, taxa = batch
+        return on(found, device), taxa.to(device)
+
+    def _loader(self, pairs: np.ndarray, seed: int | None) -> DataLoader:
+        data = SequenceDataset(self.references, self.read, self.lengths, seed)
+        sampler = EpochSampler(pairs, seed)
+        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is)
+
+
+def on(found: Any, device: torch.device) -> Any:
+    """What a projection takes, on a device."""
+    return [one.to(device) for one in found] if isinstance(found, list) else found.to(device)
+
+
+class SequenceModule(TrainingModule):
+    """Cross-entropy of each sequence's taxon. Of a step's words a share is left out, drawn evenly from [0, 0.5)."""
+
+    network: SequenceNetwork
+
+    def training_step(self, batch: tuple[Any, Tensor], index: int) -> Tensor:
+        found, taxa = batch
+        if isinstance(found, list):
+            share = DROPPED * torch.rand((), device=self.device)
+            found = [_thinned(one, share) for one in found]
+        loss = F.cross_entropy(self.network(found), taxa)
+        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: tuple[Any, Tensor], index: int) -> None:
+        found, taxa = batch
+        logits = self.network(found)
+        self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa), prog_bar=True)
+        self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
+
+
+def _thinned(found: Spectra, share: Tensor) -> Spectra:
+    return found.without(torch.rand(len(found.words), device=found.words.device) >= share)
+
+
+@torch.no_grad()
+def embed(
+    network: SequenceNetwork,
+    read: Read,
+    texts: Sequence[str],
+    out: Float[np.ndarray, "sequences width"],
+    bar: Progress | None = None,
+) -> None:
+    """Write the vectors of sequences to `out`."""
+    device = network.prototypes.device
+    for start in range(0, len(texts), TOGETHER):
+        some = texts[start : start + TOGETHER]
+        out[start : start + len(some)] = network.projection(on(read(some), device)).cpu().numpy()
+        if bar is not None:
+            bar.at(start + len(some))
+
+
+@torch.no_grad()
+def matching_rate(
+    network: SequenceNetwork,
+    read: Read,
+    references: References,
+    train: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    seed: int,
+) -> float:
+    """The rate of mutations at which sequences learned from are as hard as those of the validation: equal loss.
+
+    Found between the rates tried by linear interpolation, on at most 4,000 sequences; at most 0.2.
+    """
+    rng = np.random.default_rng([seed, 1])
+
+    def loss(pairs: np.ndarray, rate: float) -> float:
+        texts = [mutated(references.texts[i], rate, rng) for i in references.sequence[pairs]]
+        taxa = torch.from_numpy(references.taxon[pairs])
+        total = 0.0
+        for start in range(0, len(pairs), TOGETHER):
+            logits = network(on(read(texts[start : start + TOGETHER]), network.prototypes.device)).cpu()
+            total += float(F.cross_entropy(logits, taxa[start : start + TOGETHER], reduction="sum"))
+        return total / len(pairs)
+
+    aim = loss(rng.permutation(validation)[:4000], 0.0)
+    some = rng.permutation(train)[:4000]
+    losses: list[float] = []
+    for rate in RATES:
+        losses.append(loss(some, float(rate)))
+        if losses[-1] > aim:
+            break
+    return float(np.interp(aim, np.maximum.accumulate(losses), RATES[: len(losses)]))
+
+
+# ---------------------------------------------------------------------- second lesson
+
+
+@dataclass
+class Views:
+    """Vectors of every reference, of several lengths and mutated.
+
+    Attributes:
+        vectors: (views, sequences, width); may be mapped from disk.
+        of_length: For each length the views that have it, the whole region first.
+    """
+
+    vectors: Float[np.ndarray, "views sequences width"]
+    of_length: list[list[int]]
+
+
+@dataclass
+class SampleBatch:
+    """Samples to learn from.
+
+    Attributes:
+        sets: References that were drawn, with their reads. A sequence of two taxa, where both were drawn, is in the set
+            as two elements, which is the same multiset.
+        taxon: Of each element.
+    """
+
+    sets: SetBatch
+    taxon: Int[Tensor, "samples references"]
+
+    def to(self, device: torch.device) -> SampleBatch:
+        return SampleBatch(self.sets.to(device), self.taxon.to(device))
+
+
+class Samples(Dataset[SampleBatch]):
+    """Batches by their number: communities, and reads of them, that depend on it alone.
+
+    Args:
+        profiles: (profiles, taxa) to draw from with equal probability; None: a new log-normal community each time.
+        background: Share of a new log-normal community that is mixed into each given profile.
+        chosen: Which references to draw.
+        views: Vectors to take those of each sequence from: a sample's all of one length, which is the whole region in
+            half of the samples.
+    """
+
+    def __init__(
+        self,
+        references: References,
+        chosen: Int[np.ndarray, " chosen"],
+        views: Views,
+        profiles: Float[np.ndarray, "profiles taxa"] | None,
+        background: float,
+        reads: int,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.references, self.members, self.views = references, references.members(chosen), views
+        self.profiles, self.background = profiles, background
+        self.reads, self.batch_size, self.seed = reads, batch_size, seed
+
+    def __getitem__(self, step: int) -> SampleBatch:
+        rng = np.random.default_rng([self.seed, step])
+        vectors, counts, taxa = [], [], []
+        for _ in range(self.batch_size):
+            drawn, times = draw(self._profile(rng), self.reads, self.members, rng)
+            lengths = self.views.of_length
+            length = 0 if len(lengths) == 1 or rng.random() < 0.5 else int(rng.integers(1, len(lengths)))
+            view = rng.choice(lengths[length], len(drawn))
+            vectors.append(torch.from_numpy(self.views.vectors[view, self.references.sequence[drawn]]))
+            counts.append(torch.from_numpy(times))
+            taxa.append(torch.from_numpy(self.references.taxon[drawn]))
+        taxon = torch.nn.utils.rnn.pad_sequence(taxa, batch_first=True)
+        return SampleBatch(SetBatch.from_ragged(vectors, counts), taxon)
+
+    def _profile(self, rng: np.random.Generator) -> np.ndarray:
+        taxa = len(self.members.present)
+        if self.profiles is None:
+            return de_novo(taxa, rng)
+        given = self.profiles[rng.integers(len(self.profiles))]
+        mixed = self.background * de_novo(taxa, rng) if self.background else 0.0
+        return (1 - self.background) * given + mixed
+
+
+class SampleData(pl.LightningDataModule):
+    """Training samples, a batch per step, and the same validation samples after each epoch."""
+
+    def __init__(self, train: Samples, validation: Samples | None, steps: int) -> None:
+        super().__init__()
+        self.train, self.steps = train, steps
+        self.validation: list[SampleBatch] = []
+        if validation is not None:
+            self.validation = [validation[i] for i in range(-(-VALIDATION_SAMPLES // validation.batch_size))]
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.train, batch_size=None, sampler=Steps(self.steps), collate_fn=as_it_is)
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(self.validation, batch_size=None, collate_fn=as_it_is)  # type: ignore[arg-type]
+
+    def transfer_batch_to_device(self, batch: SampleBatch, device: torch.device, dataloader_idx: int) -> SampleBatch:
+        return batch.to(device)
+
+
+def loss_of(
+    logits: Float[Tensor, "samples references taxa"],
+    taxon: Int[Tensor, "samples references"],
+    reads: Real[Tensor, "samples references"],
+) -> Float[Tensor, ""]:
+    """Cross-entropy, mean over the reads of all samples."""
+    each = F.cross_entropy(logits.flatten(0, 1), taxon.flatten(), reduction="none")
+    return (reads.flatten() * each).sum() / reads.sum()
+
+
+class ContextModule(TrainingModule):
+    """Cross-entropy of each read's taxon in its sample. The first lesson's weights stay as they are.
+
+    Args:
+        options: For the encoder: shards and shard_size.
+    """
+
+    network: TaxonNetwork
+
+    def __init__(self, *arguments: Any, options: dict[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.options = options or {}
+        if not self.network.literal:
+            self.network.alone.requires_grad_(False)
+
+    def training_step(self, batch: SampleBatch, index: int) -> Tensor:
+        loss = loss_of(self.network(batch.sets, **self.options), batch.taxon, batch.sets.multiplicity)
+        self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: SampleBatch, index: int) -> None:
+        logits = self.network(batch.sets, **self.options)
+        reads = batch.sets.multiplicity
+        right = (logits.argmax(2) == batch.taxon) * reads
+        self.log("val_loss", loss_of(logits, batch.taxon, reads), batch_size=1, prog_bar=True)
+        self.log("val_accuracy", right.sum() / reads.sum(), batch_size=1, prog_bar=True)
