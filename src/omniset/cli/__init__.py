@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     import jsonargparse
 
     import omniset
-    from omniset.cli import cells, genomes, regions, sets, studies
+    from omniset.cli import cells, genomes, microbiomes, regions, sets, studies
     from omniset.cli.parser import Parser
 
     commands: Any = {
@@ -99,6 +99,12 @@ def main(arguments: list[str] | None = None) -> int:
             "explain": regions.explain_pair,
             "simulate": regions.simulate,
         },
+        "microbiomes": {
+            "_help": "Microbiomes: a taxon for every read, in the context of its sample.",
+            "fit": microbiomes.fit,
+            "classify": microbiomes.classify,
+            "explain": microbiomes.explain_taxon,
+        },
         "studies": {
             "_help": "Experiments of the Universal Set Transformer paper, run again.",
             "list": studies.list_studies,
@@ -111,7 +117,11 @@ def main(arguments: list[str] | None = None) -> int:
         words = sys.argv[1:] if arguments is None else arguments
         sys.argv = [sys.argv[0], *words]  # what reports quote, and what is started once more for several processes
         jsonargparse.auto_cli(
-            _named(commands, words), args=arguments, prog="omniset", version=omniset.__version__, parser_class=Parser
+            _named(commands, words),
+            args=microbiomes.with_reads([*words]),
+            prog="omniset",
+            version=omniset.__version__,
+            parser_class=Parser,
         )
     except KeyboardInterrupt:
         print("omniset: interrupted", file=sys.stderr)

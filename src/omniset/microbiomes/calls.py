@@ -110,6 +110,12 @@ class Calls:
     taxon: Int[np.ndarray, " calls"]
     confidence: Float[np.ndarray, "calls ranks"]
 
+    def part(self, start: int, stop: int) -> Calls:
+        """Some of the calls."""
+        some = slice(start, stop)
+        arrays = (self.sample[some], self.feature[some], self.count[some], self.taxon[some], self.confidence[some])
+        return Calls(self.taxa, self.samples, self.features, *arrays)
+
     def depth(self, threshold: float) -> Int[np.ndarray, " calls"]:
         """Ranks down to the deepest that is confident."""
         return depth(self.confidence, threshold)

@@ -30,7 +30,6 @@ from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection,
 from omniset.microbiomes.samples import Samples, are_sequences, read_samples
 from omniset.microbiomes.sequences import (
     SHORTEST,
-    dereplicate,
     extract,
     primers_of,
     read_fasta,
@@ -472,15 +471,6 @@ class TaxonClassifier(BaseEstimator):
             **options: As `calls`.
         """
         return self.calls(sequences, counts, **options).per_feature(self.threshold)
-
-    def classify_reads(self, path: str | Path, **options: Any) -> Calls:
-        """Calls for a FASTA or FASTQ file of reads, one sample. Equal reads are counted once: they are named read1,
-        read2, ..., the most frequent first. Sequences by name: `reads_`.
-        """
-        counts = dereplicate(path, self.progress)
-        self.reads_ = {f"read{i}": text for i, text in enumerate(counts, 1)}
-        table = sp.csr_array(np.array([list(counts.values())], dtype=np.float64))
-        return self.calls(self.reads_, Samples([_stem(path)], list(self.reads_), table), **options)
 
     def calls(
         self,
@@ -933,7 +923,12 @@ def _shuffled(text: str, rng: np.random.Generator) -> str:
     return "".join(rng.permutation(list(text)))
 
 
-def _stem(path: str | Path) -> str:
+def sample_name(path: str | Path) -> str:
+    """The name of a file of reads without its endings.
+
+    >>> sample_name("runs/gut_1.fastq.gz")
+    'gut_1'
+    """
     name = Path(path).name
     while Path(name).suffix.lower() in (".gz", ".xz", ".bz2", ".fastq", ".fq", ".fasta", ".fa", ".fna"):
         name = Path(name).stem

@@ -1,0 +1,244 @@
+"""`omniset microbiomes`: fit, classify, evaluate, explain.
+
+Options that several commands share are written once, as dataclasses: the parser finds them behind `**options`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from omniset.cli.sets import Device
+
+
+@dataclass(kw_only=True)
+class Using:
+    """How a model is used.
+
+    Args:
+        embedder: Folder of the transformer that the model was fitted with, if it is another now.
+        trust_code: Run Python files that are in the folder of the embedder. DNABERT-S needs it.
+        cache: Folder in which the transformer's vectors are kept from run to run.
+        strand: Whether reads of the other strand are told by their words and turned, or taken as they are.
+        shard_size: Sequences of a sample that are computed on at a time: bounds the memory, and changes nothing.
+        device: Where to compute.
+        progress: Show progress.
+    """
+
+    embedder: Path | None = None
+    trust_code: bool = False
+    cache: Path | None = None
+    strand: Literal["auto", "forward"] = "auto"
+    shard_size: int = 8192
+    device: Device = "auto"
+    progress: bool = True
+
+    def model(self) -> dict[str, Any]:
+        """Arguments of `TaxonClassifier.load`."""
+        found = {"trust_code": self.trust_code, "device": self.device, "progress": self.progress}
+        given = {"embedder": self.embedder, "cache": self.cache}
+        return found | {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(kw_only=True)
+class Learning:
+    """How a model is made: the arguments of `TaxonClassifier`, with its defaults.
+
+    Args:
+        rank: Taxa that are told apart.
+        region: Which part of the references to learn: 515F-806R, 341F-805R, or the primers as FORWARD...REVERSE. null:
+            the references as they are.
+        words: Lengths of the k-mers, with commas between.
+        width: Of a sequence's vector.
+        embedder: Folder of a transformer that makes vectors in place of k-mers. null: k-mers.
+        trust_code: Run Python files that are in that folder. DNABERT-S needs it.
+        cache: Folder in which the transformer's vectors are kept from run to run.
+        encoder: What sees the sample; "none": every sequence by itself.
+        dim: Width of the encoder.
+        depth: Its layers.
+        num_heads: Attention heads; must divide dim.
+        num_inducing: Inducing points of a layer.
+        lengths: Of reads that may be shorter than the region, with commas between; learned beside it.
+        kinds: How many kinds of communities to learn from, where no table of them is given. null: a new one for every
+            sample, which teaches to read any sample. A number: replicates of so many.
+        background: Share of new communities that is mixed into given ones.
+        reads: Of a training sample.
+        views: Mutated versions of each reference, for each length.
+        steps: Of the lesson on samples.
+        batch_size: Samples in a step.
+        learning_rate: Largest step size in that lesson.
+        weight_decay: Pull of the weights towards zero.
+        sequence_epochs: Of the lesson on sequences by themselves.
+        sequence_batch: Sequences in a step of it.
+        sequence_rate: Largest step size in it.
+        validation_fraction: Share of distinct sequences kept back to watch training and to calibrate confidences.
+        novel: Share of reads taken to be of taxa without references, for confidences.
+        threshold: Confidence that a rank needs to be named.
+        seed: The same seed gives the same numbers.
+        device: Where to compute.
+        progress: Show progress.
+    """
+
+    rank: Literal["domain", "phylum", "class", "order", "family", "genus", "species"] = "genus"
+    region: str | None = None
+    words: str = "5,7"
+    width: int = 256
+    embedder: Path | None = None
+    trust_code: bool = False
+    cache: Path | None = None
+    encoder: Literal["ust", "set-transformer-isab", "set-transformer-sab", "none"] = "ust"
+    dim: int = 128
+    depth: int = 2
+    num_heads: int = 4
+    num_inducing: int = 16
+    lengths: str = "100,150,200"
+    kinds: int | None = None
+    background: float = 0.1
+    reads: int = 1024
+    views: int = 2
+    steps: int = 1000
+    batch_size: int = 8
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-4
+    sequence_epochs: int = 8
+    sequence_batch: int = 128
+    sequence_rate: float = 3e-3
+    validation_fraction: float = 0.05
+    novel: float = 0.1
+    threshold: float = 0.7
+    seed: int = 0
+    device: Device = "auto"
+    progress: bool = True
+
+    def classifier(self) -> dict[str, Any]:
+        """The arguments of `TaxonClassifier`."""
+        found = dict(vars(self))
+        found["profiles"] = found.pop("kinds")
+        return found | {name: _lengths(name, found[name]) for name in ("words", "lengths")}
+
+
+def _lengths(name: str, given: str) -> list[int]:
+    try:
+        return [int(word) for word in given.split(",") if word.strip()]
+    except ValueError:
+        raise ValueError(f"{name} must be whole numbers with commas between, got {given!r}") from None
+
+
+def fit(
+    references: Path | None = None,
+    taxonomy: Path | None = None,
+    profiles: Path | None = None,
+    out: Path = Path("model"),
+    resume: bool = False,
+    **options: Any,
+) -> None:
+    """Learn taxa from reference sequences, and how they come together in samples.
+
+    Example: omniset microbiomes fit --references refs.fasta --taxonomy tax.tsv --region 515F-806R --out model
+
+    Args:
+        references: FASTA (.gz, .bz2, .xz) with the reference sequences.
+        taxonomy: Table of their names and taxa, as QIIME 2 has it: Feature ID, Taxon.
+        profiles: Feature table (BIOM or text) whose samples are communities to learn from; its features are taxa, or
+            names of references. null: made-up communities.
+        out: Folder for the model and its report.
+        resume: Go on with an interrupted run in the same folder.
+        **options: See `Learning`.
+    """
+    from omniset.microbiomes import runs
+
+    learning = Learning(**options)
+    given = _given("references", references), _given("taxonomy", taxonomy)
+    try:
+        runs.fit(*given, profiles, learning.classifier(), out, resume)
+    except KeyboardInterrupt:
+        if (out / "first").is_dir():
+            print(f"\nWhole epochs, if any, are kept in {out}: go on with --resume true", file=sys.stderr)
+        raise
+
+
+def classify(
+    reads: list[Path] | None = None,
+    table: Path | None = None,
+    sequences: Path | None = None,
+    model: Path = Path("model"),
+    out: Path = Path("classified"),
+    threshold: float | None = None,
+    **options: Any,
+) -> None:
+    """Name the taxon of every sequence in every sample.
+
+    Example: omniset microbiomes classify --table table.biom --sequences seqs.fasta --model model --out classified
+
+    Args:
+        reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample: also as words without an option. Equal
+            reads are counted once.
+        table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
+        sequences: FASTA with the features' sequences. null: features are named by their sequences.
+        model: Folder that fit wrote.
+        out: Folder for taxonomy.tsv (which QIIME 2 imports), calls.tsv.gz (by sample), abundance.tsv and a report; of
+            reads also sequences.fasta and table.tsv.
+        threshold: Confidence that a rank needs to be named. null: as at fit.
+        **options: See `Using`.
+    """
+    from omniset.microbiomes import runs
+
+    using = Using(**options)
+    if bool(reads) == (table is not None or sequences is not None):
+        raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
+    runs.classify(reads or [], table, sequences, model, out, threshold, using.model(), using.strand, using.shard_size)
+
+
+def explain_taxon(
+    feature: str,
+    table: Path | None = None,
+    sequences: Path | None = None,
+    sample: str | None = None,
+    model: Path = Path("model"),
+    out: Path = Path("explanation.tsv"),
+    top: int = 20,
+    steps: int = 20,
+    **options: Any,
+) -> None:
+    """Say which other members of a sample moved the call of one sequence.
+
+    Example: omniset microbiomes explain ASV3 --table table.biom --sequences seqs.fasta --model model
+
+    Args:
+        feature: Whose call.
+        table: Feature table, as for classify.
+        sequences: FASTA with the features' sequences. null: features are named by their sequences.
+        sample: In which sample. null: the one with most of its reads.
+        model: Folder that fit wrote.
+        out: Table of members: their call, by how much the log-odds of the call fall without them, attribution.
+        top: Members whose change is computed: those with most attribution.
+        steps: Of the attribution's integral.
+        **options: See `Using`.
+    """
+    from omniset.microbiomes import runs
+
+    using = Using(**options)
+    runs.explain(feature, _given("table", table), sequences, sample, model, out, top, steps, using.model(), using.strand)
+
+
+def _given(name: str, file: Path | None) -> Path:
+    if file is None:
+        raise ValueError(f"--{name} must be given: the file with it")
+    return file
+
+
+def with_reads(words: list[str]) -> list[str]:
+    """The words of `microbiomes classify` with its files of reads as an option.
+
+    >>> with_reads(["microbiomes", "classify", "a.fq", "b.fq", "--out", "c"])
+    ['microbiomes', 'classify', '--reads', '["a.fq", "b.fq"]', '--out', 'c']
+    """
+    import json
+
+    if words[:2] != ["microbiomes", "classify"]:
+        return words
+    number = next((i for i, word in enumerate(words[2:]) if word.startswith("-")), len(words) - 2)
+    files = words[2 : 2 + number]
+    return [*words[:2], *(["--reads", json.dumps(files)] if files else []), *words[2 + number :]]

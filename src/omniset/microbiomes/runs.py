@@ -1,0 +1,206 @@
+"""`omniset microbiomes`: the same verbs on files, with their reports."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.files import provenance, replacing
+from omniset.microbiomes import report
+from omniset.microbiomes.calls import Calls
+from omniset.microbiomes.classifier import TaxonClassifier, sample_name
+from omniset.microbiomes.samples import Samples, read_samples
+from omniset.microbiomes.sequences import dereplicate
+from omniset.report import write as write_report
+from omniset.report.blocks import many
+from omniset.tables.files import TableWriter, kind_of
+
+ROWS = 100_000  # written at a time
+
+
+def fit(
+    references: Path,
+    taxonomy: Path,
+    profiles: Path | None,
+    arguments: dict[str, Any],
+    out: Path,
+    resume: bool,
+) -> TaxonClassifier:
+    """See `omniset.cli.microbiomes.fit`."""
+    with run_folder(out), noted() as notes:
+        classifier = TaxonClassifier(**arguments)
+        classifier.check_arguments()
+        if (out / "config.json").exists() and not resume:
+            say(f"{out} holds a model already: it is replaced when this one is done")
+        classifier.fit(references, taxonomy, profiles, folder=out, resume=resume)
+        for note in classifier.notes_:
+            say(f"  {note}")
+        about = provenance(classifier.seed)
+        page, numbers = report.of_fit(
+            classifier, title=f"Model of {references.name}", command=_command(), notes=notes(), provenance=about
+        )
+        classifier.save(out, {"provenance": about})
+        write_report(out, page, numbers)
+        sizes = classifier.sizes_
+        say(f"{many(sizes['distinct sequences'], 'distinct sequence')}, {sizes['taxa']:,} taxa")
+        say_notes(notes())
+        say(f"Written to {out}: the model, report.html, report.json")
+        return classifier
+
+
+def classify(
+    reads: Sequence[Path],
+    table: Path | None,
+    sequences: Path | None,
+    model: Path,
+    out: Path,
+    threshold: float | None,
+    overrides: dict[str, Any],
+    strand: str,
+    shard_size: int,
+) -> Calls:
+    """See `omniset.cli.microbiomes.classify`."""
+    if out.is_dir() and (out / "config.json").exists():
+        raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
+    classifier = TaxonClassifier.load(model, **overrides)
+    if threshold is not None:
+        classifier.set_params(threshold=threshold).check_arguments()
+    with run_folder(out), noted() as notes:
+        texts: dict[str, str] | Path | None = sequences
+        counts: Samples | Path | None = table
+        if reads:
+            texts, counts = pooled(reads, classifier.progress)
+        start = time.monotonic()
+        calls = classifier.calls(texts, counts, strand=strand, shard_size=shard_size)
+        seconds = time.monotonic() - start
+        by_feature = calls.per_feature(classifier.threshold)
+        abundance = calls.abundance(classifier.threshold)
+        written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
+        if isinstance(texts, dict) and isinstance(counts, Samples):
+            written += ["sequences.fasta", "table.tsv"]
+            _write_fasta(out / "sequences.fasta", texts)
+            _write_table(out / "table.tsv", counts)
+        _write(out / "taxonomy.tsv", by_feature)
+        with TableWriter(out / "calls.tsv.gz") as writer:
+            for first in range(0, max(len(calls.taxon), 1), ROWS):
+                writer.write(calls.part(first, first + ROWS).per_sample(classifier.threshold))
+        _write(out / "abundance.tsv", _by_taxon(abundance))
+        what = ", ".join(path.name for path in (*reads, *(p for p in (table, sequences) if p is not None)))
+        page, numbers = report.of_calls(
+            calls,
+            by_feature,
+            classifier,
+            title=f"Taxa of {what}",
+            command=_command(),
+            notes=notes(),
+            provenance=provenance(classifier.seed),
+            seconds=seconds,
+        )
+        write_report(out, page, numbers)
+        say(
+            f"{many(len(calls.samples), 'sample')}, {many(len(calls.features), 'sequence')}, "
+            f"{calls.count.sum():,.0f} reads in {seconds:,.1f} s"
+        )
+        for rank, share in numbers["named"].items():
+            say(f"  {share:6.1%} of the reads are named at rank {rank}")
+        say_notes(notes())
+        say(f"Written to {out}: {', '.join(written)}, report.html, report.json")
+        return calls
+
+
+def explain(
+    feature: str,
+    table: Path,
+    sequences: Path | None,
+    sample: str | None,
+    model: Path,
+    out: Path,
+    top: int,
+    steps: int,
+    overrides: dict[str, Any],
+    strand: str,
+) -> pd.DataFrame:
+    """See `omniset.cli.microbiomes.explain_taxon`."""
+    kind_of(out)
+    refuse_own_input(out, table)
+    classifier = TaxonClassifier.load(model, **overrides)
+    with noted() as notes:
+        found = classifier.explain(
+            feature, sequences, read_samples(table), sample=sample, top=top, steps=steps, strand=strand
+        )
+        about = found.attrs
+        say(f"{feature} in sample {about['sample']}: {about['taxon']}, probability {about['probability']:.3f}")
+        same = "the same taxon" if about["taxon_alone"] == about["taxon"] else about["taxon_alone"]
+        say(f"  by itself: {same}; probability of the former {about['alone']:.3f}")
+        if len(found):
+            say(found.head(10).to_string(index=False))
+            _write(out, found)
+        else:
+            say("  there is nothing else in the sample")
+        say_notes(notes())
+        if len(found):
+            say(f"Written to {out}")
+        return found
+
+
+def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Samples]:
+    """Distinct reads of several files by name, and how often each file has them. The most frequent are named first.
+
+    Raises:
+        ValueError: Two files of one name.
+    """
+    names = [sample_name(path) for path in files]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"reads: two files would both be the sample {name!r}")
+    each = [dereplicate(path, progress) for path in files]
+    total: dict[str, int] = {}
+    for counts in each:
+        for text, number in counts.items():
+            total[text] = total.get(text, 0) + number
+    order = sorted(total, key=lambda text: (-total[text], text))
+    place = {text: i for i, text in enumerate(order)}
+    rows = np.repeat(np.arange(len(each)), [len(counts) for counts in each])
+    columns = np.array([place[text] for counts in each for text in counts])
+    values = np.array([number for counts in each for number in counts.values()], dtype=np.float64)
+    table = sp.csr_array((values, (rows, columns)), shape=(len(each), len(order)))
+    features = [f"read{i}" for i in range(1, len(order) + 1)]
+    return dict(zip(features, order, strict=True)), Samples(names, features, table)
+
+
+def _write(path: Path, frame: pd.DataFrame) -> None:
+    with TableWriter(path) as writer:
+        writer.write(frame)
+
+
+def _by_taxon(abundance: pd.DataFrame) -> pd.DataFrame:
+    """With a row per taxon, as feature tables are."""
+    return abundance.T.rename_axis("#OTU ID").reset_index()
+
+
+def _write_fasta(path: Path, texts: dict[str, str]) -> None:
+    with replacing(path) as temporary, open(temporary, "w", encoding="ascii") as file:
+        file.writelines(f">{name}\n{text}\n" for name, text in texts.items())
+
+
+def _write_table(path: Path, samples: Samples) -> None:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write("\t".join(["#OTU ID", *samples.names]) + "\n")
+        by_feature = samples.counts.tocsc()
+        for start in range(0, len(samples.features), 1000):
+            block = by_feature[:, start : start + 1000].toarray().T
+            for name, row in zip(samples.features[start : start + 1000], block, strict=True):
+                file.write("\t".join([name, *(f"{value:.0f}" for value in row)]) + "\n")
+
+
+def _command() -> str:
+    return shlex.join(["omniset", *sys.argv[1:]])
