@@ -220,7 +220,9 @@ def explain_taxon(
     from omniset.microbiomes import runs
 
     using = Using(**options)
-    runs.explain(feature, _given("table", table), sequences, sample, model, out, top, steps, using.model(), using.strand)
+    runs.explain(
+        feature, _given("table", table), sequences, sample, model, out, top, steps, using.model(), using.strand
+    )
 
 
 def _given(name: str, file: Path | None) -> Path:
