@@ -105,6 +105,8 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
     run(
         "explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv", "--only", "s3,s1", "--steps", 3
     )
+    run("explain", tmp_path / "sets.csv", "--model", model, "--label", "x", "--out", tmp_path / "y.csv", code=2)
+    assert "label must be one of" in capsys.readouterr().err
     scores = pd.read_csv(tmp_path / "x.csv")
     chosen = frame[frame["set"].isin(["s1", "s3"])]
     assert scores["element"].tolist() == chosen["element"].tolist()

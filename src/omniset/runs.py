@@ -26,7 +26,7 @@ from omniset.report import sets as set_report
 from omniset.report import write as write_report
 from omniset.report.data import summarize
 from omniset.sets import SetCollection, StoredSet
-from omniset.tables.files import TableFile, TableWriter
+from omniset.tables.files import TableFile, TableWriter, _listed
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
 from omniset.tables.sets import SetTable, collect
 
@@ -178,7 +178,10 @@ def explain(
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
-    estimator.check_explainable(label)
+    estimator.check_explainable()
+    known = estimator._classes[0].tolist() if isinstance(estimator, SetClassifier) else estimator.targets_
+    if label is not None and label not in known:
+        raise ValueError(f"label must be one of {_listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
         raise ValueError(f"label={label!r} is for method='attribution': attention knows of no prediction")
     refuse_own_input(out, sets)

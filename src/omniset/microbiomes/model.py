@@ -42,7 +42,7 @@ class SpectrumProjection(nn.Module):
     def forward(self, found: list[Spectra]) -> Float[Tensor, "sequences width"]:
         total = torch.stack([s.sizes for s in found]).sum(0).clamp(min=1)
         summed = torch.stack([t(s.words, s.starts) for t, s in zip(self.tables, found, strict=True)]).sum(0)
-        return self.norm(summed / total.sqrt()[:, None])
+        return self.norm(summed / total.to(summed.dtype).sqrt()[:, None])
 
 
 class VectorProjection(nn.Module):

@@ -1,0 +1,228 @@
+"""Sequences, taxa and feature tables as files have them."""
+
+import bz2
+import gzip
+import lzma
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from omniset.microbiomes.samples import are_sequences, read_samples
+from omniset.microbiomes.sequences import (
+    IUPAC,
+    SequenceFile,
+    dereplicate,
+    extract,
+    primers_of,
+    read_fasta,
+    reverse_complement,
+)
+from omniset.microbiomes.taxonomy import Taxa, cut, lineage_of, read_taxonomy
+
+
+def written(folder, name, text):
+    path = folder / name
+    opener = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(path.suffix, open)
+    with opener(path, "wt") as file:
+        file.write(text)
+    return path
+
+
+# ---------------------------------------------------------------------- sequences
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz", ".bz2"])
+def test_fasta_and_fastq(tmp_path, ending):
+    fasta = written(tmp_path, f"a.fasta{ending}", "\n>one first\nACgu\n  \nNN-A.\n>two\r\nacgt\r\n")
+    assert read_fasta(fasta) == {"one": "ACGTNNA", "two": "ACGT"}
+    fastq = written(tmp_path, f"a.fq{ending}", "@r1\nACGT\n+\nIIII\n@r2 x\nAC\n+r2\n@@\n\n@r3\nACGU\n+\nIIII\n")
+    assert dereplicate(fastq) == {"ACGT": 2, "AC": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("ACGT\n", "line 1: starts with 'ACGT'"),
+        (">a\nACGT\n>b\n", "line 3: b has no sequence"),
+        (">a\nAC\n>\nAC\n", "line 3: has no name"),
+        (">a\nAC\nAXC\n", "line 3: has 'X'"),
+        (">a\nAC\n>a\nAC\n", "has the sequence 'a' twice"),
+        ("@a\nACGT\n+\nII\n", "line 4: has 2 qualities for 4 bases"),
+        ("@a\nACGT\n+\n", "line 1: the record is cut off"),
+        ("@a\nACGT\nII\n+\n", "line 3: must start with '[+]'"),
+        ("@a\nAC\n+\nII\n>b\nAC\n", "line 5: must be the header"),
+    ],
+)
+def test_bad_sequences_name_their_line(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_fasta(written(tmp_path, "a.fasta", text))
+
+
+def test_a_file_that_is_cut_off(tmp_path):
+    rng = np.random.default_rng(0)
+    whole = written(tmp_path, "a.fasta.gz", "".join(f">{i}\n{''.join(rng.choice(list('ACGT'), 80))}\n" for i in range(99)))
+    whole.write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(ValueError, match=r"a.fasta.gz: is cut off"):
+        read_fasta(whole)
+
+
+def slow_extract(text, forward, reverse, mismatches, shortest):
+    """Base by base."""
+
+    def best(part, primer):
+        counts = [
+            sum(not set(IUPAC[a]) <= set(IUPAC[b]) for a, b in zip(part[i:], primer))
+            for i in range(len(part) - len(primer) + 1)
+        ]
+        return (counts.index(min(counts)), min(counts)) if counts else (0, 99)
+
+    for strand in (text, reverse_complement(text)):
+        i, wrong = best(strand, forward)
+        if wrong > mismatches * len(forward):
+            continue
+        rest = strand[i + len(forward) :]
+        other = reverse_complement(reverse)
+        j, wrong = best(rest, other)
+        if wrong <= mismatches * len(other) and j >= shortest:
+            return rest[:j]
+    return None
+
+
+def test_extract_is_what_a_search_base_by_base_finds():
+    rng = np.random.default_rng(1)
+    forward, reverse = primers_of("515F-806R")
+    texts, found_one = [], 0
+    for number in range(60):
+        flank = ["".join(rng.choice(list("ACGT"), rng.integers(0, 40))) for _ in range(3)]
+        primers = [
+            "".join(rng.choice(list(IUPAC[c])) if rng.random() > 0.12 else rng.choice(list("ACGTN")) for c in primer)
+            for primer in (forward, reverse_complement(reverse))
+        ]
+        text = flank[0] + primers[0] + flank[1] + (primers[1] if number % 7 else "") + flank[2]
+        texts.append(reverse_complement(text) if number % 3 == 0 else text)
+    texts += ["", "ACGT", forward]
+    found = extract(texts, "515F-806R", shortest=10)
+    for text, ours in zip(texts, found, strict=True):
+        assert ours == slow_extract(text, forward, reverse, 0.2, 10)
+        found_one += ours is not None
+    assert 15 < found_one < 50
+
+
+@pytest.mark.parametrize("region", ["V4", "ACGT...ACGTACGTAC", "ACGTACGTAC", "ACGTXCGTAC...ACGTACGTAC"])
+def test_regions_that_are_none(region):
+    with pytest.raises(ValueError, match="region must be one of"):
+        primers_of(region)
+
+
+# ---------------------------------------------------------------------- taxa
+
+
+def test_taxonomies_as_they_come(tmp_path):
+    text = (
+        "Feature ID\tTaxon\tConfidence\n#q2:types\tcategorical\tnumeric\n"
+        "a\td__B; p__P;c__; o__O\t0.9\nb\tUnassigned\t0.2\nc\tk__B;p__P;c__C;o__;f__;g__;s__\t1\n"
+    )
+    found = read_taxonomy(written(tmp_path, "t.tsv", text))
+    assert found == {"a": ("d__B", "p__P", "c__", "o__O"), "b": (), "c": ("k__B", "p__P", "c__C")}
+    plain = read_taxonomy(written(tmp_path, "p.tsv", "x\tBacteria;Firmicutes\ny\tD_0__B;D_1__F\n"))
+    assert plain == {"x": ("Bacteria", "Firmicutes"), "y": ("D_0__B", "D_1__F")}
+    assert cut(found["a"], 3) is None and cut(found["a"], 4) == found["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no taxa"),
+        ("Feature ID\tName\na\tb\n", "line 2: must|line 1: must name a column"),
+        ("Feature ID\tTaxon\na\n", "line 2: must have a name and a taxon"),
+        ("a\tk__B\na\tk__C\n", "line 2: has 'a' a second time"),
+        ("a\tk__B; c__C\n", "line 1: the taxon 'k__B; c__C' has 'c__C' at rank 2, class belongs"),
+    ],
+)
+def test_bad_taxonomies_name_their_line(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_taxonomy(written(tmp_path, "t.tsv", text))
+
+
+def test_clades_are_those_of_whole_lineages():
+    """Genera of one name in two families are two."""
+    taxa = Taxa.of([("d", "f1", "uncultured"), ("d", "f2", "uncultured"), ("d", "f2", "x")])
+    assert taxa.clade.tolist() == [[0, 0, 0], [0, 1, 1], [0, 1, 2]] and taxa.clades == [1, 2, 3]
+
+
+def test_a_lineage_keeps_places():
+    assert lineage_of("k__B; p__; c__C; o__ ;") == ("k__B", "p__", "c__C")
+
+
+# ---------------------------------------------------------------------- feature tables
+
+
+def biom(path, counts, features, samples, taxa=None):
+    """A BIOM 2.1 file."""
+    with h5py.File(path, "w") as root:
+        for axis, names, matrix in (
+            ("observation", features, sp.csr_matrix(counts.T)),
+            ("sample", samples, sp.csr_matrix(counts)),
+        ):
+            root[f"{axis}/ids"] = np.array(names, dtype="S")
+            for name in ("data", "indices", "indptr"):
+                root[f"{axis}/matrix/{name}"] = getattr(matrix, name)
+        if taxa is not None:
+            root["observation/metadata/taxonomy"] = np.array(taxa, dtype="S")
+    return path
+
+
+def test_tables_of_both_kinds_are_the_same(tmp_path):
+    counts = np.array([[3, 0, 2.5], [0, 0, 1]])
+    made = biom(tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]])
+    text = "# Constructed from biom file\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
+    for path in (made, written(tmp_path, "t.tsv", text), written(tmp_path, "t.tsv.gz", text)):
+        found = read_samples(path)
+        assert (found.names, found.features) == (["A", "B"], ["x", "y", "z"])
+        assert np.array_equal(found.counts.toarray(), counts)
+        assert found.taxa == {"x": ("k__B", "p__P"), "y": ("k__B",), "z": ("k__C",)}
+        assert np.array_equal(found.turned().counts.toarray(), counts.T)
+    comma = read_samples(written(tmp_path, "t.csv", ",A,B\nx,1,2\n"))
+    assert comma.features == ["x"] and comma.counts.toarray().tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no counts"),
+        ("#OTU ID\tA\nx\t-1\n", "line 2: column 'A' must be a count >= 0, is '-1'"),
+        ("#OTU ID\tA\tB\nx\t1\tmany\n", "line 2: column 'B' must be a count >= 0, is 'many'"),
+        ("#OTU ID\tA\tB\nx\t1\n", "line 2: has 2 fields, the header has 3"),
+        ("#OTU ID\tA\nx\t1\nx\t2\n", "has the feature 'x' twice"),
+        ("#OTU ID\tA\tA\nx\t1\t2\n", "has the sample 'A' twice"),
+        ("x\t1\t2\n", "line 1: must be a header"),
+        ('{"id": null}', "BIOM 1.0"),
+    ],
+)
+def test_bad_tables(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_samples(written(tmp_path, "t.tsv", text))
+
+
+def test_bad_biom_files(tmp_path):
+    bad = biom(tmp_path / "bad.biom", np.array([[1.0, -2.0]]), ["x", "y"], ["A"])
+    with pytest.raises(ValueError, match="sample 'A', feature 'y': the count must be a finite number >= 0, is -2"):
+        read_samples(bad)
+    with h5py.File(tmp_path / "other.biom", "w") as root:
+        root["sample/ids"] = np.array(["A"], dtype="S")
+    with pytest.raises(ValueError, match="is no BIOM 2.1 file: it has no observation/ids"):
+        read_samples(tmp_path / "other.biom")
+    (tmp_path / "cut.biom").write_bytes(bad.read_bytes()[:600])
+    with pytest.raises(ValueError, match="cut off or damaged"):
+        read_samples(tmp_path / "cut.biom")
+
+
+def test_features_that_are_sequences():
+    assert are_sequences(["ACGT" * 20, "acgtn" * 20]) and not are_sequences(["ACGT" * 20, "ASV1"])
+
+
+def test_positions_of_lines(tmp_path):
+    assert SequenceFile(written(tmp_path, "a.fa", ">a\nA\n")).where(0) == "line 2"

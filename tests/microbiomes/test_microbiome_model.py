@@ -1,0 +1,274 @@
+"""Spectra, communities, the network and the calls, against what is written out by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_shares
+from omniset.microbiomes.calls import Calls, Confidence, most_probable
+from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
+from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.spectra import spectra, strand_table
+from omniset.microbiomes.taxonomy import Taxa
+from omniset.microbiomes.training import References, loss_of
+from omniset.sets import SetBatch
+
+TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
+
+
+def words_of(text, k):
+    found = []
+    for i in range(len(text) - k + 1):
+        if set(text[i : i + k]) <= set("ACGT"):
+            found.append(sum("ACGT".index(c) * 4 ** (k - 1 - j) for j, c in enumerate(text[i : i + k])))
+    return found
+
+
+# ---------------------------------------------------------------------- spectra
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_spectra_are_all_words(k):
+    found = spectra(TEXTS, k)
+    ours = [w.tolist() for w in found.words.split(found.sizes.tolist())]
+    assert ours == [words_of(text, k) for text in TEXTS]
+    left = torch.arange(len(found.words)) % 3 > 0
+    thinned = found.without(left)
+    parts = zip(found.words.split(found.sizes.tolist()), left.split(found.sizes.tolist()), strict=True)
+    assert [w.tolist() for w in thinned.words.split(thinned.sizes.tolist())] == [w[m].tolist() for w, m in parts]
+
+
+def test_vectors_are_the_formula():
+    torch.manual_seed(0)
+    network = SpectrumProjection((2, 3), 8).double()
+    found = network(network.read(TEXTS))
+    for text, ours in zip(TEXTS, found, strict=True):
+        total, number = torch.zeros(8, dtype=torch.float64), 0
+        for k, table in zip((2, 3), network.tables, strict=True):
+            for word in words_of(text, k):
+                total, number = total + table.weight[word], number + 1
+        assert (ours - F.layer_norm(total / max(number, 1) ** 0.5, (8,))).abs().max() < 1e-12
+
+
+def test_the_strand_table_tells_strands():
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("ACGT"), 50, p=[0.4, 0.3, 0.2, 0.1])) for _ in range(30)]
+    turned = [t[::-1].translate(str.maketrans("ACGT", "TGCA")) for t in texts]
+    table = strand_table(texts, turned, 3)
+    assert all(table[spectra([t], 3).words].sum() > 0 for t in texts)
+    assert torch.allclose(table, -strand_table(turned, texts, 3))
+
+
+# ---------------------------------------------------------------------- communities
+
+
+def test_replicates_are_of_their_profile():
+    rng = np.random.default_rng(3)
+    found = replicates(50, 2, 400, rng)
+    assert found.shape == (2, 400, 50) and (found >= 0).all()
+    assert np.allclose(found.sum(2), 1)
+    profile = de_novo(50, np.random.default_rng(3))
+    noise = np.random.default_rng(4).standard_normal(50)
+    by_hand = np.maximum(profile + 0.6 * profile * noise, 0)
+    assert np.allclose(replicate(profile, 0.6, np.random.default_rng(4)), by_hand / by_hand.sum())
+
+
+def test_profiles_are_log_normal():
+    logs = np.log(de_novo(20_000, np.random.default_rng(0)))
+    assert abs(logs.std() - 2) < 0.05  # five standard errors
+
+
+def test_reads_are_drawn_by_abundance():
+    taxon = np.array([0, 0, 1, 3, 3, 3])
+    members = Members.of(np.array([10, 11, 12, 13, 14, 15]), taxon, 4)
+    profile = np.array([0.2, 0.3, 0.4, 0.1])  # taxon 2 has no reference
+    drawn, counts = draw(profile, 60_000, members, np.random.default_rng(0))
+    assert drawn.tolist() == [10, 11, 12, 13, 14, 15] and counts.sum() == 60_000
+    expected = np.array([0.1, 0.1, 0.3, 0.1 / 3, 0.1 / 3, 0.1 / 3]) / 0.6
+    assert np.abs(counts / 60_000 - expected).max() < 5 * 0.5 / 60_000**0.5
+    with pytest.raises(ValueError, match="none of the taxa"):
+        draw(np.array([0, 0, 1.0, 0]), 5, members, np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------------- the network
+
+
+def network(encoder="ust", literal=False, taxa=7, width=6):
+    torch.manual_seed(1)
+    alone = SequenceNetwork(VectorProjection(5, width), width, taxa)
+    found = TaxonNetwork(alone, encoder, literal, dim=8, depth=2, num_heads=2, num_inducing=3).double()
+    for layer in filter(None, (found.head, found.prior)):
+        torch.nn.init.normal_(layer.weight)
+    return found.eval()
+
+
+def sample(seed=0, sets=2, elements=11, width=6):
+    draw = torch.Generator().manual_seed(seed)
+    counts = torch.randint(0, 5, (sets, elements), generator=draw)
+    return SetBatch(torch.randn(sets, elements, width, dtype=torch.float64, generator=draw), counts)
+
+
+@pytest.mark.parametrize("encoder", ["ust", "set-transformer-sab", NONE])
+def test_in_context_is_the_whole_network(encoder):
+    model, batch = network(encoder), sample()
+    whole = model(batch)
+    there = batch.multiplicity > 0
+    for size in (1, 4, 11):
+        encoded = model.encode(batch.shards(size))
+        ours = torch.cat([model.in_context(shard, encoded) for shard in batch.shards(size)], 1)
+        assert (ours - whole)[there].abs().max() < 1e-12
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(5))
+    permuted = model(SetBatch(batch.elements[:, order], batch.multiplicity[:, order]))
+    assert (permuted - whole[:, order]).abs().max() < 1e-12
+
+
+def test_one_sequence_of_two_taxa_is_the_same_multiset():
+    model, batch = network(), sample(sets=1)
+    counts = torch.tensor([[2, 3, 1, 4]])
+    merged = model(SetBatch(batch.elements[:, :4], counts))
+    twice = SetBatch(batch.elements[:, [0, 1, 2, 3, 3]], torch.tensor([[2, 3, 1, 1, 3]]))
+    assert (model(twice)[:, [0, 1, 2, 3]] - merged).abs().max() < 1e-12
+    assert (model(twice)[:, 4] - merged[:, 3]).abs().max() < 1e-12
+
+
+def test_what_is_added_up():
+    batch = sample()
+    for literal in (False, True):
+        model = network(literal=literal)
+        out = model.encode(batch)
+        expected = out.elements @ model.head.weight.T + model.head.bias
+        if not literal:
+            scale = model.alone.log_scale.exp()
+            directions = model.alone.prototypes / model.alone.prototypes.norm(dim=1, keepdim=True)
+            lengths = batch.elements.norm(dim=2, keepdim=True).clamp(min=1e-12)
+            expected = expected + scale * (batch.elements / lengths) @ directions.T
+            expected = expected + (out.summary[:, 0] @ model.prior.weight.T + model.prior.bias)[:, None]
+        assert (model(batch) - expected).abs().max() < 1e-12
+
+
+def test_a_new_network_says_what_sequences_say_by_themselves():
+    torch.manual_seed(0)
+    alone = SequenceNetwork(VectorProjection(5, 6), 6, 7)
+    model = TaxonNetwork(alone, "ust", dim=8, depth=2, num_heads=2, num_inducing=3).double()
+    batch = sample()
+    assert torch.equal(model(batch), alone.logits(batch.elements))
+
+
+def test_encoders_without_elements_are_refused():
+    with pytest.raises(ValueError, match="outputs for elements"):
+        network("umbc")
+
+
+def test_the_loss_is_the_mean_over_reads():
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 5, 4, dtype=torch.float64, generator=draw)
+    taxon, reads = torch.randint(0, 4, (2, 5), generator=draw), torch.randint(0, 4, (2, 5), generator=draw)
+    each = [
+        -float(logits[b, n].log_softmax(0)[taxon[b, n]]) for b in range(2) for n in range(5) for _ in range(reads[b, n])
+    ]
+    assert abs(float(loss_of(logits, taxon, reads)) - np.mean(each)) < 1e-12
+
+
+# ---------------------------------------------------------------------- calls
+
+LINEAGES = [("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")]
+
+
+def test_shares_of_clades_are_sums():
+    taxa = Taxa.of(LINEAGES)
+    logits = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    taxon, shares = most_probable(logits, torch.from_numpy(taxa.clade))
+    p = np.exp(logits.numpy())
+    p /= p.sum(1, keepdims=True)
+    for row in range(20):
+        best = int(p[row].argmax())
+        assert int(taxon[row]) == best
+        for rank in range(3):
+            alike = [t for t in range(4) if LINEAGES[t][: rank + 1] == LINEAGES[best][: rank + 1]]
+            assert abs(float(shares[row, rank]) - p[row, alike].sum()) < 1e-12
+
+
+def test_confidences_are_calibrated_and_never_rise():
+    rng = np.random.default_rng(0)
+    shares = np.sort(rng.random((3000, 2)), axis=1)[:, ::-1].copy()
+    similarity = rng.random(3000)
+    truth = 1 / (1 + np.exp(-(1.5 * np.log(shares / (1 - shares)) + 4 * similarity[:, None] - 2)))
+    right, weight = (rng.random((3000, 2)) < truth).astype(float), rng.integers(1, 9, 3000).astype(float)
+    found = Confidence.fit(shares, similarity, right, weight)
+    assert np.abs(found.weights - [1.5, 4, -2]).max() < 0.5
+    odds = np.log(shares / (1 - shares)) * found.weights[:, 0] + similarity[:, None] * found.weights[:, 1]
+    said = 1 / (1 + np.exp(-odds - found.weights[:, 2]))
+    # The property of a logistic regression with an intercept: on the whole it is as often right as it says.
+    assert np.abs(np.average(said - right, axis=0, weights=weight)).max() < 1e-3
+    assert np.allclose(found.of(shares, similarity), np.minimum.accumulate(said, axis=1))
+    assert np.array_equal(Confidence().of(shares, similarity), shares)
+
+
+def test_what_is_like_nothing_is_never_the_surer_for_it():
+    rng = np.random.default_rng(0)
+    shares, similarity = rng.random((500, 1)), rng.random(500)
+    right = (rng.random((500, 1)) < shares * (1.2 - similarity[:, None])).astype(float)
+    assert Confidence.fit(shares, similarity, right, np.ones(500)).weights[0, 1] == 0
+    assert Confidence.fit(shares, similarity, np.ones((500, 1)), np.ones(500)).weights.tolist() == [[0, 0, 6]]
+
+
+def calls():
+    sample, feature = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 0, 2, 0, 3])
+    taxon = np.array([0, 2, 1, 3, 1, -1])
+    sure = np.array([[0.9, 0.9, 0.6], [1, 0.8, 0.8], [1, 0.8, 0.5], [0.3, 0.3, 0.2], [1, 1, 0.9], [0, 0, 0]])
+    counts = np.array([5.0, 1, 2, 7, 4, 3])
+    return Calls(Taxa.of(LINEAGES), ["A", "B", "C"], ["w", "x", "y", "z", "none"], sample, feature, counts, taxon, sure)
+
+
+def test_reads_vote():
+    found = calls().per_feature(0.7)
+    assert found["Feature ID"].tolist() == ["w", "x", "y", "z", "none"]
+    # w: taxon b has 6 reads, a 5. At rank 3 only samples B and C agree: (2 .5 + 4 .9) / 11; at rank 2 all do.
+    assert found["Taxon"].tolist() == ["d; f1", "d; f2; c", "Unassigned", "Unassigned", "Unassigned"]
+    by_hand = [(5 * 0.9 + 2 * 0.8 + 4 * 1) / 11, 0.8, 0.7, 0.0, 0.0]
+    assert np.allclose(found["Confidence"], by_hand)
+    deepest = calls().per_feature(0.4)["Confidence"][0]
+    assert np.isclose(deepest, (2 * 0.5 + 4 * 0.9) / 11)
+
+
+def test_calls_by_sample_and_abundance():
+    found = calls().per_sample(0.7)
+    assert found["Taxon"].tolist() == ["d; f1", "d; f2; c", "d; f1", "Unassigned", "d; f1; b", "Unassigned"]
+    assert np.allclose(found["Confidence"], [0.9, 0.8, 0.8, 0.7, 0.9, 0])
+    table = calls().abundance(0.7, 2)
+    assert table.to_dict() == {
+        "Unassigned": {"A": 0, "B": 7, "C": 3},
+        "d; f1": {"A": 5, "B": 2, "C": 4},
+        "d; f2": {"A": 1, "B": 0, "C": 0},
+    } or table.sum(1).tolist() == [6, 9, 7]
+    assert sorted(table.columns) == ["Unassigned", "d; f1", "d; f2"] and table.loc["B"].sum() == 9
+
+
+# ---------------------------------------------------------------------- baselines
+
+
+def test_shares_that_make_the_sample_most_probable():
+    rng = np.random.default_rng(0)
+    logits, reads = rng.normal(size=(9, 4)), rng.integers(1, 6, 9).astype(float)
+    share = [0.25] * 4
+    for _ in range(50):
+        summed = np.zeros(4)
+        for row, number in zip(logits, reads, strict=True):
+            posterior = np.array([np.exp(row[t]) * share[t] for t in range(4)])
+            summed += number * posterior / posterior.sum()
+        share = [0.9 * summed[t] / reads.sum() + 0.1 / 4 for t in range(4)]
+    assert np.allclose(most_probable_shares(logits, reads), share)
+
+
+def test_baselines_name_what_they_know():
+    rng = np.random.default_rng(0)
+    roots = ["".join(rng.choice(list("ACGT"), 80)) for _ in range(3)]
+    texts = [root[:i] + "A" + root[i + 1 :] for root in roots for i in (10, 30, 50)]
+    references = References(texts, np.arange(9), np.repeat([0, 1, 3], 3), 4)
+    for method in (NaiveBayes(), NaiveBayes("community"), NaiveBayes("sample"), Nearest()):
+        method.fit(references, np.arange(9), np.array([[0.5, 0.2, 0.1, 0.2]]))
+        method.read([root[:70] for root in roots])
+        logits = method.logits(np.array([2, 0, 1]), np.array([1.0, 5.0, 2.0]))
+        assert logits.argmax(1).tolist() == [3, 0, 1] and (logits[:, 2] < logits.max(1) - 0.1).all()
+        assert (method.confidence(np.array([2, 0, 1]), logits) > 0.5).all()
