@@ -8,11 +8,11 @@ import pytest
 from omniset.microbiomes import TaxonClassifier
 
 FORWARD, REVERSE_TURNED = "GTGCCAGCAGCCGCGGTAA", "ATTAGATACCCGGGTAGTCC"  # fit the primers 515F and 806R
-SMALL = dict(
-    words=(3, 5), width=24, dim=16, depth=1, num_heads=2, num_inducing=4, lengths=(), reads=64, views=1, steps=12,
-    batch_size=2, sequence_epochs=4, sequence_batch=16, sequence_rate=1e-2, validation_fraction=0.15, device="cpu",
-    progress=False,
-)  # fmt: skip
+SMALL = {
+    **{"words": (3, 5), "width": 24, "dim": 16, "depth": 1, "num_heads": 2, "num_inducing": 4, "lengths": ()},
+    **{"reads": 64, "views": 1, "steps": 12, "batch_size": 2, "sequence_epochs": 4, "sequence_batch": 16},
+    **{"sequence_rate": 1e-2, "validation_fraction": 0.15, "device": "cpu", "progress": False},
+}
 
 
 def changed(text, rate, rng):
@@ -31,7 +31,7 @@ def made_up(families=3, genera=3, each=8, length=120, seed=0):
         family = changed(root, 0.3, rng)
         for g in range(genera):
             genus = changed(family, 0.12, rng)
-            for i in range(each):
+            for _i in range(each):
                 name = f"ref{len(texts)}"
                 texts[name] = changed(genus, 0.02, rng)
                 lineages[name] = ("d__B", "p__P", "c__C", "o__O", f"f__F{f}", f"g__G{f}{g}")

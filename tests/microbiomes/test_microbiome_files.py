@@ -63,7 +63,9 @@ def test_bad_sequences_name_their_line(tmp_path, text, message):
 
 def test_a_file_that_is_cut_off(tmp_path):
     rng = np.random.default_rng(0)
-    whole = written(tmp_path, "a.fasta.gz", "".join(f">{i}\n{''.join(rng.choice(list('ACGT'), 80))}\n" for i in range(99)))
+    whole = written(
+        tmp_path, "a.fasta.gz", "".join(f">{i}\n{''.join(rng.choice(list('ACGT'), 80))}\n" for i in range(99))
+    )
     whole.write_bytes(whole.read_bytes()[:-200])
     with pytest.raises(ValueError, match=r"a.fasta.gz: is cut off"):
         read_fasta(whole)
@@ -74,7 +76,7 @@ def slow_extract(text, forward, reverse, mismatches, shortest):
 
     def best(part, primer):
         counts = [
-            sum(not set(IUPAC[a]) <= set(IUPAC[b]) for a, b in zip(part[i:], primer))
+            sum(not set(IUPAC[a]) <= set(IUPAC[b]) for a, b in zip(part[i:], primer, strict=False))
             for i in range(len(part) - len(primer) + 1)
         ]
         return (counts.index(min(counts)), min(counts)) if counts else (0, 99)
@@ -129,7 +131,8 @@ def test_taxonomies_as_they_come(tmp_path):
     assert found == {"a": ("d__B", "p__P", "c__", "o__O"), "b": (), "c": ("k__B", "p__P", "c__C")}
     plain = read_taxonomy(written(tmp_path, "p.tsv", "x\tBacteria;Firmicutes\ny\tD_0__B;D_1__F\n"))
     assert plain == {"x": ("Bacteria", "Firmicutes"), "y": ("D_0__B", "D_1__F")}
-    assert cut(found["a"], 3) is None and cut(found["a"], 4) == found["a"]
+    assert cut(found["a"], 3) is None
+    assert cut(found["a"], 4) == found["a"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,8 @@ def test_bad_taxonomies_name_their_line(tmp_path, text, message):
 def test_clades_are_those_of_whole_lineages():
     """Genera of one name in two families are two."""
     taxa = Taxa.of([("d", "f1", "uncultured"), ("d", "f2", "uncultured"), ("d", "f2", "x")])
-    assert taxa.clade.tolist() == [[0, 0, 0], [0, 1, 1], [0, 1, 2]] and taxa.clades == [1, 2, 3]
+    assert taxa.clade.tolist() == [[0, 0, 0], [0, 1, 1], [0, 1, 2]]
+    assert taxa.clades == [1, 2, 3]
 
 
 def test_a_lineage_keeps_places():
@@ -177,8 +181,12 @@ def biom(path, counts, features, samples, taxa=None):
 
 def test_tables_of_both_kinds_are_the_same(tmp_path):
     counts = np.array([[3, 0, 2.5], [0, 0, 1]])
-    made = biom(tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]])
-    text = "# Constructed from biom file\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
+    made = biom(
+        tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]]
+    )
+    text = (
+        "# Constructed from biom file\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
+    )
     for path in (made, written(tmp_path, "t.tsv", text), written(tmp_path, "t.tsv.gz", text)):
         found = read_samples(path)
         assert (found.names, found.features) == (["A", "B"], ["x", "y", "z"])
@@ -186,7 +194,8 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
         assert found.taxa == {"x": ("k__B", "p__P"), "y": ("k__B",), "z": ("k__C",)}
         assert np.array_equal(found.turned().counts.toarray(), counts.T)
     comma = read_samples(written(tmp_path, "t.csv", ",A,B\nx,1,2\n"))
-    assert comma.features == ["x"] and comma.counts.toarray().tolist() == [[1], [2]]
+    assert comma.features == ["x"]
+    assert comma.counts.toarray().tolist() == [[1], [2]]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,8 @@ def test_bad_biom_files(tmp_path):
 
 
 def test_features_that_are_sequences():
-    assert are_sequences(["ACGT" * 20, "acgtn" * 20]) and not are_sequences(["ACGT" * 20, "ASV1"])
+    assert are_sequences(["ACGT" * 20, "acgtn" * 20])
+    assert not are_sequences(["ACGT" * 20, "ASV1"])
 
 
 def test_positions_of_lines(tmp_path):

@@ -66,7 +66,8 @@ def test_the_strand_table_tells_strands():
 def test_replicates_are_of_their_profile():
     rng = np.random.default_rng(3)
     found = replicates(50, 2, 400, rng)
-    assert found.shape == (2, 400, 50) and (found >= 0).all()
+    assert found.shape == (2, 400, 50)
+    assert (found >= 0).all()
     assert np.allclose(found.sum(2), 1)
     profile = de_novo(50, np.random.default_rng(3))
     noise = np.random.default_rng(4).standard_normal(50)
@@ -84,7 +85,8 @@ def test_reads_are_drawn_by_abundance():
     members = Members.of(np.array([10, 11, 12, 13, 14, 15]), taxon, 4)
     profile = np.array([0.2, 0.3, 0.4, 0.1])  # taxon 2 has no reference
     drawn, counts = draw(profile, 60_000, members, np.random.default_rng(0))
-    assert drawn.tolist() == [10, 11, 12, 13, 14, 15] and counts.sum() == 60_000
+    assert drawn.tolist() == [10, 11, 12, 13, 14, 15]
+    assert counts.sum() == 60_000
     expected = np.array([0.1, 0.1, 0.3, 0.1 / 3, 0.1 / 3, 0.1 / 3]) / 0.6
     assert np.abs(counts / 60_000 - expected).max() < 5 * 0.5 / 60_000**0.5
     with pytest.raises(ValueError, match="none of the taxa"):
@@ -237,12 +239,12 @@ def test_calls_by_sample_and_abundance():
     assert found["Taxon"].tolist() == ["d; f1", "d; f2; c", "d; f1", "Unassigned", "d; f1; b", "Unassigned"]
     assert np.allclose(found["Confidence"], [0.9, 0.8, 0.8, 0.7, 0.9, 0])
     table = calls().abundance(0.7, 2)
-    assert table.to_dict() == {
-        "Unassigned": {"A": 0, "B": 7, "C": 3},
-        "d; f1": {"A": 5, "B": 2, "C": 4},
-        "d; f2": {"A": 1, "B": 0, "C": 0},
-    } or table.sum(1).tolist() == [6, 9, 7]
-    assert sorted(table.columns) == ["Unassigned", "d; f1", "d; f2"] and table.loc["B"].sum() == 9
+    assert {taxon: reads.tolist() for taxon, reads in table.items()} == {
+        "d; f1": [5, 2, 4],
+        "Unassigned": [0, 7, 3],
+        "d; f2": [1, 0, 0],
+    }
+    assert list(table.columns) == ["d; f1", "Unassigned", "d; f2"]
 
 
 # ---------------------------------------------------------------------- baselines
@@ -270,5 +272,6 @@ def test_baselines_name_what_they_know():
         method.fit(references, np.arange(9), np.array([[0.5, 0.2, 0.1, 0.2]]))
         method.read([root[:70] for root in roots])
         logits = method.logits(np.array([2, 0, 1]), np.array([1.0, 5.0, 2.0]))
-        assert logits.argmax(1).tolist() == [3, 0, 1] and (logits[:, 2] < logits.max(1) - 0.1).all()
+        assert logits.argmax(1).tolist() == [3, 0, 1]
+        assert (logits[:, 2] < logits.max(1) - 0.1).all()
         assert (method.confidence(np.array([2, 0, 1]), logits) > 0.5).all()

@@ -1,0 +1,338 @@
+"""The classifier: learns, calls, explains, is saved, resumed and evaluated, on made-up sequences."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from conftest import SMALL, changed, made_up
+
+from omniset.microbiomes import Samples, TaxonClassifier
+from omniset.microbiomes.classifier import SampleShards, sample_name
+from omniset.microbiomes.embeddings import VectorCache
+from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
+from omniset.microbiomes.sequences import reverse_complement
+from omniset.microbiomes.training import ContextModule, matching_rate, mutated
+from omniset.sets import SetBatch
+
+
+@pytest.fixture(scope="module")
+def samples(references):
+    """Sequences near the references, and a table of three samples, the last one empty."""
+    rng = np.random.default_rng(7)
+    texts = {f"ASV{i}": changed(text, 0.01, rng) for i, text in enumerate(list(references[0].values())[::3])}
+    counts = rng.integers(0, 6, (3, len(texts)))
+    counts[2] = 0
+    return texts, Samples(["A", "B", "C"], list(texts), sp.csr_array(counts.astype(float)))
+
+
+def quiet(function, *arguments, **options):
+    with pytest.warns(UserWarning, match="1 samples have no reads, such as 'C'"):
+        return function(*arguments, **options)
+
+
+def test_it_names_what_it_learned(classifier, references):
+    texts, lineages = references
+    found = classifier.classify(texts)
+    assert list(found.columns) == ["Feature ID", "Taxon", "Confidence"]
+    assert found["Feature ID"].tolist() == list(texts)
+    called = classifier.calls(texts)
+    right = [classifier.taxa_.lineages[t] == lineages[name] for t, name in zip(called.taxon, texts, strict=True)]
+    assert np.mean(right) > 0.8  # chance is 1/9: else nothing was learned, and no other test here means anything
+
+
+def test_shards_do_not_matter(classifier, samples):
+    texts, table = samples
+    whole = quiet(classifier.calls, texts, table)
+    assert whole.taxon.min() >= 0
+    assert len(whole.taxon) == table.counts.nnz
+    for size in (1, 7, 13):
+        ours = quiet(classifier.calls, texts, table, shard_size=size)
+        assert np.array_equal(ours.taxon, whole.taxon)
+        assert np.abs(ours.confidence - whole.confidence).max() < 1e-5
+
+
+def test_calls_are_those_of_the_network(classifier, samples):
+    """One sample at a time, whole, in the order of the table."""
+    texts, table = samples
+    called = quiet(classifier.calls, texts, table)
+    network = classifier.network_
+    with torch.no_grad():
+        vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
+        for row in (0, 1):
+            counts = table.counts[[row]].toarray()[0]
+            logits = network(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))[0]
+            mine = called.sample == row
+            assert np.array_equal(called.feature[mine], np.flatnonzero(counts))
+            assert np.array_equal(called.taxon[mine], logits.argmax(1).numpy()[counts > 0])
+    by_hand = np.zeros((3, len(texts)))
+    by_hand[called.sample, called.feature] = called.count
+    assert np.array_equal(by_hand, table.counts.toarray())
+
+
+def test_tables_of_all_forms_give_the_same(classifier, samples):
+    texts, table = samples
+    whole = quiet(classifier.classify, texts, table)
+    frame = pd.DataFrame(table.counts.toarray(), index=table.names, columns=table.features)
+    as_names = Samples(table.names, list(texts.values()), table.counts)
+    for sequences, counts in ((texts, frame), (texts, table.turned()), (None, as_names), (None, as_names.turned())):
+        ours = quiet(classifier.classify, sequences, counts)
+        assert ours["Taxon"].tolist() == whole["Taxon"].tolist()
+
+
+def test_the_other_strand_is_turned(classifier, samples):
+    texts, _table = samples
+    some = {name: reverse_complement(t) if i % 2 else t for i, (name, t) in enumerate(texts.items())}
+    with pytest.warns(UserWarning, match=f"{len(texts) // 2:,} of {len(texts):,} sequences are of the other strand"):
+        turned = classifier.classify(some)
+    assert turned["Taxon"].tolist() == classifier.classify(texts)["Taxon"].tolist()
+    forward = classifier.calls(some, strand="forward")
+    assert (forward.taxon != classifier.calls(texts).taxon).any()
+
+
+def test_what_cannot_be_read_is_unassigned(classifier, samples):
+    texts, _ = samples
+    some = {"short": "ACGT" * 5, "unclear": "NNNNACNN" * 20, **texts}
+    with pytest.warns(UserWarning, match="2 of .* fewer than 50 bases without"):
+        found = classifier.classify(some)
+    assert found["Taxon"].tolist()[:2] == ["Unassigned"] * 2
+    assert found["Confidence"].tolist()[:2] == [0, 0]
+    assert found["Taxon"].tolist()[2:] == classifier.classify(texts)["Taxon"].tolist()
+
+
+def test_nothing_random_is_named(classifier):
+    rng = np.random.default_rng(0)
+    noise = {f"n{i}": "".join(rng.choice(list("ACGT"), 120)) for i in range(30)}
+    calls = classifier.calls(noise, strand="forward")
+    known = classifier.calls(made_up()[0], strand="forward")
+    assert calls.confidence[:, -1].mean() < known.confidence[:, -1].mean()
+
+
+def test_explain_says_what_moved_a_call(classifier, samples):
+    texts, table = samples
+    found = classifier.explain("ASV3", texts, table, sample="A", steps=3, top=4)
+    about = found.attrs
+    assert about["sample"] == "A"
+    assert len(found) == 4
+    assert "ASV3" not in set(found["Feature ID"])
+    network = classifier.network_
+    counts = table.counts[[0]].toarray()[0]
+
+    def log_odds(counts):
+        with torch.no_grad():
+            vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
+            own = list(texts).index("ASV3")
+            encoded = network.encode(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
+            p = network.in_context(SetBatch(vectors[None, own : own + 1]), encoded)[0, 0].double().softmax(0)
+            best = next(
+                i for i, lineage in enumerate(classifier.taxa_.lineages) if "; ".join(lineage) == about["taxon"]
+            )
+            return float(p[best].log() - (1 - p[best]).log()), float(p[best])
+
+    whole, probability = log_odds(counts)
+    assert abs(probability - about["probability"]) < 1e-5
+    for _, row in found.iterrows():
+        less = counts.copy()
+        less[list(texts).index(row["Feature ID"])] = 0
+        assert abs(whole - log_odds(less)[0] - row["change"]) < 1e-3 * max(1.0, abs(whole))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"feature": "x"}, "feature 'x' is not in the table"),
+        ({"feature": "ASV0", "sample": "Z"}, "sample 'Z' is not in the table"),
+        ({"feature": "ASV0", "sample": "C"}, "has no reads in sample 'C'"),
+        ({"feature": "ASV0", "top": 0}, "top must be >= 1, got 0"),
+    ],
+)
+def test_what_cannot_be_explained(classifier, samples, words, message):
+    with pytest.raises(ValueError, match=message):
+        classifier.explain(**{"sequences": samples[0], "counts": samples[1], **words})
+
+
+def test_saved_and_loaded_it_is_the_same(classifier, samples, tmp_path):
+    texts, table = samples
+    classifier.save(tmp_path / "model")
+    again = TaxonClassifier.load(tmp_path / "model", threshold=0.9)
+    ours, theirs = quiet(again.calls, texts, table), quiet(classifier.calls, texts, table)
+    assert np.array_equal(ours.confidence, theirs.confidence)
+    assert again.threshold == 0.9
+    assert again.get_params() | {"threshold": 0.7} == classifier.get_params() | {
+        "words": [3, 5], "lengths": []
+    }  # fmt: skip
+    taxa = pd.read_parquet(tmp_path / "model" / "vocabulary.parquet")
+    taxa.iloc[::-1].to_parquet(tmp_path / "model" / "vocabulary.parquet")
+    with pytest.raises(ValueError, match="has not the taxa"):
+        TaxonClassifier.load(tmp_path / "model")
+
+
+def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path, monkeypatch):
+    """In the second lesson, after an epoch that is kept."""
+    step = ContextModule.training_step
+
+    def interrupted(self, batch, index):
+        if self.global_step == 7:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    monkeypatch.setattr(ContextModule, "training_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        TaxonClassifier(**SMALL).fit(*references, folder=tmp_path)
+    monkeypatch.setattr(ContextModule, "training_step", step)
+    ours = TaxonClassifier(**SMALL).fit(*references, folder=tmp_path, resume=True)
+    for name, value in classifier.network_.state_dict().items():
+        assert torch.equal(value, ours.network_.state_dict()[name]), name
+    assert np.array_equal(ours.confidence_.weights, classifier.confidence_.weights)
+    with pytest.raises(ValueError, match="is of another run"):
+        TaxonClassifier(**SMALL | {"steps": 13}).fit(*references, folder=tmp_path, resume=True)
+
+
+def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
+    texts, lineages = references
+    model = TaxonClassifier(**SMALL)
+    model.notes_ = []
+    model._references(*references)
+    names = list(texts)
+    features = [names[0], names[1], "; ".join(lineages[names[9]]), "d__B; p__P", "else"]
+    counts = np.array([[2.0, 1, 5, 3, 1], [0, 0, 0, 4, 0], [0, 4, 0, 0, 0]])
+    found = model._communities(Samples(["A", "B", "C"], features, sp.csr_array(counts)), lineages)
+    expected = np.zeros((2, 9))  # B has nothing that is known
+    place = {lineage: i for i, lineage in enumerate(model.taxa_.lineages)}
+    expected[0, place[lineages[names[0]]]], expected[0, place[lineages[names[9]]]] = 3 / 8, 5 / 8
+    expected[1, place[lineages[names[1]]]] = 1
+    assert np.allclose(found, expected)
+    with pytest.raises(ValueError, match="none of the 1 features is a known taxon"):
+        model._communities(Samples(["A"], ["x"], sp.csr_array([[1.0]])), lineages)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": "tribe"}, "rank must be one of"),
+        ({"region": "V9"}, "region must be one of"),
+        ({"encoder": "umbc"}, "encoder must be one of set-transformer-isab, set-transformer-sab, ust, none"),
+        ({"lengths": (20,)}, "lengths must be >= 50"),
+        ({"words": (12,)}, "words must be lengths from 1 to 10"),
+        ({"dim": 6, "num_heads": 4}, "dim must be divisible"),
+        ({"steps": 0}, "steps must be >= 1, got 0"),
+        ({"novel": 1.0}, "novel must be from 0 to 0.9, got 1"),
+        ({"threshold": 1.5}, "threshold must be from 0 to 1"),
+        ({"sequence_rate": 0.0}, "sequence_rate must be > 0"),
+        ({"embedder": "nowhere"}, "embedder must be a folder|embedder needs transformers"),
+    ],
+)
+def test_bad_arguments(references, arguments, message):
+    with pytest.raises((ValueError, ImportError), match=message):
+        TaxonClassifier(**SMALL | arguments).fit(*references)
+
+
+def test_bad_references(references):
+    texts, lineages = references
+    model = TaxonClassifier(**SMALL)
+    with pytest.raises(ValueError, match="taxonomy knows none of the references"):
+        model.fit(texts, {"x": ("d__B",)})
+    one = dict.fromkeys(texts, lineages["ref0"])
+    with pytest.raises(ValueError, match="at least 2 taxa at rank genus, there is 1"):
+        model.fit(texts, one)
+    with pytest.raises(ValueError, match="with region 515F-806R, there are 0"):
+        TaxonClassifier(**SMALL | {"region": "515F-806R"}).fit(*references)
+
+
+def test_mutations_come_at_their_rate_and_match_the_validation(classifier, references):
+    text, rng = "A" * 20_000, np.random.default_rng(0)
+    assert abs(sum(c != "A" for c in mutated(text, 0.2, rng)) / 20_000 - 0.15) < 0.015  # a quarter falls on A again
+    assert mutated(text, 0.0, rng) == text
+    model = TaxonClassifier(**SMALL)
+    model.notes_ = []
+    parts = model._references(*references)
+    network, read = classifier.network_.alone, classifier.network_.alone.projection.read
+    pairs = np.arange(len(parts.taxon))
+    assert matching_rate(network, read, parts, pairs, pairs, 0) == 0.0  # as hard as themselves
+
+
+def test_samples_in_shards():
+    vectors, rows = np.arange(20, dtype=np.float32).reshape(10, 2), np.array([7, 1, 4])
+    source = SampleShards(vectors, rows, np.array([1.0, 2, 3]), 2, torch.device("cpu"))
+    for _ in range(2):
+        shards = list(source)
+        assert [s.multiplicity.tolist() for s in shards] == [[[1, 2]], [[3]]]
+        assert torch.cat([s.elements[0] for s in shards], 0).tolist() == vectors[rows].tolist()
+
+
+def test_names_of_samples():
+    assert [sample_name(p) for p in ("a/b.fastq.gz", "c.fq", "d.e.fa.xz")] == ["b", "c", "d.e"]
+
+
+def test_vectors_are_kept_by_sequence(tmp_path):
+    asked = []
+
+    def compute(texts):
+        asked.append(list(texts))
+        return np.array([[len(t), t.count("A")] for t in texts], dtype=np.float32)
+
+    first = VectorCache(tmp_path, "model", 2)
+    assert first.of(["AC", "AAA", "AC"], compute).tolist() == [[2, 1], [3, 3], [2, 1]]
+    with open(first.rows, "ab") as file:  # a run that was killed before it named what it wrote
+        file.write(b"left over")
+    again = VectorCache(tmp_path, "model", 2)
+    assert again.of(["G", "AAA"], compute).tolist() == [[1, 0], [3, 3]]
+    assert VectorCache(tmp_path, "model", 2).of(["G", "AC"], compute).tolist() == [[1, 0], [2, 1]]
+    assert asked == [["AC", "AAA"], ["G"]]
+    assert first.of([], compute).shape == (0, 2)
+
+
+# ---------------------------------------------------------------------- evaluation
+
+
+def test_splits_share_nothing(references):
+    model = TaxonClassifier(**SMALL)
+    model.notes_ = []
+    parts = model._references(*references)
+    found = split(parts, model.taxa_, least=5, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+    own = found.references
+    train, test = ({own.texts[own.sequence[i]] for i in pairs} for pairs in (found.train, found.test))
+    assert not train & test
+    assert not (train | test) & set(found.unknown)
+    assert len(found.taxa) == own.taxa == 7
+    assert len(found.unknown) == len({*references[0].values()}) - len(own.texts)
+    text_of = dict(zip(references[0].values(), references[1].values(), strict=True))
+    for pair in (*found.train, *found.test):
+        assert text_of[own.texts[own.sequence[pair]]] == found.taxa.lineages[own.taxon[pair]]
+    assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
+    with pytest.raises(ValueError, match="too few to hold out"):
+        split(parts, model.taxa_, least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+
+
+def test_evaluation_resumes(references, tmp_path, monkeypatch):
+    model = TaxonClassifier(**SMALL | {"validation_fraction": 0.2})
+    model.notes_ = []
+    parts = model._references(*references)
+    options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path}
+    methods = ["omniset", "no-context", "naive-bayes", "naive-bayes-sample", "nearest"]
+    whole = evaluate(model, parts, methods=methods, **options)
+    assert len(whole.rows) == 2 * 5 * 5
+    assert {g["gate"].split(",")[0] for g in whole.gates()} == {
+        "accuracy of ours minus naive-bayes", "accuracy of ours minus no-context", "accuracy of ours"
+    }  # fmt: skip
+    table = whole.table(UNKNOWN, 8192)
+    assert table["rejection_auroc"].between(0, 1).all()
+    assert whole.by_size(KNOWN).shape == (5, 2)
+    (tmp_path / "seeds" / "no-context.1.json").unlink()
+    fitted = []
+    fit = TaxonClassifier.fit_references
+    monkeypatch.setattr(
+        TaxonClassifier, "fit_references", lambda self, *a, **k: fitted.append(self.encoder) or fit(self, *a, **k)
+    )
+    again = evaluate(model, parts, methods=methods, resume=True, **options)
+    assert fitted == ["none"]
+    columns = [c for c in whole.rows if c != "seconds"]
+    pd.testing.assert_frame_equal(again.rows[columns], whole.rows[columns])
+    kept = json.loads((tmp_path / "seeds" / "nearest.0.json").read_text())
+    assert kept["told"]["sizes"] == [64, 256]
+    with pytest.raises(ValueError, match="is of another evaluation"):
+        evaluate(model, parts, methods=methods, resume=True, **options | {"sizes": (64,)})
+    with pytest.raises(ValueError, match="methods must be among"):
+        evaluate(model, parts, methods=["bayes"])
