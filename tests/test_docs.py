@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from omniset import cli
-from omniset.cli import cells, genomes, regions, sets, studies
+from omniset.cli import cells, genomes, microbiomes, regions, sets, studies
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -40,6 +40,11 @@ COMMANDS = {
     "regions evaluate": regions.evaluate,
     "regions explain": regions.explain_pair,
     "regions simulate": regions.simulate,
+    "microbiomes fit": microbiomes.fit,
+    "microbiomes classify": microbiomes.classify,
+    "microbiomes evaluate": microbiomes.evaluate,
+    "microbiomes explain": microbiomes.explain_taxon,
+    "microbiomes simulate": microbiomes.simulate,
     "studies list": studies.list_studies,
     "studies run": studies.run,
     "studies table": studies.table,

@@ -26,7 +26,18 @@ _HOMES = {
     "SetClassifier": "estimators",
     "SetRegressor": "estimators",
 }
-_MODULES = ("cells", "encoders", "engine", "explain", "genomes", "layers", "regions", "sources", "testing")
+_MODULES = (
+    "cells",
+    "encoders",
+    "engine",
+    "explain",
+    "genomes",
+    "layers",
+    "microbiomes",
+    "regions",
+    "sources",
+    "testing",
+)
 
 __all__ = [
     "AttentionState",
@@ -43,6 +54,7 @@ __all__ = [
     "explain",
     "genomes",
     "layers",
+    "microbiomes",
     "multiset_attention",
     "regions",
     "sources",

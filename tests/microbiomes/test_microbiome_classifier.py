@@ -29,7 +29,7 @@ def samples(references):
 
 
 def quiet(function, *arguments, **options):
-    with pytest.warns(UserWarning, match="1 samples have no reads, such as 'C'"):
+    with pytest.warns(UserWarning, match="1 sample without reads, such as 'C'"):
         return function(*arguments, **options)
 
 
@@ -193,8 +193,7 @@ def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path
 def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
     texts, lineages = references
     model = TaxonClassifier(**SMALL)
-    model.notes_ = []
-    model._references(*references)
+    model.prepare(*references)
     names = list(texts)
     features = [names[0], names[1], "; ".join(lineages[names[9]]), "d__B; p__P", "else"]
     counts = np.array([[2.0, 1, 5, 3, 1], [0, 0, 0, 4, 0], [0, 4, 0, 0, 0]])
@@ -246,8 +245,7 @@ def test_mutations_come_at_their_rate_and_match_the_validation(classifier, refer
     assert abs(sum(c != "A" for c in mutated(text, 0.2, rng)) / 20_000 - 0.15) < 0.015  # a quarter falls on A again
     assert mutated(text, 0.0, rng) == text
     model = TaxonClassifier(**SMALL)
-    model.notes_ = []
-    parts = model._references(*references)
+    parts = model.prepare(*references)
     network, read = classifier.network_.alone, classifier.network_.alone.projection.read
     pairs = np.arange(len(parts.taxon))
     assert matching_rate(network, read, parts, pairs, pairs, 0) == 0.0  # as hard as themselves
@@ -289,8 +287,7 @@ def test_vectors_are_kept_by_sequence(tmp_path):
 
 def test_splits_share_nothing(references):
     model = TaxonClassifier(**SMALL)
-    model.notes_ = []
-    parts = model._references(*references)
+    parts = model.prepare(*references)
     found = split(parts, model.taxa_, least=5, test_fraction=0.25, unknown_fraction=0.2, seed=3)
     own = found.references
     train, test = ({own.texts[own.sequence[i]] for i in pairs} for pairs in (found.train, found.test))
@@ -308,8 +305,7 @@ def test_splits_share_nothing(references):
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
     model = TaxonClassifier(**SMALL | {"validation_fraction": 0.2})
-    model.notes_ = []
-    parts = model._references(*references)
+    parts = model.prepare(*references)
     options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path}
     methods = ["omniset", "no-context", "naive-bayes", "naive-bayes-sample", "nearest"]
     whole = evaluate(model, parts, methods=methods, **options)

@@ -103,7 +103,9 @@ def main(arguments: list[str] | None = None) -> int:
             "_help": "Microbiomes: a taxon for every read, in the context of its sample.",
             "fit": microbiomes.fit,
             "classify": microbiomes.classify,
+            "evaluate": microbiomes.evaluate,
             "explain": microbiomes.explain_taxon,
+            "simulate": microbiomes.simulate,
         },
         "studies": {
             "_help": "Experiments of the Universal Set Transformer paper, run again.",

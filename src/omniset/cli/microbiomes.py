@@ -5,12 +5,13 @@ Options that several commands share are written once, as dataclasses: the parser
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cli.sets import Device
+from omniset.cli.sets import Device, _split
 
 
 @dataclass(kw_only=True)
@@ -160,12 +161,13 @@ def fit(
 
 
 def classify(
-    reads: list[Path] | None = None,
+    reads: str | None = None,
     table: Path | None = None,
     sequences: Path | None = None,
     model: Path = Path("model"),
     out: Path = Path("classified"),
     threshold: float | None = None,
+    against: Path | None = None,
     **options: Any,
 ) -> None:
     """Name the taxon of every sequence in every sample.
@@ -173,14 +175,15 @@ def classify(
     Example: omniset microbiomes classify --table table.biom --sequences seqs.fasta --model model --out classified
 
     Args:
-        reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample: also as words without an option. Equal
-            reads are counted once.
+        reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample, with commas between; also as words
+            without an option. Equal reads are counted once.
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.
         out: Folder for taxonomy.tsv (which QIIME 2 imports), calls.tsv.gz (by sample), abundance.tsv and a report; of
             reads also sequences.fasta and table.tsv.
         threshold: Confidence that a rank needs to be named. null: as at fit.
+        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported.
         **options: See `Using`.
     """
     from omniset.microbiomes import runs
@@ -188,7 +191,63 @@ def classify(
     using = Using(**options)
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
-    runs.classify(reads or [], table, sequences, model, out, threshold, using.model(), using.strand, using.shard_size)
+    computing = using.model(), using.strand, using.shard_size
+    runs.classify(_files(reads), table, sequences, model, out, threshold, against, *computing)
+
+
+def evaluate(
+    references: Path | None = None,
+    taxonomy: Path | None = None,
+    out: Path = Path("evaluation"),
+    methods: str | None = None,
+    seeds: int = 3,
+    sizes: str = "1024,2048,4096,8192,16384,32768,65536,131072",
+    least: int = 5,
+    test_fraction: float = 0.2,
+    unknown_fraction: float = 0.05,
+    resume: bool = False,
+    **options: Any,
+) -> None:
+    """Compare calls with those of other methods, on sequences that none of them has seen, in samples of many sizes.
+
+    Example: omniset microbiomes evaluate --references refs.fasta --taxonomy tax.tsv --region 515F-806R --out evaluation
+
+    Args:
+        references: As for fit.
+        taxonomy: As for fit.
+        out: Folder for the report, the metrics and the rows of every seed.
+        methods: What to compare, separated by commas: omniset, general (learned from any communities), sab (full
+            self-attention), no-context, naive-bayes, naive-bayes-community, naive-bayes-sample, nearest. null: all.
+        seeds: How often references are divided and networks trained anew.
+        sizes: Numbers of reads of the test samples, with commas between.
+        least: Taxa of fewer distinct sequences are left out.
+        test_fraction: Share of distinct sequences that is held out.
+        unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
+        resume: Keep what is done in the same folder.
+        **options: See `Learning`.
+    """
+    from omniset.microbiomes import runs
+
+    learning = Learning(**options)
+    given = _given("references", references), _given("taxonomy", taxonomy)
+    chosen = _split(methods)
+    try:
+        runs.evaluate(
+            *given,
+            learning.classifier(),
+            out,
+            resume,
+            methods=chosen,
+            seeds=seeds,
+            sizes=_lengths("sizes", sizes),
+            least=least,
+            test_fraction=test_fraction,
+            unknown_fraction=unknown_fraction,
+        )
+    except KeyboardInterrupt:
+        if out.is_dir():
+            print(f"\nWhat is done is kept in {out}: go on with --resume true", file=sys.stderr)
+        raise
 
 
 def explain_taxon(
@@ -225,10 +284,33 @@ def explain_taxon(
     )
 
 
+def simulate(out: Path = Path("microbiome"), samples: int = 12, seed: int = 0) -> None:
+    """Write a made-up microbiome to try the other commands on.
+
+    Example: omniset microbiomes simulate --out microbiome
+
+    Args:
+        out: Folder for references.fasta, taxonomy.tsv, table.tsv and sequences.fasta (samples of two communities in
+            turn), truth.tsv (their taxa) and reads.fastq.gz (one more sample).
+        samples: How many.
+        seed: The same seed gives the same files.
+    """
+    from omniset.console import say
+    from omniset.microbiomes import simulate as simulated
+
+    say(f"Written to {out}: {', '.join(simulated.write(simulated.simulate(samples, seed), out))}")
+
+
 def _given(name: str, file: Path | None) -> Path:
     if file is None:
         raise ValueError(f"--{name} must be given: the file with it")
     return file
+
+
+def _files(reads: str | None) -> list[Path]:
+    # Words without an option come as JSON: a name may have a comma in it.
+    given = json.loads(reads) if (reads or "").startswith("[") else (reads or "").split(",")
+    return [Path(name) for name in given if name]
 
 
 def with_reads(words: list[str]) -> list[str]:
@@ -237,8 +319,6 @@ def with_reads(words: list[str]) -> list[str]:
     >>> with_reads(["microbiomes", "classify", "a.fq", "b.fq", "--out", "c"])
     ['microbiomes', 'classify', '--reads', '["a.fq", "b.fq"]', '--out', 'c']
     """
-    import json
-
     if words[:2] != ["microbiomes", "classify"]:
         return words
     number = next((i for i, word in enumerate(words[2:]) if word.startswith("-")), len(words) - 2)

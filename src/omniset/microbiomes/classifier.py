@@ -52,6 +52,7 @@ from omniset.microbiomes.training import (
 )
 from omniset.microbiomes.training import Samples as TrainingSamples
 from omniset.progress import Progress
+from omniset.report.blocks import many
 from omniset.sets import SetBatch
 from omniset.training import artefacts
 from omniset.training.fit import fit as train
@@ -205,12 +206,18 @@ class TaxonClassifier(BaseEstimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        self.notes_: list[str] = []
-        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else dict(references)
         lineages = read_taxonomy(taxonomy) if isinstance(taxonomy, (str, Path)) else dict(taxonomy)
-        found = self._references(texts, lineages)
+        found = self.prepare(references, lineages)
         communities = self._communities(profiles, lineages)
         return self.fit_references(found, communities, folder=folder, resume=resume)
+
+    def prepare(self, references: Table, lineages: Mapping[str, Lineage]) -> References:
+        """The region of the references that are of known taxa, each distinct pair of sequence and taxon once. Sets
+        `taxa_` and `notes_`.
+        """
+        self.notes_: list[str] = []
+        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else dict(references)
+        return self._references(texts, lineages)
 
     def fit_references(
         self,
@@ -548,7 +555,9 @@ class TaxonClassifier(BaseEstimator):
         confidence = np.zeros((number, len(self.taxa_.ranks)), dtype=np.float32)
         empty = np.flatnonzero(np.diff(counts.indptr) == 0)
         if len(empty):
-            warnings.warn(f"{len(empty):,} samples have no reads, such as {samples.names[empty[0]]!r}", stacklevel=4)
+            warnings.warn(
+                f"{many(len(empty), 'sample')} without reads, such as {samples.names[empty[0]]!r}", stacklevel=4
+            )
         with Progress("classifying", number, self.progress, unit="sequences") as bar:
             for row in range(len(samples.names)):
                 span = np.arange(counts.indptr[row], counts.indptr[row + 1])

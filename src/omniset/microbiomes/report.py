@@ -1,4 +1,4 @@
-"""The reports of the system for microbiomes: on a fitted model, on classified samples.
+"""The reports of the system for microbiomes: on a fitted model, on classified samples, on an evaluation.
 
 Each composer returns the page and the plain numbers behind it.
 """
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from omniset.microbiomes.calls import Calls
 from omniset.microbiomes.classifier import TaxonClassifier
+from omniset.microbiomes.evaluate import Evaluation
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures
 from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, many
@@ -78,6 +79,7 @@ def of_calls(
     notes: list[str],
     provenance: dict[str, Any],
     seconds: float,
+    agreed: pd.DataFrame | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on classified samples."""
     threshold, ranks = classifier.threshold, calls.taxa.ranks
@@ -102,6 +104,7 @@ def of_calls(
         abundance = calls.abundance(threshold, place + 1)
         tables[ranks[place]] = abundance.to_dict("split")
         sections.append(_abundance(abundance, ranks[place]))
+    sections += _agreement(agreed)
     sections += [_features(calls, by_feature), Section("Settings", "", [Facts(list(classifier.get_params().items()))])]
     lead = f"Taxa of {many(len(calls.features), 'sequence')} in {many(len(calls.samples), 'sample')}."
     numbers = {
@@ -112,6 +115,7 @@ def of_calls(
         "threshold": threshold,
         "named": named,
         "abundance": tables,
+        "agreement": None if agreed is None else agreed.to_dict("records"),
     }
     return _finish("classify", Report(title, lead, sections, command, provenance), notes, numbers)
 
@@ -167,6 +171,92 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     caption = "The sequences with most reads, and what most of their reads are called."
     table = Table(caption, ["sequence", "reads", "taxon", "confidence"], rows)
     return Section("Sequences", "", [table])
+
+
+def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
+    if agreed is None:
+        return []
+    rows = [
+        [row["rank"], *(Cell(f"{row[key]:.1%}", row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))]
+        for row in agreed.to_dict("records")
+    ]
+    text = "Compared is what both name at a rank, by a name that the references have there."
+    columns = ["rank", "same name, of reads", "of sequences", "reads compared, of all"]
+    return [Section("Agreement with other calls", text, [Table("The same name at each rank.", columns, rows)])]
+
+
+# ---------------------------------------------------------------------- an evaluation
+
+METHODS = {
+    "omniset": "Omniset (ours)",
+    "general": "Omniset, any communities",
+    "sab": "full self-attention",
+    "no-context": "without context",
+    "naive-bayes": "naive Bayes",
+    "naive-bayes-community": "naive Bayes, communities",
+    "naive-bayes-sample": "naive Bayes, sample",
+    "nearest": "nearest reference",
+}
+
+
+def shown(evaluation: Evaluation) -> list[tuple[str, int]]:
+    """Kinds of samples, and the number of reads that a table is made for: the least."""
+    rows = evaluation.rows
+    return [(kind, int(rows[rows["kind"] == kind]["reads"].min())) for kind in dict.fromkeys(rows["kind"])]
+
+
+def short_table(evaluation: Evaluation, kind: str, reads: int) -> pd.DataFrame:
+    """The scores that there are, in few digits, methods by their names."""
+    table = evaluation.table(kind, reads).dropna(axis=1, how="all")
+    return table.rename(index=METHODS, columns=lambda name: name.replace("_", " ")).round(4)
+
+
+def of_evaluation(
+    evaluation: Evaluation,
+    classifier: TaxonClassifier,
+    *,
+    title: str,
+    command: str,
+    notes: list[str],
+    provenance: dict[str, Any],
+) -> tuple[Report, dict[str, Any]]:
+    """The report on an evaluation."""
+    gates = evaluation.gates()
+    rows = [
+        [g["gate"], Cell(f"{g['value']:+.4f}", g["value"]), f"{g['bound']:+g}", "yes" if g["holds"] else "no"]
+        for g in gates
+    ]
+    blocks: list[Block] = [*_notes(notes), *(Note("info", text) for text in classifier.notes_)]
+    if rows:
+        blocks.append(Table("What a useful classifier must hold.", ["", "mean over seeds", "bound", "holds"], rows))
+    sections = [Section("Summary", "", blocks)]
+    for kind, reads in shown(evaluation):
+        table = short_table(evaluation, kind, reads).reset_index()
+        caption = f"Samples of {reads:,} reads. Means over seeds."
+        parts: list[Block] = [Table(caption, [str(c) for c in table.columns], table.to_numpy().tolist())]
+        sizes = evaluation.by_size(kind)
+        if sizes.shape[1] > 1:
+            x = [int(reads) for reads in sizes.columns]
+            series = {METHODS[str(name)]: figures.Series(x, values.tolist()) for name, values in sizes.iterrows()}
+            order = [METHODS[name] for name in METHODS]
+            figure = figures.lines(series, "reads of a sample", f"accuracy at rank {evaluation.rank}", order=order)
+            figure.axes[0].set_xscale("log", base=2)
+            parts.append(Plot(figure, "accuracy by the number of reads", "Accuracy by reads of the sample."))
+        sections.append(Section(kind[0].upper() + kind[1:], "", parts))
+    sections.append(Section("Settings", "", [Facts(list(classifier.get_params().items()))]))
+    sizes_of = ", ".join(f"{value:,} {name}" for name, value in evaluation.sizes.items())
+    lead = f"Test sequences are of known taxa, and were never learned from. First seed: {sizes_of}."
+    numbers = {
+        "gates": gates,
+        "sizes": evaluation.sizes,
+        "decided": classifier.notes_,
+        "rows": evaluation.rows.to_dict("records"),
+        "arguments": classifier.get_params(),
+    }
+    return _finish("evaluate", Report(title, lead, sections, command, provenance), notes, numbers)
+
+
+# ---------------------------------------------------------------------- parts
 
 
 def _notes(notes: list[str]) -> list[Note]:

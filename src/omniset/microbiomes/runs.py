@@ -14,12 +14,15 @@ import pandas as pd
 import scipy.sparse as sp
 
 from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
-from omniset.files import provenance, replacing
+from omniset.files import plain, provenance, replacing, write_json
 from omniset.microbiomes import report
 from omniset.microbiomes.calls import Calls
 from omniset.microbiomes.classifier import TaxonClassifier, sample_name
+from omniset.microbiomes.evaluate import METHODS, Evaluation
+from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.samples import Samples, read_samples
 from omniset.microbiomes.sequences import dereplicate
+from omniset.microbiomes.taxonomy import Lineage, bare, lineage_of, names_at, read_taxonomy
 from omniset.report import write as write_report
 from omniset.report.blocks import many
 from omniset.tables.files import TableWriter, kind_of
@@ -64,6 +67,7 @@ def classify(
     model: Path,
     out: Path,
     threshold: float | None,
+    against: Path | None,
     overrides: dict[str, Any],
     strand: str,
     shard_size: int,
@@ -75,6 +79,7 @@ def classify(
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     with run_folder(out), noted() as notes:
+        others = None if against is None else read_taxonomy(against)
         texts: dict[str, str] | Path | None = sequences
         counts: Samples | Path | None = table
         if reads:
@@ -84,6 +89,7 @@ def classify(
         seconds = time.monotonic() - start
         by_feature = calls.per_feature(classifier.threshold)
         abundance = calls.abundance(classifier.threshold)
+        agreed = None if others is None else agreement(calls, by_feature, others)
         written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
         if isinstance(texts, dict) and isinstance(counts, Samples):
             written += ["sequences.fasta", "table.tsv"]
@@ -104,6 +110,7 @@ def classify(
             notes=notes(),
             provenance=provenance(classifier.seed),
             seconds=seconds,
+            agreed=agreed,
         )
         write_report(out, page, numbers)
         say(
@@ -112,9 +119,82 @@ def classify(
         )
         for rank, share in numbers["named"].items():
             say(f"  {share:6.1%} of the reads are named at rank {rank}")
+        if agreed is not None:
+            say(f"agreement with {against}, where both name a rank and its name is among the references:")
+            for row in agreed.to_dict("records"):
+                shares = f"{row['by_reads']:6.1%} of reads, {row['by_sequences']:6.1%} of sequences"
+                say(f"  {row['rank']}: {shares}; {row['compared_reads']:.1%} of all reads could be compared")
         say_notes(notes())
         say(f"Written to {out}: {', '.join(written)}, report.html, report.json")
         return calls
+
+
+def evaluate(
+    references: Path, taxonomy: Path, arguments: dict[str, Any], out: Path, resume: bool, **options: Any
+) -> Evaluation:
+    """See `omniset.cli.microbiomes.evaluate`."""
+    if out.is_dir() and (out / "config.json").exists():
+        raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
+    with run_folder(out), noted() as notes:
+        classifier = TaxonClassifier(**arguments)
+        classifier.check_arguments()
+        found = classifier.prepare(references, read_taxonomy(taxonomy))
+        for note in classifier.notes_:
+            say(f"  {note}")
+        if options["methods"] is None:
+            options["methods"] = METHODS
+        evaluation = run_evaluation(
+            classifier,
+            found,
+            folder=out,
+            resume=resume,
+            say=say if classifier.progress else lambda line: None,
+            **options,
+        )
+        page, numbers = report.of_evaluation(
+            evaluation,
+            classifier,
+            title=f"Evaluation on {references.name}",
+            command=_command(),
+            notes=notes(),
+            provenance=provenance(classifier.seed),
+        )
+        write_json(out / "metrics.json", plain(numbers))
+        write_report(out, page, numbers)
+        for kind, reads in report.shown(evaluation):
+            say(f"\n{kind}, {reads:,} reads, means over seeds")
+            say(report.short_table(evaluation, kind, reads).to_string())
+        for gate in evaluation.gates():
+            say(f"{'holds' if gate['holds'] else 'FAILS'}: {gate['gate']}: {gate['value']:+.4f}")
+        say_notes(notes())
+        say(f"\nWritten to {out}: metrics.json, report.html, report.json, seeds/")
+        return evaluation
+
+
+def agreement(calls: Calls, by_feature: pd.DataFrame, others: dict[str, Lineage]) -> pd.DataFrame:
+    """How often our calls and others have the same name at a rank: `rank`, `by_reads`, `by_sequences`, and
+    `compared_reads`, the share of all reads that this is of.
+
+    Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies differ.
+    """
+    reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
+    ours = {name: lineage_of(taxon) for name, taxon in zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)}
+    rows = []
+    for rank, name in enumerate(calls.taxa.ranks):
+        known = {bare(lineage[rank]) for lineage in calls.taxa.lineages}
+        mine, theirs = dict(names_at(ours, rank)), dict(names_at(others, rank))
+        both = [i for i, f in enumerate(calls.features) if f in mine and theirs.get(f) in known]
+        same = np.array([mine[calls.features[i]] == theirs[calls.features[i]] for i in both], dtype=bool)
+        weight = reads[both]
+        rows.append(
+            {
+                "rank": name,
+                "by_reads": float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan,
+                "by_sequences": float(same.mean()) if len(same) else np.nan,
+                "compared_reads": float(weight.sum() / max(reads.sum(), 1e-300)),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def explain(

@@ -58,8 +58,10 @@ def read_samples(path: str | Path) -> Samples:
 
 
 def _read_biom(path: Path) -> Samples:
-    import h5py
-
+    try:
+        import h5py
+    except ImportError:
+        raise ImportError(f'{path} is a BIOM file, which needs h5py: pip install "omniset[biom]"') from None
     try:
         with h5py.File(path) as root:
             if lacking := [name for name in BIOM if name not in root]:

@@ -1,0 +1,117 @@
+"""A made-up microbiome to try the commands on: references of a marker gene, their taxa, samples of two habitats."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from omniset.files import replacing, writable_folder
+from omniset.microbiomes.communities import Members, de_novo, draw, replicate
+from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement
+from omniset.microbiomes.taxonomy import Lineage, joined
+from omniset.microbiomes.training import mutated
+
+FAMILIES, GENERA, EACH = 8, 4, 12  # families, genera of each, references of each
+LENGTH = 250  # of the region between the primers
+DIFFER = {"family": 0.3, "genus": 0.03, "reference": 0.02, "sample": 0.02}  # share of bases drawn anew
+READS = 2000
+
+
+@dataclass
+class Microbiome:
+    """What is written.
+
+    Attributes:
+        references: With primers of the region 515F-806R around it, by name.
+        lineages: Of the references.
+        sequences: Of the samples, without primers, by name; near references, not among them.
+        truth: Their lineages.
+        samples: Reads of each.
+        reads: Of one more sample, each by itself.
+    """
+
+    references: dict[str, str]
+    lineages: dict[str, Lineage]
+    sequences: dict[str, str]
+    truth: dict[str, Lineage]
+    samples: Samples
+    reads: list[str]
+
+
+def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
+    """Samples are replicates of two log-normal communities in turn.
+
+    Raises:
+        ValueError: samples < 1.
+    """
+    if samples < 1:
+        raise ValueError(f"samples must be >= 1, got {samples}")
+    rng = np.random.default_rng(seed)
+    forward, reverse = (_one_of(primer) for primer in REGIONS["515F-806R"])
+    root = _random(LENGTH, rng)
+    regions: dict[str, str] = {}
+    lineages: dict[str, Lineage] = {}
+    for family in range(FAMILIES):
+        of_family = mutated(root, DIFFER["family"], rng)
+        for genus in range(GENERA):
+            of_genus = mutated(of_family, DIFFER["genus"], rng)
+            for _ in range(EACH):
+                name = f"ref{len(regions) + 1}"
+                regions[name] = mutated(of_genus, DIFFER["reference"], rng)
+                above = ("d__Bacteria", f"p__P{family // 4 + 1}", f"c__C{family // 2 + 1}", f"o__O{family + 1}")
+                lineages[name] = (*above, f"f__F{family + 1}", f"g__G{family * GENERA + genus + 1}")
+    flanks = (_random(40, rng) + forward, reverse_complement(reverse) + _random(40, rng))
+    references = {name: flanks[0] + text + flanks[1] for name, text in regions.items()}
+    own = {f"ASV{i + 1}": mutated(text, DIFFER["sample"], rng) for i, text in enumerate(regions.values())}
+    truth = dict(zip(own, lineages.values(), strict=True))
+    taxa = FAMILIES * GENERA
+    members = Members.of(np.arange(len(own)), np.repeat(np.arange(taxa), EACH), taxa)
+    bases = [de_novo(taxa, rng) for _ in range(2)]
+    counts = np.zeros((samples, len(own)))
+    for i in range(samples):
+        drawn, times = draw(replicate(bases[i % 2], 0.6, rng), READS, members, rng)
+        counts[i, drawn] = times
+    names = [f"{'gut' if i % 2 == 0 else 'soil'}{i // 2 + 1}" for i in range(samples)]
+    seen = counts.sum(0) > 0
+    features = [name for name, there in zip(own, seen.tolist(), strict=True) if there]
+    drawn, times = draw(replicate(bases[0], 0.6, rng), READS, members, rng)
+    texts = list(own.values())
+    reads = [texts[i] for i in rng.permutation(np.repeat(drawn, times))]
+    table = Samples(names, features, sp.csr_array(counts[:, seen]))
+    kept = {name: own[name] for name in features}
+    return Microbiome(references, lineages, kept, {name: truth[name] for name in features}, table, reads)
+
+
+def write(made: Microbiome, out: Path) -> list[str]:
+    """Files of it, as they come from other tools. Returns their names."""
+    out = writable_folder(out)
+    _lines(out / "references.fasta", [f">{name}\n{text}" for name, text in made.references.items()])
+    for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
+        _lines(out / name, ["Feature ID\tTaxon", *(f"{feature}\t{joined(taxon)}" for feature, taxon in taxa.items())])
+    _lines(out / "sequences.fasta", [f">{name}\n{text}" for name, text in made.sequences.items()])
+    counts = made.samples.counts.toarray().astype(int)
+    rows = ["\t".join(map(str, (name, *counts[:, i]))) for i, name in enumerate(made.samples.features)]
+    _lines(out / "table.tsv", ["\t".join(["#OTU ID", *made.samples.names]), *rows])
+    reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
+    with replacing(out / "reads.fastq.gz") as temporary:
+        temporary.write_bytes(gzip.compress(reads.encode(), mtime=0))
+    return ["references.fasta", "taxonomy.tsv", "table.tsv", "sequences.fasta", "truth.tsv", "reads.fastq.gz"]
+
+
+def _lines(path: Path, lines: list[str]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _random(length: int, rng: np.random.Generator) -> str:
+    return "".join(rng.choice(list("ACGT"), length))
+
+
+def _one_of(primer: str) -> str:
+    """A sequence that a primer fits."""
+    return "".join(IUPAC[letter][0] for letter in primer)

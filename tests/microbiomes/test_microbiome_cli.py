@@ -1,0 +1,193 @@
+"""`omniset microbiomes` as at a shell: what is written, and what is said of bad input."""
+
+import gzip
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from omniset.cli import main
+from omniset.microbiomes import TaxonClassifier, read_taxonomy
+from omniset.microbiomes.sequences import read_fasta, reverse_complement
+from omniset.microbiomes.simulate import simulate, write
+
+FIT = (
+    *("--words", "3,5", "--width", 24, "--dim", 16, "--depth", 1, "--num_heads", 2, "--num_inducing", 4, "--reads", 64),
+    *("--views", 1, "--steps", 12, "--batch_size", 2, "--sequence_epochs", 4, "--sequence_batch", 16, "--lengths", 100),
+    *("--sequence_rate", 0.01, "--validation_fraction", 0.15, "--device", "cpu", "--progress", "false"),
+)
+
+
+def run(*words, code=0):
+    assert main(["microbiomes", *map(str, words)]) == code
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A made-up microbiome, and a model of it."""
+    out = tmp_path_factory.mktemp("microbiome")
+    write(simulate(4, 1), out)
+    files = ("--references", out / "references.fasta", "--taxonomy", out / "taxonomy.tsv", "--region", "515F-806R")
+    run("fit", *files, *FIT, "--out", out / "model")
+    return out
+
+
+def table_of(folder):
+    return ("--table", folder / "table.tsv", "--sequences", folder / "sequences.fasta", "--model", folder / "model")
+
+
+def test_classify_a_table(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    run("classify", *table_of(folder), "--against", folder / "truth.tsv", "--threshold", 0.5, "--out", out)
+    said = capsys.readouterr().out
+    assert "4 samples" in said
+    assert "agreement with" in said
+    taxonomy = pd.read_csv(out / "taxonomy.tsv", sep="\t")
+    assert list(taxonomy) == ["Feature ID", "Taxon", "Confidence"]
+    assert taxonomy["Feature ID"].tolist() == list(read_fasta(folder / "sequences.fasta"))
+    assert read_taxonomy(out / "taxonomy.tsv").keys() == set(taxonomy["Feature ID"])  # our own reader takes it
+    model = TaxonClassifier.load(folder / "model", threshold=0.5, progress=False)
+    expected = model.classify(folder / "sequences.fasta", folder / "table.tsv")
+    assert taxonomy["Taxon"].tolist() == expected["Taxon"].tolist()
+    assert np.allclose(taxonomy["Confidence"], expected["Confidence"])
+    calls = pd.read_csv(out / "calls.tsv.gz", sep="\t")
+    counts = pd.read_csv(folder / "table.tsv", sep="\t", index_col=0)
+    assert calls["count"].sum() == counts.to_numpy().sum()
+    assert len(calls) == (counts > 0).to_numpy().sum()
+    abundance = pd.read_csv(out / "abundance.tsv", sep="\t", index_col=0)
+    assert np.allclose(abundance.sum(), counts.sum()[abundance.columns])
+    by_hand = calls[calls["sample"] == "gut1"].groupby("Taxon")["count"].sum()
+    assert np.allclose(abundance["gut1"][by_hand.index], by_hand)
+    report = json.loads((out / "report.json").read_text())
+    truth, ours = read_taxonomy(folder / "truth.tsv"), read_taxonomy(out / "taxonomy.tsv")
+    reads = counts.sum(axis=1)
+    for place, row in enumerate(report["agreement"]):
+        both = [f for f in ours if len(ours[f]) > place]
+        same = [f for f in both if ours[f][place] == truth[f][place]]
+        assert np.isclose(row["by_reads"], reads[same].sum() / reads[both].sum())
+        assert np.isclose(row["by_sequences"], len(same) / len(both))
+    deep = sum(calls["count"][calls["Taxon"].str.contains("g__")])
+    assert np.isclose(report["named"]["genus"], deep / calls["count"].sum())
+    assert "<svg" in (out / "report.html").read_text()
+
+
+def test_classify_reads(folder, tmp_path):
+    """Two files are two samples; a table of the distinct reads gives the same."""
+    second = tmp_path / "other,one.fa"
+    texts = read_fasta(folder / "sequences.fasta")
+    second.write_text("".join(f">{i}\n{t.lower()}\n" for i, t in enumerate([*texts.values()][:9] * 2)))
+    run("classify", folder / "reads.fastq.gz", second, "--model", folder / "model", "--out", tmp_path / "reads")
+    table = pd.read_csv(tmp_path / "reads" / "table.tsv", sep="\t", index_col=0)
+    assert table.columns.tolist() == ["reads", "other,one"]
+    assert table["other,one"].sum() == 18
+    again = ("--table", tmp_path / "reads" / "table.tsv", "--sequences", tmp_path / "reads" / "sequences.fasta")
+    run("classify", *again, "--model", folder / "model", "--out", tmp_path / "table")
+    for name in ("taxonomy.tsv", "abundance.tsv"):
+        assert (tmp_path / "table" / name).read_bytes() == (tmp_path / "reads" / name).read_bytes()
+    with gzip.open(folder / "reads.fastq.gz", "rt") as file:
+        reads = file.read().splitlines()[1::4]
+    assert table["reads"].sum() == len(reads)
+    distinct = read_fasta(tmp_path / "reads" / "sequences.fasta")
+    assert {distinct[n]: c for n, c in table["reads"].items() if c} == {t: reads.count(t) for t in set(reads)}
+
+
+def test_explain(folder, tmp_path, capsys):
+    run("explain", "ASV3", *table_of(folder), "--out", tmp_path / "x.tsv", "--steps", 2, "--top", 3)
+    found = pd.read_csv(tmp_path / "x.tsv", sep="\t")
+    assert list(found) == ["Feature ID", "count", "Taxon", "change", "attribution"]
+    assert len(found) == 3
+    assert "ASV3 in sample" in capsys.readouterr().out
+
+
+def test_evaluate(folder, tmp_path, capsys):
+    files = ("--references", folder / "references.fasta", "--taxonomy", folder / "taxonomy.tsv")
+    words = (*files, "--region", "515F-806R", *FIT, "--seeds", 1, "--sizes", "64,128", "--unknown_fraction", 0.1)
+    run("evaluate", *words, "--methods", "omniset,naive-bayes", "--out", tmp_path / "e")
+    assert "accuracy of ours minus naive-bayes" in capsys.readouterr().out
+    found = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    assert {row["method"] for row in found["rows"]} == {"omniset", "naive-bayes"}
+    assert len(found["gates"]) == 2
+    page = (tmp_path / "e" / "report.html").read_text()
+    assert "naive Bayes" in page
+    assert "With unknown taxa" in page
+
+
+def test_simulated_sequences_are_what_is_said():
+    made = simulate(3, 5)
+    assert made.samples.counts.sum(1).tolist() == [2000] * 3
+    assert len(made.reads) == 2000
+    assert set(made.sequences) == set(made.truth) == set(made.samples.features)
+    assert made.sequences == simulate(3, 5).sequences
+    assert not set(made.sequences.values()) & set(made.references.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["classify"], "give either files of reads, or --table"),
+        (["classify", "a.fq", "--table", "t.tsv"], "give either files of reads, or --table"),
+        (["classify", "nowhere.fq", "--model", "MODEL"], "nowhere.fq: No such file"),
+        (["classify", "DIR/reads.fastq.gz", "--model", "nowhere"], "nowhere is no folder of a model"),
+        (["classify", "DIR/reads.fastq.gz", "DIR/reads.fastq.gz", "--model", "MODEL"], "two files would both be"),
+        (["classify", "--table", "DIR/table.tsv", "--model", "MODEL"], "sequences must be given: features are names"),
+        (
+            ["classify", "--table", "DIR/table.tsv", "--sequences", "DIR/references.fasta", "--model", "MODEL"],
+            "sequences and counts have no feature in common: the table has such as 'ASV",
+        ),
+        (["classify", "cut.fastq.gz", "--model", "MODEL"], "is cut off or not a whole compressed file"),
+        (["classify", "bad.fa", "--model", "MODEL"], "bad.fa: line 2: has 'E', which is no base"),
+        (["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--threshold", "2"], "threshold must be from 0 to 1"),
+        (["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--shard_size", "0"], "shard_size must be >= 1"),
+        (["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--out", "MODEL"], "holds a model"),
+        (["fit", "--references", "DIR/references.fasta"], "--taxonomy must be given"),
+        (["fit", "--references", "DIR/references.fasta", "--taxonomy", "twice.tsv"], "twice.tsv: line 2: has 'a'"),
+        (["fit", "--references", "DIR/sequences.fasta", "--taxonomy", "DIR/taxonomy.tsv"], "knows none of the"),
+        (
+            ["fit", "--references", "DIR/references.fasta", "--taxonomy", "DIR/taxonomy.tsv", "--lengths", "x"],
+            "lengths must be whole numbers with commas between, got 'x'",
+        ),
+        (["explain", "ASV3", "--model", "MODEL"], "--table must be given"),
+        (["explain", "none", "--table", "DIR/table.tsv", "--sequences", "DIR/sequences.fasta"], "model is no folder"),
+    ],
+)
+def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    whole = (folder / "reads.fastq.gz").read_bytes()
+    (tmp_path / "cut.fastq.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "bad.fa").write_text(">a\nACGTE\n")
+    (tmp_path / "twice.tsv").write_text("a\td__B\na\td__B\n")
+    before = sorted(tmp_path.rglob("*"))
+    words = [w.replace("DIR", str(folder)).replace("MODEL", str(folder / "model")) for w in words]
+    run(*words, code=2)
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if not re.match(r"reading|embedding|$", line.strip())]
+    assert len(lines) == 1
+    assert lines[0].startswith("omniset: error: ")
+    assert message in lines[0]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_reads_of_the_other_strand_lower_case_and_u(folder, tmp_path, capsys):
+    texts = read_fasta(folder / "sequences.fasta")
+    changed = {n: reverse_complement(t) if i % 3 == 0 else t for i, (n, t) in enumerate(texts.items())}
+    lines = [f">{n}\n{t.lower().replace('t', 'u')}\n" for n, t in changed.items()]
+    (tmp_path / "turned.fasta").write_text("".join(lines))
+    words = ("--table", folder / "table.tsv", "--model", folder / "model")
+    run("classify", *words, "--sequences", tmp_path / "turned.fasta", "--out", tmp_path / "a")
+    assert "of the other strand, and were turned" in capsys.readouterr().err
+    run("classify", *table_of(folder), "--out", tmp_path / "b")
+    ours, theirs = (pd.read_csv(tmp_path / name / "taxonomy.tsv", sep="\t") for name in ("a", "b"))
+    assert ours["Taxon"].tolist() == theirs["Taxon"].tolist()
+
+
+def test_lacking_sequences_and_samples_without_reads(folder, tmp_path, capsys):
+    table = pd.read_csv(folder / "table.tsv", sep="\t", index_col=0).assign(nothing=0)
+    table.loc["ASVX"] = 1
+    table.to_csv(tmp_path / "t.tsv", sep="\t", index_label="#OTU ID")
+    words = ("--table", tmp_path / "t.tsv", "--sequences", folder / "sequences.fasta", "--model", folder / "model")
+    run("classify", *words, "--out", tmp_path / "out")
+    said = capsys.readouterr().err
+    assert "features have no sequence and are left out, such as 'ASVX'" in said
+    assert "ASVX" not in (tmp_path / "out" / "taxonomy.tsv").read_text()
