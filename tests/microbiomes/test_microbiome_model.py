@@ -102,6 +102,8 @@ def network(encoder="ust", literal=False, taxa=7, width=6):
     found = TaxonNetwork(alone, encoder, literal, dim=8, depth=2, num_heads=2, num_inducing=3).double()
     for layer in filter(None, (found.head, found.prior)):
         torch.nn.init.normal_(layer.weight)
+    if found.shares is not None:
+        torch.nn.init.uniform_(found.shares.weight, 0.3, 0.9)
     return found.eval()
 
 
@@ -138,15 +140,45 @@ def test_what_is_added_up():
     batch = sample()
     for literal in (False, True):
         model = network(literal=literal)
-        out = model.encode(batch)
+        out = model.encoder(batch)
         expected = out.elements @ model.head.weight.T + model.head.bias
         if not literal:
             scale = model.alone.log_scale.exp()
             directions = model.alone.prototypes / model.alone.prototypes.norm(dim=1, keepdim=True)
             lengths = batch.elements.norm(dim=2, keepdim=True).clamp(min=1e-12)
-            expected = expected + scale * (batch.elements / lengths) @ directions.T
+            alone = scale * (batch.elements / lengths) @ directions.T
+            expected = expected + alone
             expected = expected + (out.summary[:, 0] @ model.prior.weight.T + model.prior.bias)[:, None]
+            expected = expected + slow_shares(alone, batch.multiplicity, model.shares)[:, None]
         assert (model(batch) - expected).abs().max() < 1e-12
+
+
+def slow_shares(alone, reads, shares):
+    """Sample by sample, read by read."""
+    found = []
+    for logits, counts in zip(alone, reads, strict=True):
+        prior = torch.zeros(logits.shape[1], dtype=torch.float64)
+        for weight in shares.weight:
+            each = [(row + prior).softmax(0) for row, n in zip(logits, counts, strict=True) for _ in range(n)]
+            prior = weight * (torch.stack(each).mean(0) + shares.log_floor.exp() / logits.shape[1]).log()
+        found.append(prior)
+    return torch.stack(found)
+
+
+def test_shares_are_those_that_make_the_sample_most_probable():
+    """With weights of 1 and no floor, many rounds: the gradient of the likelihood is the same for all that are seen."""
+    model, batch = network(), sample(sets=1)
+    model.shares.weight = torch.nn.Parameter(torch.ones(3000, dtype=torch.float64))
+    model.shares.log_floor.data.fill_(-60.0)
+    with torch.no_grad():
+        logits = model.alone.logits(batch.elements)[0]
+        share = model.shares(model.alone, [batch])[0].exp()
+    assert abs(float(share.sum()) - 1) < 1e-9
+    likelihood = logits.exp()
+    gain = (batch.multiplicity[0][:, None] * likelihood / (likelihood @ share)[:, None]).sum(0)
+    gain = gain / batch.multiplicity.sum()
+    assert (gain[share > 1e-3] - 1).abs().max() < 1e-2
+    assert gain.max() < 1.01
 
 
 def test_a_new_network_says_what_sequences_say_by_themselves():

@@ -309,7 +309,8 @@ def _given(name: str, file: Path | None) -> Path:
 
 def _files(reads: str | None) -> list[Path]:
     # Words without an option come as JSON: a name may have a comma in it.
-    given = json.loads(reads) if (reads or "").startswith("[") else (reads or "").split(",")
+    text = reads or ""
+    given = json.loads(text) if text.startswith("[") else text.split(",")
     return [Path(name) for name in given if name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,14 +94,62 @@ class RowwiseBlock(nn.Module):
         return x + self.layers(x)
 
 
+class SampleShares(nn.Module):
+    """What a sample says of its taxa: unrolled expectation maximisation of their shares.
+
+    From prior = 0, in each round k
+
+        share_t = sum_i reads_i softmax(alone_i + prior)_t / sum_i reads_i
+        prior_t = weight_k log(share_t + floor / taxa)
+
+    with learned weights, which start at 0, and a learned floor. With weights of 1 and no floor these are the rounds by
+    which Saerens et al., "Adjusting the outputs of a classifier to new a priori probabilities", 2002, find the shares.
+    """
+
+    def __init__(self, rounds: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rounds))
+        self.log_floor = nn.Parameter(torch.tensor(math.log(0.1)))
+
+    def forward(self, alone: SequenceNetwork, shards: Iterable[SetBatch]) -> Float[Tensor, "samples taxa"]:
+        taxa = len(alone.prototypes)
+        prior: Tensor | None = None
+        for weight in self.weight:
+            total, reads = torch.zeros(()), torch.zeros(())
+            for shard in shards:
+                logits = alone.logits(shard.elements)
+                shares = (logits if prior is None else logits + prior[:, None]).softmax(2)
+                counts = shard.multiplicity.to(shares.dtype)
+                total = total.to(shares) + (counts[..., None] * shares).sum(1)
+                reads = reads.to(shares) + counts.sum(1)
+            share = total / reads.clamp(min=torch.finfo(total.dtype).tiny)[:, None]
+            prior = weight * (share + self.log_floor.exp() / taxa).log()
+        assert prior is not None
+        return prior
+
+
+@dataclass
+class Encoded:
+    """What the network knows of samples.
+
+    Attributes:
+        contexts: As `EncoderOutput.contexts`.
+        prior: (samples, taxa) added to the logits of all sequences of a sample; None: nothing.
+    """
+
+    contexts: list[Any] | None
+    prior: Float[Tensor, "samples taxa"] | None
+
+
 class TaxonNetwork(nn.Module):
     """Logits of the taxa of each sequence in its sample:
 
-        logits = alone(vector) + head(element in its context) + prior(class token)
+        logits = alone(vector) + head(element in its context) + prior(class token) + shares(sample)
 
     with the logits of the sequence by itself (`SequenceNetwork`); what is added starts at 0. The class token has seen
-    the whole sample: its part is the same for all sequences, as a prior over taxa is in Bayes' rule. With
-    `literal=True` logits = head(element) alone, the network of the Universal Set Transformer paper (Table A.10).
+    the whole sample; its part and that of `SampleShares` are the same for all sequences, as a prior over taxa is in
+    Bayes' rule. With `literal=True` logits = head(element) alone, the network of the Universal Set Transformer paper
+    (Table A.10).
 
     Args:
         encoder: In the registry, of those with outputs for elements; or "none", the same depth of row-wise blocks: no
@@ -132,40 +181,45 @@ class TaxonNetwork(nn.Module):
             nn.init.zeros_(self.head.weight)
             nn.init.zeros_(self.head.bias)
         self.prior: nn.Linear | None = None
+        self.shares: SampleShares | None = None
         if not literal and encoder != NONE:
-            self.prior = nn.Linear(dim, taxa)
+            self.prior, self.shares = nn.Linear(dim, taxa), SampleShares()
             nn.init.zeros_(self.prior.weight)
             nn.init.zeros_(self.prior.bias)
 
-    def encode(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> EncoderOutput | None:
-        """What the samples are, however large; None without context. Options: as `Encoder.forward`."""
-        return self.encoder(source, **options) if isinstance(self.encoder, encoders.Encoder) else None
+    def encode(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Encoded:
+        """What the samples are, however large. Options: as `Encoder.forward`."""
+        return self._encode(source, options)[0]
 
-    def of_elements(
-        self,
-        vectors: Float[Tensor, "samples sequences width"],
-        elements: Float[Tensor, "samples sequences dim"],
-        summary: Float[Tensor, "samples tokens dim"] | None,
+    def _encode(
+        self, source: SetBatch | Iterable[SetBatch], options: dict[str, Any]
+    ) -> tuple[Encoded, EncoderOutput | None]:
+        if not isinstance(self.encoder, encoders.Encoder):
+            return Encoded(None, None), None
+        out = self.encoder(source, **options)
+        prior: Tensor | None = None
+        if self.prior is not None and self.shares is not None:
+            shards = [source] if isinstance(source, SetBatch) else source
+            prior = self.prior(out.summary[:, 0]) + self.shares(self.alone, shards)
+        return Encoded(out.contexts, prior), out
+
+    def _logits(
+        self, vectors: Float[Tensor, "samples sequences width"], elements: Tensor, encoded: Encoded
     ) -> Float[Tensor, "samples sequences taxa"]:
-        """Logits from what the encoder made of the sequences and of the sample."""
         found = self.head(elements)
         if not self.literal:
             found = found + self.alone.logits(vectors)
-        if self.prior is not None and summary is not None:
-            found = found + self.prior(summary[:, :1])
-        return found
+        return found if encoded.prior is None else found + encoded.prior[:, None]
 
-    def in_context(self, batch: SetBatch, encoded: EncoderOutput | None) -> Float[Tensor, "samples sequences taxa"]:
+    def in_context(self, batch: SetBatch, encoded: Encoded) -> Float[Tensor, "samples sequences taxa"]:
         """Logits of sequences, a shard of the samples or others, in the context of samples that were encoded."""
-        if encoded is None or encoded.contexts is None:
-            return self.of_elements(batch.elements, self.encoder(batch.elements), None)
+        if encoded.contexts is None:
+            return self._logits(batch.elements, self.encoder(batch.elements), encoded)
         assert isinstance(self.encoder, encoders.Encoder)
-        elements = self.encoder.contextualize(batch, encoded.contexts)
-        return self.of_elements(batch.elements, elements, encoded.summary)
+        return self._logits(batch.elements, self.encoder.contextualize(batch, encoded.contexts), encoded)
 
     def forward(self, batch: SetBatch, **options: Any) -> Float[Tensor, "samples sequences taxa"]:
-        out = self.encode(batch, **options)
-        if out is None:
-            return self.of_elements(batch.elements, self.encoder(batch.elements), None)
-        assert isinstance(out.elements, Tensor)
-        return self.of_elements(batch.elements, out.elements, out.summary)
+        encoded, out = self._encode(batch, options)
+        elements = self.encoder(batch.elements) if out is None else out.elements
+        assert isinstance(elements, Tensor)
+        return self._logits(batch.elements, elements, encoded)
