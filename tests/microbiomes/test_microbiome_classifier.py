@@ -11,7 +11,7 @@ from conftest import SMALL, changed, made_up
 
 from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.classifier import SampleShards, sample_name
-from omniset.microbiomes.embeddings import VectorCache
+from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
 from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.training import ContextModule, matching_rate, mutated
@@ -280,6 +280,53 @@ def test_vectors_are_kept_by_sequence(tmp_path):
     assert VectorCache(tmp_path, "model", 2).of(["G", "AC"], compute).tolist() == [[1, 0], [2, 1]]
     assert asked == [["AC", "AAA"], ["G"]]
     assert first.of([], compute).shape == (0, 2)
+
+
+@pytest.fixture(scope="module")
+def transformer(tmp_path_factory):
+    """A folder with a small BERT of bases, as transformers saves it."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ACGT", *["##" + b for b in "ACGT"]])
+    )
+    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"), do_lower_case=False, model_max_length=512)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    transformers.BertModel(transformers.BertConfig(vocab_size=13, **sizes)).save_pretrained(folder)
+    return folder
+
+
+def test_a_transformer_in_place_of_words(transformer, references, tmp_path):
+    """Its vectors are means over tokens, whatever they are batched with; a model of them is saved with their name."""
+    read = TransformerEmbedding(transformer, device="cpu")
+    texts = ["ACGTACGTAC", "ACG", "TTTTTT"]
+    together = read(texts)
+    for text, ours in zip(texts, together, strict=True):
+        with torch.no_grad():
+            states = read.model(**read.tokenizer([text], return_tensors="pt"))[0][0]
+        assert (states.mean(0) - ours).abs().max() < 1e-5
+    cached = TransformerEmbedding(transformer, device="cpu", cache=tmp_path / "cache")
+    assert torch.equal(cached(texts), cached(texts))
+    arguments = SMALL | {"embedder": transformer, "cache": tmp_path / "cache", "steps": 2, "sequence_epochs": 1}
+    model = TaxonClassifier(**arguments).fit(*references)
+    called = model.classify(references[0])
+    model.save(tmp_path / "model")
+    again = TaxonClassifier.load(tmp_path / "model")
+    assert again.classify(references[0])["Confidence"].tolist() == called["Confidence"].tolist()
+    weights = next(transformer.glob("*.safetensors"))
+    kept = weights.read_bytes()
+    weights.write_bytes(kept[:-4] + b"\x01\x02\x03\x04")
+    try:
+        with pytest.raises(ValueError, match="has not the weights that the model was fitted with"):
+            TaxonClassifier.load(tmp_path / "model")
+    finally:
+        weights.write_bytes(kept)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="cannot be read"):
+        TransformerEmbedding(tmp_path / "empty")
 
 
 # ---------------------------------------------------------------------- evaluation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from torch import Tensor
 
 from omniset import devices
 from omniset.files import replacing, writable_folder
-from omniset.progress import Progress
 
 TOGETHER = 32  # sequences a transformer reads at a time
 
@@ -56,15 +56,13 @@ class TransformerEmbedding:
         self.device = devices.find(device)
         self.width = int(self.model.config.hidden_size)
         self.identity = _checksum(self.model)
-        self._cache = VectorCache(cache, self.identity, self.width) if cache is not None else None
+        # Every epoch reads the same sequences: where nothing is to be kept, vectors are kept as long as this object.
+        self._scratch = None if cache is not None else tempfile.TemporaryDirectory(prefix="omniset-")
+        kept = str(cache) if self._scratch is None else self._scratch.name
+        self._cache = VectorCache(kept, self.identity, self.width)
 
     def __call__(self, texts: Sequence[str]) -> Float[Tensor, "sequences width"]:
-        found = self._compute if self._cache is None else lambda some: self._cached(some, self._cache)
-        return torch.from_numpy(found(texts))
-
-    def _cached(self, texts: Sequence[str], cache: VectorCache | None) -> np.ndarray:
-        assert cache is not None
-        return cache.of(texts, self._compute)
+        return torch.from_numpy(self._cache.of(texts, self._compute))
 
     @torch.no_grad()
     def _compute(self, texts: Sequence[str]) -> Float[np.ndarray, "sequences width"]:
@@ -110,14 +108,6 @@ class VectorCache:
             return np.zeros((0, self.width), dtype=np.float32)
         kept = np.memmap(self.rows, dtype="<f4", mode="r", shape=(len(self.place), self.width))
         return np.asarray(kept[[self.place[key] for key in keys]])
-
-
-def fill(cache: TransformerEmbedding, texts: Sequence[str], progress: bool) -> None:
-    """Compute what is not kept yet, with progress, so that it can be stopped and gone on with."""
-    with Progress("embedding", len(texts), progress, unit="sequences") as bar:
-        for start in range(0, len(texts), 1024):
-            cache(texts[start : start + 1024])
-            bar.at(min(start + 1024, len(texts)))
 
 
 def _checksum(model: torch.nn.Module) -> str:
