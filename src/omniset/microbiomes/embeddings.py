@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +59,10 @@ class TransformerEmbedding:
         self.width = int(self.model.config.hidden_size)
         self.identity = _checksum(self.model)
         # Every epoch reads the same sequences: where nothing is to be kept, vectors are kept as long as this object.
-        self._scratch = None if cache is not None else tempfile.TemporaryDirectory(prefix="omniset-")
-        kept = str(cache) if self._scratch is None else self._scratch.name
-        self._cache = VectorCache(kept, self.identity, self.width)
+        if cache is None:
+            cache = tempfile.mkdtemp(prefix="omniset-")
+            weakref.finalize(self, shutil.rmtree, cache, ignore_errors=True)
+        self._cache = VectorCache(cache, self.identity, self.width)
 
     def __call__(self, texts: Sequence[str]) -> Float[Tensor, "sequences width"]:
         return torch.from_numpy(self._cache.of(texts, self._compute))
