@@ -254,9 +254,9 @@ class TaxonClassifier(BaseEstimator):
 
         if self.progress:
             _say("first lesson: sequences by themselves")
-        first = SequenceModule(
-            network.alone, self.sequence_rate, self.weight_decay, self.seed, fingerprint | {"data": data}
-        )
+        optimiser = (self.sequence_rate, self.weight_decay, self.seed, fingerprint | {"data": data})
+        numbers = np.bincount(references.taxon[chosen], minlength=references.taxa)
+        first = SequenceModule(network.alone, *optimiser, shares=numbers / numbers.sum())
         batches = SequenceData(references, chosen, validation, read, self.lengths, self.sequence_batch, self.seed)
         own = None if folder is None else folder / "first"
         train(first, batches, epochs=self.sequence_epochs, folder=own, **several)

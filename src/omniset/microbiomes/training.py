@@ -130,22 +130,34 @@ def on(found: Any, device: torch.device) -> Any:
 
 
 class SequenceModule(TrainingModule):
-    """Cross-entropy of each sequence's taxon. Of a step's words a share is left out, drawn evenly from [0, 0.5)."""
+    """Cross-entropy of each sequence's taxon. Of a step's words a share is left out, drawn evenly from [0, 0.5).
+
+    To the logits the log of each taxon's share of the references is added, in training only: what has many references
+    is not for that more likely to be in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
+
+    Args:
+        shares: Of the taxa among the references.
+    """
 
     network: SequenceNetwork
+    log_shares: Tensor
+
+    def __init__(self, *arguments: Any, shares: Float[np.ndarray, " taxa"]) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("log_shares", torch.from_numpy(np.log(np.maximum(shares, 1e-12))).float())
 
     def training_step(self, batch: tuple[Any, Tensor], index: int) -> Tensor:
         found, taxa = batch
         if isinstance(found, list):
             share = DROPPED * torch.rand((), device=self.device)
             found = [_thinned(one, share) for one in found]
-        loss = F.cross_entropy(self.network(found), taxa)
+        loss = F.cross_entropy(self.network(found) + self.log_shares, taxa)
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
         return loss
 
     def validation_step(self, batch: tuple[Any, Tensor], index: int) -> None:
         found, taxa = batch
-        logits = self.network(found)
+        logits = self.network(found) + self.log_shares
         self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa), prog_bar=True)
         self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
 
