@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,6 +47,11 @@ def noted() -> Iterator[Callable[[], list[str]]]:
 def say_notes(notes: list[str]) -> None:
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
+
+
+def own_command() -> str:
+    """The words by which this program was started, as a shell takes them: reports and results quote them."""
+    return shlex.join(["omniset", *sys.argv[1:]])
 
 
 def say(line: str) -> None:

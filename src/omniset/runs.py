@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ import pandas as pd
 
 from omniset import explain as attribution
 from omniset import processes
-from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.console import noted, own_command, refuse_own_input, run_folder, say, say_notes
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.evaluation import Metric, Outcome
 from omniset.files import provenance, write_json
@@ -419,7 +418,7 @@ def _finish(
     """Write everything, and print what matters."""
     if model.progress:
         print("writing the report", file=sys.stderr)
-    run.warnings, run.command = notes, shlex.join(["omniset", *sys.argv[1:]])
+    run.warnings, run.command = notes, own_command()
     run.provenance = provenance(model.seed, model._device().type)
     metrics = {a.name: a.metrics for a in run.assessments}
     numbers = {

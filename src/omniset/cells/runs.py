@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import time
@@ -22,7 +21,7 @@ from omniset.cells.embedder import KEY, LEAST, STEPS, CellEmbedder, batch_codes
 from omniset.cells.evaluate import MINE, Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.formats import needed
-from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.console import noted, own_command, refuse_own_input, run_folder, say, say_notes
 from omniset.files import provenance, replacing, write_json
 from omniset.gene_vectors import read_gene_vectors
 from omniset.genes import match, read_aliases
@@ -197,7 +196,7 @@ def fit(
             embedder.explain(cells, chosen, top=report.GENES) if chosen else None,
             _batches(cells, codes, names),
             title=f"Model of {_title(files)}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=about,
         )
@@ -672,7 +671,7 @@ def evaluate(
         page, numbers = report.of_evaluation(
             evaluation,
             title=f"Evaluation on {_title(files)}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(arguments["seed"]),
         )
@@ -753,7 +752,3 @@ def _kind(out: Path) -> str:
 
 def _title(files: list[str]) -> str:
     return Path(files[0]).name if len(files) == 1 else f"{Path(files[0]).name} and {len(files) - 1} more"
-
-
-def _command() -> str:
-    return shlex.join(["omniset", *sys.argv[1:]])

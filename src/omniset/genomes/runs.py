@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.console import noted, own_command, refuse_own_input, run_folder, say, say_notes
 from omniset.files import provenance, write_json
 from omniset.genomes import report
 from omniset.genomes import simulate as simulator
@@ -51,7 +49,7 @@ def fit(
         completer.fit(found, known, folder=out, resume=resume)
         about = provenance(completer.seed)
         page, numbers = report.of_fit(
-            completer, title=f"Model of {table.name}", command=_command(), notes=notes(), provenance=about
+            completer, title=f"Model of {table.name}", command=own_command(), notes=notes(), provenance=about
         )
         completer.save(out, {"provenance": about})
         write_report(out, page, numbers)
@@ -113,7 +111,7 @@ def complete(
             cohort,
             completer,
             title=f"Completion of {table.name}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(completer.seed),
             threshold=threshold,
@@ -165,7 +163,7 @@ def evaluate(
         )
         about = provenance(arguments["seed"])
         page, numbers = report.of_evaluation(
-            evaluation, title=f"Evaluation on {table.name}", command=_command(), notes=notes(), provenance=about
+            evaluation, title=f"Evaluation on {table.name}", command=own_command(), notes=notes(), provenance=about
         )
         write_json(out / "metrics.json", numbers)
         write_report(out, page, numbers)
@@ -364,7 +362,3 @@ def _print_evaluation(evaluation: Evaluation) -> None:
     for gate in evaluation.gates():
         interval = f"{gate['value']:+.4f} ({gate['low']:+.4f} to {gate['high']:+.4f})"
         say(f"  {'holds' if gate['holds'] else 'FAILS'}  {gate['gate']}: {interval}, asked {gate['bound']}")
-
-
-def _command() -> str:
-    return shlex.join(["omniset", *sys.argv[1:]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.console import noted, own_command, refuse_own_input, run_folder, say, say_notes
 from omniset.files import plain, provenance, replacing, write_json
 from omniset.microbiomes import report
 from omniset.microbiomes.calls import Calls
@@ -49,7 +47,7 @@ def fit(
             say(f"  {note}")
         about = provenance(classifier.seed)
         page, numbers = report.of_fit(
-            classifier, title=f"Model of {references.name}", command=_command(), notes=notes(), provenance=about
+            classifier, title=f"Model of {references.name}", command=own_command(), notes=notes(), provenance=about
         )
         classifier.save(out, {"provenance": about})
         write_report(out, page, numbers)
@@ -106,7 +104,7 @@ def classify(
             by_feature,
             classifier,
             title=f"Taxa of {what}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(classifier.seed),
             seconds=seconds,
@@ -155,7 +153,7 @@ def evaluate(
             evaluation,
             classifier,
             title=f"Evaluation on {references.name}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(classifier.seed),
         )
@@ -280,7 +278,3 @@ def _write_table(path: Path, samples: Samples) -> None:
             block = by_feature[:, start : start + 1000].toarray().T
             for name, row in zip(samples.features[start : start + 1000], block, strict=True):
                 file.write("\t".join([name, *(f"{value:.0f}" for value in row)]) + "\n")
-
-
-def _command() -> str:
-    return shlex.join(["omniset", *sys.argv[1:]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.console import noted, run_folder, say, say_notes
+from omniset.console import noted, own_command, run_folder, say, say_notes
 from omniset.files import provenance, replacing, write_json
 from omniset.gene_vectors import read_gene_vectors
 from omniset.regions import report
@@ -64,7 +63,7 @@ def fit(
             predictor,
             _importance(predictor, talk),
             title=f"Model of {_title(files)}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=about,
         )
@@ -144,7 +143,7 @@ def explain(
             first,
             second,
             title=f"{first} and {second}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(predictor.seed),
         )
@@ -196,7 +195,7 @@ def evaluate(
         page, numbers = report.of_evaluation(
             found,
             title=f"Evaluation on {_title(files)}",
-            command=_command(),
+            command=own_command(),
             notes=notes(),
             provenance=provenance(arguments["seed"]),
         )
@@ -320,7 +319,3 @@ def _talk(progress: bool) -> Callable[[str], None]:
 def _title(files: dict[str, Path | None]) -> str:
     named = [path for path in (files.get("connectivity"), files["expression"]) if path is not None]
     return " from ".join(path.name for path in named)
-
-
-def _command() -> str:
-    return shlex.join(["omniset", *sys.argv[1:]])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
+from omniset.console import own_command
 from omniset.files import provenance
 from omniset.plots import save
 from omniset.report import Plot, Report, Section, Table, write
@@ -38,7 +37,7 @@ def write_report(study: Study, out: Path, device: str) -> None:
             "Trainings", " ".join(f"{line}." for line in results.conditions()), [Table("Every network.", head, rows)]
         ),
     ]
-    command = shlex.join(["omniset", *sys.argv[1:]])
+    command = own_command()
     report = Report(f"Study: {study.recipe.title}", lead, sections, command, provenance(None, device))
     numbers: dict[str, Any] = {"results": results.found, "tables": [[t.head, *t.rows] for t in tables]}
     write(out, report, numbers)

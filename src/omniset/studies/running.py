@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import sys
 import time
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from omniset import devices
+from omniset.console import own_command
 from omniset.files import plain, provenance, replacing, write_json
 from omniset.studies.recipes import Training
 from omniset.studies.study import Sample, Study, training_source
@@ -295,7 +295,7 @@ class Runner:
         return content
 
     def _write(self, training: Training, rows: dict[str, Any]) -> None:
-        made = {"command": shlex.join(["omniset", *sys.argv[1:]]), "date": time.strftime("%Y-%m-%d")}
+        made = {"command": own_command(), "date": time.strftime("%Y-%m-%d")}
         device = devices.find(self.device).type
         rows = {seed: row | made | {"provenance": provenance(int(seed), device)} for seed, row in rows.items()}
         seeds = self._content(training)["seeds"] | rows
