@@ -34,7 +34,7 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks scale
 	$(BIN)/python -m benchmarks memory
 	$(BIN)/python -m benchmarks ensembles
-	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions
+	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions, microbiomes
 	$(BIN)/python -m benchmarks tables
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -13,6 +13,7 @@ NAMES = (
     "genomes",
     "cells",
     "regions",
+    "microbiomes",
     "tables",
 )
 

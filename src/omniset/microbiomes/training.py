@@ -30,6 +30,7 @@ from omniset.training.fit import TrainingModule
 Read = Callable[[Sequence[str]], Any]  # sequences to what a projection takes
 BASES = np.frombuffer(b"ACGT", dtype=np.uint8)
 DROPPED = 0.5  # of a step's words, at most, in the first lesson
+SHORT = 0.25  # share of the batches that are of a shorter length, in the first lesson
 VALIDATION_SAMPLES = 16
 TOGETHER = 512  # sequences embedded at a time
 RATES = np.array([0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2])
@@ -71,8 +72,8 @@ def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
 
 
 class SequenceDataset(Dataset[Any]):
-    """Batches by (epoch, pairs): what the projection takes, and taxa. In half of the batches all have one of the
-    shorter lengths; when not training none has.
+    """Batches by (epoch, pairs): what the projection takes, and taxa. In some of the batches all have one of
+    the shorter lengths; when not training none has.
     """
 
     def __init__(self, references: References, read: Read, lengths: Sequence[int], seed: int | None) -> None:
@@ -83,7 +84,7 @@ class SequenceDataset(Dataset[Any]):
         length = None
         if self.seed is not None and self.lengths:
             rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(pairs.tobytes())])
-            length = None if rng.random() < 0.5 else int(rng.choice(self.lengths))
+            length = int(rng.choice(self.lengths)) if rng.random() < SHORT else None
         texts = [shortened(self.references.texts[i], length) for i in self.references.sequence[pairs]]
         return self.read(texts), torch.from_numpy(self.references.taxon[pairs])
 
