@@ -11,7 +11,7 @@ FORWARD, REVERSE_TURNED = "GTGCCAGCAGCCGCGGTAA", "ATTAGATACCCGGGTAGTCC"  # fit t
 SMALL = {
     **{"words": (3, 5), "width": 24, "dim": 16, "depth": 1, "num_heads": 2, "num_inducing": 4, "lengths": ()},
     **{"reads": 64, "views": 1, "steps": 12, "batch_size": 2, "sequence_epochs": 4, "sequence_batch": 16},
-    **{"sequence_rate": 1e-2, "validation_fraction": 0.15, "device": "cpu", "progress": False},
+    **{"sequence_rate": 1e-2, "validation_fraction": 0.25, "device": "cpu", "progress": False},
 }
 
 
@@ -22,7 +22,7 @@ def changed(text, rate, rng):
     return "".join(letters)
 
 
-def made_up(families=3, genera=3, each=8, length=120, seed=0):
+def made_up(families=3, genera=3, each=12, length=120, seed=0):
     """Sequences and lineages by name."""
     rng = np.random.default_rng(seed)
     root = "".join(rng.choice(list("ACGT"), length))

@@ -10,6 +10,7 @@ import torch
 from conftest import SMALL, changed, made_up
 
 from omniset.microbiomes import Samples, TaxonClassifier
+from omniset.microbiomes.calls import Confidence
 from omniset.microbiomes.classifier import SampleShards, sample_name
 from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
 from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
@@ -24,6 +25,7 @@ def samples(references):
     rng = np.random.default_rng(7)
     texts = {f"ASV{i}": changed(text, 0.01, rng) for i, text in enumerate(list(references[0].values())[::3])}
     counts = rng.integers(0, 6, (3, len(texts)))
+    counts[0, 4] = 3
     counts[2] = 0
     return texts, Samples(["A", "B", "C"], list(texts), sp.csr_array(counts.astype(float)))
 
@@ -102,6 +104,29 @@ def test_what_cannot_be_read_is_unassigned(classifier, samples):
     assert found["Taxon"].tolist()[2:] == classifier.classify(texts)["Taxon"].tolist()
 
 
+def test_shorter_than_what_was_learned(classifier, samples):
+    some = {name: text[:70] for name, text in samples[0].items()}
+    with pytest.warns(UserWarning, match="at most 70 bases, the model has learned from 120 to 120"):
+        classifier.classify(some)
+
+
+def test_validation_is_as_it_is(references, monkeypatch):
+    """What training is watched by, and calibrated on, is not mutated."""
+    seen = {}
+
+    def calibrate(self, samples, foreign):
+        seen["texts"] = samples.references.texts
+        seen["vectors"] = samples.views.vectors[samples.views.of_length[0]]
+        return Confidence()
+
+    monkeypatch.setattr(TaxonClassifier, "_calibrate", calibrate)
+    model = TaxonClassifier(**SMALL).fit(*references)
+    network = model.network_.alone
+    with torch.no_grad():
+        expected = network.projection(network.projection.read(seen["texts"])).numpy()
+    assert np.array_equal(seen["vectors"], expected[None])
+
+
 def test_nothing_random_is_named(classifier):
     rng = np.random.default_rng(0)
     noise = {f"n{i}": "".join(rng.choice(list("ACGT"), 120)) for i in range(30)}
@@ -112,18 +137,18 @@ def test_nothing_random_is_named(classifier):
 
 def test_explain_says_what_moved_a_call(classifier, samples):
     texts, table = samples
-    found = classifier.explain("ASV3", texts, table, sample="A", steps=3, top=4)
+    found = classifier.explain("ASV4", texts, table, sample="A", steps=3, top=4)
     about = found.attrs
     assert about["sample"] == "A"
     assert len(found) == 4
-    assert "ASV3" not in set(found["Feature ID"])
+    assert "ASV4" not in set(found["Feature ID"])
     network = classifier.network_
     counts = table.counts[[0]].toarray()[0]
 
     def log_odds(counts):
         with torch.no_grad():
             vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
-            own = list(texts).index("ASV3")
+            own = list(texts).index("ASV4")
             encoded = network.encode(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
             p = network.in_context(SetBatch(vectors[None, own : own + 1]), encoded)[0, 0].double().softmax(0)
             best = next(
@@ -185,6 +210,7 @@ def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path
     ours = TaxonClassifier(**SMALL).fit(*references, folder=tmp_path, resume=True)
     for name, value in classifier.network_.state_dict().items():
         assert torch.equal(value, ours.network_.state_dict()[name]), name
+    assert ours.confidence_.weights is not None
     assert np.array_equal(ours.confidence_.weights, classifier.confidence_.weights)
     with pytest.raises(ValueError, match="is of another run"):
         TaxonClassifier(**SMALL | {"steps": 13}).fit(*references, folder=tmp_path, resume=True)
@@ -195,12 +221,12 @@ def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
     model = TaxonClassifier(**SMALL)
     model.prepare(*references)
     names = list(texts)
-    features = [names[0], names[1], "; ".join(lineages[names[9]]), "d__B; p__P", "else"]
+    features = [names[0], names[1], "; ".join(lineages[names[13]]), "d__B; p__P", "else"]
     counts = np.array([[2.0, 1, 5, 3, 1], [0, 0, 0, 4, 0], [0, 4, 0, 0, 0]])
     found = model._communities(Samples(["A", "B", "C"], features, sp.csr_array(counts)), lineages)
     expected = np.zeros((2, 9))  # B has nothing that is known
     place = {lineage: i for i, lineage in enumerate(model.taxa_.lineages)}
-    expected[0, place[lineages[names[0]]]], expected[0, place[lineages[names[9]]]] = 3 / 8, 5 / 8
+    expected[0, place[lineages[names[0]]]], expected[0, place[lineages[names[13]]]] = 3 / 8, 5 / 8
     expected[1, place[lineages[names[1]]]] = 1
     assert np.allclose(found, expected)
     with pytest.raises(ValueError, match="none of the 1 features is a known taxon"):

@@ -209,42 +209,51 @@ def test_the_loss_is_the_mean_over_reads():
 LINEAGES = [("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")]
 
 
-def test_shares_of_clades_are_sums():
+def test_odds_of_clades_are_those_of_sums():
     taxa = Taxa.of(LINEAGES)
-    logits = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    taxon, shares = most_probable(logits, torch.from_numpy(taxa.clade))
+    logits = 4 * torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    taxon, odds = most_probable(logits, torch.from_numpy(taxa.clade))
     p = np.exp(logits.numpy())
     p /= p.sum(1, keepdims=True)
     for row in range(20):
         best = int(p[row].argmax())
         assert int(taxon[row]) == best
         for rank in range(3):
-            alike = [t for t in range(4) if LINEAGES[t][: rank + 1] == LINEAGES[best][: rank + 1]]
-            assert abs(float(shares[row, rank]) - p[row, alike].sum()) < 1e-12
+            alike = [LINEAGES[t][: rank + 1] == LINEAGES[best][: rank + 1] for t in range(4)]
+            by_hand = np.log(p[row, alike].sum() / p[row, np.logical_not(alike)].sum())
+            assert abs(float(odds[row, rank]) - np.clip(by_hand, -16, 16)) < 1e-12
+
+
+def test_odds_of_what_is_sure_are_not_lost_in_rounding():
+    """1 - p is 0 in float32 here."""
+    logits = torch.tensor([[14.0, 0.0, -1.0]])
+    odds = most_probable(logits, torch.tensor([[0, 0, 0], [0, 1, 2]]))[1]
+    assert odds[0, 0] == 16  # there is no other clade
+    assert abs(float(odds[0, 1]) - (14 - np.log(1 + np.exp(-1)))) < 1e-5
 
 
 def test_confidences_are_calibrated_and_never_rise():
     rng = np.random.default_rng(0)
-    shares = np.sort(rng.random((3000, 2)), axis=1)[:, ::-1].copy()
+    odds = np.sort(rng.normal(size=(3000, 2)), axis=1)[:, ::-1].copy()
     similarity = rng.random(3000)
-    truth = 1 / (1 + np.exp(-(1.5 * np.log(shares / (1 - shares)) + 4 * similarity[:, None] - 2)))
+    truth = 1 / (1 + np.exp(-(1.5 * odds + 4 * similarity[:, None] - 2)))
     right, weight = (rng.random((3000, 2)) < truth).astype(float), rng.integers(1, 9, 3000).astype(float)
-    found = Confidence.fit(shares, similarity, right, weight)
+    found = Confidence.fit(odds, similarity, right, weight)
     assert np.abs(found.weights - [1.5, 4, -2]).max() < 0.5
-    odds = np.log(shares / (1 - shares)) * found.weights[:, 0] + similarity[:, None] * found.weights[:, 1]
-    said = 1 / (1 + np.exp(-odds - found.weights[:, 2]))
+    mine = odds * found.weights[:, 0] + similarity[:, None] * found.weights[:, 1]
+    said = 1 / (1 + np.exp(-mine - found.weights[:, 2]))
     # The property of a logistic regression with an intercept: on the whole it is as often right as it says.
     assert np.abs(np.average(said - right, axis=0, weights=weight)).max() < 1e-3
-    assert np.allclose(found.of(shares, similarity), np.minimum.accumulate(said, axis=1))
-    assert np.array_equal(Confidence().of(shares, similarity), shares)
+    assert np.allclose(found.of(odds, similarity), np.minimum.accumulate(said, axis=1))
+    assert np.allclose(Confidence().of(odds, similarity), 1 / (1 + np.exp(-odds)))
 
 
 def test_what_is_like_nothing_is_never_the_surer_for_it():
     rng = np.random.default_rng(0)
-    shares, similarity = rng.random((500, 1)), rng.random(500)
-    right = (rng.random((500, 1)) < shares * (1.2 - similarity[:, None])).astype(float)
-    assert Confidence.fit(shares, similarity, right, np.ones(500)).weights[0, 1] == 0
-    assert Confidence.fit(shares, similarity, np.ones((500, 1)), np.ones(500)).weights.tolist() == [[0, 0, 6]]
+    odds, similarity = rng.normal(size=(500, 1)), rng.random(500)
+    right = (rng.random((500, 1)) < (1.2 - similarity[:, None]) / (1 + np.exp(-odds))).astype(float)
+    assert Confidence.fit(odds, similarity, right, np.ones(500)).weights[0, 1] == 0
+    assert Confidence.fit(odds, similarity, np.ones((500, 1)), np.ones(500)).weights.tolist() == [[0, 0, 6]]
 
 
 def calls():

@@ -13,17 +13,25 @@ from torch import Tensor
 
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, joined
 
+MOST = 16.0
+
 
 def most_probable(
     logits: Float[Tensor, "sequences taxa"], clade: Int[Tensor, "ranks taxa"]
 ) -> tuple[Int[Tensor, " sequences"], Float[Tensor, "sequences ranks"]]:
-    """The taxon with the largest probability, and the probability of its clade at each rank: the sum over its taxa."""
+    """The taxon with the largest probability, and the log-odds of its clade at each rank.
+
+    A clade's probability is the sum over its taxa. So is that of all others, for what one clade leaves to 1 is lost in
+    rounding where it is sure. Log-odds are within +-16.
+    """
     shares = logits.softmax(1)
     taxon = shares.argmax(1)
     found = []
     for of_rank in clade:
         clades = shares.new_zeros(len(shares), int(of_rank.max()) + 1).index_add_(1, of_rank, shares)
-        found.append(clades.gather(1, of_rank[taxon][:, None]))
+        own = of_rank[taxon][:, None]
+        inside, outside = clades.gather(1, own), clades.scatter(1, own, 0.0).sum(1, keepdim=True)
+        found.append((inside.log() - outside.log()).clamp(-MOST, MOST))
     return taxon, torch.cat(found, 1)
 
 
@@ -32,26 +40,29 @@ class Confidence:
     """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
 
     Attributes:
-        weights: (ranks, 3) of the probability's log-odds, of the cosine to the nearest taxon, and of 1; None:
-            confidences are the probabilities.
+        weights: (ranks, 3) of the clade's log-odds, of the cosine to the nearest taxon, and of 1; None: confidences are
+            the probabilities.
     """
 
     weights: Float[np.ndarray, "ranks 3"] | None = None
 
     def of(
-        self, shares: Float[np.ndarray, "sequences ranks"], similarity: Float[np.ndarray, " sequences"]
+        self, odds: Float[np.ndarray, "sequences ranks"], similarity: Float[np.ndarray, " sequences"]
     ) -> Float[np.ndarray, "sequences ranks"]:
-        """Of no rank more than of the one above."""
-        found = shares
+        """Of no rank more than of the one above.
+
+        Args:
+            odds: Log-odds of the clades.
+        """
         if self.weights is not None:
-            odds = np.einsum("nri,ri->nr", _inputs(shares, similarity), self.weights)
-            found = 1 / (1 + np.exp(-odds))
-        return np.minimum.accumulate(found, axis=1)
+            by_odds, by_similarity, constant = self.weights.T
+            odds = odds * by_odds + similarity[:, None] * by_similarity + constant
+        return np.minimum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
 
     @classmethod
     def fit(
         cls,
-        shares: Float[np.ndarray, "cases ranks"],
+        odds: Float[np.ndarray, "cases ranks"],
         similarity: Float[np.ndarray, " cases"],
         right: Float[np.ndarray, "cases ranks"],
         weight: Float[np.ndarray, " cases"],
@@ -62,16 +73,14 @@ class Confidence:
             right: 1 where the clade is that of the truth, else 0.
             weight: How much each case counts.
         """
-        inputs = _inputs(shares, similarity)
         rows = []
-        for rank in range(shares.shape[1]):
-            y = right[:, rank] > 0
-            if y.all() or not y.any():  # nothing to tell apart
-                rows.append([0.0, 0.0, 6.0 if y.all() else -6.0])
+        for of_rank, truth in zip(odds.T, right.T > 0, strict=True):
+            if truth.all() or not truth.any():  # nothing to tell apart
+                rows.append([0.0, 0.0, 6.0 if truth.all() else -6.0])
                 continue
-            row = _regression(inputs[:, rank, :2], y, weight)
+            row = _regression(np.stack([of_rank, similarity], 1), truth, weight)
             if row[1] < 0:  # what is like nothing that is known must not be the surer for it
-                row = _regression(inputs[:, rank, :1], y, weight)
+                row = _regression(of_rank[:, None], truth, weight)
                 row = [row[0], 0.0, row[1]]
             rows.append(row)
         return cls(np.array(rows))
@@ -80,12 +89,6 @@ class Confidence:
 def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]:
     model = LogisticRegression(C=10.0, max_iter=1000).fit(x, y, sample_weight=weight)
     return [*model.coef_[0].tolist(), float(model.intercept_[0])]
-
-
-def _inputs(shares: np.ndarray, similarity: np.ndarray) -> np.ndarray:
-    p = np.clip(shares.astype(np.float64), 1e-7, 1 - 1e-7)
-    near = np.broadcast_to(similarity[:, None], p.shape)
-    return np.stack([np.log(p / (1 - p)), near, np.ones_like(p)], -1)
 
 
 @dataclass

@@ -42,6 +42,7 @@ from omniset.microbiomes.training import (
     ContextModule,
     References,
     SampleData,
+    SampleDataset,
     SequenceData,
     SequenceModule,
     Views,
@@ -50,7 +51,6 @@ from omniset.microbiomes.training import (
     mutated,
     shortened,
 )
-from omniset.microbiomes.training import Samples as TrainingSamples
 from omniset.progress import Progress
 from omniset.report.blocks import many
 from omniset.sets import SetBatch
@@ -63,6 +63,7 @@ CALIBRATION_SAMPLES = 48
 FIRST_OF_CALIBRATION = 1 << 20  # their number: none that training is watched by
 FOREIGN = 0.1  # share of what is not known that is of no taxon at all
 FOREIGNERS = 64
+SHORTER = 0.9  # of the shortest length learned from: below, a warning is due
 LEAST = 20  # validation sequences below which confidences are not calibrated
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 
@@ -277,11 +278,11 @@ class TaxonClassifier(BaseEstimator):
             elif self.profiles is not None:
                 communities = self._de_novo(rng)
             shared = (communities, self.background, self.reads, self.batch_size)
-            lessons = TrainingSamples(references, chosen, views, *shared, self.seed)
-            plain = Views(views.vectors, [[views.of_length[0][0]]])
+            lessons = SampleDataset(references, chosen, views, *shared, self.seed)
+            plain = Views(views.vectors, [[0]])  # as they are
             watched = None
             if len(validation):
-                watched = TrainingSamples(references, validation, plain, *shared, self.seed + 1)
+                watched = SampleDataset(references, validation, plain, *shared, self.seed + 1)
             epochs = min(EPOCHS, self.steps)
             if self.progress:
                 _say("second lesson: samples")
@@ -430,7 +431,7 @@ class TaxonClassifier(BaseEstimator):
         return Views(vectors, of_length) if rate else Views(vectors, [[0], *of_length[1:]])
 
     @torch.no_grad()
-    def _calibrate(self, samples: TrainingSamples, foreign: Float[Tensor, "sequences width"]) -> Confidence:
+    def _calibrate(self, samples: SampleDataset, foreign: Float[Tensor, "sequences width"]) -> Confidence:
         """On validation sequences in samples, once as they are, and once as if their own taxon were not known; and on
         sequences that are nothing's, for which no clade is right.
         """
@@ -438,8 +439,8 @@ class TaxonClassifier(BaseEstimator):
         cases: list[list[np.ndarray]] = []
 
         def add(logits: Tensor, cosines: Tensor, right: Tensor, weight: Tensor) -> None:
-            shares = most_probable(logits, clade)[1]
-            cases.append([x.double().numpy() for x in (shares, cosines.amax(1), right, weight)])
+            odds = most_probable(logits, clade)[1]
+            cases.append([x.double().numpy() for x in (odds, cosines.amax(1), right, weight)])
 
         for number in range(-(-CALIBRATION_SAMPLES // samples.batch_size)):
             batch = samples[number + FIRST_OF_CALIBRATION]
@@ -458,8 +459,8 @@ class TaxonClassifier(BaseEstimator):
             ours = network.in_context(some, encoded).flatten(0, 1)
             weight = torch.full((len(ours),), FOREIGN * self.novel * float(reads.sum()) / len(ours))
             add(ours, network.alone.cosines(some.elements).flatten(0, 1), torch.zeros(len(ours), len(clade)), weight)
-        shares, similar, right_, weight_ = (np.concatenate(parts) for parts in zip(*cases, strict=True))
-        return Confidence.fit(shares, similar, right_, weight_)
+        odds, similar, right_, weight_ = (np.concatenate(parts) for parts in zip(*cases, strict=True))
+        return Confidence.fit(odds, similar, right_, weight_)
 
     # ------------------------------------------------------------------ classify
 
@@ -531,6 +532,13 @@ class TaxonClassifier(BaseEstimator):
                             some[i], turned = reverse_complement(some[i]), turned + 1
                     embed(network.alone, read, some, vectors[start : start + len(some)])
                     bar.at(start + len(some))
+            least = min([*self.lengths, self.longest_])
+            if len(texts) and (median := float(np.median([len(text) for text in texts]))) < SHORTER * least:
+                warnings.warn(
+                    f"half of the sequences have at most {median:.0f} bases, the model has learned from {least} "
+                    f"to {self.longest_}: confidences may be wrong",
+                    stacklevel=4,
+                )
             if turned:
                 warnings.warn(
                     f"{turned:,} of {len(texts):,} sequences are of the other strand, and were turned", stacklevel=4
@@ -568,11 +576,11 @@ class TaxonClassifier(BaseEstimator):
                 encoded = network.encode(source, **self._streaming())
                 for start, shard in zip(range(0, len(span), shard_size), source, strict=True):
                     logits = network.in_context(shard, encoded)[0]
-                    found, shares = most_probable(logits, clade)
+                    found, odds = most_probable(logits, clade)
                     similar = network.alone.cosines(shard.elements[0]).amax(1)
                     some = span[start : start + shard_size]
                     taxon[some] = found.cpu().numpy()
-                    confidence[some] = self.confidence_.of(shares.cpu().numpy(), similar.cpu().numpy())
+                    confidence[some] = self.confidence_.of(odds.cpu().numpy(), similar.cpu().numpy())
                     bar.at(int(counts.indptr[row]) + start + len(some))
             bar.at(number)
         network.to("cpu")

@@ -55,7 +55,7 @@ TESTED = 2  # test replicates of each community, and as many new communities alt
 BINS = 10
 
 
-class Network(Method):
+class NetworkMethod(Method):
     """Ours, or a variant of it, as a method among others."""
 
     def __init__(self, classifier: TaxonClassifier, told: bool, folder: Path | None, resume: bool) -> None:
@@ -93,9 +93,9 @@ class Network(Method):
         self, rows: Int[np.ndarray, " distinct"], logits: Float[np.ndarray, "distinct taxa"]
     ) -> Float[np.ndarray, " distinct"]:
         clade = torch.from_numpy(self.classifier.taxa_.clade)
-        shares = most_probable(torch.from_numpy(logits), clade)[1].numpy()
+        odds = most_probable(torch.from_numpy(logits), clade)[1].numpy()
         similar = self.classifier.network_.alone.cosines(torch.from_numpy(self.vectors[rows])).amax(1).numpy()
-        return self.classifier.confidence_.of(shares, similar)[:, -1]
+        return self.classifier.confidence_.of(odds, similar)[:, -1]
 
 
 @dataclass
@@ -411,7 +411,7 @@ def _method(name: str, classifier: TaxonClassifier, taxa: Taxa, seed: int, folde
         return BASELINES[name]()
     own = TaxonClassifier(**classifier.get_params()).set_params(seed=seed, **NETWORKS[name])
     own.taxa_ = taxa
-    return Network(own, name != "general", folder, resume)
+    return NetworkMethod(own, name != "general", folder, resume)
 
 
 def _done(file: Path | None, told: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -251,7 +251,7 @@ class SampleBatch:
         return SampleBatch(self.sets.to(device), self.taxon.to(device))
 
 
-class Samples(Dataset[SampleBatch]):
+class SampleDataset(Dataset[SampleBatch]):
     """Batches by their number: communities, and reads of them, that depend on it alone.
 
     Args:
@@ -303,7 +303,7 @@ class Samples(Dataset[SampleBatch]):
 class SampleData(pl.LightningDataModule):
     """Training samples, a batch per step, and the same validation samples after each epoch."""
 
-    def __init__(self, train: Samples, validation: Samples | None, steps: int) -> None:
+    def __init__(self, train: SampleDataset, validation: SampleDataset | None, steps: int) -> None:
         super().__init__()
         self.train, self.steps = train, steps
         self.validation: list[SampleBatch] = []
