@@ -11,9 +11,10 @@ from conftest import SMALL, changed, made_up
 
 from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.calls import Confidence
-from omniset.microbiomes.classifier import SampleShards, sample_name
+from omniset.microbiomes.classifier import SampleShards
 from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
 from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
+from omniset.microbiomes.inputs import sample_name
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.training import ContextModule, matching_rate, mutated
 from omniset.sets import SetBatch

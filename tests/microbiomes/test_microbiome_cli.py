@@ -136,6 +136,10 @@ def test_simulated_sequences_are_what_is_said():
             ["classify", "--table", "DIR/table.tsv", "--sequences", "DIR/references.fasta", "--model", "MODEL"],
             "sequences and counts have no feature in common: the table has such as 'ASV",
         ),
+        (
+            ["classify", "--table", "zero.tsv", "--sequences", "DIR/sequences.fasta", "--model", "MODEL"],
+            "counts has no reads",
+        ),
         (["classify", "cut.fastq.gz", "--model", "MODEL"], "is cut off or not a whole compressed file"),
         (["classify", "bad.fa", "--model", "MODEL"], "bad.fa: line 2: has 'E', which is no base"),
         (["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--threshold", "2"], "threshold must be from 0 to 1"),
@@ -158,6 +162,7 @@ def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, mes
     (tmp_path / "cut.fastq.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "bad.fa").write_text(">a\nACGTE\n")
     (tmp_path / "twice.tsv").write_text("a\td__B\na\td__B\n")
+    (tmp_path / "zero.tsv").write_text("#OTU ID\tA\nASV1\t0\nASV2\t0\n")
     before = sorted(tmp_path.rglob("*"))
     words = [w.replace("DIR", str(folder)).replace("MODEL", str(folder / "model")) for w in words]
     run(*words, code=2)

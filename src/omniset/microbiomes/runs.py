@@ -15,9 +15,10 @@ from omniset.console import noted, own_command, refuse_own_input, run_folder, sa
 from omniset.files import plain, provenance, replacing, write_json
 from omniset.microbiomes import report
 from omniset.microbiomes.calls import Calls
-from omniset.microbiomes.classifier import TaxonClassifier, sample_name
+from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, Evaluation
 from omniset.microbiomes.evaluate import evaluate as run_evaluation
+from omniset.microbiomes.inputs import sample_name
 from omniset.microbiomes.samples import Samples, read_samples
 from omniset.microbiomes.sequences import dereplicate
 from omniset.microbiomes.taxonomy import Lineage, bare, lineage_of, names_at, read_taxonomy
