@@ -15,6 +15,7 @@ from omniset.microbiomes.classifier import SampleShards
 from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
 from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
 from omniset.microbiomes.inputs import sample_name
+from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.training import ContextModule, matching_rate, mutated
 from omniset.sets import SetBatch
@@ -224,14 +225,15 @@ def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
     names = list(texts)
     features = [names[0], names[1], "; ".join(lineages[names[13]]), "d__B; p__P", "else"]
     counts = np.array([[2.0, 1, 5, 3, 1], [0, 0, 0, 4, 0], [0, 4, 0, 0, 0]])
-    found = model._communities(Samples(["A", "B", "C"], features, sp.csr_array(counts)), lineages)
+    found, said = shares_of(Samples(["A", "B", "C"], features, sp.csr_array(counts)), model.taxa_, lineages)
     expected = np.zeros((2, 9))  # B has nothing that is known
     place = {lineage: i for i, lineage in enumerate(model.taxa_.lineages)}
     expected[0, place[lineages[names[0]]]], expected[0, place[lineages[names[13]]]] = 3 / 8, 5 / 8
     expected[1, place[lineages[names[1]]]] = 1
     assert np.allclose(found, expected)
+    assert said == "profiles: 2 samples, 60.0% of whose reads are of known taxa"
     with pytest.raises(ValueError, match="none of the 1 features is a known taxon"):
-        model._communities(Samples(["A"], ["x"], sp.csr_array([[1.0]])), lineages)
+        shares_of(Samples(["A"], ["x"], sp.csr_array([[1.0]])), model.taxa_, lineages)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_sha
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
 from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.references import References, held_out
 from omniset.microbiomes.spectra import spectra, strand_table
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import References, loss_of
+from omniset.microbiomes.training import loss_of
 from omniset.sets import SetBatch
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
@@ -316,3 +317,14 @@ def test_baselines_name_what_they_know():
         assert logits.argmax(1).tolist() == [3, 0, 1]
         assert (logits[:, 2] < logits.max(1) - 0.1).all()
         assert (method.confidence(np.array([2, 0, 1]), logits) > 0.5).all()
+
+
+def test_every_taxon_keeps_a_reference():
+    taxon = np.array([0, 0, 1, 2, 2, 2, 2, 2])
+    references = References([str(i) for i in range(7)], np.array([0, 1, 1, 2, 3, 4, 5, 6]), taxon, 3)
+    sizes = set()
+    for seed in range(30):
+        kept = held_out(references, 0.5, np.random.default_rng(seed))
+        assert set(taxon[~kept[references.sequence]]) == {0, 1, 2}
+        sizes.add(int(kept.sum()))
+    assert max(sizes) == 4

@@ -12,8 +12,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.preprocessing import normalize
 
+from omniset.microbiomes.references import References
 from omniset.microbiomes.spectra import spectra
-from omniset.microbiomes.training import References
 
 WORDS = 7
 HASHED = 8192

@@ -7,7 +7,6 @@ import tempfile
 import time
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator
@@ -25,23 +23,23 @@ from torch import Tensor, nn
 from omniset import devices, explain
 from omniset.encoders import ENCODERS
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
+from omniset.microbiomes.communities import replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.inputs import Table, matched
 from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.references import References, choose, held_out, shares_of
 from omniset.microbiomes.samples import Samples, read_samples
 from omniset.microbiomes.sequences import (
     SHORTEST,
-    extract,
     primers_of,
     read_fasta,
     reverse_complement,
 )
 from omniset.microbiomes.spectra import spectra, strand_table
-from omniset.microbiomes.taxonomy import Lineage, Taxa, cut, depth_of, read_taxonomy
+from omniset.microbiomes.taxonomy import Lineage, Taxa, depth_of, read_taxonomy
 from omniset.microbiomes.training import (
     TOGETHER,
     ContextModule,
-    References,
     SampleData,
     SampleDataset,
     SequenceData,
@@ -209,16 +207,18 @@ class TaxonClassifier(BaseEstimator):
         self.check_arguments()
         lineages = read_taxonomy(taxonomy) if isinstance(taxonomy, (str, Path)) else dict(taxonomy)
         found = self.prepare(references, lineages)
-        communities = self._communities(profiles, lineages)
+        communities = None
+        if profiles is not None:
+            table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
+            communities, said = shares_of(table, self.taxa_, lineages)
+            self.notes_.append(said)
         return self.fit_references(found, communities, folder=folder, resume=resume)
 
     def prepare(self, references: Table, lineages: Mapping[str, Lineage]) -> References:
-        """The region of the references that are of known taxa, each distinct pair of sequence and taxon once. Sets
-        `taxa_` and `notes_`.
-        """
-        self.notes_: list[str] = []
-        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else dict(references)
-        return self._references(texts, lineages)
+        """The references as `fit` learns them. Sets `taxa_` and `notes_`."""
+        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else references
+        found, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
+        return found
 
     def fit_references(
         self,
@@ -233,9 +233,7 @@ class TaxonClassifier(BaseEstimator):
         folder = None if folder is None else Path(folder)
         device = devices.find(self.device)
         rng = np.random.default_rng(self.seed)
-        kept = np.zeros(len(references.texts), dtype=bool)
-        kept[rng.permutation(len(kept))[: round(self.validation_fraction * len(kept))]] = True
-        kept &= ~self._alone_in_taxon(references)
+        kept = held_out(references, self.validation_fraction, rng)
         validation, chosen = np.flatnonzero(kept[references.sequence]), np.flatnonzero(~kept[references.sequence])
         self._transformer = self._load_transformer()
         network = self._build(len(self.taxa_), self._given())
@@ -318,100 +316,9 @@ class TaxonClassifier(BaseEstimator):
         }
         return self
 
-    def _references(self, texts: dict[str, str], lineages: Mapping[str, Lineage]) -> References:
-        depth = depth_of(self.rank)
-        known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
-        if not known:
-            raise ValueError(
-                f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
-                f"{next(iter(lineages))!r}"
-            )
-        if lacking := [name for name in texts if name not in lineages]:
-            warnings.warn(
-                f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
-                stacklevel=3,
-            )
-        shallow = [name for name, lineage in known.items() if lineage is None]
-        if shallow:
-            self.notes_.append(
-                f"{len(shallow):,} of {len(texts):,} references have no name at rank {self.rank} and are left out, "
-                f"such as {shallow[0]!r}"
-            )
-        names = [name for name, lineage in known.items() if lineage is not None]
-        parts: list[str | None] = [texts[name] for name in names]
-        if self.region is not None:
-            parts = extract([texts[name] for name in names], self.region)
-            without = sum(part is None for part in parts)
-            self.notes_.append(
-                f"region {self.region} was found in {len(parts) - without:,} of {len(parts):,} references"
-            )
-        short = sum(part is not None and len(part) < SHORTEST for part in parts)
-        if short:
-            self.notes_.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
-        pairs = sorted(
-            {(part, known[name]) for name, part in zip(names, parts, strict=True) if part and len(part) >= SHORTEST}
-        )
-        taxa = sorted({lineage for _, lineage in pairs if lineage is not None})
-        if len(taxa) < 2:
-            raise ValueError(
-                f"references must be of at least 2 taxa at rank {self.rank}"
-                + (f" with region {self.region}" if self.region else "")
-                + f", there {'is' if len(taxa) == 1 else 'are'} {len(taxa)}"
-            )
-        self.taxa_ = Taxa.of(taxa)
-        number = {lineage: i for i, lineage in enumerate(taxa)}
-        distinct = sorted({part for part, _ in pairs})
-        place = {part: i for i, part in enumerate(distinct)}
-        sequence = np.array([place[part] for part, _ in pairs])
-        taxon = np.array([number[lineage] for _, lineage in pairs if lineage is not None])
-        several = sum(n > 1 for n in Counter(sequence.tolist()).values())
-        if several:
-            self.notes_.append(f"{several:,} of {len(distinct):,} distinct sequences are of several taxa")
-        return References(distinct, sequence, taxon, len(taxa))
-
-    def _communities(
-        self, given: Samples | str | Path | None, lineages: Mapping[str, Lineage]
-    ) -> Float[np.ndarray, "profiles taxa"] | None:
-        """Shares of our taxa in each sample of a table."""
-        if given is None:
-            return None
-        samples = read_samples(given) if isinstance(given, (str, Path)) else given
-        number = {lineage: i for i, lineage in enumerate(self.taxa_.lineages)}
-        depth = depth_of(self.rank)
-        columns = np.full(len(samples.features), -1)
-        for place, name in enumerate(samples.features):
-            lineage = samples.taxa.get(name, lineages.get(name))
-            lineage = tuple(part.strip() for part in name.split(";")) if lineage is None else lineage
-            taxon = cut(lineage, depth)
-            columns[place] = -1 if taxon is None else number.get(taxon, -1)
-        known = columns >= 0
-        if not known.any():
-            raise ValueError(
-                f"profiles: none of the {len(columns):,} features is a known taxon or reference, such as "
-                f"{samples.features[0]!r}; taxa are such as {'; '.join(self.taxa_.lineages[0])!r}"
-            )
-        which = sp.csr_array(
-            (np.ones(known.sum()), (np.flatnonzero(known), columns[known])), shape=(len(columns), len(self.taxa_))
-        )
-        table = (samples.counts @ which).toarray()
-        table = table[table.sum(1) > 0]
-        share = samples.counts[:, known].sum() / max(samples.counts.sum(), 1e-300)
-        self.notes_.append(f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa")
-        return table / table.sum(1, keepdims=True)
-
     def _de_novo(self, rng: np.random.Generator) -> Float[np.ndarray, "profiles taxa"]:
-        from omniset.microbiomes.communities import replicates
-
         found = replicates(len(self.taxa_), self.profiles or 1, 100, rng)
         return found.reshape(-1, len(self.taxa_))
-
-    @staticmethod
-    def _alone_in_taxon(references: References) -> Bool[np.ndarray, " sequences"]:
-        """Sequences without which a taxon would have none."""
-        sizes = np.bincount(references.taxon, minlength=references.taxa)
-        found = np.zeros(len(references.texts), dtype=bool)
-        found[references.sequence[sizes[references.taxon] == 1]] = True
-        return found
 
     def _views(self, network: SequenceNetwork, read: Any, references: References, rate: float, folder: Path) -> Views:
         rng = np.random.default_rng([self.seed, 2])

@@ -28,8 +28,9 @@ from omniset.microbiomes.baselines import Method, NaiveBayes, Nearest
 from omniset.microbiomes.calls import most_probable
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
+from omniset.microbiomes.references import References
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import References, embed
+from omniset.microbiomes.training import embed
 from omniset.sets import SetBatch
 
 MINE = "omniset"
@@ -71,7 +72,6 @@ class NetworkMethod(Method):
         place = {text: i for i, text in enumerate(texts)}
         sequence = np.array([place[references.texts[i]] for i in references.sequence[chosen]])
         own = References(texts, sequence, references.taxon[chosen], references.taxa)
-        self.classifier.notes_ = []
         self.classifier.fit_references(own, profiles if self.told else None, folder=self.folder, resume=self.resume)
 
     def read(self, texts: Sequence[str]) -> None:
@@ -410,7 +410,7 @@ def _method(name: str, classifier: TaxonClassifier, taxa: Taxa, seed: int, folde
     if name in BASELINES:
         return BASELINES[name]()
     own = TaxonClassifier(**classifier.get_params()).set_params(seed=seed, **NETWORKS[name])
-    own.taxa_ = taxa
+    own.taxa_, own.notes_ = taxa, []
     return NetworkMethod(own, name != "general", folder, resume)
 
 

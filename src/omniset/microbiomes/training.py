@@ -19,8 +19,9 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from omniset.microbiomes.communities import Members, de_novo, draw
+from omniset.microbiomes.communities import de_novo, draw
 from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.references import References
 from omniset.microbiomes.spectra import Spectra
 from omniset.progress import Progress
 from omniset.sets import SetBatch
@@ -34,26 +35,6 @@ SHORT = 0.25  # share of the batches that are of a shorter length, in the first 
 VALIDATION_SAMPLES = 16
 TOGETHER = 512  # sequences embedded at a time
 RATES = np.array([0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2])
-
-
-@dataclass
-class References:
-    """Sequences of known taxa.
-
-    Attributes:
-        texts: Distinct sequences.
-        sequence, taxon: (pairs,) which are of which; a sequence may be of several taxa.
-        taxa: How many there are.
-    """
-
-    texts: list[str]
-    sequence: Int[np.ndarray, " pairs"]
-    taxon: Int[np.ndarray, " pairs"]
-    taxa: int
-
-    def members(self, pairs: Int[np.ndarray, " chosen"]) -> Members:
-        """Of some pairs, by their numbers."""
-        return Members.of(pairs, self.taxon[pairs], self.taxa)
 
 
 def shortened(text: str, length: int | None) -> str:

@@ -1,0 +1,139 @@
+"""References to learn from: sequences with their taxa, made distinct and numbered; and profiles of these taxa."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Bool, Float, Int
+
+from omniset.microbiomes.communities import Members
+from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.sequences import SHORTEST, extract
+from omniset.microbiomes.taxonomy import Lineage, Taxa, cut, depth_of
+
+
+@dataclass
+class References:
+    """Sequences of known taxa.
+
+    Attributes:
+        texts: Distinct sequences.
+        sequence, taxon: (pairs,) which are of which; a sequence may be of several taxa.
+        taxa: How many there are.
+    """
+
+    texts: list[str]
+    sequence: Int[np.ndarray, " pairs"]
+    taxon: Int[np.ndarray, " pairs"]
+    taxa: int
+
+    def members(self, pairs: Int[np.ndarray, " chosen"]) -> Members:
+        """Of some pairs, by their numbers."""
+        return Members.of(pairs, self.taxon[pairs], self.taxa)
+
+
+def held_out(references: References, fraction: float, rng: np.random.Generator) -> Bool[np.ndarray, " sequences"]:
+    """Distinct sequences to keep back, drawn at random; each taxon is left with at least one."""
+    kept = np.zeros(len(references.texts), dtype=bool)
+    kept[rng.permutation(len(kept))[: round(fraction * len(kept))]] = True
+    for taxon in np.flatnonzero(
+        np.bincount(references.taxon[~kept[references.sequence]], minlength=references.taxa) == 0
+    ):
+        kept[references.sequence[references.taxon == taxon][0]] = False
+    return kept
+
+
+def choose(
+    texts: Mapping[str, str], lineages: Mapping[str, Lineage], rank: str, region: str | None
+) -> tuple[References, Taxa, list[str]]:
+    """The region of the references that are of known taxa, each distinct pair of sequence and taxon once; the taxa; and
+    what was decided, a sentence each.
+
+    Raises:
+        ValueError: No reference has a taxon, or all have the same.
+    """
+    depth = depth_of(rank)
+    known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
+    if not known:
+        raise ValueError(
+            f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
+            f"{next(iter(lineages))!r}"
+        )
+    if lacking := [name for name in texts if name not in lineages]:
+        warnings.warn(
+            f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
+            stacklevel=3,
+        )
+    notes = []
+    if shallow := [name for name, lineage in known.items() if lineage is None]:
+        notes.append(
+            f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
+            f"{shallow[0]!r}"
+        )
+    named = {name: lineage for name, lineage in known.items() if lineage is not None}
+    parts: list[str | None] = [texts[name] for name in named]
+    if region is not None:
+        parts = extract([texts[name] for name in named], region)
+        found = sum(part is not None for part in parts)
+        notes.append(f"region {region} was found in {found:,} of {len(parts):,} references")
+    if short := sum(part is not None and len(part) < SHORTEST for part in parts):
+        notes.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
+    pairs = sorted(
+        {(part, taxon) for part, taxon in zip(parts, named.values(), strict=True) if part and len(part) >= SHORTEST}
+    )
+    taxa = sorted({taxon for _, taxon in pairs})
+    if len(taxa) < 2:
+        raise ValueError(
+            f"references must be of at least 2 taxa at rank {rank}"
+            + (f" with region {region}" if region else "")
+            + f", there {'is' if len(taxa) == 1 else 'are'} {len(taxa)}"
+        )
+    number = {taxon: i for i, taxon in enumerate(taxa)}
+    distinct = sorted({part for part, _ in pairs})
+    place = {part: i for i, part in enumerate(distinct)}
+    sequence = np.array([place[part] for part, _ in pairs])
+    several = sum(n > 1 for n in Counter(sequence.tolist()).values())
+    if several:
+        notes.append(f"{several:,} of {len(distinct):,} distinct sequences are of several taxa")
+    taxon = np.array([number[one] for _, one in pairs])
+    return References(distinct, sequence, taxon, len(taxa)), Taxa.of(taxa), notes
+
+
+def shares_of(
+    samples: Samples, taxa: Taxa, lineages: Mapping[str, Lineage]
+) -> tuple[Float[np.ndarray, "samples taxa"], str]:
+    """What share each taxon has of the known reads of each sample; samples without any are left out. And a sentence.
+
+    Features are taxa with semicolons between their ranks, or have one in the table or among the lineages.
+
+    Raises:
+        ValueError: None is known.
+    """
+    number = {lineage: i for i, lineage in enumerate(taxa.lineages)}
+    columns = np.full(len(samples.features), -1)
+    for place, name in enumerate(samples.features):
+        lineage = samples.taxa.get(name, lineages.get(name))
+        lineage = tuple(part.strip() for part in name.split(";")) if lineage is None else lineage
+        taxon = cut(lineage, len(taxa.ranks))
+        columns[place] = -1 if taxon is None else number.get(taxon, -1)
+    known = columns >= 0
+    if not known.any():
+        raise ValueError(
+            f"profiles: none of the {len(columns):,} features is a known taxon or reference, such as "
+            f"{samples.features[0]!r}; taxa are such as {'; '.join(taxa.lineages[0])!r}"
+        )
+    which = sp.csr_array(
+        (np.ones(known.sum()), (np.flatnonzero(known), columns[known])), shape=(len(columns), len(taxa))
+    )
+    table = (samples.counts @ which).toarray()
+    share = table.sum() / max(samples.counts.sum(), 1e-300)
+    table = table[table.sum(1) > 0]
+    if not len(table):
+        raise ValueError("profiles: the table has no reads of known taxa")
+    said = f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa"
+    return table / table.sum(1, keepdims=True), said
