@@ -41,9 +41,8 @@ def held_out(references: References, fraction: float, rng: np.random.Generator) 
     """Distinct sequences to keep back, drawn at random; each taxon is left with at least one."""
     kept = np.zeros(len(references.texts), dtype=bool)
     kept[rng.permutation(len(kept))[: round(fraction * len(kept))]] = True
-    for taxon in np.flatnonzero(
-        np.bincount(references.taxon[~kept[references.sequence]], minlength=references.taxa) == 0
-    ):
+    left = np.bincount(references.taxon[~kept[references.sequence]], minlength=references.taxa)
+    for taxon in np.flatnonzero(left == 0):
         kept[references.sequence[references.taxon == taxon][0]] = False
     return kept
 
