@@ -389,6 +389,14 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
     assert {g["gate"].split(",")[0] for g in whole.gates()} == {
         "accuracy of ours minus naive-bayes", "accuracy of ours minus no-context", "accuracy of ours"
     }  # fmt: skip
+    means = whole.by_size(KNOWN)
+    by_hand = [
+        means.loc["omniset", 64] - means.loc["naive-bayes", 64],
+        means.loc["omniset", 64] - means.loc["no-context", 64],
+        means.loc["omniset", 256] - means.loc["omniset", 64],
+    ]
+    assert np.allclose([gate["value"] for gate in whole.gates()], by_hand)
+    assert [gate["holds"] for gate in whole.gates()] == [by_hand[0] > 0, by_hand[1] > 0, by_hand[2] >= -0.01]
     table = whole.table(UNKNOWN, 8192)
     assert table["rejection_auroc"].between(0, 1).all()
     assert whole.by_size(KNOWN).shape == (5, 2)

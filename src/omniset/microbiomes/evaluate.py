@@ -302,8 +302,8 @@ class Evaluation:
         if MINE not in here:
             return []
         column = f"{self.rank}_accuracy"
-        least, most = int(self.rows["reads"].min()), int(self.rows["reads"].max())
         known = self.rows[self.rows["kind"] == KNOWN]
+        least, most = int(known["reads"].min()), int(known["reads"].max())
 
         def of(method: str, reads: int) -> pd.Series:
             some = known[(known["method"] == method) & (known["reads"] == reads)]
