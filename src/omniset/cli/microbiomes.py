@@ -32,7 +32,7 @@ class Using:
     trust_code: bool = False
     cache: Path | None = None
     strand: Literal["auto", "forward"] = "auto"
-    shard_size: int = 8192
+    shard_size: int = 2048
     device: Device = "auto"
     progress: bool = True
 

@@ -393,7 +393,7 @@ class TaxonClassifier(BaseEstimator):
         counts: Samples | str | Path | pd.DataFrame | None = None,
         *,
         strand: str = "auto",
-        shard_size: int = 8192,
+        shard_size: int = 2048,
     ) -> Calls:
         """A taxon for every sequence of every sample, with the confidence at each rank.
 
