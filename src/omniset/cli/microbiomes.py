@@ -67,7 +67,7 @@ class Learning:
         background: Share of new communities that is mixed into given ones.
         reads: Of a training sample.
         views: Mutated versions of each reference, for each length.
-        steps: Of the lesson on samples.
+        steps: Of the lesson on samples; more than 20 are rounded up to a multiple of 20.
         batch_size: Samples in a step.
         learning_rate: Largest step size in that lesson.
         weight_decay: Pull of the weights towards zero.

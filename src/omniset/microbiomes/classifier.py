@@ -90,7 +90,7 @@ class TaxonClassifier(BaseEstimator):
         background: Share of new communities that is mixed into given ones.
         reads: Of a training sample.
         views: Mutated versions of each reference in the second lesson, for each length (at least 1).
-        steps: Of the second lesson. Epochs of the first: sequence_epochs.
+        steps: Of the second lesson, in 20 epochs of equal length: more than 20 are rounded up to a multiple of it.
         batch_size: Samples in a step.
         learning_rate, weight_decay: Of AdamW in the second lesson.
         sequence_epochs, sequence_batch, sequence_rate: Of the first lesson.
@@ -106,6 +106,7 @@ class TaxonClassifier(BaseEstimator):
         network_: The model.
         confidence_: The calibration of confidences.
         sizes_: How many references of which kind.
+        length_: Median number of bases of the references.
         notes_: What was decided on the data, a sentence each.
         history_: Of both lessons, a dict per epoch.
     """
@@ -307,7 +308,7 @@ class TaxonClassifier(BaseEstimator):
             {"lesson": 2, **row} for row in second.history
         ]
         self.seconds_ = round(time.monotonic() - start, 1)
-        self.longest_ = int(np.median([len(text) for text in references.texts]))
+        self.length_ = int(np.median([len(text) for text in references.texts]))
         self.sizes_ = {
             "references": len(references.sequence),
             "distinct sequences": len(references.texts),
@@ -441,11 +442,11 @@ class TaxonClassifier(BaseEstimator):
                             some[i], turned = reverse_complement(some[i]), turned + 1
                     embed(network.alone, read, some, vectors[start : start + len(some)])
                     bar.at(start + len(some))
-            least = min([*self.lengths, self.longest_])
+            least = min([*self.lengths, self.length_])
             if len(texts) and (median := float(np.median([len(text) for text in texts]))) < SHORTER * least:
                 warnings.warn(
                     f"half of the sequences have at most {median:.0f} bases, the model has learned from {least} "
-                    f"to {self.longest_}: confidences may be wrong",
+                    f"to {self.length_}: confidences may be wrong",
                     stacklevel=4,
                 )
             if turned:
@@ -465,8 +466,7 @@ class TaxonClassifier(BaseEstimator):
         network = self._fitted()
         device = network.strand.device
         clade = torch.from_numpy(self.taxa_.clade).to(device)
-        counts = samples.counts.tocsr()
-        counts.sort_indices()
+        counts = samples.counts.sorted_indices()
         number = counts.nnz
         taxon = np.full(number, -1)
         confidence = np.zeros((number, len(self.taxa_.ranks)), dtype=np.float32)
@@ -621,7 +621,7 @@ class TaxonClassifier(BaseEstimator):
             "transformer": None if self._transformer is None else self._transformer.identity,
             "confidence": None if weights is None else weights.tolist(),
             "sizes": self.sizes_,
-            "longest": self.longest_,
+            "length": self.length_,
             "notes": self.notes_,
         }
         kept = {"history": self.history_, **(metrics or {})}
@@ -653,7 +653,7 @@ class TaxonClassifier(BaseEstimator):
             network = model._build(fitted["taxa"], fitted["given"])
             weights = fitted["confidence"]
             model.confidence_ = Confidence(None if weights is None else np.array(weights))
-            model.sizes_, model.notes_, model.longest_ = fitted["sizes"], fitted["notes"], fitted["longest"]
+            model.sizes_, model.notes_, model.length_ = fitted["sizes"], fitted["notes"], fitted["length"]
         except (TypeError, KeyError) as error:
             raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
         artefacts.load_weights(folder, network)

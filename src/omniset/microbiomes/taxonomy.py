@@ -116,24 +116,21 @@ class Taxa:
         lineages: Of each taxon, down to its rank.
         ranks: Names of the ranks.
         clade: (ranks, taxa) number of the taxon's clade at each rank.
-        clades: How many there are at each rank.
     """
 
     lineages: list[Lineage]
     ranks: Sequence[str]
     clade: Int[np.ndarray, "ranks taxa"]
-    clades: list[int]
 
     @classmethod
     def of(cls, lineages: Sequence[Lineage]) -> Taxa:
         """All of one depth."""
         depth = len(lineages[0])
-        clade, clades = [], []
+        clade = []
         for rank in range(1, depth + 1):
             number = {prefix: i for i, prefix in enumerate(dict.fromkeys(lineage[:rank] for lineage in lineages))}
             clade.append([number[lineage[:rank]] for lineage in lineages])
-            clades.append(len(number))
-        return cls([*lineages], RANKS[:depth], np.array(clade), clades)
+        return cls([*lineages], RANKS[:depth], np.array(clade))
 
     def __len__(self) -> int:
         return len(self.lineages)
