@@ -97,10 +97,11 @@ def test_reads_are_drawn_by_abundance():
 # ---------------------------------------------------------------------- the network
 
 
-def network(encoder="ust", literal=False, taxa=7, width=6):
+def network(encoder="ust", taxa=7, width=6, members=2):
     torch.manual_seed(1)
-    alone = SequenceNetwork(VectorProjection(5, width), width, taxa)
-    found = TaxonNetwork(alone, encoder, literal, dim=8, depth=2, num_heads=2, num_inducing=3).double()
+    alone = SequenceNetwork(VectorProjection(5, width), width, taxa, members)
+    torch.nn.init.uniform_(alone.log_scale)
+    found = TaxonNetwork(alone, encoder, dim=8, depth=2, num_heads=2, num_inducing=3).double()
     for layer in filter(None, (found.head, found.prior)):
         torch.nn.init.normal_(layer.weight)
     if found.shares is not None:
@@ -138,20 +139,37 @@ def test_one_sequence_of_two_taxa_is_the_same_multiset():
 
 
 def test_what_is_added_up():
-    batch = sample()
-    for literal in (False, True):
-        model = network(literal=literal)
-        out = model.encoder(batch)
-        expected = out.elements @ model.head.weight.T + model.head.bias
-        if not literal:
-            scale = model.alone.log_scale.exp()
-            directions = model.alone.prototypes / model.alone.prototypes.norm(dim=1, keepdim=True)
-            lengths = batch.elements.norm(dim=2, keepdim=True).clamp(min=1e-12)
-            alone = scale * (batch.elements / lengths) @ directions.T
-            expected = expected + alone
-            expected = expected + (out.summary[:, 0] @ model.prior.weight.T + model.prior.bias)[:, None]
-            expected = expected + slow_shares(alone, batch.multiplicity, model.shares)[:, None]
-        assert (model(batch) - expected).abs().max() < 1e-12
+    batch, model = sample(), network()
+    out = model.encoder(batch)
+    alone = torch.zeros(*batch.elements.shape[:2], 7, dtype=torch.float64)
+    for i in np.ndindex(*alone.shape):
+        sequence, taxon = batch.elements[i[:2]], model.alone.prototypes[i[2]].flatten()
+        for m, part in enumerate([slice(0, 3), slice(3, 6)]):
+            cosine = sequence[part] @ taxon[part] / (sequence[part].norm() * taxon[part].norm()).clamp(min=1e-12)
+            alone[i] += model.alone.log_scale[m].exp() * cosine / 2
+    expected = out.elements @ model.head.weight.T + model.head.bias + alone
+    expected = expected + (out.summary[:, 0] @ model.prior.weight.T + model.prior.bias)[:, None]
+    expected = expected + slow_shares(alone, batch.multiplicity, model.shares)[:, None]
+    assert (model(batch) - expected).abs().max() < 1e-12
+
+
+def test_members_learn_for_themselves():
+    alone, batch = network().alone, sample()
+    vectors = batch.elements[0]
+    taxa = torch.arange(11) % 7
+
+    def loss(logits):
+        return torch.nn.functional.cross_entropy(logits, taxa)
+
+    both = alone.logits_of_members(vectors)
+    assert (both.mean(0) - alone.logits(vectors)).abs().max() < 1e-12
+    ours = torch.autograd.grad(loss(both[0]) + loss(both[1]), alone.prototypes)[0]
+    for m, part in enumerate([slice(0, 3), slice(3, 6)]):
+        single = SequenceNetwork(VectorProjection(5, 3), 3, 7).double()
+        single.prototypes.data = alone.prototypes.data[:, m : m + 1].clone()
+        single.log_scale.data = alone.log_scale.data[m : m + 1].clone()
+        expected = torch.autograd.grad(loss(single.logits(vectors[:, part])), single.prototypes)[0]
+        assert (ours[:, m : m + 1] - expected).abs().max() < 1e-12
 
 
 def slow_shares(alone, reads, shares):

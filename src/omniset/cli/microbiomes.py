@@ -53,6 +53,7 @@ class Learning:
             the references as they are.
         words: Lengths of the k-mers, with commas between.
         width: Of a sequence's vector.
+        members: Classifiers of single sequences whose logits are averaged; must divide width.
         embedder: Folder of a transformer that makes vectors in place of k-mers. null: k-mers.
         trust_code: Run Python files that are in that folder. DNABERT-S needs it.
         cache: Folder in which the transformer's vectors are kept from run to run.
@@ -86,6 +87,7 @@ class Learning:
     region: str | None = None
     words: str = "5,7"
     width: int = 256
+    members: int = 4
     embedder: Path | None = None
     trust_code: bool = False
     cache: Path | None = None

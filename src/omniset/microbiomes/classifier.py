@@ -79,6 +79,7 @@ class TaxonClassifier(BaseEstimator):
             the references as they are.
         words: Lengths of the k-mers.
         width: Of a sequence's vector.
+        members: Classifiers of single sequences whose logits are averaged, each with its part of the width.
         embedder: Folder of a transformer that makes vectors in place of k-mers. None: k-mers.
         trust_code: Run Python files that are in that folder. DNABERT-S needs it.
         cache: Folder in which the transformer's vectors are kept from run to run.
@@ -121,6 +122,7 @@ class TaxonClassifier(BaseEstimator):
         region: str | None = None,
         words: Sequence[int] = (5, 7),
         width: int = 256,
+        members: int = 4,
         embedder: str | Path | None = None,
         trust_code: bool = False,
         cache: str | Path | None = None,
@@ -152,6 +154,7 @@ class TaxonClassifier(BaseEstimator):
         self.region = region
         self.words = words
         self.width = width
+        self.members = members
         self.embedder = embedder
         self.trust_code = trust_code
         self.cache = cache
@@ -673,7 +676,15 @@ class TaxonClassifier(BaseEstimator):
         if self.encoder not in (*able, NONE):
             raise ValueError(f"encoder must be one of {', '.join([*sorted(able), NONE])}, got {self.encoder!r}")
         for name, least in (
-            *(("width", 1), ("dim", 1), ("depth", 0), ("num_heads", 1), ("num_inducing", 1), ("profiles", 1)),
+            *(
+                ("width", 1),
+                ("members", 1),
+                ("dim", 1),
+                ("depth", 0),
+                ("num_heads", 1),
+                ("num_inducing", 1),
+                ("profiles", 1),
+            ),
             *(("reads", 1), ("views", 1), ("steps", 1), ("batch_size", 1), ("sequence_epochs", 1)),
             *(("sequence_batch", 1), ("seed", 0)),
         ):
@@ -694,6 +705,8 @@ class TaxonClassifier(BaseEstimator):
             raise ValueError(f"words must be lengths from 1 to 10, got {self.words!r}")
         if any(length < SHORTEST for length in self.lengths):
             raise ValueError(f"lengths must be >= {SHORTEST}, got {self.lengths!r}")
+        if self.width % self.members:
+            raise ValueError(f"width must be divisible by members={self.members}, got {self.width}")
         if self.dim % self.num_heads:
             raise ValueError(f"dim must be divisible by num_heads={self.num_heads}, got {self.dim}")
         devices.find(self.device)
@@ -733,7 +746,7 @@ class TaxonClassifier(BaseEstimator):
             else:
                 projection = VectorProjection(given, self.width)
             sizes = {name: getattr(self, name) for name in ("dim", "depth", "num_heads", "num_inducing")}
-            return Network(SequenceNetwork(projection, self.width, taxa), self.encoder, **sizes)
+            return Network(SequenceNetwork(projection, self.width, taxa, self.members), self.encoder, **sizes)
 
     def _fitted(self) -> Network:
         if not hasattr(self, "network_"):

@@ -62,22 +62,41 @@ class VectorProjection(nn.Module):
 
 
 class SequenceNetwork(nn.Module):
-    """Each sequence by itself: a scaled cosine between its vector and one of each taxon.
+    """Each sequence by itself: a scaled cosine between its vector and one of each taxon, in several members.
 
-    The taxa's vectors are as long as their number of features asks for; only their direction counts.
+    A member sees its own part of the vectors and learns for itself; logits are the mean of the members', as in
+    Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017, but
+    of logits in place of probabilities. The length of the taxa's vectors does not count, only their direction.
+
+    Args:
+        width: Of the vectors; divisible by the number of members.
     """
 
-    def __init__(self, projection: SpectrumProjection | VectorProjection, width: int, taxa: int) -> None:
+    def __init__(
+        self, projection: SpectrumProjection | VectorProjection, width: int, taxa: int, members: int = 1
+    ) -> None:
         super().__init__()
         self.projection = projection
-        self.prototypes = nn.Parameter(torch.randn(taxa, width) / math.sqrt(width))
-        self.log_scale = nn.Parameter(torch.tensor(math.log(16.0)))
+        self.prototypes = nn.Parameter(torch.randn(taxa, members, width // members))
+        self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
+
+    def _cosines(self, vectors: Float[Tensor, "*sequences width"], weight: Tensor) -> Float[Tensor, "*sequences taxa"]:
+        """Sum over the members, each with a weight."""
+        members = vectors.unflatten(-1, self.prototypes.shape[1:])
+        taxa = F.normalize(self.prototypes, dim=-1) * weight[:, None]
+        return F.normalize(members, dim=-1).flatten(-2) @ taxa.flatten(1).T
 
     def cosines(self, vectors: Float[Tensor, "*sequences width"]) -> Float[Tensor, "*sequences taxa"]:
-        return F.normalize(vectors, dim=-1) @ F.normalize(self.prototypes, dim=-1).T
+        """Mean over the members."""
+        return self._cosines(vectors, torch.full_like(self.log_scale, 1 / len(self.log_scale)))
 
     def logits(self, vectors: Float[Tensor, "*sequences width"]) -> Float[Tensor, "*sequences taxa"]:
-        return self.log_scale.exp() * self.cosines(vectors)
+        return self._cosines(vectors, self.log_scale.exp() / len(self.log_scale))
+
+    def logits_of_members(self, vectors: Float[Tensor, "sequences width"]) -> Float[Tensor, "members sequences taxa"]:
+        members = F.normalize(vectors.unflatten(-1, self.prototypes.shape[1:]), dim=-1)
+        taxa = F.normalize(self.prototypes, dim=-1) * self.log_scale.exp()[:, None]
+        return torch.einsum("nmw,tmw->mnt", members, taxa)
 
     def forward(self, found: Any) -> Float[Tensor, "sequences taxa"]:
         return self.logits(self.projection(found))
@@ -148,8 +167,7 @@ class TaxonNetwork(nn.Module):
 
     with the logits of the sequence by itself (`SequenceNetwork`); what is added starts at 0. The class token has seen
     the whole sample; its part and that of `SampleShares` are the same for all sequences, as a prior over taxa is in
-    Bayes' rule. With `literal=True` logits = head(element) alone, the network of the Universal Set Transformer paper
-    (Table A.10).
+    Bayes' rule.
 
     Args:
         encoder: In the registry, of those with outputs for elements; or "none", the same depth of row-wise blocks: no
@@ -161,12 +179,11 @@ class TaxonNetwork(nn.Module):
         self,
         alone: SequenceNetwork,
         encoder: str,
-        literal: bool = False,
         **sizes: Any,
     ) -> None:
         super().__init__()
-        self.alone, self.literal = alone, literal
-        taxa, width = alone.prototypes.shape
+        self.alone = alone
+        taxa, width = len(alone.prototypes), alone.prototypes[0].numel()
         dim = sizes["dim"]
         self.encoder: nn.Module
         if encoder == NONE:
@@ -177,12 +194,11 @@ class TaxonNetwork(nn.Module):
             if not self.encoder.outputs_elements:
                 raise ValueError(f"encoder must have outputs for elements, {encoder!r} has none")
         self.head = nn.Linear(dim, taxa)
-        if not literal:
-            nn.init.zeros_(self.head.weight)
-            nn.init.zeros_(self.head.bias)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
         self.prior: nn.Linear | None = None
         self.shares: SampleShares | None = None
-        if not literal and encoder != NONE:
+        if encoder != NONE:
             self.prior, self.shares = nn.Linear(dim, taxa), SampleShares()
             nn.init.zeros_(self.prior.weight)
             nn.init.zeros_(self.prior.bias)
@@ -206,9 +222,7 @@ class TaxonNetwork(nn.Module):
     def _logits(
         self, vectors: Float[Tensor, "samples sequences width"], elements: Tensor, encoded: Encoded
     ) -> Float[Tensor, "samples sequences taxa"]:
-        found = self.head(elements)
-        if not self.literal:
-            found = found + self.alone.logits(vectors)
+        found = self.head(elements) + self.alone.logits(vectors)
         return found if encoded.prior is None else found + encoded.prior[:, None]
 
     def in_context(self, batch: SetBatch, encoded: Encoded) -> Float[Tensor, "samples sequences taxa"]:

@@ -112,7 +112,7 @@ def on(found: Any, device: torch.device) -> Any:
 
 
 class SequenceModule(TrainingModule):
-    """Cross-entropy of each sequence's taxon. Of a step's words a share is left out, drawn evenly from [0, 0.5).
+    """Cross-entropy of each sequence's taxon, mean over the members. Of a step's words a share is left out, drawn evenly from [0, 0.5).
 
     To the logits the log of each taxon's share of the references is added, in training only: what has many references
     is not for that more likely to be in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
@@ -133,7 +133,8 @@ class SequenceModule(TrainingModule):
         if isinstance(found, list):
             share = DROPPED * torch.rand((), device=self.device)
             found = [_thinned(one, share) for one in found]
-        loss = F.cross_entropy(self.network(found) + self.log_shares, taxa)
+        logits = self.network.logits_of_members(self.network.projection(found)) + self.log_shares
+        loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
         return loss
 
@@ -312,27 +313,21 @@ def loss_of(
 
 
 class ContextModule(TrainingModule):
-    """Cross-entropy of each read's taxon in its sample. The first lesson's weights stay as they are.
-
-    Args:
-        options: For the encoder: shards and shard_size.
-    """
+    """Cross-entropy of each read's taxon in its sample. The first lesson's weights stay as they are."""
 
     network: TaxonNetwork
 
-    def __init__(self, *arguments: Any, options: dict[str, Any] | None = None, **more: Any) -> None:
+    def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.options = options or {}
-        if not self.network.literal:
-            self.network.alone.requires_grad_(False)
+        self.network.alone.requires_grad_(False)
 
     def training_step(self, batch: SampleBatch, index: int) -> Tensor:
-        loss = loss_of(self.network(batch.sets, **self.options), batch.taxon, batch.sets.multiplicity)
+        loss = loss_of(self.network(batch.sets), batch.taxon, batch.sets.multiplicity)
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
         return loss
 
     def validation_step(self, batch: SampleBatch, index: int) -> None:
-        logits = self.network(batch.sets, **self.options)
+        logits = self.network(batch.sets)
         reads = batch.sets.multiplicity
         right = (logits.argmax(2) == batch.taxon) * reads
         self.log("val_loss", loss_of(logits, batch.taxon, reads), batch_size=1, prog_bar=True)
