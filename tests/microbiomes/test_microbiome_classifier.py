@@ -278,7 +278,7 @@ def test_mutations_come_at_their_rate_and_match_the_validation(classifier, refer
     network, read = classifier.network_.alone, classifier.network_.alone.projection.read
     pairs = np.arange(len(parts.taxon))
     # As hard as themselves, but for the order in which losses are summed up.
-        assert matching_rate(network, read, parts, pairs, pairs, 0) < 1e-6
+    assert matching_rate(network, read, parts, pairs, pairs, 0) < 1e-6
 
 
 def test_samples_in_shards():
