@@ -14,24 +14,8 @@ from omniset.microbiomes.sequences import read_fasta, reverse_complement
 from omniset.microbiomes.simulate import simulate, write
 
 FIT = (
-    *(
-        "--words",
-        "3,5",
-        "--width",
-        24,
-        "--members",
-        2,
-        "--dim",
-        16,
-        "--depth",
-        1,
-        "--num_heads",
-        2,
-        "--num_inducing",
-        4,
-        "--reads",
-        64,
-    ),
+    *("--words", "3,5", "--width", 24, "--members", 2),
+    *("--dim", 16, "--depth", 1, "--num_heads", 2, "--num_inducing", 4, "--reads", 64),
     *("--views", 1, "--steps", 12, "--batch_size", 2, "--sequence_epochs", 4, "--sequence_batch", 16, "--lengths", 100),
     *("--sequence_rate", 0.01, "--validation_fraction", 0.15, "--device", "cpu", "--progress", "false"),
 )
