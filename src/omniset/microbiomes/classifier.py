@@ -676,16 +676,8 @@ class TaxonClassifier(BaseEstimator):
         if self.encoder not in (*able, NONE):
             raise ValueError(f"encoder must be one of {', '.join([*sorted(able), NONE])}, got {self.encoder!r}")
         for name, least in (
-            *(
-                ("width", 1),
-                ("members", 1),
-                ("dim", 1),
-                ("depth", 0),
-                ("num_heads", 1),
-                ("num_inducing", 1),
-                ("profiles", 1),
-            ),
-            *(("reads", 1), ("views", 1), ("steps", 1), ("batch_size", 1), ("sequence_epochs", 1)),
+            *(("width", 1), ("members", 1), ("dim", 1), ("depth", 0), ("num_heads", 1), ("num_inducing", 1)),
+            *(("profiles", 1), ("reads", 1), ("views", 1), ("steps", 1), ("batch_size", 1), ("sequence_epochs", 1)),
             *(("sequence_batch", 1), ("seed", 0)),
         ):
             value = getattr(self, name)
