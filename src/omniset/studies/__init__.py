@@ -22,6 +22,7 @@ STUDIES = {
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
+    "taxonomy": "taxonomy.Taxonomy",
 }
 
 

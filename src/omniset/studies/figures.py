@@ -34,7 +34,7 @@ def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any,
     colour, marker = STYLES[number % len(STYLES)]
     mean, half = found
     axes.plot(x, mean, color=colour, marker=marker, markersize=4, **options)
-    top = 100 if key == "accuracy" else 1
+    top = 100 if key.startswith("accuracy") else 1
     low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
@@ -72,14 +72,17 @@ def identification(results: Results, rows: dict[str, Series]) -> Figure:
     return figure
 
 
-def shard_sizes(results: Results, panels: dict[str, Series], sizes: Sequence[int], key: str, label: str) -> Figure:
-    """Figures 1 and A.3: a number against the size of test shards; a panel per entry."""
+def against_sizes(
+    results: Results, panels: dict[str, tuple[str, Series]], sizes: Sequence[int], xlabel: str, ylabel: str
+) -> Figure:
+    """Figures 1 and A.3: numbers against sizes; a panel per entry: title, what is shown, and of what."""
     figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
-    for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, (key, series)) in zip(grid, panels.items(), strict=True):
         for i, (name, place) in enumerate(_alike(results, series, key).items()):
             line(axes, results, place, key, sizes, i, label=name)
         axes.set_xscale("log", base=2)
-        axes.set(xlabel="elements of a test shard", ylabel=label, title=title)
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         if axes.lines:
             axes.legend(frameon=False, fontsize="x-small")

@@ -148,7 +148,9 @@ class MnistPoints(Study):
             }
             panels = {title: series for title, series in panels.items() if series}
             if panels:
-                found[name] = figures.shard_sizes(results, panels, sizes, "accuracy", "accuracy (%)")
+                labels = ("elements of a test shard", "accuracy (%)")
+                shown = {title: ("accuracy", series) for title, series in panels.items()}
+                found[name] = figures.against_sizes(results, shown, sizes, *labels)
         return found
 
     def _draw(self, rows: Tensor, training: Training, draw: torch.Generator) -> Sample:

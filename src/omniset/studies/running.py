@@ -55,12 +55,16 @@ class StudyData(pl.LightningDataModule):
 
 
 def stack(samples: Sequence[Sample]) -> Batch:
-    """Samples of several seeds, padded to the longest set, (seeds, sets, ...)."""
+    """Samples of several seeds, padded to the longest set, (seeds, sets, ...); also targets, where elements have one
+    each.
+    """
     longest = max(s.elements.shape[1] for s in samples)
     pad = torch.nn.functional.pad
     elements = [pad(s.elements, (0, 0, 0, longest - s.elements.shape[1])) for s in samples]
     multiplicity = [pad(s.multiplicity, (0, longest - s.multiplicity.shape[1])) for s in samples]
-    return torch.stack(elements), torch.stack(multiplicity), torch.stack([s.target for s in samples])
+    of_elements = all(s.target.shape == s.multiplicity.shape for s in samples)
+    target = [pad(s.target, (0, longest - s.target.shape[1])) if of_elements else s.target for s in samples]
+    return torch.stack(elements), torch.stack(multiplicity), torch.stack(target)
 
 
 class StudyModule(TrainingModule):

@@ -1,0 +1,280 @@
+"""A taxon for every read in the context of its sample (section 4.3, A.3.3): Tables 5 and A.11."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from omniset import encoders
+from omniset.microbiomes import read_taxonomy
+from omniset.microbiomes.communities import draw, replicates
+from omniset.microbiomes.embeddings import TransformerEmbedding
+from omniset.microbiomes.references import choose
+from omniset.microbiomes.sequences import read_fasta
+from omniset.microbiomes.spectra import spectra
+from omniset.sets import SetBatch
+from omniset.studies import figures
+from omniset.studies.recipes import Column, Training
+from omniset.studies.study import Sample, Study, SummaryNetwork, generator, number
+from omniset.studies.tables import Results, Table, cell, published
+
+RANK = "genus"
+WORDS, WIDTH = 6, 768  # of the vectors, where no transformer is given
+TOGETHER = 512  # sequences embedded at a time
+SETS_TOGETHER = 16  # shards of a sample computed at a time
+
+
+class ElementNetwork(SummaryNetwork):
+    """An encoder and one Linear on each element in place of the summary."""
+
+    def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets elements outputs"]:
+        """Args: source: A batch."""
+        found = self.encoder(source, **options).elements
+        assert isinstance(found, Tensor)
+        return self.head(found)
+
+
+class Taxonomy(Study):
+    """Samples of simulated communities: of reads of reference sequences which genus.
+
+    Ten log-normal communities, replicates of each to train on and others to test on; a sequence of a genus is as likely
+    as its others. All references occur in training and in tests, as in the paper: it is the communities' replicates
+    that are held out. A sequence is a vector that is not trained: a transformer's, or counts of its words of six bases,
+    projected at random.
+    """
+
+    name = "taxonomy"
+    input_dim = WIDTH
+
+    def prepare(self, seeds: Sequence[int]) -> None:
+        folder = _folder(self.data)
+        texts = read_fasta(_only(folder, "sequences.fasta"))
+        lineages = read_taxonomy(_only(folder, "taxonomy.tsv"))
+        self.references, taxa, _ = choose(texts, lineages, RANK, self.recipe.options["region"])
+        self.outputs = len(taxa)
+        self.vectors = torch.from_numpy(_vectors(self.references.texts, folder / "embedder"))
+        self.input_dim = self.vectors.shape[1]
+        self.members = self.references.members(np.arange(len(self.references.taxon)))
+        options, rng = self.recipe.options, _rng(self.name, "communities")
+        parts = {"train": options["train"], "validation": options["validation"], "test": self.recipe.test["replicates"]}
+        # Replicates of one community differ in nothing but their noise, so that any of them may be of any part.
+        drawn = replicates(self.outputs, options["communities"], sum(parts.values()), rng)
+        ends = np.cumsum([*parts.values()])
+        self.profiles = {
+            part: drawn[:, end - size : end].reshape(-1, self.outputs)
+            for (part, size), end in zip(parts.items(), ends, strict=True)
+        }
+
+    def batch(self, training: Training, seed: int, step: int) -> Sample:
+        rng = _rng(self.name, "samples", seed, step)
+        chosen = rng.integers(len(self.profiles["train"]), size=self.recipe.batch_size)
+        return self._sample(self.profiles["train"][chosen], training, rng)
+
+    def validation(self, training: Training, seed: int) -> Iterator[Sample]:
+        profiles, size = self.profiles["validation"], self.recipe.batch_size
+        for start in range(0, len(profiles), size):
+            rng = _rng(self.name, "validation", start)
+            yield self._sample(profiles[start : start + size], training, rng)
+
+    def loss(self, output: Float[Tensor, "sets elements outputs"], sample: Sample) -> Float[Tensor, ""]:
+        """Cross-entropy, mean over all reads."""
+        each = F.cross_entropy(output.flatten(0, 1), sample.target.flatten(), reduction="none")
+        return (sample.multiplicity.flatten() * each).sum() / sample.multiplicity.sum()
+
+    def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
+        """Every size is the beginning of the largest sample. Accuracies in percent, of the reads, and of the distinct
+        sequences, each by the share of its reads that are named right.
+        """
+        sizes, size = self.recipe.test["sizes"], self.recipe.test["shard"]
+        by_read, by_sequence = [], []
+        for sample, profile in enumerate(self.profiles["test"]):
+            rng = _rng(self.name, "test", sample)
+            reads = in_order(*draw(profile, max(sizes), self.members, rng), rng)
+            right = self._right(network, reads, column, size)
+            by_read.append([float(right(n).mean()) for n in sizes])
+            by_sequence.append([_by_sequence(reads[:n], right(n)) for n in sizes])
+        return {
+            "accuracy": (100 * np.mean(by_read, 0)).tolist(),
+            "accuracy_by_sequence": (100 * np.mean(by_sequence, 0)).tolist(),
+            "test_samples": len(by_read),
+        }
+
+    def tables(self, results: Results) -> list[Table]:
+        sizes, paper = self.recipe.test["sizes"], self.recipe.paper
+        places = [(t, c) for t in self.recipe.trainings for c in t.columns]
+        found = []
+        for key, title in (
+            ("accuracy", "accuracy of reads, %"),
+            ("accuracy_by_sequence", "accuracy of distinct sequences, %"),
+        ):
+            rows = []
+            for i, size in enumerate(sizes):
+                row = [f"{size:,}"]
+                for t, c in places:
+                    theirs = paper[c.name][i] if c.name in paper else None
+                    both = [
+                        cell(results.mean(t.name, c.name, key, i), 2),
+                        f"({published(theirs, 2)})" if theirs else "",
+                    ]
+                    row.append(" ".join(b for b in both if b))
+                rows.append(row)
+            head = ["reads", *(c.label for _, c in places)]
+            found.append(Table(f"{self.recipe.title}: {title} (Tables 5, A.11)", head, rows, results.conditions()))
+        return found
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        series = {
+            c.label: (t.name, c.name) for t in self.recipe.trainings for c in t.columns if results.rows(t.name, c.name)
+        }
+        if not series:
+            return {}
+        panels = {"by reads": ("accuracy", series), "by distinct sequences": ("accuracy_by_sequence", series)}
+        labels = ("reads of a sample", "accuracy (%)")
+        return {self.name: figures.against_sizes(results, panels, self.recipe.test["sizes"], *labels)}
+
+    def network(self, training: Training, seed: int | None = None, column: Column | None = None) -> ElementNetwork:
+        name = training.encoder if column is None else column.encoder
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number(self.name, "weights", seed or 0))
+            encoder = encoders.build(name, input_dim=self.input_dim, class_token=True, **training.arguments)
+            return ElementNetwork(encoder, self.outputs)
+
+    def _sample(self, profiles: np.ndarray, training: Training, rng: np.random.Generator) -> Sample:
+        """A set for each profile; its elements are distinct sequences, or, where the training says so, single reads in
+        random order.
+        """
+        number_of = training.options.get("reads", self.recipe.options["reads"])
+        drawn = [draw(profile, number_of, self.members, rng) for profile in profiles]
+        if training.options.get("single"):
+            reads = [in_order(pairs, counts, rng) for pairs, counts in drawn]
+            drawn = [(pairs, np.ones_like(pairs)) for pairs in reads]
+        pad = torch.nn.utils.rnn.pad_sequence
+        multiplicity = pad([torch.from_numpy(counts).float() for _, counts in drawn], batch_first=True)
+        pairs = pad([torch.from_numpy(pairs) for pairs, _ in drawn], batch_first=True)
+        elements = self._elements(pairs) * (multiplicity > 0)[..., None]
+        return Sample(elements, multiplicity, torch.from_numpy(self.references.taxon)[pairs])
+
+    def _elements(self, pairs: Int[Tensor, "..."]) -> Float[Tensor, "... width"]:
+        return self.vectors[torch.from_numpy(self.references.sequence)[pairs]]
+
+    def _right(self, network: SummaryNetwork, reads: Int[np.ndarray, " reads"], column: Column, size: int) -> Any:
+        """A function of n: which of the first n reads are named right in a sample of n reads."""
+        if column.shards == "merged":
+            return lambda n: self._right_merged(network, reads[:n], size)
+        single = network.encoder.recurrent
+        found = self._right_in_segments(network, reads) if single else self._right_in_shards(network, reads, size)
+        # What comes later in the sample changes nothing.
+        return lambda n: found[:n]
+
+    @torch.no_grad()
+    def _right_merged(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
+        pairs, place, counts = np.unique(reads, return_inverse=True, return_counts=True)
+        batch = SetBatch(self._elements(torch.from_numpy(pairs))[None], torch.from_numpy(counts)[None].float())
+        found = network(batch.to(_device(network)), shard_size=size)
+        return (found[0].argmax(1).cpu().numpy() == self.references.taxon[pairs])[place]
+
+    @torch.no_grad()
+    def _right_in_shards(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
+        """Every shard a sample of its own: several of them as sets of one batch."""
+        right = np.zeros(len(reads), dtype=bool)
+        shards = [np.unique(part, return_inverse=True, return_counts=True) for part in _cut(reads, size)]
+        for start in range(0, len(shards), SETS_TOGETHER):
+            some = shards[start : start + SETS_TOGETHER]
+            elements = [self._elements(torch.from_numpy(pairs)) for pairs, _, _ in some]
+            batch = SetBatch.from_ragged(elements, [torch.from_numpy(counts).float() for _, _, counts in some])
+            found = network(batch.to(_device(network)))
+            for i, (called, (pairs, place, _)) in enumerate(zip(found.argmax(2).cpu().numpy(), some, strict=True)):
+                first = (start + i) * size
+                right[first : first + size] = (called[: len(pairs)] == self.references.taxon[pairs])[place]
+        return right
+
+    @torch.no_grad()
+    def _right_in_segments(self, network: SummaryNetwork, reads: np.ndarray) -> np.ndarray:
+        """Single reads in their order, segment after segment, with the memory of those before."""
+        segments = [torch.from_numpy(part)[None] for part in _cut(reads, self.recipe.test["segment"])]
+        source = _Read(self, segments, _device(network))
+        shards = network.encoder(source, shards="independent").elements
+        assert shards is not None
+        found = [network.head(shard.elements)[0].argmax(1).cpu().numpy() for shard in shards]
+        return np.concatenate(found) == self.references.taxon[reads]
+
+
+class _Read:
+    """Segments of reads as sets of one."""
+
+    def __init__(self, study: Taxonomy, segments: list[Tensor], device: torch.device) -> None:
+        self.study, self.segments, self.device = study, segments, device
+
+    def __iter__(self) -> Iterator[SetBatch]:
+        for pairs in self.segments:
+            yield SetBatch(self.study._elements(pairs).to(self.device))
+
+
+def in_order(
+    pairs: Int[np.ndarray, " distinct"], counts: Int[np.ndarray, " distinct"], rng: np.random.Generator
+) -> Int[np.ndarray, " reads"]:
+    """Reads one after the other, at random: the first n are a sample of n reads."""
+    return rng.permutation(np.repeat(pairs, counts))
+
+
+def _by_sequence(reads: np.ndarray, right: np.ndarray) -> float:
+    _, place, counts = np.unique(reads, return_inverse=True, return_counts=True)
+    return float((np.bincount(place, right) / counts).mean())
+
+
+def _cut(reads: np.ndarray, size: int) -> list[np.ndarray]:
+    return [reads[start : start + size] for start in range(0, len(reads), size)]
+
+
+def _device(network: nn.Module) -> torch.device:
+    return next(network.parameters()).device
+
+
+def _rng(*keys: str | int) -> np.random.Generator:
+    return np.random.default_rng(generator(*keys).initial_seed())
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        return given
+    if "OMNISET_DATA" not in os.environ:
+        raise FileNotFoundError(
+            "data: taxonomy needs a folder with sequences.fasta and taxonomy.tsv, or OMNISET_DATA set to the folder "
+            "above microbiomes/contax"
+        )
+    return Path(os.environ["OMNISET_DATA"]) / "microbiomes" / "contax"
+
+
+def _only(folder: Path, name: str) -> Path:
+    found = sorted(folder.glob(f"{name}*"))
+    if len(found) != 1:
+        said = "none" if not found else ", ".join(path.name for path in found)
+        raise FileNotFoundError(f"data: {folder} must have one file {name}, plain or compressed, it has {said}")
+    return found[0]
+
+
+def _vectors(texts: Sequence[str], embedder: Path) -> Float[np.ndarray, "sequences width"]:
+    """A transformer's, where there is one. Otherwise counts of words of six bases over the root of their number,
+    projected to 768 features by random signs, each feature with mean 0 and all of them with variance 1.
+    """
+    if embedder.is_dir():
+        read = TransformerEmbedding(embedder, trust_code=True, cache=embedder.parent / "embedded")
+        return np.concatenate([read(texts[i : i + TOGETHER]).numpy() for i in range(0, len(texts), TOGETHER)])
+    signs = 2.0 * torch.randint(2, (4**WORDS, WIDTH), generator=generator(Taxonomy.name, "signs")) - 1
+    parts = []
+    for start in range(0, len(texts), TOGETHER):
+        found = spectra(texts[start : start + TOGETHER], WORDS)
+        summed = F.embedding_bag(found.words, signs, found.starts, mode="sum")
+        parts.append(summed / found.sizes.clamp(min=1).sqrt()[:, None])
+    vectors = torch.cat(parts).double()
+    vectors -= vectors.mean(0)
+    return (vectors / vectors.square().mean().sqrt()).float().numpy()
