@@ -65,22 +65,18 @@ class Taxonomy(Study):
         self.input_dim = self.vectors.shape[1]
         self.members = self.references.members(np.arange(len(self.references.taxon)))
         options, rng = self.recipe.options, _rng(self.name, "communities")
-        parts = {"train": options["train"], "validation": options["validation"], "test": self.recipe.test["replicates"]}
-        # Replicates of one community differ in nothing but their noise, so that any of them may be of any part.
-        drawn = replicates(self.outputs, options["communities"], sum(parts.values()), rng)
-        ends = np.cumsum([*parts.values()])
-        self.profiles = {
-            part: drawn[:, end - size : end].reshape(-1, self.outputs)
-            for (part, size), end in zip(parts.items(), ends, strict=True)
-        }
+        parts = ("train", "validation", "test")
+        ends = np.cumsum([options[part] for part in parts])
+        drawn = np.split(replicates(self.outputs, options["communities"], ends[-1], rng), ends[:-1], axis=1)
+        self.profiles = dict(zip(parts, drawn, strict=True))
 
     def batch(self, training: Training, seed: int, step: int) -> Sample:
         rng = _rng(self.name, "samples", seed, step)
-        chosen = rng.integers(len(self.profiles["train"]), size=self.recipe.batch_size)
-        return self._sample(self.profiles["train"][chosen], training, rng)
+        profiles = self.profiles["train"].reshape(-1, self.outputs)
+        return self._sample(profiles[rng.integers(len(profiles), size=self.recipe.batch_size)], training, rng)
 
     def validation(self, training: Training, seed: int) -> Iterator[Sample]:
-        profiles, size = self.profiles["validation"], self.recipe.batch_size
+        profiles, size = self.profiles["validation"].reshape(-1, self.outputs), self.recipe.batch_size
         for start in range(0, len(profiles), size):
             rng = _rng(self.name, "validation", start)
             yield self._sample(profiles[start : start + size], training, rng)
@@ -96,7 +92,8 @@ class Taxonomy(Study):
         """
         sizes, size = self.recipe.test["sizes"], self.recipe.test["shard"]
         by_read, by_sequence = [], []
-        for sample, profile in enumerate(self.profiles["test"]):
+        tested = self.profiles["test"][:, : self.recipe.test["replicates"]].reshape(-1, self.outputs)
+        for sample, profile in enumerate(tested):
             rng = _rng(self.name, "test", sample)
             reads = in_order(*draw(profile, max(sizes), self.members, rng), rng)
             right = self._right(network, reads, column, size)
