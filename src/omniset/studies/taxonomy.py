@@ -67,7 +67,7 @@ class Taxonomy(Study):
         options, rng = self.recipe.options, _rng(self.name, "communities")
         parts = ("train", "validation", "test")
         ends = np.cumsum([options[part] for part in parts])
-        drawn = np.split(replicates(self.outputs, options["communities"], ends[-1], rng), ends[:-1], axis=1)
+        drawn = np.split(replicates(self.outputs, options["communities"], int(ends[-1]), rng), ends[:-1], axis=1)
         self.profiles = dict(zip(parts, drawn, strict=True))
 
     def batch(self, training: Training, seed: int, step: int) -> Sample:

@@ -1,0 +1,289 @@
+"""The study of taxonomy: its samples, its loss, and what it counts as right."""
+
+import itertools
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from omniset.cli import main
+from omniset.sets import SetBatch
+from omniset.studies import load, tables_of
+from omniset.studies.running import stack
+from omniset.studies.study import Sample, training_source
+from omniset.studies.tables import Results
+from omniset.studies.taxonomy import WORDS, Taxonomy
+
+RECIPE = """
+title: Small
+epochs: 2
+steps: 3
+batch_size: 2
+learning_rate: 0.001
+options: {region: null, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
+test: {replicates: 2, shard: 16, segment: 8, sizes: [16, 32, 48]}
+architectures:
+  sab: {encoder: set-transformer-sab, dim: 8, depth: 2, num_heads: 2}
+  isab: {encoder: ust, dim: 8, depth: 2, num_heads: 2, num_inducing: 3}
+  strxl: {encoder: strxl, dim: 8, depth: 2, num_heads: 2, num_inducing: 3, memory: 12}
+trainings:
+  st-sab:
+    architecture: sab
+    columns: {st-sab: {label: ST (SAB), shards: independent}}
+  isab:
+    architecture: isab
+    columns:
+      st-isab: {label: ST (ISAB), encoder: set-transformer-isab, shards: independent}
+      ust: {label: UST}
+  strxl:
+    architecture: strxl
+    single: true
+    shard_size: 8
+    shards: independent
+    columns: {strxl: {label: STrXL, shards: independent}}
+  exact:
+    architecture: isab
+    reads: 60
+    shard_size: 7
+    columns: {exact: {label: exact}}
+paper:
+  ust: [[97.8, 0.1], [97.7, 0.1], [97.4, 0.2]]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """References of five genera, three to seven sequences each; one sequence is of two genera."""
+    folder, rng = tmp_path_factory.mktemp("references"), np.random.default_rng(0)
+    texts, genera = [], []
+    for genus in range(5):
+        root = rng.choice(list("ACGT"), 90)
+        for i in range(3 + genus):
+            text = root.copy()
+            text[10 * i] = "ACGT"["TACG".index(root[10 * i])]
+            texts.append("".join(text))
+            genera.append(genus)
+    texts.append(texts[0])
+    genera.append(4)
+    (folder / "sequences.fasta").write_text("".join(f">r{i}\n{text}\n" for i, text in enumerate(texts)))
+    lines = [f"r{i}\td__B; p__P; c__C; o__O; f__F; g__G{genus}" for i, genus in enumerate(genera)]
+    (folder / "taxonomy.tsv").write_text("\n".join(["Feature ID\tTaxon", *lines]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def study(folder, monkeypatch, tmp_path):
+    (tmp_path / "taxonomy.yaml").write_text(RECIPE)
+    monkeypatch.setattr("omniset.studies.recipes.FOLDER", tmp_path)
+    found = load("taxonomy", folder)
+    found.prepare([0])
+    return found
+
+
+def training(study, name):
+    return next(t for t in study.recipe.trainings if t.name == name)
+
+
+def trained(study, name):
+    """In float64, after a few steps: some reads are named right, others wrong."""
+    network = study.network(training(study, name), 3).double()
+    study.vectors = study.vectors.double()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
+    for step in range(12):
+        optimizer.zero_grad()
+        sample = study.batch(training(study, name), 0, step)
+        study.loss(network(SetBatch(sample.elements, sample.multiplicity)), sample).backward()
+        optimizer.step()
+    return network.eval()
+
+
+def test_vectors_are_projected_counts_of_words(study):
+    table = {}
+    for text in study.references.texts:
+        words = [text[i : i + WORDS] for i in range(len(text) - WORDS + 1)]
+        table[text] = Counter(words)
+    words = sorted(set().union(*table.values()))
+    counts = np.array([[table[text][w] for w in words] for text in study.references.texts], dtype=np.float64)
+    counts /= np.sqrt(counts.sum(1, keepdims=True))
+    counts -= counts.mean(0)
+    ours = study.vectors.double().numpy()
+    assert abs(ours.mean(0)).max() < 1e-6
+    assert abs(np.square(ours).mean() - 1) < 1e-6
+    # With 768 random signs, distances are those of the counts up to a few percent.
+    pairs = list(itertools.combinations(range(len(counts)), 2))
+    far = np.array([np.linalg.norm(counts[a] - counts[b]) for a, b in pairs])
+    here = np.array([np.linalg.norm(ours[a] - ours[b]) for a, b in pairs])
+    ratio = here / far
+    assert ratio.std() / ratio.mean() < 0.06
+    least = np.linalg.lstsq(counts, ours, rcond=None)[0]
+    assert abs(counts @ least - ours).max() < 1e-5  # a linear map of them
+
+
+def test_communities(study):
+    sizes = {part: found.shape for part, found in study.profiles.items()}
+    assert sizes == {"train": (2, 5, 5), "validation": (2, 1, 5), "test": (2, 3, 5)}
+    rows = np.concatenate([found.reshape(-1, 5) for found in study.profiles.values()])
+    assert len(np.unique(rows, axis=0)) == len(rows)  # no replicate is in two parts
+    assert abs(rows.sum(1) - 1).max() < 1e-12
+
+
+def test_samples_are_multisets_of_their_reads(study):
+    for name, reads in (("isab", 40), ("exact", 60)):
+        sample = study.batch(training(study, name), 0, 5)
+        assert sample.multiplicity.sum(1).tolist() == [reads, reads]
+        again = study.batch(training(study, name), 0, 5)
+        assert all(torch.equal(a, b) for a, b in zip(sample, again, strict=True))
+        assert not torch.equal(sample.elements, study.batch(training(study, name), 1, 5).elements)
+    single = study.batch(training(study, "strxl"), 0, 5)
+    assert single.multiplicity.shape == (2, 40)
+    assert bool((single.multiplicity == 1).all())
+    # A vector belongs to the taxon that is asked for.
+    texts_of = {(int(s), int(t)) for s, t in zip(study.references.sequence, study.references.taxon, strict=True)}
+    for sample in (single, study.batch(training(study, "isab"), 0, 5)):
+        for b, n in zip(*np.nonzero(sample.multiplicity.numpy()), strict=True):
+            sequence = (study.vectors - sample.elements[b, n]).abs().sum(1).argmin()
+            assert torch.equal(study.vectors[sequence], sample.elements[b, n])
+            assert (int(sequence), int(sample.target[b, n])) in texts_of
+
+
+def test_the_loss_is_the_mean_over_reads(study):
+    sample = study.batch(training(study, "isab"), 0, 0)
+    output = torch.randn(*sample.target.shape, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    each = [
+        -float(output[b, n].log_softmax(0)[sample.target[b, n]])
+        for b in range(len(output))
+        for n in range(output.shape[1])
+        for _ in range(int(sample.multiplicity[b, n]))
+    ]
+    assert abs(float(study.loss(output, sample)) - np.mean(each)) < 1e-12
+
+
+def test_gradients_of_shards_are_those_of_whole_samples(study):
+    network, way = trained(study, "exact"), training(study, "exact")
+    sample = study.batch(way, 0, 0)
+    batch = SetBatch(sample.elements, sample.multiplicity)
+    source, options = training_source(sample, way)
+    assert options["shard_size"] == 7
+    shards, whole = (
+        torch.autograd.grad(study.loss(network(*given[:1], **given[1]), sample), [*network.parameters()])
+        for given in ((source, options), (batch, {}))
+    )
+    for a, b in zip(shards, whole, strict=True):
+        assert (a - b).abs().max() < 1e-10
+
+
+def rights(study, name, column, reads, n):
+    network = trained(study, name)
+    column = next(c for c in training(study, name).columns if c.name == column)
+    return study._right(network, reads, column, study.recipe.test["shard"])(n)
+
+
+def called(study, network, batch):
+    with torch.no_grad():
+        return network.head(network.encoder(batch).elements)[0].argmax(1).numpy()
+
+
+READS = np.random.default_rng(1).integers(26, size=48)
+
+
+@pytest.mark.parametrize(("name", "column"), [("isab", "st-isab"), ("st-sab", "st-sab"), ("isab", "ust")])
+def test_what_is_right_is_that_of_single_reads(study, name, column):
+    """Each read an element of its own, each shard, or the whole, a set of its own."""
+    network = trained(study, name)
+    taxon = study.references.taxon[READS]
+    for n in (16, 32, 48):
+        right = rights(study, name, column, READS, n)
+        size = n if column == "ust" else 16
+        expected = []
+        for start in range(0, n, size):
+            part = READS[start : start + size]
+            elements = study.vectors[study.references.sequence[part]][None]
+            expected += (called(study, network, SetBatch(elements)) == taxon[start : start + size]).tolist()
+        assert right.tolist() == expected
+    assert 0 < right.mean() < 1  # of all 48
+
+
+def test_segments_remember_those_before(study):
+    network = trained(study, "strxl")
+    for n in (16, 48):
+        right, memory, expected = rights(study, "strxl", "strxl", READS, n), None, []
+        for start in range(0, n, 8):
+            part = READS[start : start + 8]
+            batch = SetBatch(study.vectors[study.references.sequence[part]][None])
+            with torch.no_grad():
+                _, elements, memory = network.encoder.segment(batch, memory)
+                found = network.head(elements)[0].argmax(1).numpy()
+            expected += (found == study.references.taxon[part]).tolist()
+        assert right.tolist() == expected
+    assert 0 < right.mean() < 1  # of all 48
+
+
+def test_accuracies(study):
+    network, way = trained(study, "isab"), training(study, "isab")
+    found = study.test(network, way, way.columns[0], 0)
+    assert found["test_samples"] == 4
+    seen, right = [], Taxonomy._right
+
+    def kept(self, network, reads, column, size):
+        of_n = right(self, network, reads, column, size)
+        seen.append((reads, of_n(len(reads))))
+        return of_n
+
+    Taxonomy._right = kept
+    try:
+        study.test(network, way, way.columns[0], 0)
+    finally:
+        Taxonomy._right = right
+    for i, n in enumerate((16, 32, 48)):
+        by_read, by_sequence = [], []
+        for reads, of_reads in seen:
+            by_read.append(of_reads[:n].mean())
+            shares = {}
+            for read, one in zip(reads[:n].tolist(), of_reads[:n].tolist(), strict=True):
+                shares.setdefault(read, []).append(one)
+            by_sequence.append(np.mean([np.mean(values) for values in shares.values()]))
+        assert abs(found["accuracy"][i] - 100 * np.mean(by_read)) < 1e-9
+        assert abs(found["accuracy_by_sequence"][i] - 100 * np.mean(by_sequence)) < 1e-9
+
+
+def test_targets_of_elements_are_padded_with_them():
+    samples = [Sample(torch.ones(2, n, 3), torch.ones(2, n), torch.full((2, n), n, dtype=torch.int64)) for n in (3, 5)]
+    elements, multiplicity, target = stack(samples)
+    assert elements.shape == (2, 2, 5, 3)
+    assert multiplicity.sum((1, 2)).tolist() == [6, 10]
+    assert target.tolist() == [[[3, 3, 3, 0, 0]] * 2, [[5] * 5] * 2]
+    of_sets = [Sample(s.elements, s.multiplicity, torch.tensor([1, 2])) for s in samples]
+    assert stack(of_sets)[2].tolist() == [[1, 2], [1, 2]]
+
+
+def test_it_runs_from_the_shell(study, folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["studies", "run", "taxonomy", "--data", str(folder), "--out", str(out), "--seeds", "2"]
+    words += ["--device", "cpu", "--progress", "false"]
+    assert main(words) == 0
+    assert "(97.80 ± 0.10)" in capsys.readouterr().out
+    rows = Results.read(out).found
+    assert set(rows) == {"st-sab", "isab", "strxl", "exact"}
+    assert max(rows["exact"]["seeds"]["1"]["gradient_errors"]) < 3e-6
+    assert (out / "taxonomy.png").exists()
+    assert len(tables_of("taxonomy", out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([], r"data: .* must have one file sequences.fasta, plain or compressed, it has none"),
+        (["sequences.fasta", "sequences.fasta.gz"], "it has sequences.fasta, sequences.fasta.gz"),
+    ],
+)
+def test_bad_folders(study, tmp_path, files, message, capsys):
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    for name in files:
+        (folder / name).touch()
+    words = ["studies", "run", "taxonomy", "--data", str(folder), "--out", str(tmp_path / "out"), "--seeds", "1"]
+    assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
