@@ -36,7 +36,8 @@ def run(
         name: Of the study, as `omniset studies list` has it.
         out: Folder for results and report. null: results/studies/NAME.
         data: Folder with the data of the study, or for what it makes. null: $OMNISET_DATA/mnist for digits,
-            studies-data for mixtures, which are drawn once. Faces need the folder of CelebA.
+            $OMNISET_DATA/microbiomes/contax for taxonomy, studies-data for mixtures, which are drawn once. Faces need
+            the folder of CelebA.
         seeds: How many networks are trained in each way; seeds are 0, 1, ...
         epochs: Fewer (or more) than the paper's, which `list` tells. Results of other epochs need another folder.
         trainings: Only these of the study's trainings, separated by commas.
