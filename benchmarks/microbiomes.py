@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.results import ROOT, record
 from omniset.files import plain
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.evaluate import evaluate
+from omniset.microbiomes.runs import pooled
 from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.training import mutated
 
@@ -89,9 +91,23 @@ def costs(data: Path, seed: int) -> dict[str, Any]:
             "agreement": reports["cfs"]["agreement"],
             "named": reports["cfs"]["named"],
             "seconds": {name: report["seconds"] for name, report in reports.items()},
+            "per_second": rates(root / "model", root / "million.fastq.gz"),
             "labels_changed": int((ours["Taxon"] != other["Taxon"]).sum()),
             "largest_change": float((ours["Confidence"] - other["Confidence"]).abs().max()),
         }
+
+
+def rates(model: Path, reads: Path) -> dict[str, float]:
+    """Distinct sequences that are embedded in a second, and that are classified once they are."""
+    classifier = TaxonClassifier.load(model, progress=False)
+    texts, counts = pooled([reads], False)
+    times = [time.perf_counter()]
+    with classifier._vectors([texts[name] for name in counts.features], "auto") as (vectors, usable):
+        times.append(time.perf_counter())
+        classifier._called(vectors, usable, counts, 2048)
+        times.append(time.perf_counter())
+    embedding, classification = np.diff(times)
+    return {"embedding": len(texts) / embedding, "classification": len(texts) / classification}
 
 
 def million(sequences: Path, out: Path, seed: int) -> int:

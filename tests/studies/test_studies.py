@@ -214,6 +214,7 @@ def test_results_of_another_recipe_are_kept(small, capsys):
 def test_every_recipe_builds_and_every_table_prints(capsys):
     for name in STUDIES:
         study = load(name)
+        study.outputs = getattr(study, "outputs", 10)  # taxonomy counts its references
         for training in study.recipe.trainings:
             state = study.network(training, 0).state_dict()
             for column in training.columns:
