@@ -77,7 +77,8 @@ class SequenceNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.projection = projection
-        self.prototypes = nn.Parameter(torch.randn(taxa, members, width // members))
+        # Only their direction counts, but the longer they are the slower Adam turns them.
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
 
     def _cosines(self, vectors: Float[Tensor, "*sequences width"], weight: Tensor) -> Float[Tensor, "*sequences taxa"]:
