@@ -49,6 +49,7 @@ from omniset.microbiomes.training import (
     matching_rate,
     mutated,
     shortened,
+    temper,
 )
 from omniset.progress import Progress
 from omniset.report.blocks import many
@@ -136,7 +137,7 @@ class TaxonClassifier(BaseEstimator):
         background: float = 0.1,
         reads: int = 1024,
         views: int = 2,
-        steps: int = 1000,
+        steps: int = 400,
         batch_size: int = 8,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-4,
@@ -267,6 +268,7 @@ class TaxonClassifier(BaseEstimator):
         network.to(device).eval()
         rate = 0.0
         if len(validation):
+            temper(network.alone, read, references, validation, first.log_shares)
             rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)
             self.notes_.append(
                 f"references are as hard as sequences that were not learned from when {rate:.1%} of their bases are "
@@ -285,21 +287,17 @@ class TaxonClassifier(BaseEstimator):
             watched = None
             if len(validation):
                 watched = SampleDataset(references, validation, plain, *shared, self.seed + 1)
-            epochs = min(EPOCHS, self.steps)
-            if self.progress:
-                _say("second lesson: samples")
-            network.train()
             second = ContextModule(
                 network, self.learning_rate, self.weight_decay, self.seed, fingerprint | {"data": data}
             )
-            own = None if folder is None else folder / "second"
-            train(
-                second,
-                SampleData(lessons, watched, -(-self.steps // epochs)),
-                epochs=epochs,
-                folder=own,
-                **several,
-            )
+            if self.encoder != NONE:
+                if self.progress:
+                    _say("second lesson: samples")
+                network.train()
+                epochs = min(EPOCHS, self.steps)
+                own = None if folder is None else folder / "second"
+                batches_of_samples = SampleData(lessons, watched, -(-self.steps // epochs))
+                train(second, batches_of_samples, epochs=epochs, folder=own, **several)
             self.network_ = network
             self.confidence_ = Confidence()
             if watched is not None and len(validation) >= LEAST:
@@ -355,8 +353,8 @@ class TaxonClassifier(BaseEstimator):
 
         for number in range(-(-CALIBRATION_SAMPLES // samples.batch_size)):
             batch = samples[number + FIRST_OF_CALIBRATION]
-            encoded = network.encode(batch.sets)
-            logits = network.in_context(batch.sets, encoded)
+            prior = network.prior(batch.sets)
+            logits = network.in_context(batch.sets, prior)
             there = batch.sets.multiplicity > 0
             taxon, reads = batch.taxon[there], batch.sets.multiplicity[there]
             ours, cosines = logits[there], network.alone.cosines(batch.sets.elements[there])
@@ -367,7 +365,7 @@ class TaxonClassifier(BaseEstimator):
             right = clade[:, ours.argmax(1)] == clade[:, taxon]
             add(ours, cosines, right.T, (1 - FOREIGN) * self.novel * reads)
             some = SetBatch(foreign[None].expand(len(batch.sets), -1, -1))
-            ours = network.in_context(some, encoded).flatten(0, 1)
+            ours = network.in_context(some, prior).flatten(0, 1)
             weight = torch.full((len(ours),), FOREIGN * self.novel * float(reads.sum()) / len(ours))
             add(ours, network.alone.cosines(some.elements).flatten(0, 1), torch.zeros(len(ours), len(clade)), weight)
         odds, similar, right_, weight_ = (np.concatenate(parts) for parts in zip(*cases, strict=True))
@@ -485,9 +483,9 @@ class TaxonClassifier(BaseEstimator):
                 if not len(span):
                     continue
                 source = SampleShards(vectors, counts.indices[span], counts.data[span], shard_size, device)
-                encoded = network.encode(source, **self._streaming())
+                prior = network.prior(source, **self._streaming())
                 for start, shard in zip(range(0, len(span), shard_size), source, strict=True):
-                    logits = network.in_context(shard, encoded)[0]
+                    logits = network.in_context(shard, prior)[0]
                     found, odds = most_probable(logits, clade)
                     similar = network.alone.cosines(shard.elements[0]).amax(1)
                     some = span[start : start + shard_size]
@@ -786,7 +784,7 @@ class _LogOdds(nn.Module):
         self.network, self.vector, self.taxon = network, vector, taxon
 
     def forward(self, sample: SetBatch, **options: Any) -> Float[Tensor, "1 1"]:
-        logits = self.network.in_context(SetBatch(self.vector), self.network.encode(sample, **options))[0]
+        logits = self.network.in_context(SetBatch(self.vector), self.network.prior(sample, **options))[0]
         own = torch.arange(logits.shape[1]) == self.taxon
         return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
 

@@ -86,7 +86,7 @@ class NetworkMethod(Method):
     ) -> Float[np.ndarray, "distinct taxa"]:
         batch = SetBatch(torch.from_numpy(self.vectors[rows])[None], torch.from_numpy(reads).float()[None])
         network = self.classifier.network_
-        return network.in_context(batch, network.encode(batch))[0].numpy()
+        return network(batch)[0].numpy()
 
     @torch.no_grad()
     def confidence(

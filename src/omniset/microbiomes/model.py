@@ -1,10 +1,9 @@
-"""The network: sequences become vectors, vectors see the sample that they are in, and each gets a taxon."""
+"""The network: sequences become vectors, a sample of vectors a prior over taxa, and each sequence gets a taxon."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset import encoders
-from omniset.engine import EncoderOutput
 from omniset.microbiomes.spectra import Spectra, spectra
 from omniset.sets import SetBatch
 
@@ -103,138 +101,80 @@ class SequenceNetwork(nn.Module):
         return self.logits(self.projection(found))
 
 
-class RowwiseBlock(nn.Module):
-    """What is left of an attention block without attention: x + Linear(ReLU(Linear(LayerNorm(x))))."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
-
-    def forward(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
-        return x + self.layers(x)
-
-
 class SampleShares(nn.Module):
-    """What a sample says of its taxa: unrolled expectation maximisation of their shares.
+    """Shares of the taxa in a sample: rounds of expectation maximisation, with a prior from the sample's class token.
 
-    From prior = 0, in each round k
+        share_0 = softmax(Linear(token)),  k = exp(Linear(token))
+        share_r = (sum_i reads_i softmax(alone_i + log share_(r-1)) / sum_i reads_i + k share_0) / (1 + k)
 
-        share_t = sum_i reads_i softmax(alone_i + prior)_t / sum_i reads_i
-        prior_t = weight_k log(share_t + floor / taxa)
-
-    with learned weights, which start at 0, and a learned floor. With weights of 1 and no floor these are the rounds by
-    which Saerens et al., "Adjusting the outputs of a classifier to new a priori probabilities", 2002, find the shares.
+    These are the shares that have the largest posterior under a Dirichlet prior with k reads for each of the sample's.
+    At first share_0 is the same for all taxa and k is 0.3; without k they are the rounds of Saerens et al., "Adjusting
+    the outputs of a classifier to new a priori probabilities", 2002.
     """
 
-    def __init__(self, rounds: int = 3) -> None:
+    def __init__(self, dim: int, taxa: int, rounds: int = 3) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(rounds))
-        self.log_floor = nn.Parameter(torch.tensor(math.log(0.1)))
+        self.rounds = rounds
+        self.first, self.strength = nn.Linear(dim, taxa), nn.Linear(dim, 1)
+        for layer, value in ((self.first, 0.0), (self.strength, math.log(0.3))):
+            nn.init.zeros_(layer.weight)
+            nn.init.constant_(layer.bias, value)
 
-    def forward(self, alone: SequenceNetwork, shards: Iterable[SetBatch]) -> Float[Tensor, "samples taxa"]:
-        taxa = len(alone.prototypes)
-        prior: Tensor | None = None
-        for weight in self.weight:
+    def forward(
+        self, token: Float[Tensor, "samples dim"], alone: SequenceNetwork, shards: Iterable[SetBatch]
+    ) -> Float[Tensor, "samples taxa"]:
+        """Logarithms of the shares."""
+        first, strength = self.first(token).log_softmax(1), self.strength(token).exp()
+        found = first
+        for _ in range(self.rounds):
             total, reads = torch.zeros(()), torch.zeros(())
             for shard in shards:
-                logits = alone.logits(shard.elements)
-                shares = (logits if prior is None else logits + prior[:, None]).softmax(2)
-                counts = shard.multiplicity.to(shares.dtype)
-                total = total.to(shares) + (counts[..., None] * shares).sum(1)
-                reads = reads.to(shares) + counts.sum(1)
-            share = total / reads.clamp(min=torch.finfo(total.dtype).tiny)[:, None]
-            prior = weight * (share + self.log_floor.exp() / taxa).log()
-        assert prior is not None
-        return prior
-
-
-@dataclass
-class Encoded:
-    """What the network knows of samples.
-
-    Attributes:
-        contexts: As `EncoderOutput.contexts`.
-        prior: (samples, taxa) added to the logits of all sequences of a sample; None: nothing.
-    """
-
-    contexts: list[Any] | None
-    prior: Float[Tensor, "samples taxa"] | None
+                counts = shard.multiplicity.to(found.dtype)
+                posterior = (alone.logits(shard.elements) + found[:, None]).softmax(2)
+                total = total.to(found) + (counts[..., None] * posterior).sum(1)
+                reads = reads.to(found) + counts.sum(1)
+            tiny = torch.finfo(found.dtype).tiny
+            share = total / reads.clamp(min=tiny)[:, None]
+            found = (share + strength * first.exp()).clamp(min=tiny).log() - strength.log1p()
+        return found
 
 
 class TaxonNetwork(nn.Module):
     """Logits of the taxa of each sequence in its sample:
 
-        logits = alone(vector) + head(element in its context) + prior(class token) + shares(sample)
+        logits = alone(vector) + prior(sample),  prior = log of the taxa's shares (`SampleShares`)
 
-    with the logits of the sequence by itself (`SequenceNetwork`); what is added starts at 0. The class token has seen
-    the whole sample; its part and that of `SampleShares` are the same for all sequences, as a prior over taxa is in
-    Bayes' rule.
+    with the logits of the sequence by itself (`SequenceNetwork`). Reads of a community are drawn independently of each
+    other, given its taxa's shares: so all that a sample can tell of a sequence is a prior over taxa, the same for all
+    that are in it. That is Bayes' rule; outputs for single elements would have nothing to add.
 
     Args:
-        encoder: In the registry, of those with outputs for elements; or "none", the same depth of row-wise blocks: no
-            sequence sees another, nor is there a prior.
+        encoder: In the registry, with a class token; or "none": there is no prior.
         **sizes: For the encoder.
     """
 
-    def __init__(
-        self,
-        alone: SequenceNetwork,
-        encoder: str,
-        **sizes: Any,
-    ) -> None:
+    def __init__(self, alone: SequenceNetwork, encoder: str, **sizes: Any) -> None:
         super().__init__()
         self.alone = alone
         taxa, width = len(alone.prototypes), alone.prototypes[0].numel()
-        dim = sizes["dim"]
-        self.encoder: nn.Module
-        if encoder == NONE:
-            blocks = [RowwiseBlock(dim) for _ in range(2 * sizes["depth"])]
-            self.encoder = nn.Sequential(nn.Linear(width, dim), *blocks)
-        else:
-            self.encoder = encoders.build(encoder, input_dim=width, class_token=True, **sizes)
-            if not self.encoder.outputs_elements:
-                raise ValueError(f"encoder must have outputs for elements, {encoder!r} has none")
-        self.head = nn.Linear(dim, taxa)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self.prior: nn.Linear | None = None
+        self.encoder: encoders.Encoder | None = None
         self.shares: SampleShares | None = None
         if encoder != NONE:
-            self.prior, self.shares = nn.Linear(dim, taxa), SampleShares()
-            nn.init.zeros_(self.prior.weight)
-            nn.init.zeros_(self.prior.bias)
+            self.encoder = encoders.build(encoder, input_dim=width, class_token=True, **sizes)
+            self.shares = SampleShares(sizes["dim"], taxa)
 
-    def encode(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Encoded:
-        """What the samples are, however large. Options: as `Encoder.forward`."""
-        return self._encode(source, options)[0]
+    def prior(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "samples taxa"]:
+        """What the samples tell, however large; (1, taxa) zeros without an encoder. Options: as `Encoder.forward`."""
+        if self.encoder is None or self.shares is None:
+            return self.alone.prototypes.new_zeros(1, len(self.alone.prototypes))
+        token = self.encoder(source, **options).summary[:, 0]
+        return self.shares(token, self.alone, [source] if isinstance(source, SetBatch) else source)
 
-    def _encode(
-        self, source: SetBatch | Iterable[SetBatch], options: dict[str, Any]
-    ) -> tuple[Encoded, EncoderOutput | None]:
-        if not isinstance(self.encoder, encoders.Encoder):
-            return Encoded(None, None), None
-        out = self.encoder(source, **options)
-        prior: Tensor | None = None
-        if self.prior is not None and self.shares is not None:
-            shards = [source] if isinstance(source, SetBatch) else source
-            prior = self.prior(out.summary[:, 0]) + self.shares(self.alone, shards)
-        return Encoded(out.contexts, prior), out
-
-    def _logits(
-        self, vectors: Float[Tensor, "samples sequences width"], elements: Tensor, encoded: Encoded
+    def in_context(
+        self, batch: SetBatch, prior: Float[Tensor, "samples taxa"]
     ) -> Float[Tensor, "samples sequences taxa"]:
-        found = self.head(elements) + self.alone.logits(vectors)
-        return found if encoded.prior is None else found + encoded.prior[:, None]
-
-    def in_context(self, batch: SetBatch, encoded: Encoded) -> Float[Tensor, "samples sequences taxa"]:
-        """Logits of sequences, a shard of the samples or others, in the context of samples that were encoded."""
-        if encoded.contexts is None:
-            return self._logits(batch.elements, self.encoder(batch.elements), encoded)
-        assert isinstance(self.encoder, encoders.Encoder)
-        return self._logits(batch.elements, self.encoder.contextualize(batch, encoded.contexts), encoded)
+        """Logits of sequences, a shard of the samples or others, in samples with this prior."""
+        return self.alone.logits(batch.elements) + prior[:, None]
 
     def forward(self, batch: SetBatch, **options: Any) -> Float[Tensor, "samples sequences taxa"]:
-        encoded, out = self._encode(batch, options)
-        elements = self.encoder(batch.elements) if out is None else out.elements
-        assert isinstance(elements, Tensor)
-        return self._logits(batch.elements, elements, encoded)
+        return self.in_context(batch, self.prior(batch, **options))

@@ -6,6 +6,7 @@ the second lesson sequences are mutated, at the rate at which the first one's lo
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Real
+from scipy import optimize
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -165,6 +167,32 @@ def embed(
         out[start : start + len(some)] = network.projection(on(read(some), device)).cpu().numpy()
         if bar is not None:
             bar.at(start + len(some))
+
+
+@torch.no_grad()
+def temper(
+    network: SequenceNetwork,
+    read: Read,
+    references: References,
+    validation: Int[np.ndarray, " validation"],
+    log_shares: Float[Tensor, " taxa"],
+) -> None:
+    """Scale all logits by the factor, from 1/4 to 4, at which the loss of the validation is least.
+
+    Guo et al., "On calibration of modern neural networks", 2017. What is too sure of itself does not ask the sample.
+    """
+    device = network.prototypes.device
+    texts = [references.texts[i] for i in references.sequence[validation]]
+    taxa = torch.from_numpy(references.taxon[validation])
+    logits = torch.cat(
+        [network(on(read(texts[i : i + TOGETHER]), device)).cpu() for i in range(0, len(texts), TOGETHER)]
+    )
+
+    def loss(log_factor: float) -> float:
+        return float(F.cross_entropy(math.exp(log_factor) * logits.double() + log_shares.cpu(), taxa))
+
+    found = optimize.minimize_scalar(loss, bounds=(-math.log(4), math.log(4)), method="bounded")
+    network.log_scale += float(found.x)
 
 
 @torch.no_grad()
