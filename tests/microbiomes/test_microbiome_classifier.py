@@ -151,12 +151,13 @@ def test_explain_says_what_moved_a_call(classifier, samples):
         with torch.no_grad():
             vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
             own = list(texts).index("ASV4")
-            encoded = network.encode(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
-            p = network.in_context(SetBatch(vectors[None, own : own + 1]), encoded)[0, 0].double().softmax(0)
+            prior = network.prior(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
+            logits = network.in_context(SetBatch(vectors[None, own : own + 1]), prior)[0, 0].double()
             best = next(
                 i for i, lineage in enumerate(classifier.taxa_.lineages) if "; ".join(lineage) == about["taxon"]
             )
-            return float(p[best].log() - (1 - p[best]).log()), float(p[best])
+            others = [i for i in range(len(logits)) if i != best]
+            return float(logits[best] - logits[others].logsumexp(0)), float(logits.softmax(0)[best])
 
     whole, probability = log_odds(counts)
     assert abs(probability - about["probability"]) < 1e-5

@@ -12,7 +12,7 @@ from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection,
 from omniset.microbiomes.references import References, held_out
 from omniset.microbiomes.spectra import spectra, strand_table
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import loss_of
+from omniset.microbiomes.training import loss_of, temper
 from omniset.sets import SetBatch
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
@@ -102,10 +102,9 @@ def network(encoder="ust", taxa=7, width=6, members=2):
     alone = SequenceNetwork(VectorProjection(5, width), width, taxa, members)
     torch.nn.init.uniform_(alone.log_scale)
     found = TaxonNetwork(alone, encoder, dim=8, depth=2, num_heads=2, num_inducing=3).double()
-    for layer in filter(None, (found.head, found.prior)):
-        torch.nn.init.normal_(layer.weight)
     if found.shares is not None:
-        torch.nn.init.uniform_(found.shares.weight, 0.3, 0.9)
+        torch.nn.init.normal_(found.shares.first.weight)
+        torch.nn.init.normal_(found.shares.strength.weight, std=0.3)
     return found.eval()
 
 
@@ -121,8 +120,8 @@ def test_in_context_is_the_whole_network(encoder):
     whole = model(batch)
     there = batch.multiplicity > 0
     for size in (1, 4, 11):
-        encoded = model.encode(batch.shards(size))
-        ours = torch.cat([model.in_context(shard, encoded) for shard in batch.shards(size)], 1)
+        prior = model.prior(batch.shards(size))
+        ours = torch.cat([model.in_context(shard, prior) for shard in batch.shards(size)], 1)
         assert (ours - whole)[there].abs().max() < 1e-12
     order = torch.randperm(11, generator=torch.Generator().manual_seed(5))
     permuted = model(SetBatch(batch.elements[:, order], batch.multiplicity[:, order]))
@@ -147,9 +146,7 @@ def test_what_is_added_up():
         for m, part in enumerate([slice(0, 3), slice(3, 6)]):
             cosine = sequence[part] @ taxon[part] / (sequence[part].norm() * taxon[part].norm()).clamp(min=1e-12)
             alone[i] += model.alone.log_scale[m].exp() * cosine / 2
-    expected = out.elements @ model.head.weight.T + model.head.bias + alone
-    expected = expected + (out.summary[:, 0] @ model.prior.weight.T + model.prior.bias)[:, None]
-    expected = expected + slow_shares(alone, batch.multiplicity, model.shares)[:, None]
+    expected = alone + slow_shares(out.summary[:, 0], alone, batch.multiplicity, model.shares)[:, None]
     assert (model(batch) - expected).abs().max() < 1e-12
 
 
@@ -172,45 +169,69 @@ def test_members_learn_for_themselves():
         assert (ours[:, m : m + 1] - expected).abs().max() < 1e-12
 
 
-def slow_shares(alone, reads, shares):
+def slow_shares(tokens, alone, reads, shares):
     """Sample by sample, read by read."""
     found = []
-    for logits, counts in zip(alone, reads, strict=True):
-        prior = torch.zeros(logits.shape[1], dtype=torch.float64)
-        for weight in shares.weight:
-            each = [(row + prior).softmax(0) for row, n in zip(logits, counts, strict=True) for _ in range(n)]
-            prior = weight * (torch.stack(each).mean(0) + shares.log_floor.exp() / logits.shape[1]).log()
-        found.append(prior)
+    for token, logits, counts in zip(tokens, alone, reads, strict=True):
+        first = (shares.first.weight @ token + shares.first.bias).softmax(0)
+        strength = (shares.strength.weight[0] @ token + shares.strength.bias[0]).exp()
+        share = first
+        for _ in range(shares.rounds):
+            likelihood = [row.exp() for row, n in zip(logits, counts, strict=True) for _ in range(n)]
+            posterior = torch.stack([each * share / (each @ share) for each in likelihood])
+            share = (posterior.mean(0) + strength * first) / (1 + strength)
+        found.append(share.log())
     return torch.stack(found)
 
 
-def test_shares_are_those_that_make_the_sample_most_probable():
-    """With weights of 1 and no floor, many rounds: the gradient of the likelihood is the same for all that are seen."""
+def test_shares_have_the_largest_posterior():
+    """After many rounds its gradient is the same for all taxa: no share could be moved from one to another."""
     model, batch = network(), sample(sets=1)
-    model.shares.weight = torch.nn.Parameter(torch.ones(3000, dtype=torch.float64))
-    model.shares.log_floor.data.fill_(-60.0)
+    model.shares.rounds = 3000
     with torch.no_grad():
-        logits = model.alone.logits(batch.elements)[0]
-        share = model.shares(model.alone, [batch])[0].exp()
+        token = model.encoder(batch).summary[:, 0]
+        share = model.shares(token, model.alone, [batch])[1][0].exp()
+        first, strength = model.shares.first(token)[0].softmax(0), float(model.shares.strength(token).exp())
+        likelihood = model.alone.logits(batch.elements)[0].exp()
     assert abs(float(share.sum()) - 1) < 1e-9
-    likelihood = logits.exp()
-    gain = (batch.multiplicity[0][:, None] * likelihood / (likelihood @ share)[:, None]).sum(0)
-    gain = gain / batch.multiplicity.sum()
-    assert (gain[share > 1e-3] - 1).abs().max() < 1e-2
-    assert gain.max() < 1.01
+    counts = batch.multiplicity[0].double()
+    gradient = (counts[:, None] * likelihood / (likelihood @ share)[:, None]).sum(0)
+    gradient = gradient + strength * counts.sum() * first / share
+    assert (gradient / (counts.sum() * (1 + strength)) - 1).abs().max() < 1e-6
 
 
-def test_a_new_network_says_what_sequences_say_by_themselves():
+def test_what_a_sample_does_not_tell_changes_nothing():
+    """All taxa have the same prior in a sample without reads, before anything is learned."""
     torch.manual_seed(0)
     alone = SequenceNetwork(VectorProjection(5, 6), 6, 7)
     model = TaxonNetwork(alone, "ust", dim=8, depth=2, num_heads=2, num_inducing=3).double()
     batch = sample()
-    assert torch.equal(model(batch), alone.logits(batch.elements))
+    prior = model.prior(SetBatch(batch.elements, torch.zeros(2, 11)))
+    assert (prior - prior[:, :1]).abs().max() < 1e-12
+    assert torch.equal(network(NONE)(batch), network(NONE).alone.logits(batch.elements))
 
 
-def test_encoders_without_elements_are_refused():
-    with pytest.raises(ValueError, match="outputs for elements"):
-        network("umbc")
+def test_the_temperature_is_that_of_the_least_loss():
+    alone = network().alone
+    texts = [str(i) for i in range(40)]
+    vectors = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    alone.projection = torch.nn.Identity()
+    taxon = alone.logits(vectors).argmax(1).numpy()
+    taxon[::5] = 0
+    references = References(texts, np.arange(40), taxon, 7)
+    log_shares = torch.linspace(-1, 0, 7, dtype=torch.float64)
+    with torch.no_grad():
+        alone.log_scale += 0.7
+    before = alone.log_scale.clone()
+    temper(alone, lambda some: vectors[[int(t) for t in some]], references, np.arange(40), log_shares)
+    moved = alone.log_scale - before
+    assert (moved - moved[0]).abs().max() < 1e-12
+    assert moved.abs().max() > 0.1
+    # The loss does not fall any more, whatever way the factor goes.
+    factor = torch.ones((), dtype=torch.float64, requires_grad=True)
+    logits = factor * alone.logits(vectors).detach() + log_shares
+    loss = F.cross_entropy(logits, torch.from_numpy(taxon))
+    assert abs(float(torch.autograd.grad(loss, factor)[0])) < 1e-4
 
 
 def test_the_loss_is_the_mean_over_reads():

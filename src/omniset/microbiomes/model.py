@@ -108,7 +108,7 @@ class SampleShares(nn.Module):
         share_r = (sum_i reads_i softmax(alone_i + log share_(r-1)) / sum_i reads_i + k share_0) / (1 + k)
 
     These are the shares that have the largest posterior under a Dirichlet prior with k reads for each of the sample's.
-    At first share_0 is the same for all taxa and k is 0.3; without k they are the rounds of Saerens et al., "Adjusting
+    At first share_0 is the same for all taxa and k is 1; without k they are the rounds of Saerens et al., "Adjusting
     the outputs of a classifier to new a priori probabilities", 2002.
     """
 
@@ -116,14 +116,14 @@ class SampleShares(nn.Module):
         super().__init__()
         self.rounds = rounds
         self.first, self.strength = nn.Linear(dim, taxa), nn.Linear(dim, 1)
-        for layer, value in ((self.first, 0.0), (self.strength, math.log(0.3))):
+        for layer in (self.first, self.strength):
             nn.init.zeros_(layer.weight)
-            nn.init.constant_(layer.bias, value)
+            nn.init.zeros_(layer.bias)
 
     def forward(
         self, token: Float[Tensor, "samples dim"], alone: SequenceNetwork, shards: Iterable[SetBatch]
-    ) -> Float[Tensor, "samples taxa"]:
-        """Logarithms of the shares."""
+    ) -> tuple[Float[Tensor, "samples taxa"], Float[Tensor, "samples taxa"]]:
+        """Logarithms of share_0 and of the shares after the last round."""
         first, strength = self.first(token).log_softmax(1), self.strength(token).exp()
         found = first
         for _ in range(self.rounds):
@@ -136,7 +136,7 @@ class SampleShares(nn.Module):
             tiny = torch.finfo(found.dtype).tiny
             share = total / reads.clamp(min=tiny)[:, None]
             found = (share + strength * first.exp()).clamp(min=tiny).log() - strength.log1p()
-        return found
+        return first, found
 
 
 class TaxonNetwork(nn.Module):
@@ -164,11 +164,18 @@ class TaxonNetwork(nn.Module):
             self.shares = SampleShares(sizes["dim"], taxa)
 
     def prior(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "samples taxa"]:
-        """What the samples tell, however large; (1, taxa) zeros without an encoder. Options: as `Encoder.forward`."""
+        """What the samples tell, however large; zeros without an encoder. Options: as `Encoder.forward`."""
+        return self.priors(source, **options)[1]
+
+    def priors(
+        self, source: SetBatch | Iterable[SetBatch], **options: Any
+    ) -> tuple[Float[Tensor, "samples taxa"], Float[Tensor, "samples taxa"]]:
+        """What the class tokens tell of the samples, and what that and the sequences tell."""
+        shards = [source] if isinstance(source, SetBatch) else source
         if self.encoder is None or self.shares is None:
-            return self.alone.prototypes.new_zeros(1, len(self.alone.prototypes))
-        token = self.encoder(source, **options).summary[:, 0]
-        return self.shares(token, self.alone, [source] if isinstance(source, SetBatch) else source)
+            nothing = self.alone.prototypes.new_zeros(len(next(iter(shards))), len(self.alone.prototypes))
+            return nothing, nothing
+        return self.shares(self.encoder(source, **options).summary[:, 0], self.alone, shards)
 
     def in_context(
         self, batch: SetBatch, prior: Float[Tensor, "samples taxa"]

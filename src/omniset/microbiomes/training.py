@@ -342,7 +342,9 @@ def loss_of(
 
 
 class ContextModule(TrainingModule):
-    """Cross-entropy of each read's taxon in its sample. The first lesson's weights stay as they are."""
+    """Cross-entropy of each read's taxon in its sample, mean over what the class token tells and over what all tell:
+    without the former it would not learn what the sequences tell as well. The first lesson's weights stay as they are.
+    """
 
     network: TaxonNetwork
 
@@ -351,7 +353,9 @@ class ContextModule(TrainingModule):
         self.network.alone.requires_grad_(False)
 
     def training_step(self, batch: SampleBatch, index: int) -> Tensor:
-        loss = loss_of(self.network(batch.sets), batch.taxon, batch.sets.multiplicity)
+        priors = self.network.priors(batch.sets)
+        logits = (self.network.in_context(batch.sets, prior) for prior in priors)
+        loss = sum(loss_of(found, batch.taxon, batch.sets.multiplicity) for found in logits) / len(priors)
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
         return loss
 
