@@ -101,7 +101,7 @@ class Learning:
     background: float = 0.1
     reads: int = 1024
     views: int = 2
-    steps: int = 400
+    steps: int = 600
     batch_size: int = 8
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4

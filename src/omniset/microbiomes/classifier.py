@@ -71,8 +71,8 @@ class TaxonClassifier(BaseEstimator):
     """A taxon for every read, in the context of its sample.
 
     Sequences are read as k-mers of the strand as it is (or by a transformer such as DNABERT-S) and classified by
-    themselves; then a Universal Set Transformer lets each of them see the multiset of all that are in the sample. What
-    is ambiguous by itself is decided by what else is there.
+    themselves; then a Universal Set Transformer reads the multiset of all that are in the sample, and gives a prior
+    over taxa. What is ambiguous by itself is decided by what else is there.
 
     Args:
         rank: Taxa that are told apart: domain, phylum, class, order, family, genus or species.
@@ -137,7 +137,7 @@ class TaxonClassifier(BaseEstimator):
         background: float = 0.1,
         reads: int = 1024,
         views: int = 2,
-        steps: int = 400,
+        steps: int = 600,
         batch_size: int = 8,
         learning_rate: float = 1e-3,
         weight_decay: float = 1e-4,
@@ -325,7 +325,7 @@ class TaxonClassifier(BaseEstimator):
     def _views(self, network: SequenceNetwork, read: Any, references: References, rate: float, folder: Path) -> Views:
         rng = np.random.default_rng([self.seed, 2])
         lengths: list[int | None] = [None, *self.lengths]
-        number = 1 + len(lengths) * self.views
+        number = 1 if self.encoder == NONE else 1 + len(lengths) * self.views
         shape = (number, len(references.texts), self.width)
         vectors = np.lib.format.open_memmap(folder / "views.npy", "w+", np.float32, shape)
         total = number * len(references.texts)
