@@ -192,7 +192,7 @@ def temper(
         return float(F.cross_entropy(math.exp(log_factor) * logits.double() + log_shares.cpu(), taxa))
 
     found = optimize.minimize_scalar(loss, bounds=(-math.log(4), math.log(4)), method="bounded")
-    network.log_scale += float(found.x)
+    network.log_scale.add_(float(found.x))
 
 
 @torch.no_grad()
@@ -353,9 +353,8 @@ class ContextModule(TrainingModule):
         self.network.alone.requires_grad_(False)
 
     def training_step(self, batch: SampleBatch, index: int) -> Tensor:
-        priors = self.network.priors(batch.sets)
-        logits = (self.network.in_context(batch.sets, prior) for prior in priors)
-        loss = sum(loss_of(found, batch.taxon, batch.sets.multiplicity) for found in logits) / len(priors)
+        logits = [self.network.in_context(batch.sets, prior) for prior in self.network.priors(batch.sets)]
+        loss = torch.stack([loss_of(found, batch.taxon, batch.sets.multiplicity) for found in logits]).mean()
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
         return loss
 
