@@ -22,7 +22,7 @@ epochs: 2
 steps: 3
 batch_size: 2
 learning_rate: 0.001
-options: {region: null, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
+options: {region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
 test: {replicates: 2, shard: 16, segment: 8, sizes: [16, 32, 48]}
 architectures:
   sab: {encoder: set-transformer-sab, dim: 8, depth: 2, num_heads: 2}
@@ -148,6 +148,20 @@ def test_samples_are_multisets_of_their_reads(study):
             assert (int(sequence), int(sample.target[b, n])) in texts_of
 
 
+def test_sequences_are_held_out(study):
+    pairs = {kind: study.members[kind].reference for kind in ("seen", "unseen")}
+    assert sorted(np.concatenate([*pairs.values()])) == list(range(len(study.references.taxon)))
+    sequences = {kind: set(study.references.sequence[found]) for kind, found in pairs.items()}
+    assert not sequences["seen"] & sequences["unseen"]
+    assert len(sequences["unseen"]) == round(0.3 * len(study.references.texts))
+    vectors = {tuple(study.vectors[i].tolist()) for i in sequences["unseen"]}
+    for sample in (
+        *(study.batch(training(study, "strxl"), 0, step) for step in range(20)),
+        *study.validation(training(study, "isab"), 0),
+    ):
+        assert not vectors & {tuple(x) for x in sample.elements.flatten(0, 1).tolist()}
+
+
 def test_the_loss_is_the_mean_over_reads(study):
     sample = study.batch(training(study, "isab"), 0, 0)
     output = torch.randn(*sample.target.shape, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -236,16 +250,17 @@ def test_accuracies(study):
         study.test(network, way, way.columns[0], 0)
     finally:
         Taxonomy._right = right
-    for i, n in enumerate((16, 32, 48)):
+    parts = {"seen": seen[:4], "unseen": seen[4:]}
+    for kind, (i, n) in itertools.product(parts, enumerate((16, 32, 48))):
         by_read, by_sequence = [], []
-        for reads, of_reads in seen:
+        for reads, of_reads in parts[kind]:
             by_read.append(of_reads[:n].mean())
             shares = {}
             for read, one in zip(reads[:n].tolist(), of_reads[:n].tolist(), strict=True):
                 shares.setdefault(read, []).append(one)
             by_sequence.append(np.mean([np.mean(values) for values in shares.values()]))
-        assert abs(found["accuracy"][i] - 100 * np.mean(by_read)) < 1e-9
-        assert abs(found["accuracy_by_sequence"][i] - 100 * np.mean(by_sequence)) < 1e-9
+        assert abs(found[f"accuracy_{kind}"][i] - 100 * np.mean(by_read)) < 1e-9
+        assert abs(found[f"accuracy_{kind}_by_sequence"][i] - 100 * np.mean(by_sequence)) < 1e-9
 
 
 def test_targets_of_elements_are_padded_with_them():
@@ -268,7 +283,7 @@ def test_it_runs_from_the_shell(study, folder, tmp_path, capsys):
     assert set(rows) == {"st-sab", "isab", "strxl", "exact"}
     assert max(rows["exact"]["seeds"]["1"]["gradient_errors"]) < 3e-6
     assert (out / "taxonomy.png").exists()
-    assert len(tables_of("taxonomy", out)) == 2
+    assert len(tables_of("taxonomy", out)) == 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from omniset import encoders
 from omniset.microbiomes import read_taxonomy
 from omniset.microbiomes.communities import draw, replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
-from omniset.microbiomes.references import choose
+from omniset.microbiomes.references import choose, held_out
 from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.spectra import spectra
 from omniset.sets import SetBatch
@@ -29,6 +29,12 @@ from omniset.studies.tables import Results, Table, cell, published
 
 RANK = "genus"
 WORDS, WIDTH = 6, 768  # of the vectors, where no transformer is given
+SEEN, UNSEEN = "seen", "unseen"
+TESTED = {  # what of it is shown: title, and whether the paper's numbers are of it (whether by reads it does not say)
+    f"accuracy_{SEEN}": ("% of reads, sequences that were learned from", True),
+    f"accuracy_{SEEN}_by_sequence": ("% of distinct sequences that were learned from", True),
+    f"accuracy_{UNSEEN}": ("% of reads, other sequences", False),
+}
 TOGETHER = 512  # sequences embedded at a time
 SETS_TOGETHER = 16  # shards of a sample computed at a time
 
@@ -47,9 +53,9 @@ class Taxonomy(Study):
     """Samples of simulated communities: of reads of reference sequences which genus.
 
     Ten log-normal communities, replicates of each to train on and others to test on; a sequence of a genus is as likely
-    as its others. All references occur in training and in tests, as in the paper: it is the communities' replicates
-    that are held out. A sequence is a vector that is not trained: a transformer's, or counts of its words of six bases,
-    projected at random.
+    as its others. Tested are samples of sequences that occur in training, as in the paper, where only the communities'
+    replicates are held out, and samples of sequences that do not. A sequence is a vector that is not trained: a
+    transformer's, or counts of its words of six bases, projected at random.
     """
 
     name = "taxonomy"
@@ -63,8 +69,12 @@ class Taxonomy(Study):
         self.outputs = len(taxa)
         self.vectors = torch.from_numpy(_vectors(self.references.texts, folder / "embedder"))
         self.input_dim = self.vectors.shape[1]
-        self.members = self.references.members(np.arange(len(self.references.taxon)))
         options, rng = self.recipe.options, _rng(self.name, "communities")
+        kept = held_out(self.references, options["held_out"], rng)[self.references.sequence]
+        self.members = {
+            SEEN: self.references.members(np.flatnonzero(~kept)),
+            UNSEEN: self.references.members(np.flatnonzero(kept)),
+        }
         parts = ("train", "validation", "test")
         ends = np.cumsum([options[part] for part in parts])
         drawn = np.split(replicates(self.outputs, options["communities"], int(ends[-1]), rng), ends[:-1], axis=1)
@@ -91,33 +101,31 @@ class Taxonomy(Study):
         sequences, each by the share of its reads that are named right.
         """
         sizes, size = self.recipe.test["sizes"], self.recipe.test["shard"]
-        by_read, by_sequence = [], []
         tested = self.profiles["test"][:, : self.recipe.test["replicates"]].reshape(-1, self.outputs)
-        for sample, profile in enumerate(tested):
-            rng = _rng(self.name, "test", sample)
-            reads = in_order(*draw(profile, max(sizes), self.members, rng), rng)
-            right = self._right(network, reads, column, size)
-            by_read.append([float(right(n).mean()) for n in sizes])
-            by_sequence.append([_by_sequence(reads[:n], right(n)) for n in sizes])
-        return {
-            "accuracy": (100 * np.mean(by_read, 0)).tolist(),
-            "accuracy_by_sequence": (100 * np.mean(by_sequence, 0)).tolist(),
-            "test_samples": len(by_read),
-        }
+        found: dict[str, Any] = {"test_samples": len(tested)}
+        for kind, members in self.members.items():
+            by_read, by_sequence = [], []
+            for sample, profile in enumerate(tested):
+                rng = _rng(self.name, kind, sample)
+                reads = in_order(*draw(profile, max(sizes), members, rng), rng)
+                of_first = self._right(network, reads, column, size)
+                rights = [of_first(n) for n in sizes]
+                by_read.append([right.mean() for right in rights])
+                by_sequence.append([_by_sequence(reads[: len(right)], right) for right in rights])
+            found[f"accuracy_{kind}"] = (100 * np.mean(by_read, 0)).tolist()
+            found[f"accuracy_{kind}_by_sequence"] = (100 * np.mean(by_sequence, 0)).tolist()
+        return found
 
     def tables(self, results: Results) -> list[Table]:
         sizes, paper = self.recipe.test["sizes"], self.recipe.paper
         places = [(t, c) for t in self.recipe.trainings for c in t.columns]
         found = []
-        for key, title in (
-            ("accuracy", "accuracy of reads, %"),
-            ("accuracy_by_sequence", "accuracy of distinct sequences, %"),
-        ):
+        for key, (title, as_in_paper) in TESTED.items():
             rows = []
             for i, size in enumerate(sizes):
                 row = [f"{size:,}"]
                 for t, c in places:
-                    theirs = paper[c.name][i] if c.name in paper else None
+                    theirs = paper[c.name][i] if as_in_paper and c.name in paper else None
                     both = [
                         cell(results.mean(t.name, c.name, key, i), 2),
                         f"({published(theirs, 2)})" if theirs else "",
@@ -125,7 +133,8 @@ class Taxonomy(Study):
                     row.append(" ".join(b for b in both if b))
                 rows.append(row)
             head = ["reads", *(c.label for _, c in places)]
-            found.append(Table(f"{self.recipe.title}: {title} (Tables 5, A.11)", head, rows, results.conditions()))
+            title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
+            found.append(Table(title, head, rows, [] if found else results.conditions()))
         return found
 
     def figures(self, results: Results) -> dict[str, Figure]:
@@ -134,7 +143,7 @@ class Taxonomy(Study):
         }
         if not series:
             return {}
-        panels = {"by reads": ("accuracy", series), "by distinct sequences": ("accuracy_by_sequence", series)}
+        panels = {title: (key, series) for key, (title, _) in TESTED.items()}
         labels = ("reads of a sample", "accuracy (%)")
         return {self.name: figures.against_sizes(results, panels, self.recipe.test["sizes"], *labels)}
 
@@ -150,7 +159,7 @@ class Taxonomy(Study):
         random order.
         """
         number_of = training.options.get("reads", self.recipe.options["reads"])
-        drawn = [draw(profile, number_of, self.members, rng) for profile in profiles]
+        drawn = [draw(profile, number_of, self.members[SEEN], rng) for profile in profiles]
         if training.options.get("single"):
             reads = [in_order(pairs, counts, rng) for pairs, counts in drawn]
             drawn = [(pairs, np.ones_like(pairs)) for pairs in reads]
