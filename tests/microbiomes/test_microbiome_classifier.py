@@ -242,7 +242,7 @@ def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
     [
         ({"rank": "tribe"}, "rank must be one of"),
         ({"region": "V9"}, "region must be one of"),
-        ({"encoder": "umbc"}, "encoder must be one of set-transformer-isab, set-transformer-sab, ust, none"),
+        ({"encoder": "umbc"}, "encoder must be one of ust, set-transformer-isab, set-transformer-sab, none"),
         ({"lengths": (20,)}, "lengths must be >= 50"),
         ({"words": (12,)}, "words must be lengths from 1 to 10"),
         ({"dim": 6, "num_heads": 4}, "dim must be divisible"),

@@ -21,7 +21,6 @@ from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from omniset import devices, explain
-from omniset.encoders import ENCODERS
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
@@ -57,6 +56,7 @@ from omniset.sets import SetBatch
 from omniset.training import artefacts
 from omniset.training.fit import fit as train
 
+CONTEXTS = ("ust", "set-transformer-isab", "set-transformer-sab", NONE)  # encoders with class tokens
 STRAND = 7  # length of the words that tell a strand
 EPOCHS = 20  # that the steps of the second lesson are cut into, for validation and checkpoints
 CALIBRATION_SAMPLES = 48
@@ -669,10 +669,8 @@ class TaxonClassifier(BaseEstimator):
         depth_of(self.rank)
         if self.region is not None:
             primers_of(self.region)
-        able = [name for name, kind in ENCODERS.items() if kind.mini_batch_consistent and kind.outputs_elements]
-        able = [name for name in able if name == "ust" or name.startswith("set-transformer")]
-        if self.encoder not in (*able, NONE):
-            raise ValueError(f"encoder must be one of {', '.join([*sorted(able), NONE])}, got {self.encoder!r}")
+        if self.encoder not in CONTEXTS:
+            raise ValueError(f"encoder must be one of {', '.join(CONTEXTS)}, got {self.encoder!r}")
         for name, least in (
             *(("width", 1), ("members", 1), ("dim", 1), ("depth", 0), ("num_heads", 1), ("num_inducing", 1)),
             *(("profiles", 1), ("reads", 1), ("views", 1), ("steps", 1), ("batch_size", 1), ("sequence_epochs", 1)),

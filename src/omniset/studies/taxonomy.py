@@ -119,7 +119,7 @@ class Taxonomy(Study):
     def tables(self, results: Results) -> list[Table]:
         sizes, paper = self.recipe.test["sizes"], self.recipe.paper
         places = [(t, c) for t in self.recipe.trainings for c in t.columns]
-        found = []
+        found: list[Table] = []
         for key, (title, as_in_paper) in TESTED.items():
             rows = []
             for i, size in enumerate(sizes):
