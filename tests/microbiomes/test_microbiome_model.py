@@ -190,7 +190,7 @@ def test_shares_have_the_largest_posterior():
     model.shares.rounds = 3000
     with torch.no_grad():
         token = model.encoder(batch).summary[:, 0]
-        share = model.shares(token, model.alone, [batch])[1][0].exp()
+        share = model.shares(token, [(batch.multiplicity.double(), model.alone.logits(batch.elements))])[1][0].exp()
         first, strength = model.shares.first(token)[0].softmax(0), float(model.shares.strength(token).exp())
         likelihood = model.alone.logits(batch.elements)[0].exp()
     assert abs(float(share.sum()) - 1) < 1e-9

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,22 +122,38 @@ class SampleShares(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(
-        self, token: Float[Tensor, "samples dim"], alone: SequenceNetwork, shards: Iterable[SetBatch]
+        self, token: Float[Tensor, "samples dim"], shards: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[Float[Tensor, "samples taxa"], Float[Tensor, "samples taxa"]]:
-        """Logarithms of share_0 and of the shares after the last round."""
+        """Logarithms of share_0 and of the shares after the last round.
+
+        Args:
+            shards: Reads (samples, sequences) and logits (samples, sequences, taxa); read once in every round.
+        """
         first, strength = self.first(token).log_softmax(1), self.strength(token).exp()
         found = first
         for _ in range(self.rounds):
             total, reads = torch.zeros(()), torch.zeros(())
-            for shard in shards:
-                counts = shard.multiplicity.to(found.dtype)
-                posterior = (alone.logits(shard.elements) + found[:, None]).softmax(2)
+            for counts, logits in shards:
+                posterior = (logits + found[:, None]).softmax(2)
                 total = total.to(found) + (counts[..., None] * posterior).sum(1)
                 reads = reads.to(found) + counts.sum(1)
             tiny = torch.finfo(found.dtype).tiny
             share = total / reads.clamp(min=tiny)[:, None]
             found = (share + strength * first.exp()).clamp(min=tiny).log() - strength.log1p()
         return first, found
+
+
+@dataclass
+class ShardsAlone:
+    """What each sequence says by itself, shard by shard: reads and logits, computed whenever it is read."""
+
+    alone: SequenceNetwork
+    source: Iterable[SetBatch]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for shard in self.source:
+            logits = self.alone.logits(shard.elements)
+            yield shard.multiplicity.to(logits.dtype), logits
 
 
 class TaxonNetwork(nn.Module):
@@ -171,11 +188,14 @@ class TaxonNetwork(nn.Module):
         self, source: SetBatch | Iterable[SetBatch], **options: Any
     ) -> tuple[Float[Tensor, "samples taxa"], Float[Tensor, "samples taxa"]]:
         """What the class tokens tell of the samples, and what that and the sequences tell."""
-        shards = [source] if isinstance(source, SetBatch) else source
+        batches = [source] if isinstance(source, SetBatch) else source
         if self.encoder is None or self.shares is None:
-            nothing = self.alone.prototypes.new_zeros(len(next(iter(shards))), len(self.alone.prototypes))
+            nothing = self.alone.prototypes.new_zeros(len(next(iter(batches))), len(self.alone.prototypes))
             return nothing, nothing
-        return self.shares(self.encoder(source, **options).summary[:, 0], self.alone, shards)
+        shards = ShardsAlone(self.alone, batches)
+        # Of a batch the logits are kept from round to round; of shards there is room for one at a time.
+        kept = [*shards] if isinstance(source, SetBatch) else shards
+        return self.shares(self.encoder(source, **options).summary[:, 0], kept)
 
     def in_context(
         self, batch: SetBatch, prior: Float[Tensor, "samples taxa"]
