@@ -27,12 +27,9 @@ from omniset.microbiomes.training import mutated
 
 RUNS = ROOT / "runs" / "microbiomes"
 REGION = "515F-806R"
-SEEDS = 3
+FIRST, SEEDS = 3, 3
 READS, DISTINCT = 1_000_000, 50_000
-LOOKS = (
-    "Samples of the test sequences of seed 0 were looked at while the network was made, and at last those of a split "
-    "with seed 100; seeds 1 and 2 were not looked at."
-)
+LOOKS = "While the network was made, test samples of seeds 0, 2 and 100 were looked at, none of the seeds here."
 
 
 def main(seed: int = 0) -> None:
@@ -44,7 +41,7 @@ def main(seed: int = 0) -> None:
 
 
 def evaluated(contax: Path, seed: int) -> dict[str, Any]:
-    classifier = TaxonClassifier(region=REGION, background=0.0, seed=seed, progress=False)
+    classifier = TaxonClassifier(region=REGION, background=0.0, seed=FIRST + seed, progress=False)
     references = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
     found = evaluate(classifier, references, seeds=SEEDS, folder=RUNS / "contax", resume=True, say=print)
     return plain(

@@ -352,9 +352,9 @@ def microbiome_costs(found: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"{found['provenance']['threads']} threads, programs and libraries included. The million reads are of "
-        f"{found['distinct']:,} sequences; a second embeds {rates['embedding']:,.0f} of them, and another classifies "
-        f"{rates['classification']:,.0f}. In shards of 1,000, {found['labels_changed']:,} labels differ from those in "
-        f"the default shards, and no confidence by more than {found['largest_change']:.0e}.",
+        f"{found['distinct']:,} sequences; {rates['embedding']:,.0f} of them are embedded in a second, and "
+        f"{rates['classification']:,.0f} classified. In shards of 1,000, {found['labels_changed']:,} labels differ "
+        f"from those in the default shards, and no confidence by more than {found['largest_change']:.0e}.",
     ]
 
 

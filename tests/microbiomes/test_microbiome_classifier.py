@@ -64,7 +64,7 @@ def test_calls_are_those_of_the_network(classifier, samples):
     called = quiet(classifier.calls, texts, table)
     network = classifier.network_
     with torch.no_grad():
-        vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
+        vectors = network.alone.vectors(network.alone.projection.read(list(texts.values())))
         for row in (0, 1):
             counts = table.counts[[row]].toarray()[0]
             logits = network(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))[0]
@@ -125,7 +125,7 @@ def test_validation_is_as_it_is(references, monkeypatch):
     model = TaxonClassifier(**SMALL).fit(*references)
     network = model.network_.alone
     with torch.no_grad():
-        expected = network.projection(network.projection.read(seen["texts"])).numpy()
+        expected = network.vectors(network.projection.read(seen["texts"])).numpy()
     assert np.array_equal(seen["vectors"], expected[None])
 
 
@@ -149,7 +149,7 @@ def test_explain_says_what_moved_a_call(classifier, samples):
 
     def log_odds(counts):
         with torch.no_grad():
-            vectors = network.alone.projection(network.alone.projection.read(list(texts.values())))
+            vectors = network.alone.vectors(network.alone.projection.read(list(texts.values())))
             own = list(texts).index("ASV4")
             prior = network.prior(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
             logits = network.in_context(SetBatch(vectors[None, own : own + 1]), prior)[0, 0].double()
@@ -165,6 +165,14 @@ def test_explain_says_what_moved_a_call(classifier, samples):
         less = counts.copy()
         less[list(texts).index(row["Feature ID"])] = 0
         assert abs(whole - log_odds(less)[0] - row["change"]) < 1e-3 * max(1.0, abs(whole))
+    # The members listed are those that matter most: of the others none changes more than the most important.
+    rest = [name for name in texts if name not in set(found["Feature ID"]) and name != "ASV4"]
+    others = []
+    for name in rest:
+        less = counts.copy()
+        less[list(texts).index(name)] = 0
+        others.append(abs(whole - log_odds(less)[0]))
+    assert max(others) < found["change"].abs().max()
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,16 @@ def test_spectra_are_all_words(k):
 def test_vectors_are_the_formula():
     torch.manual_seed(0)
     network = SpectrumProjection((2, 3), 8).double()
-    found = network(network.read(TEXTS))
+    read = network.read(TEXTS)
+    found, normalised = network(read), SequenceNetwork(network, 8, 3, 2).vectors(read)
     for text, ours in zip(TEXTS, found, strict=True):
         total, number = torch.zeros(8, dtype=torch.float64), 0
         for k, table in zip((2, 3), network.tables, strict=True):
             for word in words_of(text, k):
                 total, number = total + table.weight[word], number + 1
-        assert (ours - F.layer_norm(total / max(number, 1) ** 0.5, (8,))).abs().max() < 1e-12
+        assert (ours - total / max(number, 1) ** 0.5).abs().max() < 1e-12
+    for part in (slice(0, 4), slice(4, 8)):
+        assert (normalised[:, part] - F.layer_norm(found[:, part], (4,))).abs().max() < 1e-12
 
 
 def test_the_strand_table_tells_strands():
@@ -151,8 +154,9 @@ def test_what_is_added_up():
 
 
 def test_members_learn_for_themselves():
-    alone, batch = network().alone, sample()
-    vectors = batch.elements[0]
+    alone = network().alone
+    given = torch.randn(11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    vectors = alone.vectors(given)
     taxa = torch.arange(11) % 7
 
     def loss(logits):
@@ -160,13 +164,17 @@ def test_members_learn_for_themselves():
 
     both = alone.logits_of_members(vectors)
     assert (both.mean(0) - alone.logits(vectors)).abs().max() < 1e-12
-    ours = torch.autograd.grad(loss(both[0]) + loss(both[1]), alone.prototypes)[0]
+    ours = torch.autograd.grad(loss(both[0]) + loss(both[1]), alone.prototypes, retain_graph=True)[0]
     for m, part in enumerate([slice(0, 3), slice(3, 6)]):
         single = SequenceNetwork(VectorProjection(5, 3), 3, 7).double()
         single.prototypes.data = alone.prototypes.data[:, m : m + 1].clone()
         single.log_scale.data = alone.log_scale.data[m : m + 1].clone()
         expected = torch.autograd.grad(loss(single.logits(vectors[:, part])), single.prototypes)[0]
         assert (ours[:, m : m + 1] - expected).abs().max() < 1e-12
+        # Nor does what makes another's part of the vectors.
+        slope = torch.autograd.grad(loss(both[m]), alone.projection.linear.weight, retain_graph=True)[0]
+        assert slope[part].abs().max() > 1e-3
+        assert slope[3 - part.start : 6 - part.start].abs().max() == 0
 
 
 def slow_shares(tokens, alone, reads, shares):
@@ -216,7 +224,7 @@ def test_the_temperature_is_that_of_the_least_loss():
     texts = [str(i) for i in range(40)]
     vectors = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     alone.projection = torch.nn.Identity()
-    taxon = alone.logits(vectors).argmax(1).numpy()
+    taxon = alone(vectors).argmax(1).numpy()
     taxon[::5] = 0
     references = References(texts, np.arange(40), taxon, 7)
     log_shares = torch.linspace(-1, 0, 7, dtype=torch.float64)
@@ -229,7 +237,7 @@ def test_the_temperature_is_that_of_the_least_loss():
     assert moved.abs().max() > 0.1
     # The loss does not fall any more, whatever way the factor goes.
     factor = torch.ones((), dtype=torch.float64, requires_grad=True)
-    logits = factor * alone.logits(vectors).detach() + log_shares
+    logits = factor * alone(vectors).detach() + log_shares
     loss = F.cross_entropy(logits, torch.from_numpy(taxon))
     assert abs(float(torch.autograd.grad(loss, factor)[0])) < 1e-4
 

@@ -12,7 +12,7 @@ from omniset.cli import main
 from omniset.sets import SetBatch
 from omniset.studies import load, tables_of
 from omniset.studies.running import stack
-from omniset.studies.study import Sample, training_source
+from omniset.studies.study import Sample, generator, training_source
 from omniset.studies.tables import Results
 from omniset.studies.taxonomy import WORDS, Taxonomy
 
@@ -107,18 +107,22 @@ def test_vectors_are_projected_counts_of_words(study):
     words = sorted(set().union(*table.values()))
     counts = np.array([[table[text][w] for w in words] for text in study.references.texts], dtype=np.float64)
     counts /= np.sqrt(counts.sum(1, keepdims=True))
-    counts -= counts.mean(0)
     ours = study.vectors.double().numpy()
-    assert abs(ours.mean(0)).max() < 1e-6
-    assert abs(np.square(ours).mean() - 1) < 1e-6
+    learned = np.unique(study.references.sequence[study.members["seen"].reference])
+    assert len(learned) < len(ours)
     # With 768 random signs, distances are those of the counts up to a few percent.
     pairs = list(itertools.combinations(range(len(counts)), 2))
     far = np.array([np.linalg.norm(counts[a] - counts[b]) for a, b in pairs])
     here = np.array([np.linalg.norm(ours[a] - ours[b]) for a, b in pairs])
     ratio = here / far
     assert ratio.std() / ratio.mean() < 0.06
-    least = np.linalg.lstsq(counts, ours, rcond=None)[0]
-    assert abs(counts @ least - ours).max() < 1e-5  # a linear map of them
+    draw = generator("taxonomy", "signs")
+    signs = 2.0 * torch.randint(2, (4**WORDS, study.input_dim), generator=draw).numpy() - 1
+    numbers = [sum("ACGT".index(base) * 4 ** (WORDS - 1 - i) for i, base in enumerate(word)) for word in words]
+    expected = counts @ signs[numbers]
+    expected -= expected[learned].mean(0)
+    expected /= np.sqrt(np.square(expected[learned]).mean())
+    assert abs(expected - ours).max() < 1e-5
 
 
 def test_communities(study):
@@ -251,6 +255,9 @@ def test_accuracies(study):
     finally:
         Taxonomy._right = right
     parts = {"seen": seen[:4], "unseen": seen[4:]}
+    for kind, found_reads in parts.items():
+        members = set(study.members[kind].reference.tolist())
+        assert all(len(reads) == 48 and set(reads.tolist()) <= members for reads, _ in found_reads)
     for kind, (i, n) in itertools.product(parts, enumerate((16, 32, 48))):
         by_read, by_sequence = [], []
         for reads, of_reads in parts[kind]:
@@ -302,3 +309,18 @@ def test_bad_folders(study, tmp_path, files, message, capsys):
     assert main(words) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
+
+
+def test_results_of_other_references_are_kept(study, folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ["studies", "run", "taxonomy", "--out", str(out), "--seeds", "1", "--trainings", "isab", "--data"]
+    assert main([*words, str(folder), "--device", "cpu", "--progress", "false"]) == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    lines = (folder / "sequences.fasta").read_text().splitlines()
+    (other / "sequences.fasta").write_text("\n".join([lines[0], lines[1][:-1], *lines[2:]]) + "\n")
+    (other / "taxonomy.tsv").write_text((folder / "taxonomy.tsv").read_text())
+    before = (out / "isab.json").read_text()
+    assert main([*words, str(other), "--device", "cpu", "--progress", "false"]) == 2
+    assert "is of another recipe of isab (data was" in capsys.readouterr().err
+    assert (out / "isab.json").read_text() == before

@@ -274,7 +274,7 @@ def explain_taxon(
         sample: In which sample. null: the one with most of its reads.
         model: Folder that fit wrote.
         out: Table of members: their call, by how much the log-odds of the call fall without them, attribution.
-        top: Members whose change is computed: those with most attribution.
+        top: Members whose change is computed: those that the log-odds depend on most.
         steps: Of the attribution's integral.
         **options: See `Using`.
     """

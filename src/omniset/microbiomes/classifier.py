@@ -64,7 +64,7 @@ FIRST_OF_CALIBRATION = 1 << 20  # their number: none that training is watched by
 FOREIGN = 0.1  # share of what is not known that is of no taxon at all
 FOREIGNERS = 64
 SHORTER = 0.9  # of the shortest length learned from: below, a warning is due
-LEAST = 20  # validation sequences below which confidences are not calibrated
+LEAST = 20  # validation sequences below which nothing is calibrated
 
 
 class TaxonClassifier(BaseEstimator):
@@ -266,9 +266,10 @@ class TaxonClassifier(BaseEstimator):
         train(first, batches, epochs=self.sequence_epochs, folder=own, **several)
 
         network.to(device).eval()
-        rate = 0.0
-        if len(validation):
+        if len(validation) >= LEAST:
             temper(network.alone, read, references, validation, first.log_shares)
+        rate = 0.0
+        if len(validation) and self.encoder != NONE:
             rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)
             self.notes_.append(
                 f"references are as hard as sequences that were not learned from when {rate:.1%} of their bases are "
@@ -287,17 +288,19 @@ class TaxonClassifier(BaseEstimator):
             watched = None
             if len(validation):
                 watched = SampleDataset(references, validation, plain, *shared, self.seed + 1)
-            second = ContextModule(
-                network, self.learning_rate, self.weight_decay, self.seed, fingerprint | {"data": data}
-            )
+            history = [{"lesson": 1, **row} for row in first.history]
             if self.encoder != NONE:
                 if self.progress:
                     _say("second lesson: samples")
                 network.train()
                 epochs = min(EPOCHS, self.steps)
                 own = None if folder is None else folder / "second"
-                batches_of_samples = SampleData(lessons, watched, -(-self.steps // epochs))
-                train(second, batches_of_samples, epochs=epochs, folder=own, **several)
+                optimiser = (self.learning_rate, self.weight_decay, self.seed, fingerprint | {"data": data})
+                second = ContextModule(network, *optimiser)
+                train(
+                    second, SampleData(lessons, watched, -(-self.steps // epochs)), epochs=epochs, folder=own, **several
+                )
+                history += [{"lesson": 2, **row} for row in second.history]
             self.network_ = network
             self.confidence_ = Confidence()
             if watched is not None and len(validation) >= LEAST:
@@ -305,9 +308,7 @@ class TaxonClassifier(BaseEstimator):
                 foreign = np.empty((len(shuffled), self.width), dtype=np.float32)
                 embed(network.alone, read, shuffled, foreign)
                 self.confidence_ = self._calibrate(watched, torch.from_numpy(foreign))
-        self.history_ = [{"lesson": 1, **row} for row in first.history] + [
-            {"lesson": 2, **row} for row in second.history
-        ]
+        self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.length_ = int(np.median([len(text) for text in references.texts]))
         self.sizes_ = {
@@ -324,8 +325,8 @@ class TaxonClassifier(BaseEstimator):
 
     def _views(self, network: SequenceNetwork, read: Any, references: References, rate: float, folder: Path) -> Views:
         rng = np.random.default_rng([self.seed, 2])
-        lengths: list[int | None] = [None, *self.lengths]
-        number = 1 if self.encoder == NONE else 1 + len(lengths) * self.views
+        lengths: list[int | None] = [] if self.encoder == NONE else [None, *self.lengths]
+        number = 1 + len(lengths) * self.views
         shape = (number, len(references.texts), self.width)
         vectors = np.lib.format.open_memmap(folder / "views.npy", "w+", np.float32, shape)
         total = number * len(references.texts)
@@ -518,14 +519,16 @@ class TaxonClassifier(BaseEstimator):
         """Which other members of a sample moved a call.
 
         Returns a row per member, largest change first: `Feature ID`, `count`, `Taxon` (its own call); `change`, by how
-        much the log-odds of the call fall when the member is taken out of the sample; `attribution`, self-attention
-        attribution of the call's log-odds (0 to 1). `attrs` has the sample, the call, and its probability in the
+        much the log-odds of the call fall when the member is taken out of the sample; `attribution` (0 to 1),
+        self-attention attribution of the call's log-odds through the class token, which is not all that the sample
+        tells. `attrs` has the sample, the call, and its probability in the
         sample and alone.
 
         Args:
             feature: Whose call.
             sample: In which sample; None: the one with most of its reads.
-            top: Members of which `change` is computed: those with most attribution. Others are not listed.
+            top: Members of which `change` is computed: those with the largest derivative of the log-odds by their
+                count, times that count. Others are not listed.
             steps: Of the attribution's integral.
 
         Raises:
@@ -557,8 +560,11 @@ class TaxonClassifier(BaseEstimator):
         taxon = int(logits[place].argmax())
         model = _LogOdds(network, batch.elements[:, place : place + 1], taxon).eval()
         scores = explain.attribute(model, batch, 0, steps)[0].numpy()
-        scores[place] = -1.0  # itself: what it is without the others is `alone`
-        order = np.argsort(-scores, kind="stable")[: min(top, len(present) - 1)]
+        by_count = batch.multiplicity.clone().requires_grad_()
+        slope = torch.autograd.grad(model(SetBatch(batch.elements, by_count)).sum(), by_count)[0]
+        expected = (slope * batch.multiplicity).abs()[0].numpy()
+        expected[place] = -1.0  # itself: what it is without the others is `alone`
+        order = np.argsort(-expected, kind="stable")[: min(top, len(present) - 1)]
         with torch.no_grad():
             whole = float(model(batch)[0, 0])
             changes = []

@@ -16,11 +16,12 @@ from omniset import encoders
 from omniset.microbiomes.spectra import Spectra, spectra
 from omniset.sets import SetBatch
 
+STRONGEST = 10.0  # logarithm of the largest weight of the class token's shares
 NONE = "none"  # in place of an encoder's name: every sequence by itself
 
 
 class SpectrumProjection(nn.Module):
-    """Vectors of sequences from their k-mers: LayerNorm(sum over k of table_k[words].sum / sqrt(number of words)).
+    """Vectors of sequences from their k-mers: sum over k of table_k[words].sum / sqrt(number of words).
 
     Args:
         words: Lengths k of the words; a table has 4^k rows.
@@ -33,7 +34,6 @@ class SpectrumProjection(nn.Module):
         self.tables = nn.ModuleList(nn.EmbeddingBag(4**k, width, mode="sum") for k in words)
         for table in self.tables:
             nn.init.normal_(table.weight, std=0.05)  # type: ignore[arg-type]
-        self.norm = nn.LayerNorm(width)
 
     def read(self, texts: Sequence[str]) -> list[Spectra]:
         """What `forward` takes."""
@@ -42,11 +42,11 @@ class SpectrumProjection(nn.Module):
     def forward(self, found: list[Spectra]) -> Float[Tensor, "sequences width"]:
         total = torch.stack([s.sizes for s in found]).sum(0).clamp(min=1)
         summed = torch.stack([t(s.words, s.starts) for t, s in zip(self.tables, found, strict=True)]).sum(0)
-        return self.norm(summed / total.to(summed.dtype).sqrt()[:, None])
+        return summed / total.to(summed.dtype).sqrt()[:, None]
 
 
 class VectorProjection(nn.Module):
-    """Vectors of sequences from those that another model made: LayerNorm(Linear(x)).
+    """Vectors of sequences from those that another model made: Linear(x).
 
     Args:
         given: Width of what is given.
@@ -54,18 +54,19 @@ class VectorProjection(nn.Module):
 
     def __init__(self, given: int, width: int) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(given, width), nn.LayerNorm(width)
+        self.linear = nn.Linear(given, width)
 
     def forward(self, found: Float[Tensor, "sequences given"]) -> Float[Tensor, "sequences width"]:
-        return self.norm(self.linear(found))
+        return self.linear(found)
 
 
 class SequenceNetwork(nn.Module):
     """Each sequence by itself: a scaled cosine between its vector and one of each taxon, in several members.
 
-    A member sees its own part of the vectors and learns for itself; logits are the mean of the members', as in
-    Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017, but
-    of logits in place of probabilities. The length of the taxa's vectors does not count, only their direction.
+    A member has its own part of the vectors, layer-normalised, and learns for itself; logits are the mean of the
+    members', as in Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep
+    ensembles", 2017, but of logits in place of probabilities. The length of the taxa's vectors does not count, only
+    their direction.
 
     Args:
         width: Of the vectors; divisible by the number of members.
@@ -79,6 +80,11 @@ class SequenceNetwork(nn.Module):
         # Only their direction counts, but the longer they are the slower Adam turns them.
         self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
+
+    def vectors(self, found: Any) -> Float[Tensor, "sequences width"]:
+        """Of what the projection takes."""
+        members = self.projection(found).unflatten(-1, self.prototypes.shape[1:])
+        return F.layer_norm(members, members.shape[-1:]).flatten(-2)
 
     def _cosines(self, vectors: Float[Tensor, "*sequences width"], weight: Tensor) -> Float[Tensor, "*sequences taxa"]:
         """Sum over the members, each with a weight."""
@@ -99,7 +105,7 @@ class SequenceNetwork(nn.Module):
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
     def forward(self, found: Any) -> Float[Tensor, "sequences taxa"]:
-        return self.logits(self.projection(found))
+        return self.logits(self.vectors(found))
 
 
 class SampleShares(nn.Module):
@@ -108,9 +114,9 @@ class SampleShares(nn.Module):
         share_0 = softmax(Linear(token)),  k = exp(Linear(token))
         share_r = (sum_i reads_i softmax(alone_i + log share_(r-1)) / sum_i reads_i + k share_0) / (1 + k)
 
-    These are the shares that have the largest posterior under a Dirichlet prior with k reads for each of the sample's.
-    At first share_0 is the same for all taxa and k is 1; without k they are the rounds of Saerens et al., "Adjusting
-    the outputs of a classifier to new a priori probabilities", 2002.
+    The rounds go towards the shares that have the largest posterior under a Dirichlet prior with k reads for each of
+    the sample's. At first share_0 is the same for all taxa and k is 1; without k they are the rounds of Saerens et al.,
+    "Adjusting the outputs of a classifier to new a priori probabilities", 2002.
     """
 
     def __init__(self, dim: int, taxa: int, rounds: int = 3) -> None:
@@ -129,7 +135,7 @@ class SampleShares(nn.Module):
         Args:
             shards: Reads (samples, sequences) and logits (samples, sequences, taxa); read once in every round.
         """
-        first, strength = self.first(token).log_softmax(1), self.strength(token).exp()
+        first, strength = self.first(token).log_softmax(1), self.strength(token).clamp(max=STRONGEST).exp()
         found = first
         for _ in range(self.rounds):
             total, reads = torch.zeros(()), torch.zeros(())
@@ -161,9 +167,9 @@ class TaxonNetwork(nn.Module):
 
         logits = alone(vector) + prior(sample),  prior = log of the taxa's shares (`SampleShares`)
 
-    with the logits of the sequence by itself (`SequenceNetwork`). Reads of a community are drawn independently of each
-    other, given its taxa's shares: so all that a sample can tell of a sequence is a prior over taxa, the same for all
-    that are in it. That is Bayes' rule; outputs for single elements would have nothing to add.
+    with the logits of the sequence by itself (`SequenceNetwork`). Given the shares of a community's taxa, its reads are
+    drawn independently of each other: all that a sample can tell of a sequence is a prior over taxa, the same for all
+    that are in it, but for the read itself, which is one of those that the shares are found by.
 
     Args:
         encoder: In the registry, with a class token; or "none": there is no prior.

@@ -136,7 +136,7 @@ class SequenceModule(TrainingModule):
         if isinstance(found, list):
             share = DROPPED * torch.rand((), device=self.device)
             found = [_thinned(one, share) for one in found]
-        logits = self.network.logits_of_members(self.network.projection(found)) + self.log_shares
+        logits = self.network.logits_of_members(self.network.vectors(found)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
         return loss
@@ -164,7 +164,7 @@ def embed(
     device = network.prototypes.device
     for start in range(0, len(texts), TOGETHER):
         some = texts[start : start + TOGETHER]
-        out[start : start + len(some)] = network.projection(on(read(some), device)).cpu().numpy()
+        out[start : start + len(some)] = network.vectors(on(read(some), device)).cpu().numpy()
         if bar is not None:
             bar.at(start + len(some))
 
@@ -177,11 +177,12 @@ def temper(
     validation: Int[np.ndarray, " validation"],
     log_shares: Float[Tensor, " taxa"],
 ) -> None:
-    """Scale all logits by the factor, from 1/4 to 4, at which the loss of the validation is least.
+    """Scale all logits by the factor, from 1/4 to 4, at which the loss of (at most 4,000) validation pairs is least.
 
     Guo et al., "On calibration of modern neural networks", 2017. What is too sure of itself does not ask the sample.
     """
     device = network.prototypes.device
+    validation = validation[:4000]
     texts = [references.texts[i] for i in references.sequence[validation]]
     taxa = torch.from_numpy(references.taxon[validation])
     logits = torch.cat(
@@ -189,7 +190,7 @@ def temper(
     )
 
     def loss(log_factor: float) -> float:
-        return float(F.cross_entropy(math.exp(log_factor) * logits.double() + log_shares.cpu(), taxa))
+        return float(F.cross_entropy(math.exp(log_factor) * logits + log_shares.to(logits), taxa))
 
     found = optimize.minimize_scalar(loss, bounds=(-math.log(4), math.log(4)), method="bounded")
     network.log_scale.add_(float(found.x))
@@ -342,8 +343,9 @@ def loss_of(
 
 
 class ContextModule(TrainingModule):
-    """Cross-entropy of each read's taxon in its sample, mean over what the class token tells and over what all tell:
-    without the former it would not learn what the sequences tell as well. The first lesson's weights stay as they are.
+    """Cross-entropy of each read's taxon in its sample, mean over two priors: the class token's alone, and the last.
+    With the last alone the token would not learn what expectation maximisation finds without it. The first lesson's
+    weights stay as they are.
     """
 
     network: TaxonNetwork
@@ -353,8 +355,9 @@ class ContextModule(TrainingModule):
         self.network.alone.requires_grad_(False)
 
     def training_step(self, batch: SampleBatch, index: int) -> Tensor:
-        logits = [self.network.in_context(batch.sets, prior) for prior in self.network.priors(batch.sets)]
-        loss = torch.stack([loss_of(found, batch.taxon, batch.sets.multiplicity) for found in logits]).mean()
+        alone, reads = self.network.alone.logits(batch.sets.elements), batch.sets.multiplicity
+        priors = self.network.priors(batch.sets)
+        loss = torch.stack([loss_of(alone + p[:, None], batch.taxon, reads) for p in priors]).mean()
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=1, prog_bar=True)
         return loss
 

@@ -326,4 +326,5 @@ def recipe_of(study: Study, training: Training) -> dict[str, Any]:
     own = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stack_on_cpu")}
     schedule = {k: getattr(recipe, k) for k in ("epochs", "steps", "batch_size", "learning_rate")}
     drop = None if recipe.drop is None else list(recipe.drop)
-    return {**schedule, "drop": drop, **own, "study": recipe.options}
+    data = {} if study.data_identity is None else {"data": study.data_identity}
+    return {**schedule, "drop": drop, **own, "study": recipe.options, **data}

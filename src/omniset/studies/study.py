@@ -54,6 +54,7 @@ class Study(ABC):
     name: str
     input_dim: int
     outputs: int
+    data_identity: dict[str, Any] | None = None  # where results depend on what data `prepare` has found
 
     def __init__(self, data: Path | None = None) -> None:
         self.recipe = recipes.read(self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -67,13 +68,23 @@ class Taxonomy(Study):
         lineages = read_taxonomy(_only(folder, "taxonomy.tsv"))
         self.references, taxa, _ = choose(texts, lineages, RANK, self.recipe.options["region"])
         self.outputs = len(taxa)
-        self.vectors = torch.from_numpy(_vectors(self.references.texts, folder / "embedder"))
-        self.input_dim = self.vectors.shape[1]
         options, rng = self.recipe.options, _rng(self.name, "communities")
-        kept = held_out(self.references, options["held_out"], rng)[self.references.sequence]
+        kept = held_out(self.references, options["held_out"], rng)
+        own = folder / "embedder"
+        vectors = (
+            _of_transformer(self.references.texts, own) if own.is_dir() else _of_words(self.references.texts, ~kept)
+        )
+        self.vectors = torch.from_numpy(vectors)
+        self.input_dim = self.vectors.shape[1]
+        of_pairs = kept[self.references.sequence]
         self.members = {
-            SEEN: self.references.members(np.flatnonzero(~kept)),
-            UNSEEN: self.references.members(np.flatnonzero(kept)),
+            SEEN: self.references.members(np.flatnonzero(~of_pairs)),
+            UNSEEN: self.references.members(np.flatnonzero(of_pairs)),
+        }
+        self.data_identity = {
+            "sequences": len(self.references.texts),
+            "vectors": "a transformer's" if own.is_dir() else f"words of {WORDS} bases",
+            "checksum": zlib.crc32(self.references.taxon.tobytes(), zlib.crc32(vectors.tobytes())),
         }
         parts = ("train", "validation", "test")
         ends = np.cumsum([options[part] for part in parts])
@@ -134,7 +145,7 @@ class Taxonomy(Study):
                 rows.append(row)
             head = ["reads", *(c.label for _, c in places)]
             title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
-            found.append(Table(title, head, rows, [] if found else results.conditions()))
+            found.append(Table(title, head, rows, [] if found else [*results.conditions(), *_vectors_of(results)]))
         return found
 
     def figures(self, results: Results) -> dict[str, Figure]:
@@ -232,6 +243,12 @@ def in_order(
     return rng.permutation(np.repeat(pairs, counts))
 
 
+def _vectors_of(results: Results) -> list[str]:
+    kinds = sorted({content["recipe"]["data"]["vectors"] for content in results.found.values()})
+    said = f"Vectors of sequences: {', '.join(kinds)}. The paper does not say whether its accuracies are of reads."
+    return [said] if kinds else []
+
+
 def _by_sequence(reads: np.ndarray, right: np.ndarray) -> float:
     _, place, counts = np.unique(reads, return_inverse=True, return_counts=True)
     return float((np.bincount(place, right) / counts).mean())
@@ -268,19 +285,21 @@ def _only(folder: Path, name: str) -> Path:
     return found[0]
 
 
-def _vectors(texts: Sequence[str], embedder: Path) -> Float[np.ndarray, "sequences width"]:
-    """A transformer's, where there is one. Otherwise counts of words of six bases over the root of their number,
-    projected to 768 features by random signs, each feature with mean 0 and all of them with variance 1.
+def _of_transformer(texts: Sequence[str], folder: Path) -> Float[np.ndarray, "sequences width"]:
+    read = TransformerEmbedding(folder, trust_code=True)
+    return np.concatenate([read(texts[i : i + TOGETHER]).numpy() for i in range(0, len(texts), TOGETHER)])
+
+
+def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> Float[np.ndarray, "sequences width"]:
+    """Counts of words over the root of their number, projected by random signs; over the sequences to learn from each
+    feature has mean 0 and all of them together variance 1.
     """
-    if embedder.is_dir():
-        read = TransformerEmbedding(embedder, trust_code=True, cache=embedder.parent / "embedded")
-        return np.concatenate([read(texts[i : i + TOGETHER]).numpy() for i in range(0, len(texts), TOGETHER)])
     signs = 2.0 * torch.randint(2, (4**WORDS, WIDTH), generator=generator(Taxonomy.name, "signs")) - 1
     parts = []
     for start in range(0, len(texts), TOGETHER):
         found = spectra(texts[start : start + TOGETHER], WORDS)
         summed = F.embedding_bag(found.words, signs, found.starts, mode="sum")
         parts.append(summed / found.sizes.clamp(min=1).sqrt()[:, None])
-    vectors = torch.cat(parts).double()
-    vectors -= vectors.mean(0)
-    return (vectors / vectors.square().mean().sqrt()).float().numpy()
+    vectors = torch.cat(parts).double().numpy()
+    vectors -= vectors[learned].mean(0)
+    return (vectors / np.sqrt(np.square(vectors[learned]).mean())).astype(np.float32)
