@@ -15,6 +15,15 @@ from omniset import SetClassifier, point_clouds
 from omniset.cli import main
 
 
+def test_a_reader_that_has_had_enough_is_no_error():
+    code = "import sys; from omniset.cli import main; sys.exit(main(['studies', 'list']))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
 def test_demo_end_to_end(tmp_path, capsys):
     assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=100", "--progress=false", "--device=cpu"]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())

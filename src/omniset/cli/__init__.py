@@ -125,9 +125,13 @@ def main(arguments: list[str] | None = None) -> int:
             version=omniset.__version__,
             parser_class=Parser,
         )
+        sys.stdout.flush()
     except KeyboardInterrupt:
         print("omniset: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read the output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain when it ends
+        return 141
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
