@@ -231,7 +231,7 @@ def test_the_temperature_is_that_of_the_least_loss():
     with torch.no_grad():
         alone.log_scale += 0.7
     before = alone.log_scale.clone()
-    temper(alone, lambda some: vectors[[int(t) for t in some]], references, np.arange(40), log_shares)
+    temper(alone, lambda some: vectors[[int(t) for t in some]], references, np.arange(40), log_shares, 0)
     moved = alone.log_scale - before
     assert (moved - moved[0]).abs().max() < 1e-12
     assert moved.abs().max() > 0.1

@@ -267,7 +267,7 @@ class TaxonClassifier(BaseEstimator):
 
         network.to(device).eval()
         if len(validation) >= LEAST:
-            temper(network.alone, read, references, validation, first.log_shares)
+            temper(network.alone, read, references, validation, first.log_shares, self.seed)
         rate = 0.0
         if len(validation) and self.encoder != NONE:
             rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)

@@ -176,13 +176,14 @@ def temper(
     references: References,
     validation: Int[np.ndarray, " validation"],
     log_shares: Float[Tensor, " taxa"],
+    seed: int,
 ) -> None:
-    """Scale all logits by the factor, from 1/4 to 4, at which the loss of (at most 4,000) validation pairs is least.
+    """Scale all logits by the factor, from 1/4 to 4, with the least loss on (at most 4,000 pairs of) the validation.
 
     Guo et al., "On calibration of modern neural networks", 2017. What is too sure of itself does not ask the sample.
     """
     device = network.prototypes.device
-    validation = validation[:4000]
+    validation = np.random.default_rng([seed, 3]).permutation(validation)[:4000]
     texts = [references.texts[i] for i in references.sequence[validation]]
     taxa = torch.from_numpy(references.taxon[validation])
     logits = torch.cat(

@@ -263,7 +263,7 @@ def _device(network: nn.Module) -> torch.device:
 
 
 def _rng(*keys: str | int) -> np.random.Generator:
-    return np.random.default_rng(generator(*keys).initial_seed())
+    return np.random.default_rng(number(*keys))
 
 
 def _folder(given: Path | None) -> Path:
