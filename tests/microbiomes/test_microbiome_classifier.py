@@ -116,12 +116,12 @@ def test_validation_is_as_it_is(references, monkeypatch):
     """What training is watched by, and calibrated on, is not mutated."""
     seen = {}
 
-    def calibrate(self, samples, foreign):
+    def calibrate(network, taxa, samples, foreign, novel):
         seen["texts"] = samples.references.texts
         seen["vectors"] = samples.views.vectors[samples.views.of_length[0]]
         return Confidence()
 
-    monkeypatch.setattr(TaxonClassifier, "_calibrate", calibrate)
+    monkeypatch.setattr("omniset.microbiomes.classifier.calibrated", calibrate)
     model = TaxonClassifier(**SMALL).fit(*references)
     network = model.network_.alone
     with torch.no_grad():

@@ -18,12 +18,14 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.base import BaseEstimator
-from torch import Tensor, nn
+from torch import Tensor
 
-from omniset import devices, explain
+from omniset import devices
+from omniset.microbiomes.calibration import calibrated
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
+from omniset.microbiomes.explanation import moved
 from omniset.microbiomes.inputs import Table, matched
 from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
 from omniset.microbiomes.references import References, choose, held_out, shares_of
@@ -59,10 +61,7 @@ from omniset.training.fit import fit as train
 CONTEXTS = ("ust", "set-transformer-isab", "set-transformer-sab", NONE)  # encoders with class tokens
 STRAND = 7  # length of the words that tell a strand
 EPOCHS = 20  # that the steps of the second lesson are cut into, for validation and checkpoints
-CALIBRATION_SAMPLES = 48
-FIRST_OF_CALIBRATION = 1 << 20  # their number: none that training is watched by
-FOREIGN = 0.1  # share of what is not known that is of no taxon at all
-FOREIGNERS = 64
+FOREIGNERS = 64  # sequences that are nothing's, for the calibration
 SHORTER = 0.9  # of the shortest length learned from: below, a warning is due
 LEAST = 20  # validation sequences below which nothing is calibrated
 
@@ -304,10 +303,10 @@ class TaxonClassifier(BaseEstimator):
             self.network_ = network
             self.confidence_ = Confidence()
             if watched is not None and len(validation) >= LEAST:
-                shuffled = [_shuffled(references.texts[i], rng) for i in references.sequence[validation][:FOREIGNERS]]
-                foreign = np.empty((len(shuffled), self.width), dtype=np.float32)
-                embed(network.alone, read, shuffled, foreign)
-                self.confidence_ = self._calibrate(watched, torch.from_numpy(foreign))
+                own_texts = [references.texts[i] for i in references.sequence[validation][:FOREIGNERS]]
+                foreign = np.empty((len(own_texts), self.width), dtype=np.float32)
+                embed(network.alone, read, ["".join(rng.permutation(list(text))) for text in own_texts], foreign)
+                self.confidence_ = calibrated(network, self.taxa_, watched, torch.from_numpy(foreign), self.novel)
         self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.length_ = int(np.median([len(text) for text in references.texts]))
@@ -339,38 +338,6 @@ class TaxonClassifier(BaseEstimator):
                 bar.at((view + 1) * len(references.texts))
         of_length = [[1 + i * self.views + j for j in range(self.views)] for i in range(len(lengths))]
         return Views(vectors, of_length) if rate else Views(vectors, [[0], *of_length[1:]])
-
-    @torch.no_grad()
-    def _calibrate(self, samples: SampleDataset, foreign: Float[Tensor, "sequences width"]) -> Confidence:
-        """On validation sequences in samples, once as they are, and once as if their own taxon were not known; and on
-        sequences that are nothing's, for which no clade is right.
-        """
-        network, clade = self.network_, torch.from_numpy(self.taxa_.clade)
-        cases: list[list[np.ndarray]] = []
-
-        def add(logits: Tensor, cosines: Tensor, right: Tensor, weight: Tensor) -> None:
-            odds = most_probable(logits, clade)[1]
-            cases.append([x.double().numpy() for x in (odds, cosines.amax(1), right, weight)])
-
-        for number in range(-(-CALIBRATION_SAMPLES // samples.batch_size)):
-            batch = samples[number + FIRST_OF_CALIBRATION]
-            prior = network.prior(batch.sets)
-            logits = network.in_context(batch.sets, prior)
-            there = batch.sets.multiplicity > 0
-            taxon, reads = batch.taxon[there], batch.sets.multiplicity[there]
-            ours, cosines = logits[there], network.alone.cosines(batch.sets.elements[there])
-            own = nn.functional.one_hot(taxon, len(self.taxa_)).bool()
-            right = clade[:, ours.argmax(1)] == clade[:, taxon]
-            add(ours, cosines, right.T, (1 - self.novel) * reads)
-            ours, cosines = ours.masked_fill(own, -torch.inf), cosines.masked_fill(own, -1.0)
-            right = clade[:, ours.argmax(1)] == clade[:, taxon]
-            add(ours, cosines, right.T, (1 - FOREIGN) * self.novel * reads)
-            some = SetBatch(foreign[None].expand(len(batch.sets), -1, -1))
-            ours = network.in_context(some, prior).flatten(0, 1)
-            weight = torch.full((len(ours),), FOREIGN * self.novel * float(reads.sum()) / len(ours))
-            add(ours, network.alone.cosines(some.elements).flatten(0, 1), torch.zeros(len(ours), len(clade)), weight)
-        odds, similar, right_, weight_ = (np.concatenate(parts) for parts in zip(*cases, strict=True))
-        return Confidence.fit(odds, similar, right_, weight_)
 
     # ------------------------------------------------------------------ classify
 
@@ -521,8 +488,7 @@ class TaxonClassifier(BaseEstimator):
         Returns a row per member, largest change first: `Feature ID`, `count`, `Taxon` (its own call); `change`, by how
         much the log-odds of the call fall when the member is taken out of the sample; `attribution` (0 to 1),
         self-attention attribution of the call's log-odds through the class token, which is not all that the sample
-        tells. `attrs` has the sample, the call, and its probability in the
-        sample and alone.
+        tells. `attrs` has the sample, the call, and its probability in the sample and alone.
 
         Args:
             feature: Whose call.
@@ -554,44 +520,28 @@ class TaxonClassifier(BaseEstimator):
             )
         network.to("cpu")
         place = int(np.flatnonzero(present == column)[0])
-        with torch.no_grad():
-            logits = network(batch)[0]
-            alone = network.alone.logits(batch.elements[0, place])
-        taxon = int(logits[place].argmax())
-        model = _LogOdds(network, batch.elements[:, place : place + 1], taxon).eval()
-        scores = explain.attribute(model, batch, 0, steps)[0].numpy()
-        by_count = batch.multiplicity.clone().requires_grad_()
-        slope = torch.autograd.grad(model(SetBatch(batch.elements, by_count)).sum(), by_count)[0]
-        expected = (slope * batch.multiplicity).abs()[0].numpy()
-        expected[place] = -1.0  # itself: what it is without the others is `alone`
-        order = np.argsort(-expected, kind="stable")[: min(top, len(present) - 1)]
-        with torch.no_grad():
-            whole = float(model(batch)[0, 0])
-            changes = []
-            for i in order.tolist():
-                less = batch.multiplicity.clone()
-                less[0, i] = 0
-                changes.append(whole - float(model(SetBatch(batch.elements, less))[0, 0]))
+        found = moved(network, batch, place, top, steps)
         names = np.array(samples.features, dtype=object)[present]
         said = np.array(["; ".join(lineage) for lineage in self.taxa_.lineages], dtype=object)
-        found = pd.DataFrame(
+        table = pd.DataFrame(
             {
-                "Feature ID": names[order],
-                "count": batch.multiplicity[0].numpy()[order],
-                "Taxon": said[logits.argmax(1).numpy()[order]],
-                "change": changes,
-                "attribution": scores[order],
+                "Feature ID": names[found.members],
+                "count": batch.multiplicity[0].numpy()[found.members],
+                "Taxon": said[found.logits.argmax(1)[found.members]],
+                "change": found.changes,
+                "attribution": found.attribution,
             }
         ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)
-        found.attrs = {
+        own, alone = found.logits[place].softmax(0), found.alone.softmax(0)
+        table.attrs = {
             "sample": samples.names[row],
             "feature": feature,
-            "taxon": said[taxon],
-            "probability": float(logits[place].softmax(0)[taxon]),
-            "alone": float(alone.softmax(0)[taxon]),
+            "taxon": said[int(own.argmax())],
+            "probability": float(own.max()),
+            "alone": float(alone[int(own.argmax())]),
             "taxon_alone": said[int(alone.argmax())],
         }
-        return found
+        return table
 
     @staticmethod
     def _place(samples: Samples, feature: str, sample: str | None) -> tuple[int, int]:
@@ -778,20 +728,3 @@ class SampleShards:
             elements = torch.from_numpy(self.vectors[self.rows[some]])[None].to(self.device)
             reads = torch.from_numpy(self.reads[some]).float()[None].to(self.device)
             yield SetBatch(elements, reads, validate=False)
-
-
-class _LogOdds(nn.Module):
-    """Log-odds of one taxon for one sequence, as a function of the sample that it is in, for attribution."""
-
-    def __init__(self, network: TaxonNetwork, vector: Float[Tensor, "1 1 width"], taxon: int) -> None:
-        super().__init__()
-        self.network, self.vector, self.taxon = network, vector, taxon
-
-    def forward(self, sample: SetBatch, **options: Any) -> Float[Tensor, "1 1"]:
-        logits = self.network.in_context(SetBatch(self.vector), self.network.prior(sample, **options))[0]
-        own = torch.arange(logits.shape[1]) == self.taxon
-        return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
-
-
-def _shuffled(text: str, rng: np.random.Generator) -> str:
-    return "".join(rng.permutation(list(text)))
