@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from conftest import SMALL, changed, made_up
+from conftest import FORWARD, REVERSE_TURNED, SMALL, changed, made_up
 
 from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.calls import Confidence
 from omniset.microbiomes.classifier import SampleShards
 from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
 from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
-from omniset.microbiomes.inputs import sample_name
+from omniset.microbiomes.inputs import named, sample_name
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.training import ContextModule, matching_rate, mutated
@@ -110,6 +110,30 @@ def test_shorter_than_what_was_learned(classifier, samples):
     some = {name: text[:70] for name, text in samples[0].items()}
     with pytest.warns(UserWarning, match="at most 70 bases, the model has learned from 120 to 120"):
         classifier.classify(some)
+
+
+def test_longer_than_what_was_learned(classifier, samples):
+    some = {name: text + text for name, text in samples[0].items()}
+    with pytest.warns(UserWarning, match="at least 240 bases, the model has learned from 120 to 120: cut them"):
+        classifier.classify(some)
+
+
+def test_shares_are_no_reads(classifier, samples):
+    """They are told, and taken as they are."""
+    texts, table = samples
+    shares = Samples(table.names, table.features, sp.csr_array(table.counts / 8))
+    with pytest.warns(UserWarning, match="counts are not whole numbers, such as 0\\.[0-9]+: give reads"):
+        found = quiet(classifier.calls, texts, shares)
+    assert np.array_equal(found.count, quiet(classifier.calls, texts, table).count / 8)
+
+
+def test_ranks_by_name_and_number(classifier, samples):
+    calls = quiet(classifier.calls, *samples)
+    pd.testing.assert_frame_equal(calls.abundance(0.5, "family"), calls.abundance(0.5, 5))
+    assert {len(taxon.split("; ")) for taxon in calls.abundance(0.0, "phylum").columns} == {2}
+    for rank in ("species", 7, 0):
+        with pytest.raises(ValueError, match=f"rank must be one of domain, .*, or a number to 6, got {rank!r}"):
+            calls.abundance(0.5, rank)
 
 
 def test_validation_is_as_it_is(references, monkeypatch):
@@ -274,8 +298,39 @@ def test_bad_references(references):
     one = dict.fromkeys(texts, lineages["ref0"])
     with pytest.raises(ValueError, match="at least 2 taxa at rank genus, there is 1"):
         model.fit(texts, one)
-    with pytest.raises(ValueError, match="with region 515F-806R, there are 0"):
+    with pytest.raises(ValueError, match="region 515F-806R was found in none of the 108 references: leave it out"):
         TaxonClassifier(**SMALL | {"region": "515F-806R"}).fit(*references)
+    with pytest.raises(ValueError, match="no name at rank species for any reference: 'ref0' is 'd__B; p__P;"):
+        TaxonClassifier(**SMALL | {"rank": "species"}).fit(*references)
+    with pytest.raises(ValueError, match="there are 0 among 108 references, 108 of which are shorter than 50 bases"):
+        model.fit({name: text[:49] for name, text in texts.items()}, lineages)
+    with pytest.raises(ValueError, match="sequences must be a mapping of names to sequences.* got a list"):
+        named([*texts.values()])
+    with pytest.raises(ValueError, match="sequences must be text, 'ref0' is a int"):
+        named({"ref0": 1})
+
+
+def test_references_as_users_have_them(references):
+    """Taxa as text are those of tuples; what is left out is said, and so are names that several clades have."""
+    texts, lineages = references
+    model = TaxonClassifier(**SMALL)
+    said = {name: "; ".join(lineage) for name, lineage in lineages.items()}
+    model.fit(texts, said)
+    assert model.taxa_.lineages == sorted(set(lineages.values()))
+    assert not model.notes_[:-1]
+    flanked = {name: FORWARD + text + REVERSE_TURNED for name, text in texts.items()}
+    some = flanked | {name: texts[name] for name in [*texts][:30]}
+    with pytest.warns(UserWarning, match="region 515F-806R was found in 78 of 108 references: the others are left out"):
+        TaxonClassifier(**SMALL | {"region": "515F-806R"}).prepare(some, lineages)
+    twice = lineages | {"ref0": (*lineages["ref0"][:4], "f__F9", *lineages["ref0"][5:])}
+    model.prepare(texts, twice)
+    said = "1 name at rank genus stands in several clades, such as 'G00': each counts as a taxon of its own"
+    assert model.notes_ == [said]
+
+
+def test_too_few_to_calibrate(references):
+    with pytest.warns(UserWarning, match="not calibrated.*: 10 references were kept back, it takes 20.*above 0.1"):
+        TaxonClassifier(**SMALL | {"validation_fraction": 0.1}).fit(*references)
 
 
 def test_mutations_come_at_their_rate_and_match_the_validation(classifier, references):
@@ -390,7 +445,7 @@ def test_splits_share_nothing(references):
 
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
-    model = TaxonClassifier(**SMALL | {"validation_fraction": 0.2})
+    model = TaxonClassifier(**SMALL | {"validation_fraction": 0.4})
     parts = model.prepare(*references)
     options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path}
     methods = ["omniset", "no-context", "naive-bayes", "naive-bayes-sample", "nearest"]

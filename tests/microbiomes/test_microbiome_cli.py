@@ -10,6 +10,7 @@ import pytest
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
+from omniset.microbiomes.runs import explain
 from omniset.microbiomes.sequences import read_fasta, reverse_complement
 from omniset.microbiomes.simulate import simulate, write
 
@@ -97,9 +98,53 @@ def test_classify_reads(folder, tmp_path):
 def test_explain(folder, tmp_path, capsys):
     run("explain", "ASV3", *table_of(folder), "--out", tmp_path / "x.tsv", "--steps", 2, "--top", 3)
     found = pd.read_csv(tmp_path / "x.tsv", sep="\t")
-    assert list(found) == ["Feature ID", "count", "Taxon", "change", "attribution"]
+    assert list(found) == ["sample", "explained", "Feature ID", "count", "Taxon", "change", "attribution"]
     assert len(found) == 3
-    assert "ASV3 in sample" in capsys.readouterr().out
+    assert set(found["explained"]) == {"ASV3"}
+    assert f"ASV3 in sample {found['sample'][0]}" in capsys.readouterr().out
+
+
+def test_an_explanation_is_written_before_it_is_said(folder, tmp_path, monkeypatch):
+    """Whoever reads only its first lines has it all the same; its folder is made."""
+
+    def closed(text):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("omniset.microbiomes.runs.say", closed)
+    with pytest.raises(BrokenPipeError):
+        explain("ASV3", *explained(folder), tmp_path / "new" / "x.tsv", 3, 2, {"progress": False}, "auto")
+    assert len(pd.read_csv(tmp_path / "new" / "x.tsv", sep="\t")) == 3
+
+
+def explained(folder):
+    return folder / "table.tsv", folder / "sequences.fasta", None, folder / "model"
+
+
+def test_an_empty_file_among_others_is_a_sample_without_reads(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "control.fastq").write_text("")
+    (tmp_path / "other.fq.gz").write_bytes(gzip.compress(b""))
+    reads = folder / "reads.fastq.gz"
+    run("classify", reads, "control.fastq", "--model", folder / "model", "--out", "o")
+    captured = capsys.readouterr()
+    assert "control.fastq: is empty" in captured.out + captured.err
+    assert pd.read_csv(tmp_path / "o" / "table.tsv", sep="\t")["control"].sum() == 0
+    run("classify", "control.fastq", "other.fq.gz", "--model", folder / "model", "--out", "p", code=2)
+    assert "reads: all 2 files are empty" in capsys.readouterr().err
+    assert not (tmp_path / "p").exists()
+
+
+def test_reads_of_another_part_of_the_gene(folder, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f">r{i}\n{''.join(rng.choice(list('ACGT'), 250))}\n" for i in range(30)]
+    (tmp_path / "other.fasta").write_text("".join(lines))
+    run(
+        "classify", tmp_path / "other.fasta", "--model", folder / "model", "--out", tmp_path / "o", "--threshold", 0.999
+    )
+    captured = capsys.readouterr()
+    said = "of the reads are named at rank domain: the model has learned region 515F-806R, without primers"
+    assert said in captured.out + captured.err
+    assert said in (tmp_path / "o" / "report.html").read_text()
 
 
 def test_evaluate(folder, tmp_path, capsys):
@@ -139,8 +184,21 @@ def test_simulated_sequences_are_what_is_said():
         ),
         (
             ["classify", "--table", "zero.tsv", "--sequences", "DIR/sequences.fasta", "--model", "MODEL"],
-            "counts has no reads",
+            "zero.tsv has no reads: every count is 0",
         ),
+        (
+            ["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--reads", "DIR/reads.fastq.gz"],
+            "reads must be given once: as words, which are ",
+        ),
+        (
+            ["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--against", "DIR/truth.tsv"],
+            "truth.tsv has calls of none of the sequences: it has such as 'ASV1', they are such as 'read1'",
+        ),
+        (
+            ["fit", "--references", "DIR/references.fasta", "--taxonomy", "DIR/taxonomy.tsv", "--kinds", "0"],
+            "kinds must be >= 1, got 0",
+        ),
+        (["simulate", "--seed", "-1"], "seed must be >= 0, got -1"),
         (["classify", "cut.fastq.gz", "--model", "MODEL"], "is cut off or not a whole compressed file"),
         (["classify", "bad.fa", "--model", "MODEL"], "bad.fa: line 2: has 'E', which is no base"),
         (["classify", "DIR/reads.fastq.gz", "--model", "MODEL", "--threshold", "2"], "threshold must be from 0 to 1"),

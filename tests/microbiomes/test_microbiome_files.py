@@ -49,7 +49,7 @@ def test_fasta_and_fastq(tmp_path, ending):
         (">a\nACGT\n>b\n", "line 3: b has no sequence"),
         (">a\nAC\n>\nAC\n", "line 3: has no name"),
         (">a\nAC\nAXC\n", "line 3: has 'X'"),
-        (">a\nAC\n>a\nAC\n", "has the sequence 'a' twice"),
+        (">a\nAC\n>a\nAC\n", "line 3: has the sequence 'a' a second time"),
         ("@a\nACGT\n+\nII\n", "line 4: has 2 qualities for 4 bases"),
         ("@a\nACGT\n+\n", "line 1: the record is cut off"),
         ("@a\nACGT\nII\n+\n", "line 3: must start with '[+]'"),
@@ -142,7 +142,7 @@ def test_taxonomies_as_they_come(tmp_path):
         ("Feature ID\tName\na\tb\n", "line 2: must|line 1: must name a column"),
         ("Feature ID\tTaxon\na\n", "line 2: must have a name and a taxon"),
         ("a\tk__B\na\tk__C\n", "line 2: has 'a' a second time"),
-        ("a\tk__B; c__C\n", "line 1: the taxon 'k__B; c__C' has 'c__C' at rank 2, class belongs"),
+        ("a\tk__B; c__C\n", "line 1: the taxon 'k__B; c__C' has 'c__C' at rank 2, phylum belongs"),
     ],
 )
 def test_bad_taxonomies_name_their_line(tmp_path, text, message):
@@ -204,8 +204,8 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
         ("#OTU ID\tA\nx\t-1\n", "line 2: column 'A' must be a count >= 0, is '-1'"),
         ("#OTU ID\tA\tB\nx\t1\tmany\n", "line 2: column 'B' must be a count >= 0, is 'many'"),
         ("#OTU ID\tA\tB\nx\t1\n", "line 2: has 2 fields, the header has 3"),
-        ("#OTU ID\tA\nx\t1\nx\t2\n", "has the feature 'x' twice"),
-        ("#OTU ID\tA\tA\nx\t1\t2\n", "has the sample 'A' twice"),
+        ("#OTU ID\tA\nx\t1\nx\t2\n", "line 3: has the feature 'x' a second time"),
+        ("#OTU ID\tA\tA\nx\t1\t2\n", "line 1: has the sample 'A' 2 times"),
         ("x\t1\t2\n", "line 1: must be a header"),
         ('{"id": null}', "BIOM 1.0"),
     ],

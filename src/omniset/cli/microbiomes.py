@@ -117,6 +117,8 @@ class Learning:
 
     def classifier(self) -> dict[str, Any]:
         """The arguments of `TaxonClassifier`."""
+        if self.kinds is not None and self.kinds < 1:
+            raise ValueError(f"kinds must be >= 1, got {self.kinds}")
         found = dict(vars(self))
         found["profiles"] = found.pop("kinds")
         return found | {name: _lengths(name, found[name]) for name in ("words", "lengths")}
@@ -177,8 +179,8 @@ def classify(
     Example: omniset microbiomes classify --table table.biom --sequences seqs.fasta --model model --out classified
 
     Args:
-        reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample, with commas between; also as words
-            without an option. Equal reads are counted once.
+        reads: Files of reads, FASTA or FASTQ (.gz, .bz2, .xz), each a sample, with commas between; or, as first words
+            and without the option, with spaces between. Equal reads are counted once.
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.
@@ -221,7 +223,7 @@ def evaluate(
         methods: What to compare, separated by commas: omniset, general (learned from any communities), sab (full
             self-attention), no-context, naive-bayes, naive-bayes-community, naive-bayes-sample, nearest. null: all.
         seeds: How often references are divided and networks trained anew.
-        sizes: Numbers of reads of the test samples, with commas between.
+        sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
         least: Taxa of fewer distinct sequences are left out.
         test_fraction: Share of distinct sequences that is held out.
         unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
@@ -273,7 +275,8 @@ def explain_taxon(
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         sample: In which sample. null: the one with most of its reads.
         model: Folder that fit wrote.
-        out: Table of members: their call, by how much the log-odds of the call fall without them, attribution.
+        out: Table of members: their call, by how much the log-odds of the call fall without them, attribution. The call
+            is the most probable taxon, also where it is not confident enough for classify to name it.
         top: Members whose change is computed: those that the log-odds depend on most.
         steps: Of the attribution's integral.
         **options: See `Using`.
@@ -326,4 +329,6 @@ def with_reads(words: list[str]) -> list[str]:
         return words
     number = next((i for i, word in enumerate(words[2:]) if word.startswith("-")), len(words) - 2)
     files = words[2 : 2 + number]
+    if files and any(word.partition("=")[0] == "--reads" for word in words):
+        raise ValueError(f"reads must be given once: as words, which are {', '.join(files)}, or by --reads")
     return [*words[:2], *(["--reads", json.dumps(files)] if files else []), *words[2 + number :]]

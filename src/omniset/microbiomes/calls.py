@@ -152,14 +152,21 @@ class Calls:
         told = _told(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
         return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | told)
 
-    def abundance(self, threshold: float, rank: int | None = None) -> pd.DataFrame:
+    def abundance(self, threshold: float, rank: str | int | None = None) -> pd.DataFrame:
         """Reads of each sample (rows) by taxon (columns), most abundant first.
 
         Args:
-            rank: Number of names that taxa are cut to; None: as deep as is confident.
+            rank: That taxa are cut at, by its name, or how many names are left; None: as deep as is confident.
+
+        Raises:
+            ValueError: A rank that the taxa do not have.
         """
         deep = np.where(self.taxon >= 0, self.depth(threshold), 0)
-        deep = deep if rank is None else np.minimum(deep, rank)
+        if rank is not None:
+            ranks = list(self.taxa.ranks)
+            if rank not in ranks and rank not in range(1, len(ranks) + 1):
+                raise ValueError(f"rank must be one of {', '.join(ranks)}, or a number to {len(ranks)}, got {rank!r}")
+            deep = np.minimum(deep, rank if isinstance(rank, int) else ranks.index(rank) + 1)
         texts, code = _texts(self.taxa, self.taxon, deep)
         table = np.zeros((len(self.samples), len(texts)))
         np.add.at(table, (self.sample, code), self.count)

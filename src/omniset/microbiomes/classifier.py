@@ -26,7 +26,7 @@ from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.explanation import moved
-from omniset.microbiomes.inputs import Table, matched
+from omniset.microbiomes.inputs import Table, matched, named
 from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
 from omniset.microbiomes.references import References, choose, held_out, shares_of
 from omniset.microbiomes.samples import Samples, read_samples
@@ -37,7 +37,7 @@ from omniset.microbiomes.sequences import (
     reverse_complement,
 )
 from omniset.microbiomes.spectra import spectra, strand_table
-from omniset.microbiomes.taxonomy import Lineage, Taxa, depth_of, read_taxonomy
+from omniset.microbiomes.taxonomy import Lineage, Taxa, depth_of, lineage_of, read_taxonomy
 from omniset.microbiomes.training import (
     TOGETHER,
     ContextModule,
@@ -62,7 +62,7 @@ CONTEXTS = ("ust", "set-transformer-isab", "set-transformer-sab", NONE)  # encod
 STRAND = 7  # length of the words that tell a strand
 EPOCHS = 20  # that the steps of the second lesson are cut into, for validation and checkpoints
 FOREIGNERS = 64  # sequences that are nothing's, for the calibration
-SHORTER = 0.9  # of the shortest length learned from: below, a warning is due
+SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 LEAST = 20  # validation sequences below which nothing is calibrated
 
 
@@ -187,7 +187,7 @@ class TaxonClassifier(BaseEstimator):
     def fit(
         self,
         references: Table,
-        taxonomy: Mapping[str, Lineage] | str | Path,
+        taxonomy: Mapping[str, Lineage | str] | str | Path,
         profiles: Samples | str | Path | None = None,
         *,
         folder: str | Path | None = None,
@@ -197,8 +197,8 @@ class TaxonClassifier(BaseEstimator):
 
         Args:
             references: Sequences by name, or a FASTA file.
-            taxonomy: Lineages by name, or a table as QIIME 2 has them. Sequences without a taxon, or without a name at
-                the rank, are left out.
+            taxonomy: Taxa by name, as tuples or with semicolons between, or a table as QIIME 2 has them. Sequences
+                without a taxon, or without a name at the rank, are left out.
             profiles: Feature table whose samples are communities to learn from: features are taxa, or names of
                 references or of rows of the taxonomy. Training samples are drawn from them.
             folder: Keep checkpoints here.
@@ -209,7 +209,11 @@ class TaxonClassifier(BaseEstimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        lineages = read_taxonomy(taxonomy) if isinstance(taxonomy, (str, Path)) else dict(taxonomy)
+        if isinstance(taxonomy, (str, Path)):
+            lineages = read_taxonomy(taxonomy)
+        else:
+            taxa = ((name, taxon if isinstance(taxon, str) else ";".join(taxon)) for name, taxon in taxonomy.items())
+            lineages = {name: lineage_of(taxon) for name, taxon in taxa}
         found = self.prepare(references, lineages)
         communities = None
         if profiles is not None:
@@ -220,7 +224,7 @@ class TaxonClassifier(BaseEstimator):
 
     def prepare(self, references: Table, lineages: Mapping[str, Lineage]) -> References:
         """The references as `fit` learns them. Sets `taxa_` and `notes_`."""
-        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else references
+        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else named(references)
         found, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
         return found
 
@@ -307,6 +311,13 @@ class TaxonClassifier(BaseEstimator):
                 foreign = np.empty((len(own_texts), self.width), dtype=np.float32)
                 embed(network.alone, read, ["".join(rng.permutation(list(text))) for text in own_texts], foreign)
                 self.confidence_ = calibrated(network, self.taxa_, watched, torch.from_numpy(foreign), self.novel)
+            else:
+                warnings.warn(
+                    f"confidences are not calibrated, and reads of unknown taxa may be named: {len(validation):,} "
+                    f"references were kept back, it takes {LEAST}. Give more of them, or a validation_fraction above "
+                    f"{self.validation_fraction:g}",
+                    stacklevel=3,
+                )
         self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.length_ = int(np.median([len(text) for text in references.texts]))
@@ -411,11 +422,13 @@ class TaxonClassifier(BaseEstimator):
                             some[i], turned = reverse_complement(some[i]), turned + 1
                     embed(network.alone, read, some, vectors[start : start + len(some)])
                     bar.at(start + len(some))
-            least = min([*self.lengths, self.length_])
-            if len(texts) and (median := float(np.median([len(text) for text in texts]))) < SHORTER * least:
+            least, most = (limit([*self.lengths, self.length_]) for limit in (min, max))
+            median = float(np.median([len(text) for text in texts])) if len(texts) else float(least)
+            if not SHORTER * least <= median <= LONGER * most:
                 warnings.warn(
-                    f"half of the sequences have at most {median:.0f} bases, the model has learned from {least} "
-                    f"to {self.length_}: confidences may be wrong",
+                    f"half of the sequences have at {'most' if median < least else 'least'} {median:.0f} bases, the "
+                    f"model has learned from {least} to {most}: "
+                    + ("confidences may be wrong" if median < least else "cut them to the region that it has learned"),
                     stacklevel=4,
                 )
             if turned:

@@ -34,9 +34,9 @@ from omniset.microbiomes.training import embed
 from omniset.sets import SetBatch
 
 MINE = "omniset"
-NETWORKS = {
-    MINE: {"encoder": "ust"},
-    "general": {"encoder": "ust"},
+NETWORKS: dict[str, dict[str, Any]] = {
+    MINE: {},  # as the user has it
+    "general": {},
     "sab": {"encoder": "set-transformer-sab"},
     "no-context": {"encoder": "none"},
 }
@@ -135,7 +135,8 @@ def split(
     known = np.sort(order[len(held) :])
     if len(known) < 2 or not len(held):
         raise ValueError(
-            f"{len(enough)} taxa have at least {least} distinct sequences: too few to hold out {unknown_fraction:.0%}"
+            f"{len(enough)} taxa have at least least={least} distinct sequences: too few to hold out "
+            f"unknown_fraction={unknown_fraction:g} of them"
         )
     number = np.full(references.taxa, -1)
     number[known] = np.arange(len(known))

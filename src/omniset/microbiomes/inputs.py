@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,10 +31,16 @@ def matched(
         raise ValueError("sequences or counts must be given")
     texts: dict[str, str] = {}
     if sequences is not None:
-        texts = read_fasta(sequences, progress) if isinstance(sequences, (str, Path)) else dict(sequences)
+        texts = read_fasta(sequences, progress) if isinstance(sequences, (str, Path)) else named(sequences)
     if counts is None:
         return list(texts.values()), Samples(["sample"], list(texts), sp.csr_array(np.ones((1, len(texts)))))
     samples = _as_samples(counts)
+    if (part := samples.counts.data % 1 > 0).any():
+        warnings.warn(
+            f"counts are not whole numbers, such as {samples.counts.data[part][0]:g}: give reads, not their shares; "
+            "they are taken as they are",
+            stacklevel=4,
+        )
     if sequences is None:
         if not are_sequences(samples.features):
             if not are_sequences(samples.names):
@@ -62,6 +69,22 @@ def matched(
         features = [name for name, there in zip(samples.features, known.tolist(), strict=True) if there]
         samples = Samples(samples.names, features, sp.csr_array(samples.counts[:, known]), samples.taxa)
     return [texts[name] for name in samples.features], samples
+
+
+def named(sequences: Any) -> dict[str, str]:
+    """Sequences by name.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not isinstance(sequences, Mapping):
+        raise ValueError(
+            f"sequences must be a mapping of names to sequences, or a FASTA file, got a {type(sequences).__name__}"
+        )
+    for name, text in sequences.items():
+        if not isinstance(text, str):
+            raise ValueError(f"sequences must be text, {name!r} is a {type(text).__name__}")
+    return dict(sequences)
 
 
 def _as_samples(counts: Samples | str | Path | pd.DataFrame) -> Samples:

@@ -14,7 +14,10 @@ from jaxtyping import Bool, Float, Int
 from omniset.microbiomes.communities import Members
 from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.sequences import SHORTEST, extract
-from omniset.microbiomes.taxonomy import Lineage, Taxa, cut, depth_of
+from omniset.microbiomes.taxonomy import Lineage, Taxa, bare, cut, depth_of, joined
+from omniset.report.blocks import many
+
+MOST_FOUND = 0.8  # share of the references that have the region: below, a warning is due
 
 
 @dataclass
@@ -75,11 +78,23 @@ def choose(
             f"{shallow[0]!r}"
         )
     named = {name: lineage for name, lineage in known.items() if lineage is not None}
+    if not named:
+        some = next(iter(known))
+        raise ValueError(
+            f"taxonomy has no name at rank {rank} for any reference: {some!r} is {joined(lineages[some])!r}"
+        )
     parts: list[str | None] = [texts[name] for name in named]
     if region is not None:
         parts = extract([texts[name] for name in named], region)
         found = sum(part is not None for part in parts)
         notes.append(f"region {region} was found in {found:,} of {len(parts):,} references")
+        if not found:
+            raise ValueError(
+                f"region {region} was found in none of the {len(parts):,} references: leave it out where they are cut "
+                "to the region already"
+            )
+        if found < MOST_FOUND * len(parts):
+            warnings.warn(f"{notes.pop()}: the others are left out", stacklevel=3)
     if short := sum(part is not None and len(part) < SHORTEST for part in parts):
         notes.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
     pairs = sorted(
@@ -88,9 +103,17 @@ def choose(
     taxa = sorted({taxon for _, taxon in pairs})
     if len(taxa) < 2:
         raise ValueError(
-            f"references must be of at least 2 taxa at rank {rank}"
-            + (f" with region {region}" if region else "")
-            + f", there {'is' if len(taxa) == 1 else 'are'} {len(taxa)}"
+            f"references must be of at least 2 taxa at rank {rank}, there {'is' if len(taxa) == 1 else 'are'} "
+            f"{len(taxa)} among {many(len(parts), 'reference')}"
+            + (f", {short:,} of which are shorter than {SHORTEST} bases" if short else "")
+        )
+    above: dict[str, set[Lineage]] = {}
+    for taxon in taxa:
+        above.setdefault(bare(taxon[-1]), set()).add(taxon[:-1])
+    if twice := [name for name, places in above.items() if len(places) > 1]:
+        notes.append(
+            f"{many(len(twice), 'name')} at rank {rank} {'stands' if len(twice) == 1 else 'stand'} in several clades, "
+            f"such as {twice[0]!r}: each counts as a taxon of its own"
         )
     number = {taxon: i for i, taxon in enumerate(taxa)}
     distinct = sorted({part for part, _ in pairs})
@@ -99,8 +122,8 @@ def choose(
     several = sum(n > 1 for n in Counter(sequence.tolist()).values())
     if several:
         notes.append(f"{several:,} of {len(distinct):,} distinct sequences are of several taxa")
-    taxon = np.array([number[one] for _, one in pairs])
-    return References(distinct, sequence, taxon, len(taxa)), Taxa.of(taxa), notes
+    numbers = np.array([number[one] for _, one in pairs])
+    return References(distinct, sequence, numbers, len(taxa)), Taxa.of(taxa), notes
 
 
 def shares_of(

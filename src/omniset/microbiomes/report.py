@@ -90,12 +90,12 @@ def of_calls(
         ("samples", len(calls.samples), ""),
         ("sequences", len(calls.features), "distinct"),
         ("reads", round(reads), ""),
-        ("named", Cell(f"{named[ranks[-1]]:.1%}", named[ranks[-1]]), f"of the reads, at rank {ranks[-1]}"),
+        ("named", Cell(share_of(named[ranks[-1]]), named[ranks[-1]]), f"of the reads, at rank {ranks[-1]}"),
     ]
     shares = Table(
         f"Reads that are named at each rank, with confidence of at least {threshold:g}.",
         ["rank", "share of reads"],
-        [[rank, Cell(f"{share:.1%}", share)] for rank, share in named.items()],
+        [[rank, Cell(share_of(share), share)] for rank, share in named.items()],
         half=True,
     )
     sections = [Section("Summary", "", [Headline(items), *_notes(notes), shares])]
@@ -173,11 +173,20 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     return Section("Sequences", "", [table])
 
 
+def share_of(value: float) -> str:
+    """In percent; all only where it is all.
+
+    >>> share_of(0.9999), share_of(1.0), share_of(float("nan"))
+    ('99.9%', '100.0%', '-')
+    """
+    return "-" if np.isnan(value) else f"{min(value, 0.999) if value < 1 else value:.1%}"
+
+
 def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
     if agreed is None:
         return []
     rows = [
-        [row["rank"], *(Cell(f"{row[key]:.1%}", row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))]
+        [row["rank"], *(Cell(share_of(row[key]), row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))]
         for row in agreed.to_dict("records")
     ]
     text = "Compared is what both name at a rank, by a name that the references have there."
@@ -241,6 +250,7 @@ def of_evaluation(
             order = [METHODS[name] for name in METHODS]
             figure = figures.lines(series, "reads of a sample", f"accuracy at rank {evaluation.rank}", order=order)
             figure.axes[0].set_xscale("log", base=2)
+            figure.axes[0].set_xticks(x, [f"{reads:,}" for reads in x], rotation=30, ha="right")
             parts.append(Plot(figure, "accuracy by the number of reads", "Accuracy by reads of the sample."))
         sections.append(Section(kind[0].upper() + kind[1:], "", parts))
     sections.append(Section("Settings", "", [Facts(list(classifier.get_params().items()))]))

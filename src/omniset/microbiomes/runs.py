@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,15 @@ from omniset.microbiomes.evaluate import METHODS, Evaluation
 from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.inputs import sample_name
 from omniset.microbiomes.samples import Samples, read_samples
-from omniset.microbiomes.sequences import dereplicate
+from omniset.microbiomes.sequences import EmptyFileError, dereplicate, read_fasta
 from omniset.microbiomes.taxonomy import Lineage, bare, lineage_of, names_at, read_taxonomy
 from omniset.report import write as write_report
 from omniset.report.blocks import many
 from omniset.tables.files import TableWriter, kind_of
 
 ROWS = 100_000  # written at a time
+LEAST_NAMED = 0.5  # share of the reads with a name at the first rank: below, a warning is due
+SHOWN = 10  # rows of an explanation, at the shell
 
 
 def fit(
@@ -79,10 +82,22 @@ def classify(
         classifier.set_params(threshold=threshold).check_arguments()
     with run_folder(out), noted() as notes:
         others = None if against is None else read_taxonomy(against)
-        texts: dict[str, str] | Path | None = sequences
-        counts: Samples | Path | None = table
+        texts: dict[str, str] | None
+        counts: Samples | None
         if reads:
             texts, counts = pooled(reads, classifier.progress)
+        else:
+            texts = None if sequences is None else read_fasta(sequences, classifier.progress)
+            counts = None if table is None else read_samples(table)
+        if table is not None and counts is not None and not counts.counts.nnz:
+            raise ValueError(f"{table} has no reads: every count is 0")
+        if others is not None:
+            here = [*(texts or ()), *([*counts.features, *counts.names] if counts is not None else ())]
+            if others.keys().isdisjoint(here):
+                raise ValueError(
+                    f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
+                    f"they are such as {here[0]!r}"
+                )
         start = time.monotonic()
         calls = classifier.calls(texts, counts, strand=strand, shard_size=shard_size)
         seconds = time.monotonic() - start
@@ -90,7 +105,7 @@ def classify(
         abundance = calls.abundance(classifier.threshold)
         agreed = None if others is None else agreement(calls, by_feature, others)
         written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
-        if isinstance(texts, dict) and isinstance(counts, Samples):
+        if reads and texts is not None and counts is not None:
             written += ["sequences.fasta", "table.tsv"]
             _write_fasta(out / "sequences.fasta", texts)
             _write_table(out / "table.tsv", counts)
@@ -99,6 +114,7 @@ def classify(
             for first in range(0, max(len(calls.taxon), 1), ROWS):
                 writer.write(calls.part(first, first + ROWS).per_sample(classifier.threshold))
         _write(out / "abundance.tsv", _by_taxon(abundance))
+        warn_of_strangers(calls, classifier)
         what = ", ".join(path.name for path in (*reads, *(p for p in (table, sequences) if p is not None)))
         page, numbers = report.of_calls(
             calls,
@@ -117,15 +133,31 @@ def classify(
             f"{calls.count.sum():,.0f} reads in {seconds:,.1f} s"
         )
         for rank, share in numbers["named"].items():
-            say(f"  {share:6.1%} of the reads are named at rank {rank}")
+            say(f"  {report.share_of(share):>6} of the reads are named at rank {rank}")
         if agreed is not None:
             say(f"agreement with {against}, where both name a rank and its name is among the references:")
             for row in agreed.to_dict("records"):
-                shares = f"{row['by_reads']:6.1%} of reads, {row['by_sequences']:6.1%} of sequences"
-                say(f"  {row['rank']}: {shares}; {row['compared_reads']:.1%} of all reads could be compared")
+                by_reads, by_sequences = (report.share_of(row[key]) for key in ("by_reads", "by_sequences"))
+                say(
+                    f"  {row['rank']}: {by_reads:>6} of reads, {by_sequences:>6} of sequences; "
+                    f"{report.share_of(row['compared_reads'])} of all reads could be compared"
+                )
         say_notes(notes())
         say(f"Written to {out}: {', '.join(written)}, report.html, report.json")
         return calls
+
+
+def warn_of_strangers(calls: Calls, classifier: TaxonClassifier) -> None:
+    """Of reads that are nothing to the model: they may be of another part of the gene."""
+    deep = np.where(calls.taxon >= 0, calls.depth(classifier.threshold), 0)
+    share = float(calls.count[deep > 0].sum() / max(calls.count.sum(), 1e-300))
+    if share < LEAST_NAMED:
+        region = "of the references as they were" if classifier.region is None else f"region {classifier.region}"
+        warnings.warn(
+            f"{report.share_of(share)} of the reads are named at rank {calls.taxa.ranks[0]}: the model has learned "
+            f"{region}, without primers; are these reads of it, from its start on?",
+            stacklevel=2,
+        )
 
 
 def evaluate(
@@ -212,17 +244,21 @@ def explain(
     kind_of(out)
     refuse_own_input(out, table)
     classifier = TaxonClassifier.load(model, **overrides)
-    with noted() as notes:
+    with run_folder(out.parent), noted() as notes:
         found = classifier.explain(
             feature, sequences, read_samples(table), sample=sample, top=top, steps=steps, strand=strand
         )
         about = found.attrs
-        say(f"{feature} in sample {about['sample']}: {about['taxon']}, probability {about['probability']:.3f}")
+        if len(found):
+            of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=found.index)
+            _write(out, pd.concat([of_what, found], axis=1))
+        say(f"{feature} in sample {about['sample']}: {about['taxon']} is most probable, {about['probability']:.3f}")
         same = "the same taxon" if about["taxon_alone"] == about["taxon"] else about["taxon_alone"]
         say(f"  by itself: {same}; probability of the former {about['alone']:.3f}")
         if len(found):
-            say(found.head(10).to_string(index=False))
-            _write(out, found)
+            say(found.head(SHOWN).to_string(index=False))
+            if len(found) > SHOWN:
+                say(f"  and {len(found) - SHOWN} more")
         else:
             say("  there is nothing else in the sample")
         say_notes(notes())
@@ -234,14 +270,27 @@ def explain(
 def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Samples]:
     """Distinct reads of several files by name, and how often each file has them. The most frequent are named first.
 
+    An empty file among others, such as that of a negative control, is a sample without reads, with a warning.
+
     Raises:
-        ValueError: Two files of one name.
+        EmptyFileError: All are.
+        ValueError: Two files of one name, or damaged ones.
     """
     names = [sample_name(path) for path in files]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"reads: two files would both be the sample {name!r}")
-    each = [dereplicate(path, progress) for path in files]
+    each: list[dict[str, int]] = []
+    for path in files:
+        try:
+            each.append(dereplicate(path, progress))
+        except EmptyFileError as error:
+            if len(files) == 1:
+                raise
+            warnings.warn(str(error), stacklevel=2)
+            each.append({})
+    if not any(each):
+        raise EmptyFileError(f"reads: all {len(files)} files are empty")
     total: dict[str, int] = {}
     for counts in each:
         for text, number in counts.items():

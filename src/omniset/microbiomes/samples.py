@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,7 @@ def _biom_taxa(root: Any, features: list[str]) -> dict[str, Lineage]:
 def _read_text(file: TextFile, separator: str) -> Samples:
     names: list[str] | None = None
     features: list[str] = []
+    seen: set[str] = set()
     rows: list[sp.csr_array] = []
     taxa: dict[str, Lineage] = {}
     has_taxa = False
@@ -118,17 +120,21 @@ def _read_text(file: TextFile, separator: str) -> Samples:
                 raise file.error(
                     row, f"must be a header of #OTU ID and the samples' names, starts with {_short(line[:40])}"
                 )
+            name, times = Counter(names).most_common(1)[0]
+            if times > 1:
+                raise file.error(row, f"has the sample {name!r} {times} times")
             continue
         if len(cells) != 1 + len(names) + has_taxa:
             raise file.error(row, f"has {len(cells)} fields, the header has {1 + len(names) + has_taxa}")
+        if cells[0] in seen:
+            raise file.error(row, f"has the feature {cells[0]!r} a second time")
+        seen.add(cells[0])
         features.append(cells[0])
         if has_taxa:
             taxa[cells[0]] = lineage_of(cells.pop())
         rows.append(sp.csr_array(_numbers(file, row, cells[1:], names)[None]))
     if names is None or not features:
         raise file.error(None, "has no counts: it needs a header and a line per feature")
-    _refuse_twice(file.path, "feature", features)
-    _refuse_twice(file.path, "sample", names)
     return Samples(names, features, sp.csr_array(sp.vstack(rows).T), taxa)
 
 

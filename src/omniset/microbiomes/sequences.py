@@ -40,10 +40,16 @@ class Record:
     Attributes:
         name: The first word of its header.
         bases: In capitals, T for U, without gaps.
+        row: Of its header in the file.
     """
 
     name: str
     bases: str
+    row: int
+
+
+class EmptyFileError(ValueError):
+    """A file without any sequence."""
 
 
 class SequenceFile(TextFile):
@@ -59,7 +65,7 @@ class SequenceFile(TextFile):
         lines = self.lines()
         first = next(((row, line) for row, line in lines if line.strip()), None)
         if first is None:
-            raise self.error(None, "is empty, it must hold sequences in FASTA or FASTQ")
+            raise EmptyFileError(f"{self.path}: is empty, it must hold sequences in FASTA or FASTQ")
         row, line = first
         if line[0] not in ">@":
             raise self.error(row, f"starts with {_short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
@@ -106,7 +112,7 @@ class SequenceFile(TextFile):
             raise self.error(row, "has no name behind its first character")
         if not bases:
             raise self.error(row, f"{words[0]} has no sequence")
-        return Record(words[0], bases)
+        return Record(words[0], bases, row)
 
 
 def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
@@ -120,7 +126,7 @@ def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for record in file:
             if record.name in found:
-                raise file.error(None, f"has the sequence {record.name!r} twice")
+                raise file.error(record.row, f"has the sequence {record.name!r} a second time")
             found[record.name] = record.bases
             if len(found) % 1000 == 0:
                 bar.at(file.position, len(found), "sequences")
@@ -132,6 +138,7 @@ def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
     """Every distinct sequence of a file of reads, and how often it comes, most frequent first.
 
     Raises:
+        EmptyFileError: There are none.
         ValueError: As `SequenceFile`.
     """
     file = SequenceFile(path)

@@ -16,9 +16,10 @@ from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement
 from omniset.microbiomes.taxonomy import Lineage, joined
 from omniset.microbiomes.training import mutated
 
-FAMILIES, GENERA, EACH = 8, 4, 12  # families, genera of each, references of each
+FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
 LENGTH = 250  # of the region between the primers
-DIFFER = {"family": 0.3, "genus": 0.03, "reference": 0.02, "sample": 0.02}  # share of bases drawn anew
+# Share of bases drawn anew. Two and two genera are so near each other that some of their reads need the sample.
+DIFFER = {"family": 0.3, "pair": 0.04, "genus": 0.01, "reference": 0.02, "sample": 0.02}
 READS = 2000
 
 
@@ -47,10 +48,11 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
     """Samples are replicates of two log-normal communities in turn.
 
     Raises:
-        ValueError: samples < 1.
+        ValueError: samples < 1, or seed < 0.
     """
-    if samples < 1:
-        raise ValueError(f"samples must be >= 1, got {samples}")
+    for name, value, least in (("samples", samples, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be >= {least}, got {value}")
     rng = np.random.default_rng(seed)
     forward, reverse = (_one_of(primer) for primer in REGIONS["515F-806R"])
     root = _random(LENGTH, rng)
@@ -59,7 +61,9 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
     for family in range(FAMILIES):
         of_family = mutated(root, DIFFER["family"], rng)
         for genus in range(GENERA):
-            of_genus = mutated(of_family, DIFFER["genus"], rng)
+            if genus % 2 == 0:
+                of_pair = mutated(of_family, DIFFER["pair"], rng)
+            of_genus = mutated(of_pair, DIFFER["genus"], rng)
             for _ in range(EACH):
                 name = f"ref{len(regions) + 1}"
                 regions[name] = mutated(of_genus, DIFFER["reference"], rng)

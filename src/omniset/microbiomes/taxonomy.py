@@ -77,7 +77,7 @@ def lineage_of(text: str) -> Lineage:
     parts = [part.strip() for part in text.strip().strip(";").split(";")]
     for place, part in enumerate(parts):
         if (rank := _rank(part)) is not None and rank != place:
-            raise ValueError(f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(rank)} belongs there")
+            raise ValueError(f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(place)} belongs there")
     while parts and bare(parts[-1]).lower() in NO_NAME:
         parts.pop()
     return tuple(parts)
