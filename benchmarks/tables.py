@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -349,14 +350,13 @@ def microbiome_costs(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         lines.append(f"| {row['command']} | {row['seconds']:.0f} | {row['peak_mb']:,.0f} MB |")
     rates = found["per_second"]
-    return [
-        *lines,
-        "",
+    text = (
         f"{found['provenance']['threads']} threads, programs and libraries included. The million reads are of "
         f"{found['distinct']:,} sequences; {rates['embedding']:,.0f} of them are embedded in a second, and "
         f"{rates['classification']:,.0f} classified. In shards of 1,000, {found['labels_changed']:,} labels differ "
-        f"from those in the default shards, and no confidence by more than {found['largest_change']:.0e}.",
-    ]
+        f"from those in the default shards, and no confidence by more than {found['largest_change']:.0e}."
+    )
+    return [*lines, "", *textwrap.wrap(text, 120)]
 
 
 def microbiome_agreement(found: dict[str, Any]) -> list[str]:

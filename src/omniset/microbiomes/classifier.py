@@ -275,8 +275,8 @@ class TaxonClassifier(BaseEstimator):
         if len(validation) and self.encoder != NONE:
             rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)
             self.notes_.append(
-                f"references are as hard as sequences that were not learned from when {rate:.1%} of their bases are "
-                "drawn anew: so they are in the second lesson"
+                f"to be as hard to name as sequences that were kept back, references need {rate:.1%} of their bases "
+                "drawn anew: so they are when samples are learned"
             )
         with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
             views = self._views(network.alone, read, references, rate, Path(scratch))
