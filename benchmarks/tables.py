@@ -291,7 +291,7 @@ def regions_costs(found: dict[str, Any]) -> list[str]:
 
 def microbiomes(found: dict[str, Any]) -> list[str]:
     """Methods by accuracy in known communities, and what is asked of ours."""
-    from omniset.microbiomes.evaluate import KNOWN, NETWORKS, NEW, UNKNOWN, Evaluation
+    from omniset.microbiomes.evaluate import KNOWN, NETWORKS, NEW, UNKNOWN, Evaluation, asked
 
     done = Evaluation(pd.DataFrame(found["rows"]), found["rank"])
     rank, least = found["rank"], min(row["reads"] for row in found["rows"])
@@ -323,10 +323,9 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for gate in found["gates"]:
-        bound = f"at least {gate['bound']}" if gate["bound"] else "above 0"
         interval = f"{gate['low']:+.4f} to {gate['high']:+.4f}"
         lines.append(
-            f"| {gate['gate']} | {bound} | {gate['value']:+.4f} | {interval} | "
+            f"| {gate['gate']} | {asked(gate)} | {gate['value']:+.4f} | {interval} | "
             f"{'holds' if gate['holds'] else '**fails**'} |"
         )
     return lines

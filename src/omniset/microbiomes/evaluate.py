@@ -328,6 +328,11 @@ def _gate(name: str, values: pd.Series, bound: float) -> dict[str, Any]:
     return {"gate": name, "value": mean, "low": mean - half, "high": mean + half, "bound": bound, "holds": holds}
 
 
+def asked(gate: dict[str, Any]) -> str:
+    """What a gate's value is to be."""
+    return f"at least {gate['bound']:g}" if gate["bound"] else "above 0"
+
+
 def evaluate(
     classifier: TaxonClassifier,
     references: References,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from omniset.microbiomes.calls import Calls
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.evaluate import Evaluation
+from omniset.microbiomes.evaluate import Evaluation, asked
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures
 from omniset.report.blocks import Block, Cell, Facts, Headline, Note, Plot, Report, Section, Table, many
@@ -146,19 +146,20 @@ def _short_names(taxa: list[str]) -> list[str]:
 @styled
 def stacked(shares: Float[np.ndarray, "samples taxa"], samples: list[str], taxa: list[str]) -> Figure:
     """A bar per sample, parted by taxa; those beyond the first are one part."""
-    kept = np.concatenate([shares[:, :TAXA], shares[:, TAXA:].sum(1, keepdims=True)], 1)
-    labels = [*taxa[:TAXA], "all others"]
+    kept, labels = shares[:, :TAXA], taxa[:TAXA]
+    if len(taxa) > TAXA:
+        kept, labels = np.concatenate([kept, shares[:, TAXA:].sum(1, keepdims=True)], 1), [*labels, "all others"]
     figure = Figure(figsize=(9.4, 3.6), layout="constrained")
     axes = figure.subplots()
     floor = np.zeros(len(kept))
-    for i, label in enumerate(labels[: kept.shape[1]]):
-        colour = COLOURS[i] if i < min(TAXA, len(taxa)) else "#bbbbbb"
+    for i, label in enumerate(labels):
+        colour = COLOURS[i] if i < TAXA else "#bbbbbb"
         axes.bar(np.arange(len(kept)), kept[:, i], bottom=floor, color=colour, width=0.92, label=label[:28])
         floor += kept[:, i]
     axes.set(ylabel="share of reads", ylim=(0, 1), xlim=(-0.6, len(kept) - 0.4))
     every = max(len(samples) // 30, 1)
-    axes.set_xticks(np.arange(len(samples))[::every], [s[:14] for s in samples[::every]], rotation=90, fontsize=6)
-    figure.legend(loc="outside right upper", fontsize=7)
+    axes.set_xticks(np.arange(len(samples))[::every], [s[:14] for s in samples[::every]], rotation=90, fontsize=7)
+    figure.legend(loc="outside right upper", fontsize=8)
     return figure
 
 
@@ -232,7 +233,7 @@ def of_evaluation(
     """The report on an evaluation."""
     gates = evaluation.gates()
     rows = [
-        [g["gate"], Cell(f"{g['value']:+.4f}", g["value"]), f"{g['bound']:+g}", "yes" if g["holds"] else "no"]
+        [g["gate"], Cell(f"{g['value']:+.4f}", g["value"]), asked(g), "yes" if g["holds"] else "no"]
         for g in gates
     ]
     blocks: list[Block] = [*_notes(notes), *(Note("info", text) for text in classifier.notes_)]
