@@ -232,10 +232,7 @@ def of_evaluation(
 ) -> tuple[Report, dict[str, Any]]:
     """The report on an evaluation."""
     gates = evaluation.gates()
-    rows = [
-        [g["gate"], Cell(f"{g['value']:+.4f}", g["value"]), asked(g), "yes" if g["holds"] else "no"]
-        for g in gates
-    ]
+    rows = [[g["gate"], Cell(f"{g['value']:+.4f}", g["value"]), asked(g), "yes" if g["holds"] else "no"] for g in gates]
     blocks: list[Block] = [*_notes(notes), *(Note("info", text) for text in classifier.notes_)]
     if rows:
         blocks.append(Table("What a useful classifier must hold.", ["", "mean over seeds", "bound", "holds"], rows))
