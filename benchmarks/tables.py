@@ -296,7 +296,8 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     done = Evaluation(pd.DataFrame(found["rows"]), found["rank"])
     rank, least = found["rank"], min(row["reads"] for row in found["rows"])
     known, new = (done.table(kind, least) for kind in (KNOWN, NEW))
-    unknown = done.table(UNKNOWN, max(row["reads"] for row in found["rows"] if row["kind"] == UNKNOWN))
+    mixed = max(row["reads"] for row in found["rows"] if row["kind"] == UNKNOWN)
+    unknown = done.table(UNKNOWN, mixed)
     parts = [
         ("known communities", known[f"{rank}_accuracy"]),
         ("by sequence", known[f"{rank}_accuracy_by_sequence"]),
@@ -315,9 +316,10 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     lines += [
         "",
         f"Accuracy at the rank of {rank}, by reads where nothing else is said, samples of {least:,} reads; calibration "
-        f"and unknown taxa in samples of which a tenth is of unknown taxa. {seeds} seeds, each with its own split: "
-        f"{sizes['taxa']:,} taxa, {sizes['training sequences']:,} training and {sizes['test sequences']:,} test "
-        f"sequences in the first. {found['looks']}",
+        f"and unknown taxa in samples of {mixed:,} reads, of which a tenth is of unknown taxa. {seeds} seeds, "
+        f"each with its own split: {sizes['taxa']:,} taxa, {sizes['training sequences']:,} training and "
+        f"{sizes['test sequences']:,} test sequences in the first. CPU threads: {found['provenance']['threads']}. "
+        f"{found['looks']}",
         "",
         "| asked of ours | bound | found | 95 % interval over seeds | |",
         "|---|---|---|---|---|",
@@ -359,9 +361,11 @@ def microbiome_costs(found: dict[str, Any]) -> list[str]:
 
 
 def microbiome_agreement(found: dict[str, Any]) -> list[str]:
+    from omniset.microbiomes.report import share_of
+
     lines = ["| rank | same name, by reads | by sequences | compared, of all reads |", "|---|---|---|---|"]
     for row in found["agreement"]:
-        shares = " | ".join(f"{row[key]:.1%}" for key in ("by_reads", "by_sequences", "compared_reads"))
+        shares = " | ".join(share_of(row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))
         lines.append(f"| {row['rank']} | {shares} |")
     return lines
 

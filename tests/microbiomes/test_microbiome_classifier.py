@@ -13,10 +13,11 @@ from omniset.microbiomes import Samples, TaxonClassifier
 from omniset.microbiomes.calls import Confidence
 from omniset.microbiomes.classifier import SampleShards
 from omniset.microbiomes.embeddings import TransformerEmbedding, VectorCache
-from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, evaluate, split
+from omniset.microbiomes.evaluate import KNOWN, UNKNOWN, _method, evaluate, split
 from omniset.microbiomes.inputs import named, sample_name
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.sequences import reverse_complement
+from omniset.microbiomes.taxonomy import lineages_of
 from omniset.microbiomes.training import ContextModule, matching_rate, mutated
 from omniset.sets import SetBatch
 
@@ -129,7 +130,8 @@ def test_shares_are_no_reads(classifier, samples):
 
 def test_ranks_by_name_and_number(classifier, samples):
     calls = quiet(classifier.calls, *samples)
-    pd.testing.assert_frame_equal(calls.abundance(0.5, "family"), calls.abundance(0.5, 5))
+    for number in (5, np.int64(5)):
+        pd.testing.assert_frame_equal(calls.abundance(0.5, "family"), calls.abundance(0.5, number))
     assert {len(taxon.split("; ")) for taxon in calls.abundance(0.0, "phylum").columns} == {2}
     for rank in ("species", 7, 0):
         with pytest.raises(ValueError, match=f"rank must be one of domain, .*, or a number to 6, got {rank!r}"):
@@ -305,9 +307,19 @@ def test_bad_references(references):
     with pytest.raises(ValueError, match="there are 0 among 108 references, 108 of which are shorter than 50 bases"):
         model.fit({name: text[:49] for name, text in texts.items()}, lineages)
     with pytest.raises(ValueError, match="sequences must be a mapping of names to sequences.* got a list"):
-        named([*texts.values()])
+        named([*texts.values()], "sequences")
     with pytest.raises(ValueError, match="sequences must be text, 'ref0' is a int"):
-        named({"ref0": 1})
+        named({"ref0": 1}, "sequences")
+    for given, said in (
+        ({"ref0": ("d__B", None)}, "taxonomy: 'ref0': the taxon .*None.* is no text and no tuple"),
+        ({"ref0": float("nan")}, "taxonomy: 'ref0': the taxon nan is no text"),
+        ({"ref0": "d__B; f__F"}, "taxonomy: 'ref0': .*'f__F' at rank 2, phylum belongs there"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            lineages_of(given)
+    for empty in (({}, lineages), (texts, {})):
+        with pytest.raises(ValueError, match="is empty"):
+            model.fit(*empty)
 
 
 def test_references_as_users_have_them(references):
@@ -317,7 +329,8 @@ def test_references_as_users_have_them(references):
     said = {name: "; ".join(lineage) for name, lineage in lineages.items()}
     model.fit(texts, said)
     assert model.taxa_.lineages == sorted(set(lineages.values()))
-    assert not model.notes_[:-1]
+    assert lineages_of({"a": ("", "Firmicutes", "Bacilli", "")}) == {"a": ("", "Firmicutes", "Bacilli")}
+    assert named(pd.Series(texts), "sequences") == texts
     flanked = {name: FORWARD + text + REVERSE_TURNED for name, text in texts.items()}
     some = flanked | {name: texts[name] for name in [*texts][:30]}
     with pytest.warns(UserWarning, match="region 515F-806R was found in 78 of 108 references: the others are left out"):
@@ -329,7 +342,9 @@ def test_references_as_users_have_them(references):
 
 
 def test_too_few_to_calibrate(references):
-    with pytest.warns(UserWarning, match="not calibrated.*: 10 references were kept back, it takes 20.*above 0.1"):
+    with pytest.warns(
+        UserWarning, match="not be calibrated.*validation_fraction=0.1 keeps 10 references back, it takes 20"
+    ):
         TaxonClassifier(**SMALL | {"validation_fraction": 0.1}).fit(*references)
 
 
@@ -442,6 +457,17 @@ def test_splits_share_nothing(references):
     assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
     with pytest.raises(ValueError, match="too few to hold out"):
         split(parts, model.taxa_, least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+
+
+def test_evaluated_is_the_encoder_that_was_asked_for(classifier):
+    model = TaxonClassifier(**SMALL, encoder="set-transformer-sab")
+    encoders = {
+        name: _method(name, model, classifier.taxa_, 0, None, False).classifier.encoder
+        for name in ("omniset", "general", "sab", "no-context")
+    }
+    own = "set-transformer-sab"
+    assert encoders == {"omniset": own, "general": own, "sab": "set-transformer-sab", "no-context": "none"}
+    assert _method("omniset", TaxonClassifier(), classifier.taxa_, 0, None, False).classifier.encoder == "ust"
 
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):

@@ -275,8 +275,9 @@ def explain_taxon(
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         sample: In which sample. null: the one with most of its reads.
         model: Folder that fit wrote.
-        out: Table of members: their call, by how much the log-odds of the call fall without them, attribution. The call
-            is the most probable taxon, also where it is not confident enough for classify to name it.
+        out: Table of members, each with the sample and the explained feature: count, own call, by how much the log-odds
+            of the explained call fall without it, attribution. That call is the most probable taxon, also where it is
+            not confident enough for classify to name it.
         top: Members whose change is computed: those that the log-odds depend on most.
         steps: Of the attribution's integral.
         **options: See `Using`.
@@ -329,6 +330,7 @@ def with_reads(words: list[str]) -> list[str]:
         return words
     number = next((i for i, word in enumerate(words[2:]) if word.startswith("-")), len(words) - 2)
     files = words[2 : 2 + number]
-    if files and any(word.partition("=")[0] == "--reads" for word in words):
+    options = [word.partition("=")[0] for word in words]
+    if files and any(len(option) > 2 and "--reads".startswith(option) for option in options):
         raise ValueError(f"reads must be given once: as words, which are {', '.join(files)}, or by --reads")
     return [*words[:2], *(["--reads", json.dumps(files)] if files else []), *words[2 + number :]]

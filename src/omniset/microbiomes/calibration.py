@@ -27,11 +27,14 @@ def calibrated(
     foreign: Float[Tensor, "sequences width"],
     novel: float,
 ) -> Confidence:
-    """On validation sequences in samples, once as they are, and once as if their own taxon were not known; and on
-    sequences that are nothing's, for which no clade is right.
+    """Confidences fitted on validation sequences in samples, once as they are, and once as if their own taxon were not
+    known; and on sequences that are nothing's, for which no clade is right.
 
     Args:
-        foreign: Vectors of the last.
+        network: On the CPU, as all else.
+        taxa: Those that it knows.
+        samples: Of validation sequences.
+        foreign: Vectors of sequences that are nothing's.
         novel: Share of reads taken to be of taxa without references.
     """
     clade = torch.from_numpy(taxa.clade)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import pandas as pd
@@ -152,7 +153,7 @@ class Calls:
         told = _told(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
         return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | told)
 
-    def abundance(self, threshold: float, rank: str | int | None = None) -> pd.DataFrame:
+    def abundance(self, threshold: float, rank: str | int | np.integer | None = None) -> pd.DataFrame:
         """Reads of each sample (rows) by taxon (columns), most abundant first.
 
         Args:
@@ -164,9 +165,10 @@ class Calls:
         deep = np.where(self.taxon >= 0, self.depth(threshold), 0)
         if rank is not None:
             ranks = list(self.taxa.ranks)
-            if rank not in ranks and rank not in range(1, len(ranks) + 1):
+            names = ranks.index(str(rank)) + 1 if rank in ranks else rank
+            if not isinstance(names, Integral) or not 1 <= names <= len(ranks):
                 raise ValueError(f"rank must be one of {', '.join(ranks)}, or a number to {len(ranks)}, got {rank!r}")
-            deep = np.minimum(deep, rank if isinstance(rank, int) else ranks.index(rank) + 1)
+            deep = np.minimum(deep, names)
         texts, code = _texts(self.taxa, self.taxon, deep)
         table = np.zeros((len(self.samples), len(texts)))
         np.add.at(table, (self.sample, code), self.count)

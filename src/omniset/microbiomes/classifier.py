@@ -37,7 +37,7 @@ from omniset.microbiomes.sequences import (
     reverse_complement,
 )
 from omniset.microbiomes.spectra import spectra, strand_table
-from omniset.microbiomes.taxonomy import Lineage, Taxa, depth_of, lineage_of, read_taxonomy
+from omniset.microbiomes.taxonomy import Lineage, Taxa, depth_of, lineages_of, read_taxonomy
 from omniset.microbiomes.training import (
     TOGETHER,
     ContextModule,
@@ -108,6 +108,7 @@ class TaxonClassifier(BaseEstimator):
         confidence_: The calibration of confidences.
         sizes_: How many references of which kind.
         length_: Median number of bases of the references.
+        longest_: That number which a twentieth of them exceed.
         notes_: What was decided on the data, a sentence each.
         history_: Of both lessons, a dict per epoch.
     """
@@ -209,11 +210,7 @@ class TaxonClassifier(BaseEstimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        if isinstance(taxonomy, (str, Path)):
-            lineages = read_taxonomy(taxonomy)
-        else:
-            taxa = ((name, taxon if isinstance(taxon, str) else ";".join(taxon)) for name, taxon in taxonomy.items())
-            lineages = {name: lineage_of(taxon) for name, taxon in taxa}
+        lineages = read_taxonomy(taxonomy) if isinstance(taxonomy, (str, Path)) else lineages_of(taxonomy)
         found = self.prepare(references, lineages)
         communities = None
         if profiles is not None:
@@ -223,8 +220,16 @@ class TaxonClassifier(BaseEstimator):
         return self.fit_references(found, communities, folder=folder, resume=resume)
 
     def prepare(self, references: Table, lineages: Mapping[str, Lineage]) -> References:
-        """The references as `fit` learns them. Sets `taxa_` and `notes_`."""
-        texts = read_fasta(references, self.progress) if isinstance(references, (str, Path)) else named(references)
+        """The references as `fit` learns them. Sets `taxa_` and `notes_`.
+
+        Raises:
+            ValueError: Bad files, or fewer than two taxa.
+        """
+        texts = (
+            read_fasta(references, self.progress)
+            if isinstance(references, (str, Path))
+            else named(references, "references")
+        )
         found, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
         return found
 
@@ -243,6 +248,14 @@ class TaxonClassifier(BaseEstimator):
         rng = np.random.default_rng(self.seed)
         kept = held_out(references, self.validation_fraction, rng)
         validation, chosen = np.flatnonzero(kept[references.sequence]), np.flatnonzero(~kept[references.sequence])
+        if len(validation) < LEAST:
+            more = ", or a larger validation_fraction" if self.validation_fraction < 0.5 else ""
+            warnings.warn(
+                "confidences will not be calibrated, and reads of unknown taxa may be named: "
+                f"validation_fraction={self.validation_fraction:g} keeps {len(validation):,} references back, it takes "
+                f"{LEAST}. Give more references{more}",
+                stacklevel=3,
+            )
         self._transformer = self._load_transformer()
         network = self._build(len(self.taxa_), self._given())
         read = self._reader(network)
@@ -311,16 +324,10 @@ class TaxonClassifier(BaseEstimator):
                 foreign = np.empty((len(own_texts), self.width), dtype=np.float32)
                 embed(network.alone, read, ["".join(rng.permutation(list(text))) for text in own_texts], foreign)
                 self.confidence_ = calibrated(network, self.taxa_, watched, torch.from_numpy(foreign), self.novel)
-            else:
-                warnings.warn(
-                    f"confidences are not calibrated, and reads of unknown taxa may be named: {len(validation):,} "
-                    f"references were kept back, it takes {LEAST}. Give more of them, or a validation_fraction above "
-                    f"{self.validation_fraction:g}",
-                    stacklevel=3,
-                )
         self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
-        self.length_ = int(np.median([len(text) for text in references.texts]))
+        lengths = [len(text) for text in references.texts]
+        self.length_, self.longest_ = int(np.median(lengths)), int(np.quantile(lengths, 0.95))
         self.sizes_ = {
             "references": len(references.sequence),
             "distinct sequences": len(references.texts),
@@ -422,7 +429,7 @@ class TaxonClassifier(BaseEstimator):
                             some[i], turned = reverse_complement(some[i]), turned + 1
                     embed(network.alone, read, some, vectors[start : start + len(some)])
                     bar.at(start + len(some))
-            least, most = (limit([*self.lengths, self.length_]) for limit in (min, max))
+            least, most = min([*self.lengths, self.length_]), max([*self.lengths, self.longest_])
             median = float(np.median([len(text) for text in texts])) if len(texts) else float(least)
             if not SHORTER * least <= median <= LONGER * most:
                 warnings.warn(
@@ -511,7 +518,8 @@ class TaxonClassifier(BaseEstimator):
             steps: Of the attribution's integral.
 
         Raises:
-            ValueError: A feature or sample that is not there, a feature without reads in it, or encoder="none".
+            ValueError: A feature or sample that is not there, a feature without reads in it or that cannot be read, top
+                or steps below 1, or encoder="none".
         """
         if self.encoder == NONE:
             raise ValueError("explain needs context, this model has encoder='none'")
@@ -592,6 +600,7 @@ class TaxonClassifier(BaseEstimator):
             "confidence": None if weights is None else weights.tolist(),
             "sizes": self.sizes_,
             "length": self.length_,
+            "longest": self.longest_,
             "notes": self.notes_,
         }
         kept = {"history": self.history_, **(metrics or {})}
@@ -623,7 +632,8 @@ class TaxonClassifier(BaseEstimator):
             network = model._build(fitted["taxa"], fitted["given"])
             weights = fitted["confidence"]
             model.confidence_ = Confidence(None if weights is None else np.array(weights))
-            model.sizes_, model.notes_, model.length_ = fitted["sizes"], fitted["notes"], fitted["length"]
+            model.sizes_, model.notes_ = fitted["sizes"], fitted["notes"]
+            model.length_, model.longest_ = fitted["length"], fitted["longest"]
         except (TypeError, KeyError) as error:
             raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
         artefacts.load_weights(folder, network)

@@ -25,13 +25,13 @@ def matched(
     Features without a sequence are left out, with a warning.
 
     Raises:
-        ValueError: Neither is given, or they have no name in common.
+        ValueError: Neither is given, they have no name in common, or bad files or values.
     """
     if sequences is None and counts is None:
         raise ValueError("sequences or counts must be given")
     texts: dict[str, str] = {}
     if sequences is not None:
-        texts = read_fasta(sequences, progress) if isinstance(sequences, (str, Path)) else named(sequences)
+        texts = read_fasta(sequences, progress) if isinstance(sequences, (str, Path)) else named(sequences, "sequences")
     if counts is None:
         return list(texts.values()), Samples(["sample"], list(texts), sp.csr_array(np.ones((1, len(texts)))))
     samples = _as_samples(counts)
@@ -39,7 +39,7 @@ def matched(
         warnings.warn(
             f"counts are not whole numbers, such as {samples.counts.data[part][0]:g}: give reads, not their shares; "
             "they are taken as they are",
-            stacklevel=4,
+            stacklevel=3,
         )
     if sequences is None:
         if not are_sequences(samples.features):
@@ -71,20 +71,21 @@ def matched(
     return [texts[name] for name in samples.features], samples
 
 
-def named(sequences: Any) -> dict[str, str]:
-    """Sequences by name.
+def named(sequences: Any, argument: str) -> dict[str, str]:
+    """Sequences by name, of a mapping or a pandas Series.
 
     Raises:
         ValueError: It is something else.
     """
-    if not isinstance(sequences, Mapping):
+    if not isinstance(sequences, (Mapping, pd.Series)):
         raise ValueError(
-            f"sequences must be a mapping of names to sequences, or a FASTA file, got a {type(sequences).__name__}"
+            f"{argument} must be a mapping of names to sequences, or a FASTA file, got a {type(sequences).__name__}"
         )
-    for name, text in sequences.items():
+    found = dict(sequences.items())
+    for name, text in found.items():
         if not isinstance(text, str):
-            raise ValueError(f"sequences must be text, {name!r} is a {type(text).__name__}")
-    return dict(sequences)
+            raise ValueError(f"{argument} must be text, {name!r} is a {type(text).__name__}")
+    return found
 
 
 def _as_samples(counts: Samples | str | Path | pd.DataFrame) -> Samples:

@@ -57,9 +57,13 @@ def choose(
     what was decided, a sentence each.
 
     Raises:
-        ValueError: No reference has a taxon, or all have the same.
+        ValueError: There are no references or no taxa, no reference has a taxon or a name at the rank, the region is in
+            none, or all that are long enough are of the same taxon.
     """
     depth = depth_of(rank)
+    for argument, given in (("references", texts), ("taxonomy", lineages)):
+        if not given:
+            raise ValueError(f"{argument} is empty")
     known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
     if not known:
         raise ValueError(
@@ -69,7 +73,7 @@ def choose(
     if lacking := [name for name in texts if name not in lineages]:
         warnings.warn(
             f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
-            stacklevel=3,
+            stacklevel=4,
         )
     notes = []
     if shallow := [name for name, lineage in known.items() if lineage is None]:
@@ -94,7 +98,7 @@ def choose(
                 "to the region already"
             )
         if found < MOST_FOUND * len(parts):
-            warnings.warn(f"{notes.pop()}: the others are left out", stacklevel=3)
+            warnings.warn(f"{notes[-1]}: the others are left out", stacklevel=4)
     if short := sum(part is not None and len(part) < SHORTEST for part in parts):
         notes.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
     pairs = sorted(

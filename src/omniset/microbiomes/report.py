@@ -174,13 +174,13 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     return Section("Sequences", "", [table])
 
 
-def share_of(value: float) -> str:
+def share_of(value: float | None) -> str:
     """In percent; all only where it is all.
 
     >>> share_of(0.9999), share_of(1.0), share_of(float("nan"))
     ('99.9%', '100.0%', '-')
     """
-    return "-" if np.isnan(value) else f"{min(value, 0.999) if value < 1 else value:.1%}"
+    return "-" if value is None or np.isnan(value) else f"{min(value, 0.999) if value < 1 else value:.1%}"
 
 
 def _agreement(agreed: pd.DataFrame | None) -> list[Section]:

@@ -28,7 +28,7 @@ from omniset.report.blocks import many
 from omniset.tables.files import TableWriter, kind_of
 
 ROWS = 100_000  # written at a time
-LEAST_NAMED = 0.5  # share of the reads with a name at the first rank: below, a warning is due
+LEAST_KNOWN = 0.5  # share of the reads that are like any reference: below, a warning is due
 SHOWN = 10  # rows of an explanation, at the shell
 
 
@@ -92,20 +92,22 @@ def classify(
         if table is not None and counts is not None and not counts.counts.nnz:
             raise ValueError(f"{table} has no reads: every count is 0")
         if others is not None:
-            here = [*(texts or ()), *([*counts.features, *counts.names] if counts is not None else ())]
-            if others.keys().isdisjoint(here):
+            names = texts if texts else [] if counts is None else [*counts.features, *counts.names]
+            if others.keys().isdisjoint(names):
                 raise ValueError(
                     f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
-                    f"they are such as {here[0]!r}"
+                    f"they are such as {next(iter(names), None)!r}"
                 )
         start = time.monotonic()
         calls = classifier.calls(texts, counts, strand=strand, shard_size=shard_size)
         seconds = time.monotonic() - start
+        if not reads:
+            texts = counts = None  # they may be large
         by_feature = calls.per_feature(classifier.threshold)
         abundance = calls.abundance(classifier.threshold)
         agreed = None if others is None else agreement(calls, by_feature, others)
         written = ["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv"]
-        if reads and texts is not None and counts is not None:
+        if texts is not None and counts is not None:
             written += ["sequences.fasta", "table.tsv"]
             _write_fasta(out / "sequences.fasta", texts)
             _write_table(out / "table.tsv", counts)
@@ -149,13 +151,14 @@ def classify(
 
 def warn_of_strangers(calls: Calls, classifier: TaxonClassifier) -> None:
     """Of reads that are nothing to the model: they may be of another part of the gene."""
-    deep = np.where(calls.taxon >= 0, calls.depth(classifier.threshold), 0)
-    share = float(calls.count[deep > 0].sum() / max(calls.count.sum(), 1e-300))
-    if share < LEAST_NAMED:
-        region = "of the references as they were" if classifier.region is None else f"region {classifier.region}"
+    likely = (calls.taxon >= 0) & (calls.confidence[:, 0] >= 0.5)
+    share = float(calls.count[likely].sum() / max(calls.count.sum(), 1e-300))
+    if share < LEAST_KNOWN:
+        region = classifier.region
+        learned = "whole references" if region is None else f"the region {region}, without its primers"
         warnings.warn(
-            f"{report.share_of(share)} of the reads are named at rank {calls.taxa.ranks[0]}: the model has learned "
-            f"{region}, without primers; are these reads of it, from its start on?",
+            f"only {report.share_of(share)} of the reads are likely to be of the {calls.taxa.ranks[0]} that they are "
+            f"nearest to: the model has learned {learned}; are these reads of it, from its start on?",
             stacklevel=2,
         )
 
@@ -249,9 +252,8 @@ def explain(
             feature, sequences, read_samples(table), sample=sample, top=top, steps=steps, strand=strand
         )
         about = found.attrs
-        if len(found):
-            of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=found.index)
-            _write(out, pd.concat([of_what, found], axis=1))
+        of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=found.index)
+        _write(out, pd.concat([of_what, found], axis=1))
         say(f"{feature} in sample {about['sample']}: {about['taxon']} is most probable, {about['probability']:.3f}")
         same = "the same taxon" if about["taxon_alone"] == about["taxon"] else about["taxon_alone"]
         say(f"  by itself: {same}; probability of the former {about['alone']:.3f}")
@@ -262,15 +264,14 @@ def explain(
         else:
             say("  there is nothing else in the sample")
         say_notes(notes())
-        if len(found):
-            say(f"Written to {out}")
+        say(f"Written to {out}")
         return found
 
 
 def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Samples]:
     """Distinct reads of several files by name, and how often each file has them. The most frequent are named first.
 
-    An empty file among others, such as that of a negative control, is a sample without reads, with a warning.
+    An empty file among others, such as that of a negative control, is a sample without reads.
 
     Raises:
         EmptyFileError: All are.
@@ -284,10 +285,9 @@ def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Sampl
     for path in files:
         try:
             each.append(dereplicate(path, progress))
-        except EmptyFileError as error:
+        except EmptyFileError:
             if len(files) == 1:
                 raise
-            warnings.warn(str(error), stacklevel=2)
             each.append({})
     if not any(each):
         raise EmptyFileError(f"reads: all {len(files)} files are empty")

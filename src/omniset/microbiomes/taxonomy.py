@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -74,13 +75,45 @@ def lineage_of(text: str) -> Lineage:
     >>> lineage_of("Unassigned")
     ()
     """
-    parts = [part.strip() for part in text.strip().strip(";").split(";")]
+    return checked(text.strip().strip(";").split(";"), text)
+
+
+def checked(names: Sequence[Any], said: object) -> Lineage:
+    """A lineage of the names of its ranks, without those at its end that are none.
+
+    Args:
+        said: For the error: what the user gave.
+
+    Raises:
+        ValueError: As `lineage_of`, or something that is no text.
+    """
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"the taxon {said!r} is no text and no tuple of names")
+    parts = [name.strip() for name in names]
     for place, part in enumerate(parts):
         if (rank := _rank(part)) is not None and rank != place:
-            raise ValueError(f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(place)} belongs there")
+            raise ValueError(f"the taxon {said!r} has {part!r} at rank {place + 1}, {_ordinal(place)} belongs there")
     while parts and bare(parts[-1]).lower() in NO_NAME:
         parts.pop()
     return tuple(parts)
+
+
+def lineages_of(taxonomy: Mapping[str, Any]) -> dict[str, Lineage]:
+    """Taxa by name, as text or as the names of their ranks.
+
+    Raises:
+        ValueError: As `lineage_of`, with the name; or something that is neither.
+    """
+    found = {}
+    for name, taxon in taxonomy.items():
+        try:
+            if isinstance(taxon, str):
+                found[name] = lineage_of(taxon)
+            else:
+                found[name] = checked(taxon if isinstance(taxon, Sequence) else [taxon], taxon)
+        except ValueError as error:
+            raise ValueError(f"taxonomy: {name!r}: {error}") from None
+    return found
 
 
 def _rank(part: str) -> int | None:
