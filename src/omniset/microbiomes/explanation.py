@@ -20,11 +20,12 @@ class Moved:
     """What moved a call.
 
     Attributes:
-        logits: Of every member.
+        logits: Of every member, in the sample.
         alone: Of the one that is explained, by itself.
-        members: Numbers of those that were taken out, one at a time.
-        changes: By how much the log-odds of the call fall without each of them.
-        attribution: Of each, 0 to 1.
+        members: Numbers of those that were taken out, one at a time, without the one that is explained.
+        changes: By how much the log-odds of the call (natural logarithm) fall without each of them.
+        attribution: Of each, 0 to 1: self-attention attribution, Hao et al., "Self-Attention Attribution: Interpreting
+            Information Interactions Inside Transformer", 2021.
     """
 
     logits: Float[Tensor, "sequences taxa"]
@@ -38,7 +39,9 @@ def moved(network: TaxonNetwork, sample: SetBatch, place: int, top: int, steps: 
     """Take out those members that the call of the member at `place` depends on most, one at a time.
 
     Args:
-        top: How many: those with the largest derivative of the log-odds by their count, times that count.
+        network: With an encoder.
+        sample: One, whole: vectors (1, sequences, width) with their reads.
+        top: How many are taken out: those with the largest derivative of the log-odds by their count, times that count.
         steps: Of the attribution's integral.
     """
     with torch.no_grad():
