@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from omniset import SetBatch, encoders, testing
+from omniset.kernels import folded
 from omniset.layers import LeeAttentionBlock
 
 SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5}
@@ -72,6 +74,109 @@ def test_padding_changes_nothing(encoder, batch):
         torch.cat([batch.multiplicity, torch.zeros(4, 5).long()], 1),
     )
     assert testing.relative_error(encoder(padded).summary, encoder(batch).summary) <= 1e-12
+
+
+@pytest.fixture(params=["fused", "folded"])
+def small_enough(request, monkeypatch):
+    """Elements attend to each other in either form."""
+    monkeypatch.setattr(folded, "LEAST", 0 if request.param == "folded" else 1 << 30)
+
+
+COUNTS = torch.tensor([[1.0, 2, 0, 0.7, 3], [0, 0, 0, 0, 0], [1, 1, 1, 1, 2.2]], dtype=torch.float64)
+
+
+def scalar(encoder, elements, multiplicity, **options):
+    out = encoder(SetBatch(elements, multiplicity, validate=False), **options)
+    return out.summary.sin().sum() + (0 if out.elements is None else out.elements.cos().sum())
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_second_derivatives_of_elements(encoder):
+    x = torch.randn(3, 5, 3, dtype=torch.float64, requires_grad=True)
+
+    def outputs(x):
+        out = encoder(SetBatch(x, COUNTS, validate=False))
+        return out.summary if out.elements is None else (out.summary, out.elements)
+
+    assert torch.autograd.gradgradcheck(outputs, (x,), fast_mode=True)
+
+
+@pytest.mark.usefixtures("small_enough")
+@pytest.mark.parametrize("learned", [False, True])
+def test_second_derivatives_along_a_direction(encoder, learned):
+    """Hessian times vector, of elements and weights, and of multiplicities where they are learned; by differences."""
+    x, m = torch.randn(3, 5, 3, dtype=torch.float64), COUNTS + 0.313 * learned
+    targets = [x.requires_grad_(), *encoder.parameters(), *([m.requires_grad_()] if learned else [])]
+    direction = [torch.randn_like(t) for t in targets]
+
+    def gradient(step, **options):
+        for t, d in zip(targets, direction, strict=True):
+            t.data += step * d
+        grads = torch.autograd.grad(scalar(encoder, x, m), targets, allow_unused=True, **options)
+        for t, d in zip(targets, direction, strict=True):
+            t.data -= step * d
+        return [torch.zeros_like(t) if g is None else g for g, t in zip(grads, targets, strict=True)]
+
+    first = gradient(0.0, create_graph=True)
+    slope = sum((g * d).sum() for g, d in zip(first, direction, strict=True))
+    second = torch.autograd.grad(slope, targets, allow_unused=True)
+    second = [torch.zeros_like(t) if g is None else g for g, t in zip(second, targets, strict=True)]
+    h = 1e-6
+    differences = [(a - b) / (2 * h) for a, b in zip(gradient(h), gradient(-h), strict=True)]
+    assert testing.relative_error(second, differences) < 1e-5
+    assert all(s.isfinite().all() for s in second)
+    assert not second[0][COUNTS == 0].any() or learned  # the absent have none
+
+
+@pytest.mark.parametrize("encoder", [n for n, e in encoders.ENCODERS.items() if not e.recurrent], indirect=True)
+def test_second_derivatives_of_independent_shards(encoder):
+    """As of whole sets; where there is a memory of other shards, it is a constant."""
+    x = torch.randn(3, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(
+        lambda x: encoder(SetBatch(x, COUNTS, validate=False), shard_size=2, shards="independent").summary,
+        (x,),
+        fast_mode=True,
+    )
+
+
+def test_gradient_penalty_in_float32(encoder):
+    """A critic whose gradient of the elements is held at length 1 (WGAN-GP): the step is that of float64."""
+    x, head, steps = torch.randn(3, 5, 3, dtype=torch.float64), torch.randn(10, dtype=torch.float64), {}
+    for dtype in (torch.float64, torch.float32):
+        critic = encoder.to(dtype)
+        mixed = x.to(dtype).requires_grad_()
+        score = (critic(SetBatch(mixed, COUNTS.to(dtype), validate=False)).summary @ head.to(dtype)).sum()
+        (grad,) = torch.autograd.grad(score, mixed, create_graph=True)
+        loss = score + 10 * (grad.square().sum((1, 2)) - 1).square().mean()
+        grads = torch.autograd.grad(loss, list(critic.parameters()), allow_unused=True)
+        steps[dtype] = [
+            torch.zeros_like(p) if g is None else g for g, p in zip(grads, critic.parameters(), strict=True)
+        ]
+    assert testing.relative_error([g.double() for g in steps[torch.float32]], steps[torch.float64]) < 1e-4
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_forward_mode_and_transforms(encoder):
+    """Under torch.func and torch.autograd.forward_ad, of multiplicities of 0 too; and over reverse; and stacked."""
+    inputs = torch.randn(3, 5, 3, dtype=torch.float64), COUNTS
+    directions = torch.randn(3, 5, 3, dtype=torch.float64), torch.rand(3, 5, dtype=torch.float64)
+
+    def f(*inputs):
+        return scalar(encoder, *inputs)
+
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    slope = sum((g * d).sum() for g, d in zip(torch.autograd.grad(f(*leaves), leaves), directions, strict=True))
+    assert testing.relative_error(torch.func.jvp(f, inputs, directions)[1], slope) < 1e-12
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(x, d) for x, d in zip(inputs, directions, strict=True)]
+        tangent = forward_ad.unpack_dual(f(*duals)).tangent
+    assert testing.relative_error(tangent, slope) < 1e-12
+    (grad,) = torch.autograd.grad(f(leaves[0], COUNTS), leaves[0], create_graph=True)
+    (second,) = torch.autograd.grad((grad * directions[0]).sum(), leaves[0])
+    forward_over_reverse = torch.func.jvp(torch.func.grad(f), inputs, (directions[0], torch.zeros_like(COUNTS)))[1]
+    assert testing.relative_error(forward_over_reverse, second) < 1e-10
+    stacked = torch.autograd.grad(torch.func.vmap(f, (None, 0))(leaves[0], torch.stack([leaves[1]] * 2)).sum(), leaves)
+    assert testing.relative_error([g / 2 for g in stacked], torch.autograd.grad(f(*leaves), leaves)) < 1e-12
 
 
 def test_every_parameter_is_used(encoder, batch):

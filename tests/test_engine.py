@@ -2,15 +2,19 @@
 
 import errno
 import gc
+import itertools
 import weakref
+from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
 
-from omniset import SetBatch, disk, encoders
+from omniset import SetBatch, encoders
+from omniset.core import disk
 from omniset.engine import stores
-from omniset.engine.executor import Run
-from omniset.layers import folded
+from omniset.engine.exact import Run
+from omniset.kernels import folded
 from omniset.testing import relative_error
 from oracle import encode
 
@@ -87,6 +91,20 @@ def check_shards(name, store, dtype, **more):
             batch = SetBatch(batch.elements[:, 8:25], batch.multiplicity[:, 8:25])
         assert_same(results(encoder, batch, shard_size=size, store=store), results(encoder, batch))
         batch = sets(dtype)
+
+
+def test_sums_over_shards_lose_no_digits():
+    """Gradients of weights, and of what all shards share, are added up in float64, also where weights are float32."""
+    encoder, grads = make("ust", torch.float32, depth=1), []
+    elements = torch.randn(1, 2, D).repeat(1, 3, 1)  # the same shard three times
+    scale = torch.tensor([2.0**25, 1, -(2.0**25)]).repeat_interleave(2)[:, None]  # all but the second cancel
+    for dtype in (torch.float32, torch.float64):
+        encoder.to(dtype)
+        out = encoder(SetBatch(elements.to(dtype)), shard_size=2).elements
+        parameters = [p for n, p in encoder.layers.named_parameters() if "ffn" in n]
+        grads.append([g.double() for g in torch.autograd.grad((out * scale.to(dtype)).sum(), parameters)])
+    for got, expected in zip(*grads, strict=True):
+        assert relative_error(got, expected) < 1e-5
 
 
 @pytest.mark.parametrize("name", MERGED)
@@ -222,7 +240,7 @@ def test_exact_gradient_keeps_the_graph_of_one_shard(name):
         return lambda: encoder(source, **options).summary.sum().backward()
 
     with pytest.MonkeyPatch.context() as patch:  # of the plain form: the folded one keeps hardly more than its input
-        patch.setattr(folded, "form", lambda *_: None)
+        patch.setattr(folded, "form", lambda *_: folded.PLAIN)
         whole = graph_bytes(step(batch))
     shard = graph_bytes(step(one))
     for store in STORES.get(name, stores.STORES):
@@ -273,8 +291,8 @@ def test_a_stream_is_not_held_in_memory(name, store, new_objects_only):
 )
 def test_below_frozen_layers_there_is_no_backward(name, store, monkeypatch):
     encoder, batch = make(name, depth=3), sets()
-    passes, go = [], Run._pass
-    monkeypatch.setattr(Run, "_pass", lambda self, *a, **k: (passes.append(a), go(self, *a, **k))[1])
+    passes, go = [], Run._shards_gradient
+    monkeypatch.setattr(Run, "_shards_gradient", lambda self, *a, **k: (passes.append(a), go(self, *a, **k))[1])
     stages = len(encoder.layers) + 1
     for frozen in range(stages + 1):  # the embedding, then a layer each
         if frozen:
@@ -290,6 +308,24 @@ def test_below_frozen_layers_there_is_no_backward(name, store, monkeypatch):
         if store == "device" and frozen > 1:
             assert len(passes) == stages - frozen + 1
         passes.clear()
+
+
+def test_what_a_run_keeps_goes_with_its_outputs(monkeypatch):
+    """No cycle of references, which would hold memory until the garbage collector happens to come by."""
+    made, start = [], Run.__init__
+    monkeypatch.setattr(
+        Run, "__init__", lambda self, *a, **k: (start(self, *a, **k), made.append(weakref.ref(self)))[0]
+    )
+    gc.disable()
+    try:
+        for name in MERGED:
+            out = make(name)(sets(), shard_size=7)
+            assert out.summary.requires_grad
+            assert made[-1]() is not None
+            del out
+            assert made[-1]() is None
+    finally:
+        gc.enable()
 
 
 def test_first_shard_gradient_is_bounded_and_literal_is_not():
@@ -445,10 +481,16 @@ def test_contexts_carry_gradients_through_shards():
 
 
 @pytest.mark.parametrize("name", MERGED)
-def test_dropout_is_replayed(name):
-    """The streamed gradient is that of the very masks drawn in the forward: by differences along a direction."""
-    for store in STORES.get(name, stores.STORES):
+@pytest.mark.parametrize("alone", [False, True])
+def test_dropout_is_replayed(name, alone):
+    """The streamed gradient is that of the very masks drawn in the forward: by differences along a direction.
+
+    Also where the dropouts alone are in training, as for Monte Carlo dropout.
+    """
+    for store in STORES.get(name, stores.STORES)[: 1 if alone else None]:
         encoder, batch = make(name, dropout=0.3).train(), sets()
+        for module in encoder.modules():
+            module.training = not alone or isinstance(module, torch.nn.Dropout)
         parameters = list(encoder.parameters())
         direction = [torch.randn_like(p) for p in parameters]
 
@@ -467,15 +509,172 @@ def test_dropout_is_replayed(name):
         assert slope == pytest.approx(((loss(h) - loss(-h)) / (2 * h)).item(), rel=1e-5)
 
 
-def test_backward_twice_and_second_order():
+WITH_DROPOUT = [name for name in MERGED if name not in ("deep-sets", "sse", "umbc")]  # in what the engine runs
+
+
+def watch_masks(encoder):
+    """What every dropout drops from here on: by module and shape of its input, all masks in turn."""
+    masks = defaultdict(list)
+    for name, module in encoder.named_modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(lambda _, given, out, n=name: masks[n, given[0].shape].append(out != 0))
+    return masks
+
+
+@pytest.mark.parametrize(("name", "store"), [(n, s) for n in WITH_DROPOUT for s in STORES.get(n, stores.STORES)])
+def test_masks_of_dropout(name, store):
+    """What all shards share has one mask, drawn once; each shard has masks of its own in each layer; the backward has
+    those of the forward, and another call has others.
+    """
+    encoder = make(name, dropout=0.5, num_inducing=2).train()
+    sizes = (7, 11, 13)  # which tell the shards from each other
+    batch = SetBatch(torch.randn(1, sum(sizes), D, dtype=torch.float64))
+    source = [SetBatch(x) for x in batch.elements.split(sizes, 1)]
+    masks, found = watch_masks(encoder), []
+    for _ in range(2):
+        summary = encoder(source, store=store).summary
+        drawn = {key: len(given) for key, given in masks.items()}
+        torch.rand(3)  # the forward's random numbers are long gone
+        summary.sum().backward()
+        for (module, shape), given in masks.items():
+            assert all(torch.equal(mask, given[0]) for mask in given)
+            if shape[1] not in sizes or store != "recompute":  # which maps a shard again for each layer above
+                assert (drawn[module, shape], len(given)) == (1, 2)
+        found += [(key, given[0].flatten()[:20].tolist()) for key, given in masks.items()]
+        masks.clear()
+    points = 1 if name == "set-transformer-sab" else 3  # layers whose points are shared by all shards
+    assert len(found) == 2 * 2 * (2 * len(sizes) + points)  # calls, dropouts of a block, blocks
+    assert len({tuple(mask) for _, mask in found}) == len(found)
+
+
+def drop_within_reduce(encoder):
+    """Elements pass a dropout on their way into every state: of full self-attention, into that of its block."""
+    for layer in filter(None, [*encoder.layers, encoder.pool]):
+        module = getattr(layer, "block", layer)
+        module.within = torch.nn.Dropout(0.5)
+
+        def reduce(*given, module=module, plain=module.reduce, place=int(module is not layer)):
+            return plain(*(module.within(x) if i == place else x for i, x in enumerate(given)))
+
+        module.reduce = reduce
+    return encoder
+
+
+@pytest.mark.parametrize(("name", "store"), CASES)
+def test_dropout_within_reduce_is_replayed(name, store):
+    """Each shard has masks of its own, and the backward has those of the forward: by differences along a direction."""
+    encoder, batch = drop_within_reduce(make(name)), SetBatch(torch.randn(1, 17, D, dtype=torch.float64))
+    for module in encoder.modules():
+        module.training = isinstance(module, torch.nn.Dropout)
+    direction, masks = torch.randn_like(batch.elements), watch_masks(encoder)
+
+    def summary(step):
+        torch.manual_seed(7)
+        x = (batch.elements + step * direction).requires_grad_()
+        return x, encoder(SetBatch(x), shard_size=7, store=store).summary.square().sum()
+
+    def distinct(masks):
+        return {key: len({tuple(mask.flatten().tolist()) for mask in given}) for key, given in masks.items()}
+
+    x, loss = summary(0.0)
+    drawn = distinct(masks)
+    assert all(number > 1 for (module, shape), number in drawn.items() if "within" in module and shape[1] == 7)
+    torch.rand(3)  # the forward's random numbers are long gone
+    (grad,) = torch.autograd.grad(loss, x)
+    assert distinct(masks) == drawn
+    h = 1e-6
+    slope = (summary(h)[1] - summary(-h)[1]) / (2 * h)
+    assert (grad * direction).sum().item() == pytest.approx(slope.item(), rel=1e-5)
+
+
+def test_a_linear_model_with_dropout_within_reduce():
+    """Its output is its gradient times its input, whole and in shards."""
+    encoder = drop_within_reduce(make("deep-sets", depth=0, pooling="sum")).train()
+    for p in encoder.parameters():
+        p.data *= p.dim() > 1  # no biases
+    for shard_size in (None, 3):
+        x = torch.randn(1, 17, D, dtype=torch.float64, requires_grad=True)
+        output = encoder(SetBatch(x), shard_size=shard_size).summary.sum()
+        assert (torch.autograd.grad(output, x)[0] * x).sum().item() == pytest.approx(output.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_masks_leave_the_stream_of_random_numbers_alone(name):
+    """Of which a call takes one number, however many shards there are; the backward none, nor where nothing drops."""
+    encoder, batch, after = make(name, dropout=0.5).train(), sets(), []
+    for size in (17, 40):
+        torch.manual_seed(5)
+        summary = encoder(batch, shard_size=size).summary
+        after.append(torch.get_rng_state())
+        summary.sum().backward()
+        after.append(torch.get_rng_state())
+    assert all(torch.equal(state, after[0]) for state in after)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert not torch.equal(before, after[0])
+    encoder.eval()(batch, shard_size=17)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_backward_twice():
     encoder, batch = make("ust"), sets()
     loss = encoder(batch, shard_size=7, store="disk").summary.sum()
     first = torch.autograd.grad(loss, encoder.pool.points, retain_graph=True)
     assert torch.equal(first[0], torch.autograd.grad(loss, encoder.pool.points)[0])
-    loss = encoder(batch, shard_size=7).summary.square().sum()
-    (grad,) = torch.autograd.grad(loss, encoder.pool.points, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+
+
+ORDER = (
+    r"exact gradient of sets in shards cannot be differentiated again: .* encode the sets whole, .*without shard_size"
+)
+
+
+@pytest.mark.parametrize(("name", "store"), CASES)
+def test_second_derivatives_of_shards_are_refused(name, store):
+    """However they are asked for: what is left out of a sum would be a wrong second derivative."""
+    encoder = make(name, depth=1)
+    batch = SetBatch(torch.randn(2, 7, D, dtype=torch.float64, requires_grad=True))
+    x, p = batch.elements, next(encoder.pool.parameters(), next(encoder.parameters()))
+    for loss in (torch.sum, lambda summary: summary.square().sum()):  # gradients that are constants, and that are not
+        value = loss(encoder(batch, shard_size=3, store=store).summary)
+        dx, dp = torch.autograd.grad(value, (x, p), create_graph=True)
+        plain = torch.autograd.grad(loss(encoder(batch, shard_size=3, store=store).summary), (x, p))
+        assert relative_error([dx.detach(), dp.detach()], [*plain]) < 1e-12
+        for grad, wanted in itertools.product((dx, dp), (x, p)):
+            penalised = grad.square().sum() + wanted.square().sum()
+            with pytest.raises(RuntimeError, match=ORDER):
+                torch.autograd.grad(penalised, wanted, retain_graph=True, allow_unused=True)
+            with pytest.raises(RuntimeError, match=ORDER):
+                penalised.backward(inputs=[wanted], retain_graph=True)
+
+
+def test_second_derivatives_of_what_follows_the_shards():
+    """A head's own are exact: only what goes back into the shards a second time is refused."""
+    encoder, batch, found = make("ust"), sets(), []
+    head = torch.randn(10, dtype=torch.float64, requires_grad=True)
+    parameter = encoder.pool.points
+    for shard_size in (None, 7):
+        value = (encoder(batch, shard_size=shard_size).summary @ head).sin().sum()
+        (grad,) = torch.autograd.grad(value, head, create_graph=True)
+        found.append(torch.autograd.grad(grad.square().sum(), (head, parameter)))
+    assert relative_error([*found[1]], [*found[0]]) < 1e-12
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_transforms_of_shards_are_refused(name):
+    encoder, batch = make(name), sets()
+
+    def f(x, **options):
+        return encoder(SetBatch(x, batch.multiplicity, validate=False), shard_size=7, **options).summary.sum()
+
+    with pytest.raises(ValueError, match=r"torch.func cannot transform .* encode them whole, .*without shard_size"):
+        torch.func.grad(f)(batch.elements)
+    for gradient in ("exact", "first-shard"):
+        with pytest.raises(ValueError, match=r"sets in shards have no forward mode: encode them whole"):
+            torch.func.jvp(partial(f, gradient=gradient), (batch.elements,), (batch.elements,))
+    with torch.no_grad():
+        stacked = torch.func.vmap(f)(torch.stack([batch.elements, 2 * batch.elements]))
+        each = torch.stack([f(batch.elements), f(2 * batch.elements)])
+    assert relative_error(stacked, each) < 1e-12
 
 
 def test_the_backward_recomputes_in_the_forwards_precision():

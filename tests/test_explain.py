@@ -4,7 +4,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from omniset import SetBatch, encoders, explain
-from omniset.layers import PoolingByMultiheadAttention, folded
+from omniset.kernels import folded
+from omniset.layers import PoolingByMultiheadAttention
 from omniset.testing import relative_error
 
 B, N, D = 3, 7, 6

@@ -21,7 +21,7 @@ from torch import nn
 from omniset import SetBatch, encoders
 from omniset.encoders.base import linear_layers
 from omniset.engine.group import Processes
-from omniset.layers import folded
+from omniset.kernels import folded
 from omniset.testing import relative_error
 
 ROOT = Path(__file__).parent.parent

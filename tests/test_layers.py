@@ -1,7 +1,12 @@
+import functools
+import math
+
 import pytest
 import torch
 import torch_geometric.nn.aggr.utils as pyg
 
+from omniset import AttentionState
+from omniset.kernels import fused, sums
 from omniset.layers import (
     InducedSetAttentionBlock,
     LeeAttentionBlock,
@@ -9,7 +14,6 @@ from omniset.layers import (
     PoolingByMultiheadAttention,
     SetAttentionBlock,
     SetPooling,
-    deep_sets,
 )
 from omniset.testing import relative_error
 from oracle import induced, lee, msab, repeat
@@ -139,6 +143,34 @@ def test_empty_set_keeps_residual_and_output_bias(norm):
     assert all(g.isfinite().all() for g in grads)
 
 
+@pytest.mark.parametrize("kind", [SetAttentionBlock, functools.partial(InducedSetAttentionBlock, num_inducing=K)])
+def test_empty_sets_have_the_gradients_of_the_plain_form(kind):
+    """Of either order, and forward; learned multiplicities take the plain form, of sums against a peak."""
+    layer = shaken(kind(dim=D, num_heads=H))
+    x, m = torch.randn(B, N, D, dtype=torch.float64), torch.rand(B, N, dtype=torch.float64)
+    m[1] = 0
+    targets, found = [x.requires_grad_(), *layer.parameters()], []
+    for multiplicity in (m, m.clone().requires_grad_()):
+        out = layer(x, multiplicity).sin().sum()
+        first = torch.autograd.grad(out, targets, retain_graph=True)
+        followed = torch.autograd.grad(out, targets, create_graph=True)
+        second = torch.autograd.grad(sum(g.sin().sum() for g in followed), targets)
+        found.append([*first, *(g.detach() for g in followed), *second])
+    scale = max(float(g.norm()) for g in found[0])  # next to which gradients that are 0 in truth are rounding
+    assert all((a - b).norm() < 1e-12 * scale for a, b in zip(*found, strict=True))
+    forward = torch.func.jvp(lambda x: layer(x, m).sin().sum(), (x.detach(),), (torch.ones_like(x),))
+    assert relative_error(forward[1], found[0][0].sum()) < 1e-12
+
+
+def test_tabulated_scores_may_be_large():
+    """Beyond the range of exponentials, which are measured against the largest score of the table."""
+    layer = shaken(PoolingByMultiheadAttention(D, H, Q))
+    layer.gather.query.weight.data *= 1000
+    table, m = torch.randn(N, D, dtype=torch.float64), torch.ones(1, N, dtype=torch.float64)
+    got, expected = layer.pool_tabulated(layer.tabulate(table), m), layer(table[None], m)
+    assert relative_error(got, expected) < 1e-10
+
+
 @pytest.mark.parametrize("pooling", ["mean", "sum", "max"])
 def test_set_pooling(pooling):
     elements, m = sets()
@@ -187,20 +219,76 @@ def test_bad_arguments(make, message):
         make()
 
 
+def test_second_derivatives_cost_training_nothing(monkeypatch):
+    """Fused attention keeps what they need, and its own backward makes the first ones."""
+    block = shaken(MultisetAttentionBlock(D, H))
+    queries, (elements, m) = torch.randn(B, Q, D, dtype=torch.float64), sets()
+
+    def step():
+        held = {}
+
+        def keep(tensor):
+            held[tensor.untyped_storage().data_ptr()] = tensor  # alive, so that no two have one address
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = block(queries, elements, m)
+        grads = torch.autograd.grad(out.square().sum(), list(block.parameters()))
+        return sum(t.untyped_storage().nbytes() for t in held.values()), grads
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            fused.FusedAttention,
+            "apply",
+            lambda average, q, k, v, bias, empty, scale: average.masked_fill(empty, 0),
+        )
+        least, expected = step()
+    monkeypatch.setattr(fused, "_plain_attention", None)
+    size, grads = step()
+    assert size == least
+    assert relative_error([*grads], [*expected]) == 0
+
+
 @pytest.mark.parametrize("n", [0, 1, 7, 23])
 def test_sums_in_blocks(n, monkeypatch):
     """Against one sum over all, with gradients of either order; and without the rounding of one long product."""
-    monkeypatch.setattr(deep_sets, "BLOCK", 7)
+    monkeypatch.setattr(sums, "BLOCK", 7)
     x = torch.randn(B, n, D, dtype=torch.float64, requires_grad=True)
     m = torch.rand(B, n, 1, dtype=torch.float64, requires_grad=True)
-    got = deep_sets.weighted_sum(m, x)
+    got = sums.weighted_sum(m, x)
     assert relative_error(got, (m * x).sum(1)) < 1e-14
     if n:
-        assert torch.autograd.gradcheck(deep_sets.weighted_sum, (m, x))
-        assert torch.autograd.gradgradcheck(deep_sets.weighted_sum, (m, x))
+        assert torch.autograd.gradcheck(sums.weighted_sum, (m, x))
+        assert torch.autograd.gradgradcheck(sums.weighted_sum, (m, x))
 
 
 def test_a_long_sum_keeps_its_digits():
     x = torch.rand(2, 300_001, 3)
     exact = x.double().sum(1)
-    assert relative_error(deep_sets.weighted_sum(torch.ones(2, 300_001, 1), x).double(), exact) < 5e-7
+    assert relative_error(sums.weighted_sum(torch.ones(2, 300_001, 1), x).double(), exact) < 5e-7
+
+
+def test_states_are_merged_in_float64():
+    """However many shards are added, and whatever they are measured against."""
+    one = SetPooling("sum").reduce(torch.ones(1, 1, 1), torch.ones(1, 1))
+    state = SetPooling("sum").reduce(torch.full((1, 1, 1), 2.0**25), torch.ones(1, 1))
+    for _ in range(3):
+        state = state.merge(one)  # in float32 each would be lost
+    assert [s.item() for s in state.sums] == [2**25 + 3, 4]
+    low, high = torch.tensor([[0.1]]), torch.tensor([[0.7]])
+    state = AttentionState(low, (torch.ones(1, 1), torch.ones(1, 1)))
+    expected = math.exp(low.item() - high.item())
+    assert state.merge(AttentionState(high, state.sums)).sums[0].item() == pytest.approx(1 + expected, rel=1e-15)
+
+
+def test_a_state_is_finished_however_small_its_sums_are():
+    """As of a set whose scores lie far below the peak that they are measured against."""
+    peak, sums = torch.zeros(2, 1), (torch.tensor([[1e-30], [0]]), torch.tensor([[3e-30], [0]]))
+    assert AttentionState(peak, sums).finish().flatten().tolist() == pytest.approx([3, 0])
+
+
+def test_a_peak_is_a_constant():
+    q, k = torch.randn(5, D, requires_grad=True), torch.randn(N, D)
+    state = AttentionState.of(q, k, k)
+    assert not state.peak.requires_grad
+    assert all(s.requires_grad for s in state.sums)

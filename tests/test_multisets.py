@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.cluster import DBSCAN
 
-from omniset import compact, compacting_pays, multiset_attention, multisets
+from omniset import compact, compacting_pays, multiset_attention
 from omniset.testing import relative_error
 
 
@@ -100,7 +100,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"multiplicity\[1\] is -1"):
         compact(x, multiplicity=torch.tensor([1, -1, 1]))
     with pytest.raises(ValueError, match="method must be one of .* got 'magic'"):
-        multisets.compact.__wrapped__(x, method="magic")  # past the type check of this test run
+        getattr(compact, "__wrapped__", compact)(x, method="magic")  # past the type check, where there is one
     with pytest.raises(TypeError, match="nonsense"):
         compact(x, nonsense=1)
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from omniset import pages
+from omniset.kernels import pages
 
 NUMBERS = pages.SMALLEST // 4 + 5
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is held back under Linux only")

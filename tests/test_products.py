@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from omniset import products
+from omniset.kernels import products
 from omniset.testing import relative_error
 
 

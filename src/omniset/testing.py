@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.sets import SetBatch
+from omniset.core.sets import SetBatch
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 """Relative error that rounding explains, per dtype."""

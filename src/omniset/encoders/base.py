@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from omniset.core.sets import SetBatch
 from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
 from omniset.layers.set_transformer import PoolingByMultiheadAttention, SetAttentionBlock
-from omniset.sets import SetBatch
 
 
 class Encoder(Stack):
@@ -65,12 +65,14 @@ class Encoder(Stack):
             TypeError: A source that can be read only once.
             ValueError: An unknown option, a wrong number of features, full self-attention with a store that is
                 neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent.
-                gradient="unbiased" for independent shards, class tokens or full self-attention. With
+                gradient="unbiased" for independent shards, class tokens or full self-attention.
+                Merged shards in forward mode, or their exact gradient under torch.func. With
                 `process_group`: anything but shards="merged" and gradient="exact", full self-attention, weights that
                 are sharded (FSDP, DTensor), or, on every process, processes that do not hold the same number of sets
                 or differ in whether they want gradients or drop out.
             OSError: The disk is full or not writable.
-            RuntimeError: A process of the group has ended or does not answer; in the backward too.
+            RuntimeError: A process of the group has ended or does not answer; in the backward too. When the exact
+                gradient of merged shards is differentiated again.
         """
         return execute(self, source, shard_size, shards, gradient, store, process_group)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from omniset.core.sets import check_sizes
 from omniset.encoders.base import Encoder, linear_layers
-from omniset.layers.base import check_sizes
 from omniset.layers.slots import SlotSetEncoder, Weighting
 
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from omniset.core.sets import SetBatch
 from omniset.encoders.base import AttentionEncoder
 from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock, SetLayer
-from omniset.sets import SetBatch
 
 Memory = list[tuple[Tensor, Tensor]]
 

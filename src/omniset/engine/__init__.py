@@ -12,13 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from omniset.engine.executor import ExactGradient, Run, always, never
-from omniset.engine.group import Processes, check_replicated
-from omniset.engine.kept import KeptElements
+from omniset.core.sets import SetBatch
+from omniset.engine.encoding import Encoding, ExactGradient
+from omniset.engine.group import check_replicated
+from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, open_store
-from omniset.sets import SetBatch
-from omniset.states import wide
+from omniset.kernels.private import forward_mode, transformed
 
 SHARDS = ("merged", "independent")
 GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
@@ -102,20 +102,22 @@ def execute(
         )
     if store.partition(":")[0] in ("disk", "recompute") and any(layer.keeps_elements for layer in encoder.layers):
         raise ValueError(f"full self-attention streams from store='device' or 'cpu', got {store!r}")
+    if forward_mode():
+        raise ValueError("sets in shards have no forward mode: encode them whole, as a SetBatch without shard_size")
+    if transformed() and gradient == "exact" and torch.is_grad_enabled():
+        raise ValueError(
+            "torch.func cannot transform the exact gradient of sets in shards: encode them whole, as a SetBatch "
+            "without shard_size, or, where no gradient is wanted, under torch.no_grad()"
+        )
     if gradient == "first-shard-literal" and encoder.pool is None:
         raise ValueError("gradient='first-shard-literal' stops gradients at the pool, and class tokens take its place")
     if gradient == "unbiased":
         _check_sums(encoder)
-    group = None if process_group is None else Processes(process_group, next(encoder.parameters()).device)
-    run = Run(encoder, batch, parts, opened, replay=True, group=group)
+    encoding = Encoding(encoder, batch, parts, opened, gradient, process_group)
     if gradient == "exact" and torch.is_grad_enabled():
-        return _exact(run)
-    run.detach_before_pool = gradient == "first-shard-literal"
-    if gradient == "unbiased" and torch.is_grad_enabled():
-        run.scale_of_gradient = _entries_per_entry_of_first(parts)
-    live = {"exact": never, "first-shard-literal": always}
-    run.forward(live.get(gradient, lambda i: i == 0))
-    return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
+        return _exact(encoding)
+    encoding.forward()
+    return _output(encoding, encoding.summary, encoding.shards.elements(), encoding.contexts)
 
 
 def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
@@ -157,36 +159,29 @@ def _check_sums(encoder: Stack) -> None:
         )
 
 
-def _entries_per_entry_of_first(parts: Iterable[SetBatch]) -> Float[Tensor, " sets"]:
-    """How many present entries each set has for every one of its first shard."""
-    counts = [(part.multiplicity > 0).sum(1) for part in parts]
-    return wide(sum(counts[1:], counts[0])) / counts[0].clamp(min=1)
-
-
 def _whole(encoder: Stack, batch: SetBatch) -> EncoderOutput:
-    run = Run(encoder, batch, [batch], DeviceStore(), replay=False)
-    run.forward(always)
-    return _output(run, run.token_summary if encoder.num_tokens else run.contexts[-1], run.elements, run.contexts)
+    encoding = Encoding(encoder, batch, [batch], DeviceStore(), whole=True)
+    encoding.forward()
+    return _output(encoding, encoding.summary, encoding.shards.elements(), encoding.contexts)
 
 
-def _exact(run: Run) -> EncoderOutput:
-    elements, multiplicity = (None, None) if run.source is None else (run.source.elements, run.source.multiplicity)
-    summary, elements, *contexts = ExactGradient.apply(run, elements, multiplicity, *run.encoder.parameters())
-    contexts = [kept if given is None else given for given, kept in zip(contexts, run.contexts, strict=False)]
-    return _output(run, summary, elements, [*contexts, None])
+def _exact(encoding: Encoding) -> EncoderOutput:
+    source = encoding.source
+    leaves = (None, None) if source is None else (source.elements, source.multiplicity)
+    summary, elements, *contexts = ExactGradient.apply(encoding, *leaves, *encoding.run.parameters)
+    contexts = [elements if c is None else c for c, elements in zip(contexts, encoding.contexts, strict=True)]
+    return _output(encoding, summary, elements, contexts)
 
 
-def _output(run: Run, summary: Any, elements: Any, contexts: list[Any]) -> EncoderOutput:
-    encoder = run.encoder
-    contexts = [KeptElements(c.read) if isinstance(c, KeptElements) else c for c in contexts[:-1]]
+def _output(encoding: Encoding, summary: Tensor, elements: Any, contexts: list[Any]) -> EncoderOutput:
+    encoder = encoding.encoder
+    contexts = [AllElements(c.read) if isinstance(c, AllElements) else c for c in contexts]
     if not encoder.outputs_elements:
         elements = None
-    elif run.source is None:
+    elif encoding.source is None:
         frozen = [c.detach() if isinstance(c, Tensor) else c for c in contexts]
-        elements = ContextualizedShards(encoder, run.shards, frozen)
-    with run.noise_of_decoder():
-        decoded = encoder.decoder(summary)
-    return EncoderOutput(elements, decoded, contexts)
+        elements = ContextualizedShards(encoder, encoding.parts, frozen)
+    return EncoderOutput(elements, encoding.decode(summary), contexts)
 
 
 def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
@@ -201,7 +196,7 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
             # Recomputed in the backward, so that only one shard's graph exists at a time; torch.func cannot do that.
             again = partial(checkpoint, encode, use_reentrant=False)
-            run = encode if torch._C._are_functorch_transforms_active() else again
+            run = encode if transformed() else again
             summary, elements, memory = run(shard.elements, shard.multiplicity, memory)
         present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
         total, count = total + torch.where(present, summary, 0), count + present.int()

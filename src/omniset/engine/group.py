@@ -1,8 +1,8 @@
 """One set over many processes: what they tell each other.
 
 Each process of a group holds the same B sets and its own share of each set's elements. States are sums against a peak,
-so the state of the whole is a maximum and a sum over the processes, and gradients are sums. What a process has nothing
-of it counts as zero, so that all take part in the same operations in the same order, whatever their shares are.
+so the state of the whole is a maximum and a sum over the processes, and gradients are sums. A missing tensor is sent as
+zeros, so that all take part in the same operations in the same order, whatever their shares are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from omniset.states import S, wide
+from omniset.core.states import S, wide
+from omniset.kernels.private import managed_by_fsdp
 
 FACTS = ("the number of sets", "whether gradients are wanted", "the number of trainable weights", "whether to drop out")
 UNKNOWN = -1
@@ -131,11 +132,7 @@ def check_replicated(module: nn.Module) -> None:
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
 
-    # In the forward of a module inside FSDP the weights are whole for a moment; the mark tells.
-    fsdp = any(
-        isinstance(m, FullyShardedDataParallel | FSDPModule) or getattr(m, "_is_fsdp_managed_module", False)
-        for m in module.modules()
-    )
+    fsdp = any(isinstance(m, FullyShardedDataParallel | FSDPModule) or managed_by_fsdp(m) for m in module.modules())
     if fsdp or any(isinstance(p, DTensor) for p in module.parameters()):
         raise ValueError(
             "process_group= needs the whole encoder on every process, and its weights are sharded (FSDP or DTensor): "

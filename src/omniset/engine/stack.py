@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from omniset.layers.base import SetLayer, check_sizes
-from omniset.sets import SetBatch
+from omniset.core.sets import SetBatch, check_sizes
+from omniset.layers.base import SetLayer
 
 
 class Stack(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from omniset.disk import Scratch
+from omniset.core.disk import Scratch
 
 STORES = ("device", "cpu", "disk", "recompute")
 
@@ -77,6 +77,35 @@ class DiskStore:
         if key in self._slots:
             offset, size, *_ = self._slots.pop(key)
             self._free[size].append(offset)
+
+
+class GraphStore:
+    """A store, with memory beside it for tensors that carry a graph: they cannot leave it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._memory = store, DeviceStore()
+
+    def put(self, key: Any, tensor: Tensor) -> None:
+        (self._memory if tensor.requires_grad else self._store).put(key, tensor)
+
+    def get(self, key: Any) -> Tensor:
+        try:
+            return self._memory.get(key)
+        except KeyError:
+            return self._store.get(key)
+
+    def drop(self, key: Any) -> None:
+        self._memory.drop(key)
+        self._store.drop(key)
+
+    def take(self, key: Any) -> Tensor | None:
+        """Get and drop; None if there is no such tensor."""
+        try:
+            tensor = self.get(key)
+        except KeyError:
+            return None
+        self.drop(key)
+        return tensor
 
 
 def open_store(name: str) -> Store | None:

@@ -21,12 +21,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from omniset.core.sets import SetBatch
 from omniset.encoders.base import Encoder
 from omniset.layers.probes import Probe
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
-from omniset.sets import SetBatch
 
 Block = AttentionBlock | SlotSetEncoder
 Source = SetBatch | Iterable[SetBatch]

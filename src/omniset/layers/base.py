@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.states import State
+from omniset.core.states import State
 
 Elements = Float[Tensor, "sets elements dim"]
 Multiplicity = Shaped[Tensor, "sets elements"]
@@ -19,7 +19,10 @@ class SetLayer(nn.Module):
 
     The states of shards are merged (`State.merge`), so a layer never needs the whole set at once. A layer that only
     pools has no `map`; its context is its result. A layer with `keeps_elements` has no small state: its context is
-    all elements (full self-attention), which the engine keeps and streams past every shard of queries.
+    all elements (full self-attention), which the engine streams past every shard of queries.
+
+    The backward through shards computes each method again, so nothing in them may be random but PyTorch's dropout
+    modules, whose masks the engine replays, and what `draw` has drawn.
     """
 
     keeps_elements = False
@@ -29,7 +32,7 @@ class SetLayer(nn.Module):
         return None
 
     def holding(self, drawn: Tensor | None) -> AbstractContextManager[None]:
-        """With these numbers drawn."""
+        """Inside this block, reduce and finish use `drawn`."""
         return nullcontext()
 
     def reduce(self, elements: Elements, multiplicity: Multiplicity, peak: Tensor | None = None) -> State:
@@ -37,8 +40,8 @@ class SetLayer(nn.Module):
         raise TypeError(f"{type(self).__name__} does not reduce")
 
     def finish(self, state: State) -> Float[Tensor, "sets k dim"]:
-        """Turn the finished state into the context."""
-        raise TypeError(f"{type(self).__name__} does not reduce")
+        """Turn the state of the whole set into the context, k vectors per set."""
+        raise TypeError(f"{type(self).__name__} does not finish states")
 
     def map(self, elements: Elements, context: Any) -> Elements:
         """Map every element by itself, given the context."""
@@ -59,10 +62,3 @@ def feed_forward(dim: int, ffn_dim: int, dropout: float, activation: str) -> nn.
     return nn.Sequential(
         nn.Linear(dim, ffn_dim), activation_layer(activation), nn.Linear(ffn_dim, dim), nn.Dropout(dropout)
     )
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")

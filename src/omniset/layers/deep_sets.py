@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from omniset.core.states import State, wide
+from omniset.kernels.sums import weighted_sum
 from omniset.layers.base import SetLayer
-from omniset.pages import empty
-from omniset.states import State, wide
 
 Pooling = Literal["mean", "sum", "max"]
 
@@ -63,8 +63,9 @@ class SetPooling(SetLayer):
             return SumState(None, (weighted_sum(m, elements), m.sum(1)))
         if peak is None:
             seen = torch.where(m > 0, elements, -torch.inf).detach()
-            some = elements.shape[1] > 0
-            peak = seen.amax(1) if some else seen.new_full((len(seen), seen.shape[2]), -torch.inf)
+            has_elements = elements.shape[1] > 0
+            peak = seen.amax(1) if has_elements else seen.new_full((len(seen), seen.shape[2]), -torch.inf)
+        # The engine's backward computes x again, and it must equal the forward's bit for bit to be found here.
         m = torch.where(elements.detach() == peak[:, None], m, 0)
         return MaxState(peak, ((m * elements).sum(1), m.sum(1)))  # m has channels here
 
@@ -72,41 +73,3 @@ class SetPooling(SetLayer):
         total, weight = state.sums
         pooled = total if self.pooling == "sum" else total / torch.where(weight == 0, 1, weight)
         return pooled[:, None]
-
-
-BLOCK = 1024  # elements that one product adds up in the precision of the elements
-
-
-def weighted_sum(m: Tensor, elements: Tensor) -> Tensor:
-    """Sum of m x over the elements of each set, (B, N, 1) and (B, N, D) to (B, D)."""
-    # Compilers and the transforms of torch.func go through plain operations only; half precision adds up in float32.
-    plain = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if plain or torch.is_autocast_enabled(elements.device.type) or elements.dtype not in (torch.float32, torch.float64):
-        return (m * elements).sum(1)
-    return WeightedSum.apply(m, elements)
-
-
-class WeightedSum(torch.autograd.Function):
-    """As products of matrices, of blocks that are short enough not to lose digits: m x is never there as a whole."""
-
-    @staticmethod
-    def forward(ctx: Any, m: Tensor, elements: Tensor) -> Tensor:
-        ctx.save_for_backward(m, elements)
-        number = elements.shape[1]
-        if number <= BLOCK:
-            return torch.bmm(m.mT, elements)[:, 0]
-        whole = number // BLOCK * BLOCK
-        rest = torch.bmm(m[:, whole:].mT, elements[:, whole:])[:, 0]
-        weights, blocks = (x[:, :whole].unflatten(1, (-1, BLOCK)) for x in (m, elements))
-        sums = [torch.bmm(w.mT, x).sum(0) for w, x in zip(weights, blocks, strict=True)]  # set by set
-        return rest + torch.cat(sums)
-
-    @staticmethod
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        m, elements = ctx.saved_tensors
-        d_m = elements @ d[..., None] if ctx.needs_input_grad[0] else None
-        if not ctx.needs_input_grad[1]:
-            return d_m, None
-        # Where a second derivative is wanted, autograd follows, and takes no memory of ours.
-        into = None if torch.is_grad_enabled() else empty(elements.shape, elements)
-        return d_m, torch.mul(m, d[:, None], out=into)

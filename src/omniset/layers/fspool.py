@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.layers.base import SetLayer, check_sizes
-from omniset.states import State, wide
+from omniset.core.sets import check_sizes
+from omniset.core.states import State, wide
+from omniset.layers.base import SetLayer
 
 
 class FeaturewiseSortPooling(SetLayer):

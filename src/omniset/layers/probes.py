@@ -47,13 +47,13 @@ class Probe(nn.Module):
         self.total: Any = 0
 
     def forward(
-        self, averages: Float[Tensor, "sets heads queries d"], peak: Tensor | None, count: Tensor
+        self, averages: Float[Tensor, "sets heads queries d"], peak: Tensor | None, weight: Tensor
     ) -> Float[Tensor, "sets heads queries d"]:
         """What the block goes on with in place of the averages."""
         size = averages.shape[2]
         if self.watching:
             self.averages.append(averages)
-            self.normalisers.append((peak, count))
+            self.normalisers.append((peak, weight))
             self.queries += size
         elif self.shift is not None:
             averages = self.alpha * averages + self.shift[:, :, self.place : self.place + size].to(averages)
@@ -88,9 +88,9 @@ class Probe(nn.Module):
         """
         if self.scores is None:
             return
-        peak, count = self.normalisers[self.turn]
+        peak, weight = self.normalisers[self.turn]
         weights, values = measure(peak)
-        found = weights / torch.where(count == 0, 1, count)
+        found = weights / torch.where(weight == 0, 1, weight)
         if self.gradient is not None:
             rows = self.gradient[:, :, self.place : self.place + weights.shape[2]]
             found = found * (rows.to(values) @ values.mT)

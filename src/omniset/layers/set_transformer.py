@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.attention import AttentionState
-from omniset.layers.base import SetLayer, check_sizes
+from omniset.core.attention import AttentionState
+from omniset.core.sets import check_sizes
+from omniset.layers.base import SetLayer
 from omniset.layers.universal import AttentionBlock, Norm, Tabulated, attention_block
 
 

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.attention import AttentionState
-from omniset.layers.base import SetLayer, check_sizes
+from omniset.core.attention import AttentionState, zero_if_minus_inf
+from omniset.core.sets import check_sizes
+from omniset.core.states import State
+from omniset.layers.base import SetLayer
 from omniset.layers.probes import Probe
-from omniset.states import State
 
 Weighting = Literal["softmax", "sigmoid", "slots"]
 
@@ -86,7 +87,7 @@ class SlotSetEncoder(SetLayer):
 
     @contextmanager
     def holding(self, drawn: Tensor | None) -> Iterator[None]:
-        """With this eps, so that all shards of a set meet the same slots."""
+        """Inside this block the slots are drawn with this eps: all shards of a set meet the same slots."""
         self._drawn = drawn
         try:
             yield
@@ -108,7 +109,7 @@ class SlotSetEncoder(SetLayer):
         by_head = (self.num_heads, -1)
         if self.probe is not None:
             self.probe.see(partial(self._measured, elements, multiplicity))
-        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.layers.folded
+        folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.kernels.folded
         if folds:
             # A score is a product of two projections, one of which can move over to the slots; a sum is projected
             # once, not each element. No key and no value is made.
@@ -119,21 +120,21 @@ class SlotSetEncoder(SetLayer):
         else:
             scores, v = self._plain(elements)
         weights, peak = self._weigh(scores, multiplicity, peak)
-        count = weights.sum(-1, keepdim=True)
+        weight = weights.sum(-1, keepdim=True)
         if folds:
             total = (weights.flatten(1, 2) @ elements).unflatten(1, by_head)
             total = torch.einsum("bhkd,hcd->bhkc", total, self.value.weight.unflatten(0, by_head))
-            total = total + count * self.value.bias.unflatten(0, by_head)[:, None]
+            total = total + weight * self.value.bias.unflatten(0, by_head)[:, None]
         else:
             total = weights @ v
-        return State(None, (count, total)) if peak is None else AttentionState(peak, (count, total))
+        return State(None, (weight, total)) if peak is None else AttentionState(peak, (weight, total))
 
     def finish(self, state: State) -> Float[Tensor, "sets slots dim"]:
-        count, total = state.sums
+        weight, total = state.sums
         q = self._queries(self._slots())
-        average = total / torch.where(count == 0, 1, count)
+        average = total / torch.where(weight == 0, 1, weight)
         if self.probe is not None:
-            average = self.probe(average, state.peak, count)
+            average = self.probe(average, state.peak, weight)
         average = average.to(q.dtype).transpose(1, 2).flatten(2)
         return self.norm_output(q + average if self.residual else average)
 
@@ -163,9 +164,9 @@ class SlotSetEncoder(SetLayer):
         if self.weighting == "softmax":
             if peak is None:
                 here = scores.detach() if m is None else scores.detach().masked_fill(m == 0, -torch.inf)
-                some = scores.shape[-1] > 0
-                peak = here.amax(-1, True) if some else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
-            shifted = scores - torch.where(peak == -torch.inf, 0, peak).to(scores.dtype)
+                has_elements = scores.shape[-1] > 0
+                peak = here.amax(-1, True) if has_elements else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
+            shifted = scores - zero_if_minus_inf(peak).to(scores.dtype)
             # Of absent elements too the exponential must be finite: times 0 it would be NaN.
             weights = torch.exp(shifted if m is None else shifted.masked_fill(m == 0, -torch.inf))
         else:

@@ -9,13 +9,14 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.attention import AttentionState
-from omniset.layers import folded
-from omniset.layers.base import check_sizes, feed_forward
+from omniset.core.attention import AttentionState
+from omniset.core.sets import check_sizes
+from omniset.kernels import folded
+from omniset.kernels.fused import fused_attention
+from omniset.layers.base import feed_forward
 from omniset.layers.probes import Probe
 
 Variant = Literal["universal", "lee", "lee-pre"]
@@ -41,8 +42,6 @@ class AttentionBlock(nn.Module):
     """
 
     scale: float
-    foldable = False
-    """Whether `omniset.layers.folded` knows the block, as it is now."""
     probe: Probe | None
     """Set by omniset.explain, for the time of an explanation."""
 
@@ -61,24 +60,15 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
-        form = folded.form(self, queries, elements, multiplicity)
-        if form == "spread":
-            return folded.spread(self, queries, elements)
-        if form == "gather":
-            return self.finish(queries, self.reduce(queries, elements, multiplicity))
+        form, parts = folded.form(self, queries, elements, multiplicity)
+        if parts is not None and form == "spread":
+            return folded.spread(parts, elements=queries, points=elements)
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
-        if self.probe is not None or learned or not elements.shape[1]:
-            return self.finish(queries, self.reduce(queries, elements, multiplicity))
+        if parts is not None or self.probe is not None or learned or not elements.shape[1]:
+            return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements)
-        q = q.expand(len(k), -1, -1, -1)
-        if multiplicity is None:
-            return self._combine(queries, _attention(q, k, v, None, self.scale))
-        empty = ~(multiplicity > 0).any(1)
-        # An empty set contributes nothing; its softmax would be NaN.
-        bias = multiplicity.to(q).log().masked_fill(empty[:, None], 0)[:, None, None]
-        average = _attention(q, k, v, bias, self.scale)
-        return self._combine(queries, average.masked_fill(empty[:, None, None, None], 0))
+        return self._combine(queries, fused_attention(q.expand(len(k), -1, -1, -1), k, v, multiplicity, self.scale))
 
     def reduce(
         self,
@@ -87,10 +77,21 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
     ) -> AttentionState:
+        form, parts = folded.form(self, queries, elements, multiplicity)
+        return self._reduce(parts if form == "gather" else None, queries, elements, multiplicity, peak)
+
+    def _reduce(
+        self,
+        parts: folded.Parts | None,
+        queries: Tensor,
+        elements: Tensor,
+        multiplicity: Tensor | None,
+        peak: Tensor | None,
+    ) -> AttentionState:
         if self.probe is not None:
             self.probe.see(partial(self._measured, queries, elements, multiplicity))
-        if folded.form(self, queries, elements, multiplicity) == "gather":
-            return folded.gather(self, queries, elements, multiplicity, peak)
+        if parts is not None:
+            return folded.gather(parts, queries, elements, multiplicity, peak)
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
@@ -108,7 +109,7 @@ class AttentionBlock(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         q, k, v = self._heads(queries, elements)
         m = None if multiplicity is None else multiplicity[:, None]
-        return AttentionState.weights(q, k, m, self.scale, peak)[0], v
+        return AttentionState.exponentials(q, k, m, self.scale, peak)[0], v
 
     def tabulate(self, queries: Float[Tensor, "queries dim"], table: Float[Tensor, "rows dim"]) -> Tabulated:
         """What each row of a table adds to the sums of each query, once.
@@ -138,7 +139,7 @@ class AttentionBlock(nn.Module):
         sums = (multiplicity @ columns).unflatten(1, (self.num_heads, len(queries), -1))
         return self.finish(queries[None], AttentionState(peak, (sums[..., -1:], sums[..., :-1])))
 
-    def weights(
+    def mean_weights(
         self,
         queries: Float[Tensor, "queries dim"],
         table: Float[Tensor, "rows dim"],
@@ -150,8 +151,12 @@ class AttentionBlock(nn.Module):
         q, k, _ = self._heads(queries[None], table[None])
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         weights = torch.exp(scores - scores.amax(-1, True)) * multiplicity[:, None, None]
-        total = weights.sum(-1, keepdim=True)
-        return (weights / torch.where(total == 0, 1, total)).mean(1)
+        weight = weights.sum(-1, keepdim=True)
+        return (weights / torch.where(weight == 0, 1, weight)).mean(1)
+
+    def foldable(self) -> folded.Parts | None:
+        """What `omniset.kernels.folded` folds of the block as it is now; None if only the plain form computes it."""
+        return None
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
@@ -179,14 +184,6 @@ class AttentionBlock(nn.Module):
         nn.init.xavier_uniform_(linear.weight)
         nn.init.zeros_(linear.bias)
         return linear
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
-    if not torch._C._are_functorch_transforms_active():
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    # Under torch.func.vmap the fused one is a loop.
-    scores = (q * scale) @ k.mT
-    return (scores if bias is None else scores + bias).softmax(-1) @ v
 
 
 class MultisetAttentionBlock(AttentionBlock):
@@ -223,6 +220,7 @@ class MultisetAttentionBlock(AttentionBlock):
         ffn_dim = dim if ffn_dim is None else ffn_dim
         self.scale = (dim // num_heads) ** -0.5
         self.pre = norm == "pre"
+        self._parts: folded.Parts | None = None
         self.output = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(dropout)
         self.norm_queries = nn.LayerNorm(dim) if self.pre else nn.Identity()
@@ -231,10 +229,13 @@ class MultisetAttentionBlock(AttentionBlock):
         self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
         self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
 
-    @property
-    def foldable(self) -> bool:  # type: ignore[override]
-        mine = all(getattr(type(self), n) is vars(MultisetAttentionBlock)[n] for n in ("project", "combine"))
-        return self.pre and mine and not (self.training and self.dropout.p) and folded.known(self)
+    def foldable(self) -> folded.Parts | None:
+        if not self.pre:
+            return None
+        parts = self._parts
+        if parts is None or not parts.hold(self):
+            parts = self._parts = folded.Parts(self, written_for=MultisetAttentionBlock)
+        return parts if parts.fold and not (self.training and parts.dropout.p) else None
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]

@@ -3,7 +3,12 @@
     softmax(Q K^T * scale + log m) V        (Universal Set Transformer, Eq. 1)
 
 log 0 = -inf removes a key, so multiplicity 0 is a mask, and a query that no key is present for gets 0. The softmax is
-not computed at once but as a state (peak, sum of weights, weighted sum of values) that shards of keys are added to.
+not computed at once but as a state that shards of keys are merged into. With s_j = q . k_j scale + log m_j, a query has
+
+    peak M = max of s_j,    weight Z = sum of e^(s_j - M),    total A = sum of e^(s_j - M) v_j
+    merge:   M = max(M_1, M_2),    Z = e^(M_1 - M) Z_1 + e^(M_2 - M) Z_2,    A likewise
+    finish:  A / Z, and 0 if Z = 0
+
 The paper's Algorithm A.1 goes wrong when the first shard is fully masked; here every maximum is made safe first, and
 no NaN is ever made, so none has to be removed.
 """
@@ -16,8 +21,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from omniset.sets import check_multiplicity
-from omniset.states import State, wide
+from omniset.core.sets import check_multiplicity
+from omniset.core.states import State, wide
 
 
 def multiset_attention(
@@ -49,7 +54,7 @@ def multiset_attention(
 
 @dataclass(frozen=True)
 class AttentionState(State):
-    """What a query knows of the keys seen so far. peak (..., q, 1); sums: weight (..., q, 1) and value (..., q, d_v).
+    """What a query knows of the keys seen so far. peak (..., q, 1); sums: weight (..., q, 1) and total (..., q, d_v).
 
     >>> q, k, v = torch.randn(3, 5), torch.randn(7, 5), torch.randn(7, 2)
     >>> state = AttentionState.identity(q, v)
@@ -71,25 +76,25 @@ class AttentionState(State):
         peak: Float[Tensor, "*#batch q 1"] | None = None,
     ) -> AttentionState:
         """The state of these keys alone, measured against their own largest score or a given `peak`."""
-        weights, peak = cls.weights(query, key, multiplicity, scale, peak)
+        weights, peak = cls.exponentials(query, key, multiplicity, scale, peak)
         return cls(peak, (weights.sum(-1, keepdim=True), weights @ value))
 
     @staticmethod
-    def weights(
+    def exponentials(
         query: Float[Tensor, "*#batch q d"],
         key: Float[Tensor, "*#batch n d"],
         multiplicity: Shaped[Tensor, "*#batch n"] | None = None,
         scale: float | None = None,
         peak: Float[Tensor, "*#batch q 1"] | None = None,
     ) -> tuple[Float[Tensor, "*batch q n"], Float[Tensor, "*batch q 1"]]:
-        """M exp(score - peak), not normalised, and the peak."""
+        """exp(s - peak) = m exp(q . k scale - peak), and the peak: the attention weights before normalisation."""
         scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
         if multiplicity is not None:
             scores = scores + log_multiplicity(multiplicity, scores.dtype)[..., None, :]
         if peak is None:
-            some = scores.shape[-1] > 0
-            peak = scores.detach().amax(-1, True) if some else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
-        return torch.exp(scores - _safe(peak).to(scores.dtype)), peak
+            has_keys = scores.shape[-1] > 0
+            peak = scores.detach().amax(-1, True) if has_keys else scores.new_full((*scores.shape[:-1], 1), -torch.inf)
+        return torch.exp(scores - zero_if_minus_inf(peak).to(scores.dtype)), peak
 
     @classmethod
     def identity(cls, query: Float[Tensor, "*#batch q d"], value: Float[Tensor, "*#batch n d_v"]) -> AttentionState:
@@ -110,12 +115,12 @@ class AttentionState(State):
     def factor(self, peak: Tensor | None) -> Tensor:
         assert self.peak is not None
         assert peak is not None
-        return torch.exp(wide(self.peak) - wide(_safe(peak)))  # exp(-inf) = 0 where nothing was seen yet
+        return torch.exp(wide(self.peak) - wide(zero_if_minus_inf(peak)))  # exp(-inf) = 0 where nothing was seen yet
 
     def finish(self) -> Float[Tensor, "*batch q d_v"]:
         """The attention output: the weighted mean of the values, 0 where no key is present."""
-        weight, value = self.sums
-        return value / torch.where(weight == 0, 1, weight)
+        weight, total = self.sums
+        return total / torch.where(weight == 0, 1, weight)
 
 
 def log_multiplicity(multiplicity: Shaped[Tensor, ...], dtype: torch.dtype) -> Float[Tensor, ...]:
@@ -124,5 +129,5 @@ def log_multiplicity(multiplicity: Shaped[Tensor, ...], dtype: torch.dtype) -> F
     return torch.where(present, torch.where(present, multiplicity, 1).to(dtype).log(), -torch.inf)
 
 
-def _safe(peak: Tensor) -> Tensor:
+def zero_if_minus_inf(peak: Tensor) -> Tensor:
     return torch.where(peak == -torch.inf, 0, peak)

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from omniset.disk import DiskRows
+from omniset.core.disk import DiskRows
+from omniset.core.features import RESERVED, RowNumbers, doubt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +146,12 @@ class SetCollection:
     identifiers: Any = None
 
     @classmethod
-    def of(cls, sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any], dtype: torch.dtype) -> SetCollection:
+    def of(
+        cls,
+        sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any],
+        dtype: torch.dtype,
+        features: Sequence[str] | None = None,
+    ) -> SetCollection:
         """Read any of the forms in which a user holds sets.
 
         Args:
@@ -153,13 +159,15 @@ class SetCollection:
                 `multiplicity` and `element` (an identifier, not used), and one column per feature. The sets of a
                 table come in the order in which they first appear.
             dtype: Of the elements.
+            features: Columns of a table that are features. Default: all others; none of them may look like a row index
+                or a misspelt name of the three.
         """
         if isinstance(sets, SetCollection):
             return sets
         if isinstance(sets, SetBatch):
             return cls._join(*sets.to_ragged(), dtype=dtype)
         if hasattr(sets, "columns"):
-            return cls._from_table(sets, dtype)
+            return cls._from_table(sets, dtype, features)
         return cls._join(*_ragged(sets, None, None), dtype=dtype)
 
     @classmethod
@@ -172,16 +180,25 @@ class SetCollection:
         return cls(torch.cat(elements).to(dtype), torch.cat([m.to(dtype) for m in counts]), offsets, names)
 
     @classmethod
-    def _from_table(cls, table: Any, dtype: torch.dtype) -> SetCollection:
+    def _from_table(cls, table: Any, dtype: torch.dtype, chosen: Sequence[str] | None) -> SetCollection:
+        columns = {str(c): c for c in table.columns}
+        if len(columns) < table.shape[1]:
+            again = table.columns.astype(str).duplicated()
+            raise ValueError(f"column {str(table.columns[again][0])!r} is there twice")
         if "set" not in table.columns:
             raise ValueError(f"the table needs a column 'set', it has {[str(c) for c in table.columns]}")
         if not len(table):
             raise ValueError("the table has no rows")
         if table["set"].isna().any():
             raise ValueError(f"column 'set' is missing in row {int(table['set'].isna().to_numpy().argmax())}")
-        features = [c for c in table.columns if c not in ("set", "multiplicity", "element")]
-        if not features:
+        wanted = [c for c in columns if c not in RESERVED] if chosen is None else list(chosen)
+        if not wanted:
             raise ValueError("the table has no feature columns beside 'set', 'multiplicity' and 'element'")
+        for column in wanted:
+            if column not in columns:
+                raise ValueError(f"the table has no column {column!r}, it has {[*columns]}")
+            _refuse(column, doubt(column) if chosen is None else None)
+        features = [columns[c] for c in wanted]
         for column in [*features, *(["multiplicity"] if "multiplicity" in table.columns else [])]:
             values = table[column]
             if values.dtype.kind not in "biuf":
@@ -195,11 +212,18 @@ class SetCollection:
                 raise ValueError(f"column {column!r}, row {row}: {values.iloc[row]} must be {bound}")
         codes, names = table["set"].factorize()
         order = np.argsort(codes, kind="stable")
-        elements = torch.as_tensor(table[features].to_numpy(dtype=np.float64)[order]).to(dtype)
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+        values = table[features].to_numpy(dtype=np.float64)
+        if chosen is None:
+            places = np.empty(len(table), dtype=np.int64)
+            places[order] = np.arange(len(table)) - np.repeat(offsets[:-1], np.diff(offsets))
+            numbered = RowNumbers([str(f) for f in features])
+            numbered.see(values, places)
+            _refuse(*(numbered.doubt() or ("", None)))
+        elements = torch.as_tensor(values[order]).to(dtype)
         counts = torch.ones(len(table), dtype=dtype)
         if "multiplicity" in table.columns:
             counts = torch.as_tensor(table["multiplicity"].to_numpy(dtype=np.float64)[order]).to(dtype)
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
         identifiers = table["element"].to_numpy()[order] if "element" in table.columns else None
         return cls(elements, counts, offsets, list(names), [str(f) for f in features], order, identifiers)
 
@@ -310,11 +334,24 @@ def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplic
         raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
 
 
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+
+
 def _check_finite(elements: Tensor, name: str = "elements") -> None:
     bad = ~elements.isfinite()
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
         raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite")
+
+
+def _refuse(column: Any, why: str | None) -> None:
+    if why is not None:
+        remedy = "drop it, or name the features: SetCollection.of(table, torch.float32, features=[...])"
+        raise ValueError(f"column {column!r} would be a feature, but {why}; {remedy}")
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

@@ -1,4 +1,9 @@
-"""The running state of a set: a commutative monoid, so that any split of a set, in any order, sums up to the same."""
+"""The running state of a set, which shards are merged into.
+
+`State.merge` is associative and commutative up to rounding, so that any split of a set, in any order, sums up to the
+same. The state of no elements changes nothing (the identity of a monoid); the engine needs none, it starts from None.
+Only FSPool's states do not merge to that of the union; its encoder has `mini_batch_consistent = False`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,11 @@ S = TypeVar("S", bound="State")
 class State:
     """Sums over elements, measured against a peak.
 
-    The peak (a maximum; None where there is none) only keeps numbers in range: sums measured against one peak are
-    carried over to another by a factor, and what a state stands for does not depend on it. So the peak is a constant
-    for autograd, and *given the final peak the state is a plain sum over the elements*: that is what makes exact
-    gradients through shards possible (omniset.engine).
+    The peak is a reference that keeps exp(score - peak) in range: mostly the largest score (kernels/gather.py takes 0
+    where no score is large). `factor` carries the sums over to another peak, and `finish` cancels it. Max pooling
+    differs: its peak is the maximum itself, its factor 0 or 1. None: the sums need no peak. For autograd the peak is a
+    constant, and *given the final peak the state is a plain sum over the elements*: that is what makes exact gradients
+    through shards possible (omniset.engine.exact).
     """
 
     peak: Tensor | None

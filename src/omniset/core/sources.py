@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
 
-from omniset.layers.base import check_sizes
-from omniset.sets import SetBatch
+from omniset.core.sets import SetBatch, check_sizes
 
 
 class ArraySource:

@@ -1,0 +1,158 @@
+"""Induced attention without keys or values of the elements: weights folded into the few points.
+
+With k points, h heads and n elements of width d, a score is a product of two projections of which one can move over to
+the points: (W_q p) . (W_k x) = (W_k^T W_q p) . x. What the points attend to is then the elements themselves, and the
+weighted sum of the elements is projected once, not each element. LayerNorm's affine part moves over in the same way,
+so that only an element less its mean, over its deviation, is left. Two functions of elements remain, each with the
+gradient written out, each in tiles that stay in the processor's cache, and neither keeps anything of the size of the
+set but its input: `gather` (points attend to elements) and `spread` (elements attend to points, then the FFN).
+
+Scores lie with the elements innermost, (points, elements), as a softmax over a handful of neighbours in memory is slow.
+Elements in half precision are read as they are and computed with in float32, a tile at a time, but for the products of
+bfloat16 on processors that have units for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from omniset.core.attention import AttentionState, log_multiplicity
+from omniset.kernels import private
+from omniset.kernels.gather import Gather
+from omniset.kernels.spread import ACTIVATIONS, Spread
+from omniset.kernels.tiles import PRECISION
+
+LEAST = 1 << 18  # numbers of the elements, from where on folding is faster (on two cores, D from 32 to 256)
+PLAIN = None, None
+
+
+class Parts:
+    """The parts of a block that are folded.
+
+    They can be only as they were made: none replaced, parametrized or with a hook of its own. That is found out when
+    this is made; `hold` says whether it is still so.
+
+    Args:
+        block: A block with these parts.
+        written_for: Its class that says what is done with them: not so if a subclass does something else.
+
+    Attributes:
+        fold: Whether they can be folded.
+    """
+
+    def __init__(self, block: Any, written_for: type[nn.Module]) -> None:
+        kind = type(block)
+        own = any(getattr(kind, name) is not getattr(written_for, name) for name in ("project", "combine"))
+        self.heads, self.scale = block.num_heads, block.scale
+        self.query, self.key, self.value, self.output = block.query, block.key, block.value, block.output
+        self.norm_queries, self.norm_elements, self.norm_ffn = block.norm_queries, block.norm_elements, block.norm_ffn
+        self.ffn = None if block.ffn is None else tuple(block.ffn)
+        self.dropout = block.dropout
+        linear: list[Any] = [self.query, self.key, self.value, self.output]
+        norms: list[Any] = [self.norm_queries, self.norm_elements]
+        known = True
+        if self.ffn is not None:
+            kinds = [type(part) for part in self.ffn]
+            known = [*kinds[:1], *kinds[2:]] == [nn.Linear, nn.Linear, nn.Dropout] and kinds[1] in ACTIVATIONS
+            known = known and type(block.ffn) is nn.Sequential
+            linear += self.ffn[::2][:2]
+            norms.append(self.norm_ffn)
+        self._snapshot = private.Snapshot(block) if private.CAN_WATCH else None
+        self.fold = (
+            known
+            and not own
+            and all(type(part) is nn.Linear and part.bias is not None for part in linear)
+            and all(type(part) is nn.LayerNorm and part.bias is not None for part in norms)
+            and self._snapshot is not None
+            and not self._snapshot.hooked
+        )
+
+    def hold(self, block: Any) -> bool:
+        same = block.scale == self.scale and block.num_heads == self.heads
+        return same and self._snapshot is not None and self._snapshot.holds(block)
+
+
+def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None) -> tuple[str | None, Parts | None]:
+    """Choose "gather" or "spread", with the block's parts, where it computes the same as the plain form in fewer
+    products, else None.
+
+    With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
+    4 N H P D folded, the projections of elements 4 N D^2 plain and none folded. So folding wins where P (H - 1) < D,
+    and where the elements of all sets are so many (LEAST) that its many small steps take no time.
+    """
+    # A program that is compiled for many sizes must not ask for the size.
+    if torch.compiler.is_compiling() or max(queries.numel(), elements.numel()) < LEAST:
+        return PLAIN
+    spreads = queries.shape[1] > elements.shape[1]
+    points = elements.shape[1] if spreads else queries.shape[1]
+    shared = queries.shape[0] == 1  # learned points are the same for all sets
+    few = multiplicity is None and queries.shape[0] == elements.shape[0] and points > 0
+    dim = queries.shape[2]
+    if not (few if spreads else shared) or points * (block.num_heads - 1) >= dim:
+        return PLAIN
+    if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
+        return PLAIN
+    parts = None if private.plain_only() else block.foldable()
+    return PLAIN if parts is None else ("spread" if spreads else "gather", parts)
+
+
+def gather(
+    parts: Parts,
+    queries: Tensor,
+    elements: Tensor,
+    multiplicity: Tensor | None,
+    peak: Tensor | None = None,
+) -> AttentionState:
+    """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
+    dtype, by_head = PRECISION[elements.dtype], (parts.heads, -1)
+    key, value, norm = parts.key, parts.value, parts.norm_elements
+    q = _project(parts.query, _layer_norm(parts.norm_queries, queries.to(dtype)))
+    q = q.unflatten(-1, by_head).transpose(1, 2) * parts.scale
+    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    folded = torch.einsum("bhqc,hcd->bhqd", q, (key.weight.to(dtype) * weight).unflatten(0, by_head))
+    offset = torch.einsum("bhqc,hc->bhq", q, _project(key, bias).unflatten(0, by_head))[..., None]
+    log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
+    given = None if peak is None else peak.flatten(1, 2)
+    sums = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
+    measured_peak, weight_sum, total = (v.unflatten(1, by_head) for v in sums)
+    w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
+    b_v = _project(value, bias).unflatten(0, by_head).to(total)
+    average = torch.einsum("bhqd,hcd->bhqc", total, w_v) + weight_sum * b_v[:, None]
+    return AttentionState(measured_peak if peak is None else peak, (weight_sum, average))
+
+
+def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
+    """As `AttentionBlock.forward` with elements (B, N, D) for queries, which attend to few points (B, P, D)."""
+    dtype, by_head = PRECISION[elements.dtype], (parts.heads, -1)
+    query, output, norm = parts.query, parts.output, parts.norm_queries
+    y = _layer_norm(parts.norm_elements, points.to(dtype))
+    k, v = (_project(part, y).unflatten(-1, by_head).transpose(1, 2) for part in (parts.key, parts.value))
+    k = k * parts.scale
+    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    keys = torch.einsum("bhpc,hcd->bhpd", k, (query.weight.to(dtype) * weight).unflatten(0, by_head))
+    offset = torch.einsum("bhpc,hc->bhp", k, _project(query, bias).unflatten(0, by_head))[..., None]
+    # The weights of a head sum to 1, so that every head's values can carry a share of the bias.
+    values = torch.einsum("bhpc,dhc->bhpd", v, output.weight.to(dtype).unflatten(1, by_head))
+    values = values + output.bias.to(dtype) / parts.heads
+    ffn: tuple[Tensor | None, ...] = (None,) * 4
+    activation = None
+    if parts.ffn is not None:
+        first, between, second, _ = parts.ffn
+        activation = type(between)
+        weight, bias = parts.norm_ffn.weight.to(dtype), parts.norm_ffn.bias.to(dtype)
+        ffn = first.weight.to(dtype) * weight, _project(first, bias), second.weight.to(dtype), second.bias.to(dtype)
+    keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
+    return Spread.apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
+
+
+def _project(layer: nn.Linear, x: Tensor) -> Tensor:
+    """In the precision of x."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+
+
+def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), layer.bias.to(x.dtype), layer.eps)

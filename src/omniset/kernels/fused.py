@@ -1,0 +1,73 @@
+"""Attention to sets that are there as a whole, by PyTorch's fused kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from omniset.core.attention import log_multiplicity
+from omniset.kernels.derived import derived
+from omniset.kernels.private import KNOWS_TRANSFORMS, transformed
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, scale: float) -> Tensor:
+    """The average of the values of each set by its keys' weights, 0 for a set without elements.
+
+    Args:
+        q: (sets, heads, queries, d).
+        k: (sets, heads, elements, d); v likewise.
+        multiplicity: (sets, elements), of no gradient.
+    """
+    bias = empty = None
+    plain = transformed() or not KNOWS_TRANSFORMS
+    if multiplicity is not None:
+        # An empty set contributes nothing; its softmax would be NaN.
+        empty = (multiplicity <= 0).all(1)[:, None, None, None]
+        # Transforms may differentiate multiplicities that do not say so.
+        log_m = log_multiplicity(multiplicity, q.dtype) if plain else multiplicity.to(q).log()
+        bias = log_m[:, None, None].masked_fill(empty, 0)
+    if plain:  # under torch.func.vmap the fused one is a loop, and it has no forward mode
+        return _plain_attention(q, k, v, bias, empty, scale)
+    average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    if torch.compiler.is_compiling() or not average.requires_grad:
+        return _filled(average, empty)
+    return FusedAttention.apply(average, q, k, v, bias, empty, scale)
+
+
+def _plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
+) -> Tensor:
+    scores = (q * scale) @ k.mT
+    return _filled((scores if bias is None else scores + bias).softmax(-1) @ v, empty)
+
+
+def _filled(x: Tensor, empty: Tensor | None) -> Tensor:
+    return x.view_as(x) if empty is None else x.masked_fill(empty, 0)
+
+
+class FusedAttention(torch.autograd.Function):
+    """The average that fused attention has made, 0 for empty sets, with second derivatives, which it lacks.
+
+    A gradient goes on to the fused attention's own backward. One that is to be differentiated again stops here, and
+    those of q, k and v are computed anew by plain operations. What is kept, fused attention keeps anyway.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, average: Tensor, q: Tensor, k: Tensor, v: Tensor, bias, empty, scale: float):
+        ctx.save_for_backward(q, k, v, bias, empty)
+        ctx.scale = scale
+        return _filled(average, empty)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor):
+        q, k, v, bias, empty = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return _filled(d, empty), *[None] * 6
+
+        def plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+            return (_plain_attention(q, k, v, bias, empty, ctx.scale),)
+
+        return None, *derived(plain, (q, k, v), (d,)), *[None] * 3

@@ -1,0 +1,170 @@
+"""Names that PyTorch keeps to itself: all that are used here, and nowhere else.
+
+Each is tried on a small example when this is imported. Where it is missing, or computes something other than the plain
+form beside it, the plain form takes its place, so that a new PyTorch may cost time but no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+
+def tried(fast: Callable[..., Any], plain: Callable[..., Any], example: Callable[[Any], Tensor]) -> Callable[..., Any]:
+    """The fast form if it computes the example as the plain form does, else the plain one."""
+    try:
+        with torch.no_grad():
+            same = torch.allclose(example(fast), example(plain), rtol=1e-4, atol=1e-5)
+    except (AttributeError, RuntimeError, TypeError):
+        return plain
+    return fast if same else plain
+
+
+def _numbers(*shape: int) -> Tensor:
+    """Distinct ones, of either sign."""
+    numbers = torch.arange(math.prod(shape), dtype=torch.float32, device="cpu")
+    return (numbers * 0.7 % 5 - 2.1).view(shape)
+
+
+def plain_add_linear(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return y + F.linear(x, weight, bias)
+
+
+onednn_linear = tried(
+    lambda x, weight, bias: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""),
+    F.linear,
+    lambda f: f(_numbers(2, 3), _numbers(5, 3), _numbers(5)),
+)
+onednn_add_linear = tried(
+    lambda y, x, weight, bias: torch.ops.mkldnn._linear_pointwise.binary(x, y, weight, bias, "add"),
+    plain_add_linear,
+    lambda f: f(_numbers(2, 5), _numbers(2, 3), _numbers(5, 3), _numbers(5)),
+)
+HAS_ONEDNN = onednn_linear is not F.linear and onednn_add_linear is not plain_add_linear
+
+
+def plain_moments(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Means of rows and 1 / sqrt(variance + eps)."""
+    return x.mean(-1, True), (x.var(-1, correction=0, keepdim=True) + eps).rsqrt()
+
+
+def plain_normalised_backward(d: Tensor, x: Tensor, mean: Tensor, inverse_deviation: Tensor) -> Tensor:
+    """From the gradient of (x - mean) * inverse_deviation to that of x, given x and its moments."""
+    z = (x - mean) * inverse_deviation
+    return inverse_deviation * (d - d.mean(-1, True) - z * (d * z).mean(-1, True))
+
+
+def plain_softmax(x: Tensor, dim: int) -> Tensor:
+    """In place."""
+    return x.copy_(x.softmax(dim))
+
+
+def plain_softmax_backward(d: Tensor, p: Tensor, dim: int, out: Tensor) -> Tensor:
+    """From the gradient of p = softmax(x) to that of x, given p."""
+    return torch.mul(p, d - (p * d).sum(dim, True), out=out)
+
+
+def plain_relu_backward(d: Tensor, x: Tensor) -> Tensor:
+    """In place. This and the next two: from the gradient of what came out, given what went in."""
+    return d.masked_fill_(x <= 0, 0)
+
+
+def plain_gelu_backward(d: Tensor, x: Tensor) -> Tensor:
+    density = torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5
+    return d * (torch.special.ndtr(x) + x * density)
+
+
+def plain_silu_backward(d: Tensor, x: Tensor) -> Tensor:
+    s = x.sigmoid()
+    return d * s * (1 + x * (1 - s))
+
+
+moments = tried(
+    lambda x, eps: torch.native_layer_norm(x, x.shape[-1:], None, None, eps)[1:],
+    plain_moments,
+    lambda f: torch.cat(f(_numbers(2, 3, 5), 0.1)),
+)
+normalised_backward = tried(
+    lambda d, x, *moments: torch.ops.aten.native_layer_norm_backward(
+        d, x, x.shape[-1:], *moments, None, None, [True, False, False]
+    )[0],
+    plain_normalised_backward,
+    lambda f: f(_numbers(2, 3, 5).flip(2), _numbers(2, 3, 5), *plain_moments(_numbers(2, 3, 5), 0.1)),
+)
+softmax = tried(lambda x, dim: torch._softmax(x, dim, False, out=x), plain_softmax, lambda f: f(_numbers(2, 3, 5), 1))
+softmax_backward = tried(
+    lambda d, p, dim, out: torch._softmax_backward_data(d, p, dim, p.dtype, grad_input=out),
+    plain_softmax_backward,
+    lambda f: f(_numbers(2, 3, 5).flip(2), _numbers(2, 3, 5).softmax(1), 1, torch.empty_like(_numbers(2, 3, 5))),
+)
+relu_backward, gelu_backward, silu_backward = (
+    tried(fast, plain, lambda f: f(_numbers(2, 5).flip(1), _numbers(2, 5)))
+    for fast, plain in (
+        (lambda d, x: torch.ops.aten.threshold_backward(d, x, 0, grad_input=d), plain_relu_backward),
+        (lambda d, x: torch.ops.aten.gelu_backward(d, x), plain_gelu_backward),
+        (lambda d, x: torch.ops.aten.silu_backward(d, x), plain_silu_backward),
+    )
+)
+
+HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+"""Whether the processor has units for products of bfloat16."""
+
+_functorch_active = getattr(torch._C, "_are_functorch_transforms_active", None)
+KNOWS_TRANSFORMS = _functorch_active is not None and hasattr(forward_ad, "_current_level")
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are carried forward (torch.func.jvp, jacfwd and hessian; torch.autograd.forward_ad)."""
+    return getattr(forward_ad, "_current_level", -1) >= 0
+
+
+def transformed() -> bool:
+    """Whether a transform of torch.func or forward mode is at work, as far as this PyTorch tells."""
+    return (_functorch_active is not None and _functorch_active()) or forward_mode()
+
+
+def plain_only() -> bool:
+    """Whether only plain operations may be used: compilers, torch.func and forward mode follow no others."""
+    return torch.compiler.is_compiling() or transformed() or not KNOWS_TRANSFORMS
+
+
+def managed_by_fsdp(module: nn.Module) -> bool:
+    # In the forward of a module inside FSDP the weights are whole for a moment; the mark tells.
+    return getattr(module, "_is_fsdp_managed_module", False)
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CAN_WATCH = all(hasattr(nn.Identity(), name) for name in (*HOOKS, "_modules"))
+
+
+class Snapshot:
+    """The modules of a module, their classes (which a parametrization changes) and whether they have hooks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._children = [(m._modules, dict(m._modules)) for m in module.modules() if m._modules]
+        within = [m for m in module.modules() if m is not module]
+        self._classes = [(m, type(m)) for m in within]
+        self._hooks = [(hooks, bool(hooks)) for m in within for hooks in (getattr(m, name) for name in HOOKS)]
+        self.hooked = any(some for _, some in self._hooks)
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether nothing has changed. One call, with none in it: it is asked at every call of the module."""
+        if module is not self.module:  # a shallow copy
+            return False
+        for children, before in self._children:
+            if children != before:
+                return False
+        for part, kind in self._classes:
+            if type(part) is not kind:
+                return False
+        for hooks, some in self._hooks:  # noqa: SIM110
+            if bool(hooks) is not some:
+                return False
+        return True
