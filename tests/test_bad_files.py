@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from omniset import SetClassifier
 from omniset.cli import main
+from omniset.core.sets import SetCollection
 from omniset.tables import LabelFile, SetTable, collect
 from omniset.tables.labels import as_numbers, choose_task
 
@@ -117,7 +121,7 @@ SHAPES = {
     "UTF-16 without mark": (SETS.encode("utf-16-le"), "line 1: is not UTF-8 text (it has bytes of 0)"),
     "NUL": (SETS + "b\0,1,2\n", "line 6: is not UTF-8 text (it has bytes of 0)"),
     "same name twice": ("set,x, x\na,1,2\n", "column 'x' is there twice"),
-    "no name": (",set,x\n0,a,1\n", "column 1 has no name (a row index? write the table without it)"),
+    "no name": (",set,x\n0,a,1\n", "column 1 has no name (a row index? write the table without it"),
     "values past a blank line": (SETS + "\n\nb,1,-\n", "line 8: column 'y' is '-', it must be a number"),
 }
 
@@ -150,6 +154,11 @@ def test_shapes(case, packed, here, capsys):
         (LABELS, " --task regression", "line 2: column 'label' is 'p', it must be a finite number of at most"),
         ("set,age\na,1.5\nb,inf\n", " --task regression", "line 3: column 'age' is 'inf'"),
         ("set,age\na,1.5\nb,1e39\n", "", "line 3: column 'age' is '1e39'"),
+        (
+            "set,age\na,1.5\nb,NA\n",
+            "",
+            "labels.csv: line 3: column 'age' is 'NA', it must be a number, as the others are",
+        ),
         ("set,element,label\na,1,p\n", "", "sets.csv: has no column 'element'"),
         ("set,label\n", "", "has no rows below its header"),
         ("", "", "is empty: its first line must hold"),
@@ -163,6 +172,137 @@ def test_shapes(case, packed, here, capsys):
 def test_labels(labels, options, message, here, capsys):
     (here / "labels.csv").write_text(labels)
     fails(capsys, here, f"fit sets.csv --target labels.csv --out run{options}", message)
+
+
+NAMES = {
+    "set": ("Set", "SETS", "set_id", "Set ID", "set-name"),
+    "multiplicity": ("Multiplicity", "multiplicities", "count", "Counts", "n", "N", "weight", "Weights", "abundance"),
+    "element": ("Element", "elements", "element_id"),
+}
+
+
+@pytest.mark.parametrize(("meant", "name"), [(meant, name) for meant, names in NAMES.items() for name in names])
+def test_names_like_those_with_a_meaning_are_no_features(meant, name, here, capsys):
+    (here / "t.csv").write_text(SETS.replace("y", name))
+    fit = "fit t.csv --target labels.csv --out run"
+    quoted = shlex.quote(name)
+    said = f"t.csv: column {name!r} would be a feature, but its name is nearly {meant!r}: rename it if it is that; "
+    fails(capsys, here, fit, said + f"--ignore {quoted} leaves it out, --features takes what it names")
+    frame = pd.read_csv("t.csv")
+    with pytest.raises(ValueError, match=f"column {name!r} would be a feature, but its name is nearly {meant!r}"):
+        SetClassifier().fit(frame, ["p", "q"])
+    assert SetCollection.of(frame, torch.float32, ["x", name]).features == ["x", name]
+
+
+def with_index(here, index, rows=12, name="row"):
+    """Sets of three rows, and a column in front of them."""
+    frame = pd.DataFrame({"set": [f"s{i // 3}" for i in range(rows)]})
+    frame.insert(0, name, list(index))
+    frame["x"] = np.random.default_rng(0).normal(size=rows).round(3)
+    frame.to_csv(here / "t.csv", index=False)
+    labels = pd.DataFrame({"set": frame["set"].unique()})
+    labels.assign(label=[f"k{i % 2}" for i in range(len(labels))]).to_csv(here / "labels.csv", index=False)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "said"),
+    [
+        ("Unnamed: 0", [5, 3, 8] * 4, "is a row index without a name: write the table with index=False"),
+        ("Unnamed: 0.1", range(12), "is a row index without a name: write the table with index=False"),
+        ("index", [4, 0, 7, 1, 9, 3, 11, 2, 6, 10, 8, 5], "is an index: write the table without it"),
+        ("level_0", [0, 0, 0, 1, 1, 1] * 2, "is an index"),
+        ("row", range(12), "only counts the rows: write the table without it"),
+        ("row", range(1, 13), "only counts the rows: write the table without it"),
+        ("row", np.arange(12.0), "only counts the rows: write the table without it"),
+        ("row", [0, 1, 2] * 4, "only counts the rows of each set: write the table without it"),
+        ("row", [1, 2, 3] * 4, "only counts the rows of each set: write the table without it"),
+    ],
+)
+def test_row_numbers_are_no_features(name, index, said, here, capsys):
+    frame = with_index(here, index, name=name)
+    message = f"column {name!r} would be a feature, but {said}"
+    fails(capsys, here, "fit t.csv --target labels.csv --out run", f"t.csv: {message}", f"--ignore {shlex.quote(name)}")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        SetClassifier().fit(frame, ["p", "q"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "rows"),
+    [
+        ("row", range(9), 9),  # so few may count by chance
+        ("row", [*range(11), 12], 12),
+        ("row", range(2, 14), 12),
+        ("row", [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 2, 1], 12),
+        ("row", [0.0] * 12, 12),
+        ("index", [0.5, *range(11)], 12),
+        ("index", [-1, *range(11)], 12),
+        ("setting", [3, 1] * 6, 12),
+        ("multiple", [3, 1] * 6, 12),
+    ],
+)
+def test_other_numbers_are_features(name, index, rows, here):
+    with_index(here, index, rows, name)
+    table = SetTable(here / "t.csv")
+    collection, _ = collect(table, table.features)
+    assert collection.features == [name, "x"]
+
+
+def test_places_in_pairs_are_features(here):
+    """0 and 1 in each set of two say which of a pair an element is."""
+    frame = pd.DataFrame({"set": np.repeat(np.arange(20), 2), "side": [0, 1] * 20})
+    frame.to_csv("t.csv", index=False)
+    assert collect(SetTable("t.csv"), ["side"])[0].features == ["side"]
+    assert SetCollection.of(frame, torch.float32).features == ["side"]
+
+
+def test_rows_are_counted_over_chunks(here, monkeypatch):
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)  # chunks of 256 rows
+    sizes = [3, 709, 5, 311]
+    frame = pd.DataFrame({"set": np.repeat(list("abcd"), sizes), "row": np.arange(1028)})
+    frame["place"] = frame.groupby("set").cumcount() + 1
+    frame["late"] = np.arange(1028) + (np.arange(1028) == 1027)
+    for columns, said in (("row", "counts the rows:"), ("place", "counts the rows of each set:"), ("late", None)):
+        frame[["set", columns]].to_csv("t.csv", index=False)
+        if said is None:
+            assert len(collect(SetTable("t.csv"), ["late"])[0]) == 4
+        else:
+            with pytest.raises(ValueError, match=f"column '{columns}' would be a feature, but only {said}"):
+                list(SetTable("t.csv"))
+    assert len(list(SetTable("t.csv", ["late"]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--ignore q", "has no column 'q', it has 'Unnamed: 0', 'set', 'x'"),
+        ("--ignore Unamed:0", "has no column 'Unamed:0', it has 'Unnamed: 0', 'set', 'x'; did you mean 'Unnamed: 0'?"),
+        ("--ignore x --features x", "column 'x' cannot be ignored (--ignore): it is named by --features too"),
+        ("--ignore x,x", "column 'x' is asked for twice"),
+        ("--ignore set", "column 'set' cannot be ignored (--ignore): it says what the rows are"),
+        ("--features xx", "has no column 'xx', it has 'Unnamed: 0', 'set', 'x'; did you mean 'x'?"),
+    ],
+)
+def test_ignored_columns(options, message, here, capsys):
+    with_index(here, range(12), name="Unnamed: 0")
+    fails(capsys, here, f"fit t.csv --target labels.csv --out run {options}", f"t.csv: {message}")
+
+
+def test_target_columns_that_are_none(here, capsys):
+    for columns, message in (
+        ("Unnamed: 0,set,label\n0,a,p\n1,b,q\n", "'Unnamed: 0' would be a target, but is a row index without a name"),
+        ("set,Element,label\na,1,p\nb,1,q\n", "column 'Element' would be a target, but its name is nearly 'element'"),
+        ("set,index,label\na,1,p\nb,0,q\n", "column 'index' would be a target, but is an index"),
+        (
+            "set,i\n" + "".join(f"s{i},{i}\n" for i in range(10)),
+            "column 'i' would be a target, but only counts the rows",
+        ),
+    ):
+        (here / "labels.csv").write_text(columns)
+        fails(capsys, here, "fit sets.csv --target labels.csv --out run", f"{message}", "with --target_columns")
+        assert LabelFile("labels.csv", columns.split("\n")[0].split(",")[-1:]).columns
+    (here / "labels.csv").write_text("set,weight\na,1\nb,2\n")
+    assert LabelFile("labels.csv").columns == ["weight"]
 
 
 def test_element_names_twice_in_a_large_set(here, capsys, monkeypatch):
@@ -409,7 +549,7 @@ def complaint_about(sets, *labels):
         for path in labels:
             file = LabelFile(path)
             values = file.align(collection, table.file, kept.get("element"))[file.columns]
-            if choose_task(values, "auto") == "regression":
+            if choose_task(file, values, table.file, "auto") == "regression":
                 as_numbers(file, values, table.file)
     except (ValueError, OSError) as error:
         return f"{type(error).__name__}: {error}"

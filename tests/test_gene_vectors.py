@@ -2,11 +2,13 @@
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import pickle
 import re
 import warnings
+import zipfile
 from collections import Counter
 
 import numpy as np
@@ -14,8 +16,8 @@ import pytest
 import safetensors.torch
 import torch
 
-import omniset.gene_vectors
-from omniset.gene_vectors import GeneVectors, read_gene_vectors
+import omniset.tables.gene_vectors
+from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 
 GENES, DIM = 7, 5
 NAMES = ["TP53", "GAPDH", "ENSG00000141510.17", "MT-CO1", "Rps6", "7157", "HLA-A"]
@@ -127,7 +129,7 @@ def test_numbers_of_other_kinds(dtype, tmp_path):
 
 def test_any_number_of_lines(tmp_path, monkeypatch):
     """Lines are turned into numbers by and by: no number of them may lose or shift one."""
-    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 3 * DIM)
+    monkeypatch.setattr(omniset.tables.gene_vectors, "NUMBERS", 3 * DIM)
     names = [f"g{i}" for i in range(11)]
     vectors = np.random.default_rng(1).normal(size=(11, DIM)).astype(np.float32)
     for n in range(1, 12):
@@ -227,7 +229,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("case", TEXTS)
 def test_wrong_texts(case, tmp_path, monkeypatch):
-    monkeypatch.setattr(omniset.gene_vectors, "NUMBERS", 3 * DIM)
+    monkeypatch.setattr(omniset.tables.gene_vectors, "NUMBERS", 3 * DIM)
     content, message = TEXTS[case]
     path = tmp_path / "a.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -245,12 +247,38 @@ def changed(number=3, gene=2, value=np.nan):
     return vectors
 
 
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (7, 5), }"
+
+
+def npy(header, version=1):
+    start = b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little")
+    return start + header.encode("latin1") + VECTORS.tobytes()
+
+
+def zipped(members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return out.getvalue()
+
+
+def changed_pickle():
+    """A file of torch.save whose pickle gives what makes tensors other arguments."""
+    out = io.BytesIO()
+    torch.save(torch.tensor(VECTORS), out)
+    with zipfile.ZipFile(out) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    return zipped({name: c.replace(b"K\x07K\x05", b"K\x07]") for name, c in members.items()})
+
+
 PLAIN = "pickle of objects, and reading those can run any code. .* load it and write it as plain numbers and text: "
 ARRAYS = {
     "object.pt": (lambda p: torch.save({"TP53": Thing()}, p), PLAIN + "torch.save"),
     "arrays.pt": (lambda p: torch.save({"TP53": VECTORS[0]}, p), PLAIN + "torch.save"),
     "pickle.pt": (lambda p: p.write_bytes(pickle.dumps({"TP53": VECTORS[0]})), PLAIN + "torch.save"),
     "objects.npy": (lambda p: np.save(p, np.array([Thing()]), allow_pickle=True), PLAIN + "numpy.save"),
+    "nothing.npy": (lambda p: np.save(p, np.full(9_999, None), allow_pickle=True), PLAIN + "numpy.save"),
     "pickle.npy": (lambda p: p.write_bytes(pickle.dumps(VECTORS)), PLAIN + "numpy.save"),
     "objects.npz": (lambda p: np.savez(p, names=np.array(NAMES, dtype=object), vectors=VECTORS), PLAIN + "numpy.savez"),
     "text.pt": (lambda p: p.write_text(text_of(*LINES)), "is cut off, damaged or no file of torch.save"),
@@ -305,6 +333,28 @@ ARRAYS = {
     "metadata.safetensors": (
         lambda p: save_safetensors(p, {"X": torch.ones(7, 5)}, {"a": 1}),
         "must be a JSON list of",
+    ),
+    "nested.safetensors": (
+        lambda p: safetensors.torch.save_file({"X": torch.ones(7, 5)}, p, {"names": 100_000 * "["}),
+        "must be a JSON list of",
+    ),
+    "sparse.pt": (lambda p: torch.save(torch.eye(3).to_sparse(), p), "cut off, damaged or no file of plain tensors"),
+    "changed.pt": (lambda p: p.write_bytes(changed_pickle()), "is cut off, damaged or no file of torch.save"),
+    "header.npy": (lambda p: p.write_bytes(npy("{'descr': (")), "is cut off, damaged or no .npy file"),
+    "name in header.npy": (lambda p: p.write_bytes(npy(HEADER.replace("False", "x"))), "no .npy file: [^<>]*$"),
+    "version.npy": (lambda p: p.write_bytes(npy(HEADER, 3)), "no .npy file: the matrix is of version 3 of NumPy's"),
+    "large.npy": (
+        lambda p: p.write_bytes(npy(HEADER.replace("7", "9" * 12))),
+        r"no .npy file: the matrix is said to be float32 of shape \(9+, 5\), which is more than the file holds",
+    ),
+    "large header.npz": (
+        lambda p: p.write_bytes(zipped({"a.npy": npy(HEADER.replace("7", "9" * 12))})),
+        r"no .npz file: a.npy is said to be float32 of shape \(9+, 5\), which is more than the file holds",
+    ),
+    "no array.npz": (lambda p: p.write_bytes(zipped({"A": b"text"})), "has no vectors"),
+    "bytes.npz": (
+        lambda p: np.savez(p, names=np.array([b"\xff", b"B"]), vectors=VECTORS[:2]),
+        "is cut off, damaged or no .npz file: ",
     ),
     "no name.npz": (lambda p: np.savez(p, names=np.array(["A", " "]), vectors=VECTORS[:2]), "gene 2 has no name"),
 }

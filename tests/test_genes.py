@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from omniset.genes import canonical, match, read_aliases
+from omniset.tables.genes import canonical, match, read_aliases
 
 
 @pytest.mark.parametrize(

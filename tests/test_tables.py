@@ -1,5 +1,7 @@
 """Tables in files give the sets that they hold, whatever the format, the order of lines or the size of chunks."""
 
+import csv
+import gzip
 from decimal import Decimal
 
 import numpy as np
@@ -7,12 +9,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 import torch
 
-from omniset.disk import DiskRows
-from omniset.sets import SetCollection
+from omniset import SetClassifier
+from omniset.core.disk import DiskRows
+from omniset.core.sets import SetCollection
+from omniset.microbiomes.samples import Samples, write_samples
 from omniset.tables import LabelFile, SetTable, TableFile, TableWriter, collect
-from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, require_choice
+from omniset.tables.labels import ROW, as_numbers, choose_task, column_labels, doubts_of_classes, require_choice
+from omniset.tables.spreadsheets import SAFE
 
 TEXT = [f".{kind}{packed}" for kind in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".xz")]
 KINDS = [".parquet", *TEXT]
@@ -151,6 +157,27 @@ def test_features_and_kept_columns(tmp_path):
             SetTable(path, features, keep)
 
 
+def test_frames_whose_columns_are_numbers(tmp_path):
+    """As pandas names them by itself; a model finds them again."""
+    rng = np.random.default_rng(0)
+    frame = pd.concat(
+        [pd.DataFrame({"set": np.repeat(np.arange(10), 3)}), pd.DataFrame(rng.normal(size=(30, 2)))], axis=1
+    )
+    collection = SetCollection.of(frame, torch.float32)
+    assert collection.features == ["0", "1"]
+    expected = SetCollection.of(frame.rename(columns=str), torch.float32, ["1", "0"]).elements
+    assert torch.equal(SetCollection.of(frame, torch.float32, ["1", "0"]).elements, expected)
+    options = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "validation_fraction": 0.0, "progress": False}
+    model = SetClassifier(**options, device="cpu").fit(frame, [0, 1] * 5)
+    assert model.features_ == ["0", "1"]
+    assert (model.predict(frame) == model.predict(frame[[1, "set", 0]])).all()
+    for twice in (frame[["set", 0, 0]], frame.assign(**{"0": 1.0})):
+        with pytest.raises(ValueError, match="column '0' is there twice"):
+            SetCollection.of(twice, torch.float32)
+    with pytest.raises(ValueError, match="the table has no column 'x', it has"):
+        SetCollection.of(frame, torch.float32, ["x"])
+
+
 # ---------------------------------------------------------------------- writing
 
 
@@ -158,7 +185,7 @@ def test_features_and_kept_columns(tmp_path):
 def test_what_is_written_is_read(kind, tmp_path):
     frame = pd.DataFrame(
         {
-            "set": ["a, b", 'c"d', "e\tf\ng", "ü"],
+            "set": ["a, b", 'c"d', "e\tf\ng", "ü\rh"],
             "label": [None, None, "p", "q"],  # the first piece has none
             "n": [3, 5, 7, 11],
             "p": [0.1, 1e-300, np.nan, -1 / 3],
@@ -176,6 +203,64 @@ def test_what_is_written_is_read(kind, tmp_path):
     assert chunk.columns["label"].to_pylist() == [empty, empty, "p", "q"]
     assert chunk.numbers("n").tolist() == [3, 5, 7, 11]
     assert [v if v in (None, "") else float(v) for v in chunk.columns["p"].to_pylist()] == [0.1, 1e-300, empty, -1 / 3]
+
+
+FORMULAS = ["=1+1", "+a", "-2x", "@x", "\tx", "\rx", "-", "=cmd|' /C calc'!A0"]
+PLAIN = ["a=1", "-1.5", "+3e8", "-inf", "", "'=1", " =1", "ü"]
+
+
+@pytest.fixture
+def _safe():
+    token = SAFE.set(True)
+    yield
+    SAFE.reset(token)
+
+
+def written_frame(path):
+    texts = [*FORMULAS, *PLAIN]
+    frame = pd.DataFrame({"=n": texts, "-1": pd.Categorical(texts), "p": -0.5})
+    frame.insert(1, "=n", [None, *texts[1:]], allow_duplicates=True)
+    before = frame.copy()
+    with TableWriter(path) as out:
+        out.write(frame[:3])
+        out.write(frame[3:])
+    pd.testing.assert_frame_equal(frame, before)
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="") as file:
+        header, *rows = csv.reader(file, delimiter="\t" if ".tsv" in path.name else ",")
+    return header, rows
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv.gz"])
+def test_names_are_written_as_they_are(kind, tmp_path):
+    header, rows = written_frame(tmp_path / f"t{kind}")
+    assert header == ["=n", "=n", "-1", "p"]
+    assert [row[0] for row in rows] == [row[2] for row in rows] == [*FORMULAS, *PLAIN]
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv.gz"])
+@pytest.mark.usefixtures("_safe")
+def test_formulas_get_an_apostrophe_where_that_is_asked_for(kind, tmp_path):
+    header, rows = written_frame(tmp_path / f"t{kind}")
+    assert header == ["'=n", "'=n", "-1", "p"]
+    expected = [*(f"'{text}" for text in FORMULAS), *PLAIN]
+    assert [row[0] for row in rows] == [row[2] for row in rows] == expected
+    assert [row[1] for row in rows] == ["", *expected[1:]]
+    assert {row[3] for row in rows} == {"-0.5"}
+
+
+@pytest.mark.usefixtures("_safe")
+def test_formulas_in_tables_of_counts(tmp_path):
+    """Which are no TableWriter's."""
+    samples = Samples(["=1+1", "b"], ["@x", "-3"], sp.csr_array([[2.0, 0.0], [5.0, 7.0]]))
+    write_samples(tmp_path / "table.tsv", samples)
+    assert (tmp_path / "table.tsv").read_text() == "#OTU ID\t'=1+1\tb\n'@x\t2\t5\n-3\t0\t7\n"
+
+
+@pytest.mark.usefixtures("_safe")
+def test_parquet_keeps_formulas(tmp_path):
+    with TableWriter(tmp_path / "t.parquet") as out:
+        out.write(pd.DataFrame({"=n": FORMULAS}))
+    assert pq.read_table(tmp_path / "t.parquet").to_pydict() == {"=n": FORMULAS}
 
 
 @pytest.mark.parametrize("kind", [".parquet", ".csv", ".tsv.xz"])
@@ -279,20 +364,44 @@ def test_labels_in_columns_of_the_table(tmp_path):
         ([["1", "2.5", None]], "regression"),
         ([["1e-1", "+2", ".5"]], "regression"),
         ([["1", "nan", "inf"]], "classification"),
+        ([["1.5", "2", "none of these"]], "classification"),
         ([["1.5", "2"], ["u", "v"]], "classification"),
         ([["1", "2"], ["1.5", "2"]], "regression"),
         ([[None, None]], "classification"),
     ],
 )
-def test_choice_of_the_task(columns, task):
+def test_choice_of_the_task(columns, task, tmp_path):
     values = pd.concat([pd.Series(c, dtype=object) for c in columns], axis=1)
-    assert choose_task(values, "auto") == task
-    assert choose_task(values, "regression") == "regression"
+    file = TableFile(text_file(tmp_path, "set,x\na,1\n"))
+    assert choose_task(None, values, file, "auto") == task
+    assert choose_task(None, values, file, "regression") == "regression"
 
 
-def test_unknown_task():
+@pytest.mark.parametrize("word", ["NA", "nan", "None", "#N/A", "inf"])
+def test_words_among_numbers(word, tmp_path):
+    """One missing label of a measurement would make a class of each of its numbers."""
+    for numbers in (["1.5", "2"], [str(i) for i in range(21)]):
+        lines = "".join(f"s{i},{label}\n" for i, label in enumerate([*numbers, word]))
+        labels = LabelFile(text_file(tmp_path, "set,age\n" + lines), ["age"])
+        said = f"line {len(numbers) + 2}: column 'age' is '{word}', it must be a number, as the others are: leave out"
+        for file in (labels, None):  # None: the labels are a column of the table
+            with pytest.raises(ValueError, match=said):
+                choose_task(file, labels.frame[["age"]], labels.file, "auto")
+        assert choose_task(labels, labels.frame[["age"]], labels.file, "classification") == "classification"
+
+
+def test_classes_that_are_hardly_meant():
+    values = pd.DataFrame({"k": ["1", "1.0", "01", "2"], "l": ["Yes", "yes", "no", "NA"], "m": ["a", "b", "c", None]})
+    assert doubts_of_classes(values) == [
+        "k: '1' and '1.0' and '01' are different classes; are they meant to be?",
+        "l: 'NA' is a class; where it means that the label is missing, leave it out",
+        "l: 'Yes' and 'yes' are different classes; are they meant to be?",
+    ]
+
+
+def test_unknown_task(tmp_path):
     with pytest.raises(ValueError, match="task must be 'auto', 'classification' or 'regression', got 'guess'"):
-        choose_task(pd.DataFrame(), "guess")
+        choose_task(None, pd.DataFrame(), TableFile(text_file(tmp_path, "set\n")), "guess")
 
 
 def test_numbers_and_choices(tmp_path):

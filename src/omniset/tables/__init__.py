@@ -1,7 +1,17 @@
-"""Sets in files: long tables (Parquet, CSV, TSV), read as they come, and labels beside them."""
+"""Tables in files, read as they come: sets (Parquet, CSV, TSV), labels beside them, genes and vectors of genes."""
 
-from omniset.tables.files import TableFile, TableWriter
-from omniset.tables.labels import LabelFile
-from omniset.tables.sets import SetTable, TableSet, collect
+from omniset.lazy import lazily
 
 __all__ = ["LabelFile", "SetTable", "TableFile", "TableSet", "TableWriter", "collect"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "LabelFile": "labels",
+        "SetTable": "sets",
+        "TableFile": "files",
+        "TableSet": "sets",
+        "TableWriter": "files",
+        "collect": "sets",
+    },
+)

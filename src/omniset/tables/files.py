@@ -6,6 +6,8 @@ Text is read as text and turned into numbers here, so that every message can nam
 from __future__ import annotations
 
 import bz2
+import csv
+import difflib
 import errno
 import gzip
 import io
@@ -26,12 +28,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
-from omniset.files import replacing
+from omniset.runs.files import replacing
+from omniset.tables.spreadsheets import frame_of_fields
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
+OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
 CELLS = 1 << 19  # values held at a time
 
 
@@ -104,8 +108,8 @@ class Chunk:
                 try:
                     pa.scalar(value, pa.string()).cast(pa.float64())
                 except pa.ArrowInvalid:
-                    found = "is empty" if not value else f"is {_short(value)}"
-                    bound = "it must be a number, or left out with --features"
+                    found = "is empty" if not value else f"is {short(value)}"
+                    bound = "it must be a number, or left out with --ignore"
                     raise self.error(row, column, f"{found}, {bound}") from None
             raise
 
@@ -180,10 +184,10 @@ class TextFile:
         except pd.errors.ParserError as error:
             raise self._malformed(str(error)) from error
         except pa.ArrowException as error:
-            raise self.error(None, f"is cut off, damaged or no Parquet file: {_tidy(str(error))}") from error
+            raise self.error(None, f"is cut off, damaged or no Parquet file: {tidy(str(error))}") from error
         except OSError as error:
             if error.filename is None and error.errno is None:  # Arrow's and bz2's own
-                raise self.error(None, f"is cut off or damaged: {_tidy(str(error))}") from error
+                raise self.error(None, f"is cut off or damaged: {tidy(str(error))}") from error
             raise
 
     def _undecodable(self) -> int | None:
@@ -202,7 +206,7 @@ class TextFile:
             return self.error(line - 2, f"has {here} fields, the header has {fields}")
         if found := re.search(r"EOF inside string starting at row (\d+)", message):
             return self.error(int(found[1]) - 1, 'has a quote (") that is never closed')
-        return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {_tidy(message)}")
+        return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {tidy(message)}")
 
 
 class TableFile(TextFile):
@@ -265,13 +269,18 @@ class TableFile(TextFile):
                     others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]
                     hint = f". Columns must be separated by {_spell(self.separator)}"
                     hint += f", here they seem to be by {_spell(others[0])}" if others else ""
-                raise self.error(None, f"has no column {name!r}, it has {_listed(self.columns)}{hint}")
+                if not hint and (near := difflib.get_close_matches(name, self.columns, 3)):
+                    hint = f"; did you mean {' or '.join(map(repr, near))}?"
+                raise self.error(None, f"has no column {name!r}, it has {listed(self.columns)}{hint}")
 
     def _check_columns(self) -> None:
         seen: set[str] = set()
         for number, name in enumerate(self.columns, 1):
             if not name:
-                raise self.error(None, f"column {number} has no name (a row index? write the table without it)")
+                raise self.error(
+                    None,
+                    f"column {number} has no name (a row index? write the table without it: index=False in pandas)",
+                )
             if name in seen:
                 raise self.error(None, f"column {name!r} is there twice")
             seen.add(name)
@@ -344,6 +353,8 @@ class TableFile(TextFile):
 class TableWriter:
     """Write a table frame by frame; nothing is seen under its name before all is written.
 
+    Text fields are as `omniset.tables.spreadsheets.field` has them.
+
     Args:
         path: Ending as TableFile's.
 
@@ -378,7 +389,18 @@ class TableWriter:
 
     def write(self, frame: pd.DataFrame) -> None:
         if self.separator:
-            frame.to_csv(self._sink, sep=self.separator, index=False, header=not self._rows, lineterminator="\n")
+            frame = frame_of_fields(frame)
+            # Python before 3.13 writes a carriage return without quotes, and whoever reads it finds one more line.
+            texts = [frame.columns, *(frame.iloc[:, i] for i, kind in enumerate(frame.dtypes) if kind.kind == "O")]
+            returns = any("\r" in text for values in texts for text in values if isinstance(text, str))
+            frame.to_csv(
+                self._sink,
+                sep=self.separator,
+                index=False,
+                header=not self._rows,
+                lineterminator="\n",
+                quoting=csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL,
+            )
         else:
             table = pa.Table.from_pandas(frame, preserve_index=False)
             if self._sink is None:
@@ -463,11 +485,15 @@ def _plain(values: pa.Array) -> pa.Array:
     return values.dictionary_decode() if isinstance(values.type, pa.DictionaryType) else values
 
 
-def _tidy(message: str) -> str:
-    return " ".join(message.replace("Error tokenizing data. C error: ", "").split())[:300]
+def tidy(message: str) -> str:
+    """What another library says, in one line, without Python's way to show an object."""
+    """What a library says, in one line, without what Python says of objects and classes."""
+    message = OBJECT.sub(r"\1", message.replace("Error tokenizing data. C error: ", ""))
+    return " ".join(message.split())[:300]
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in an error: its beginning."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -476,6 +502,11 @@ def _spell(separator: str) -> str:
     return {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}[separator]
 
 
-def _listed(names: Sequence[str], most: int = 12) -> str:
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """The first of some names, quoted, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    "'a', 'b' and 1 more"
+    """
     shown = ", ".join(repr(n) if len(n) <= 60 else repr(n[:57] + "...") for n in names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -12,11 +12,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniset.sets import SetCollection
+from omniset.core.features import RowNumbers, doubt, meant
+from omniset.core.sets import SetCollection
 from omniset.tables.files import Chunk, TableFile
 
 Task = Literal["classification", "regression"]
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+MISSING = ("na", "n/a", "#n/a", "<na>", "nan", "null", "none")  # as programs write it
+NO_NUMBERS = (*MISSING, "inf", "+inf", "-inf")
 
 ROW = "\0row"  # a name that no column has
 
@@ -26,7 +29,8 @@ class LabelFile:
 
     Args:
         path: See `TableFile`.
-        columns: The targets. Default: all columns but `set`, `element` and the group's.
+        columns: The targets. Default: all columns but `set`, `element` and the group's; none of them may look like a
+            row index or a misspelt name of these two.
         group: Column that says which sets belong together.
 
     Raises:
@@ -43,18 +47,26 @@ class LabelFile:
             raise self.file.error(None, f"column {group!r} is the group: it cannot be a target too")
         if not self.columns:
             raise self.file.error(None, "has no column beside 'set' with what is to be predicted")
+        for name in others if columns is None else []:
+            if meant(name) != "multiplicity":  # a target may well be called count, or weight
+                self._refuse(name, doubt(name))
         self._group = group
         self._key = ["set", "element"] if self.level == "element" else ["set"]
         self.frame = self._read()
+        if columns is None:
+            numbered = RowNumbers(self.columns)
+            values = np.stack([_numbers(self.frame[c]) for c in self.columns], 1)
+            numbered.see(values, np.zeros(len(values), dtype=np.int64))
+            self._refuse(*(numbered.doubt() or ("", None)))
 
     def _read(self) -> pd.DataFrame:
         frames: list[pd.DataFrame] = []
         for chunk in self.file.chunks([*self._key, *self.columns, *([self._group] if self._group else [])]):
-            found = {key: chunk.text(key).to_pandas() for key in self._key}
-            found |= {c: as_labels(chunk, c) for c in self.columns}
+            columns = {key: chunk.text(key).to_pandas() for key in self._key}
+            columns |= {c: as_labels(chunk, c) for c in self.columns}
             if self._group:
-                found[self._group] = chunk.text(self._group).to_pandas()
-            frames.append(pd.DataFrame(found).assign(**{ROW: np.arange(chunk.first, chunk.first + len(chunk))}))
+                columns[self._group] = chunk.text(self._group).to_pandas()
+            frames.append(pd.DataFrame(columns).assign(**{ROW: np.arange(chunk.first, chunk.first + len(chunk))}))
         if not frames:
             raise self.file.error(None, "has no rows below its header")
         frame = pd.concat(frames, ignore_index=True)
@@ -65,6 +77,11 @@ class LabelFile:
             first = self.file.where(int(frame[ROW].iloc[int(same.argmax())]))
             raise self.file.error(int(second[ROW]), f"{self._name(second)} has a label already ({first})")
         return frame
+
+    def _refuse(self, name: str, why: str | None) -> None:
+        if why is not None:
+            remedy = "drop it, or name the targets with --target_columns"
+            raise self.file.error(None, f"column {name!r} would be a target, but {why}; {remedy}")
 
     def _name(self, row: pd.Series) -> str:
         return f"set {row['set']!r}" + (f", element {row['element']!r}" if self.level == "element" else "")
@@ -120,10 +137,10 @@ class LabelFile:
         several = of.nunique() > 1
         if several.any():
             raise self.file.error(None, f"column {self._group!r}: set {several.idxmax()!r} is of more than one group")
-        found = of.first().reindex(sets.names)
-        if found.isna().any():
-            raise self.file.error(None, f"column {self._group!r}: set {found.isna().idxmax()!r} is of no group")
-        return found.to_numpy()
+        groups = of.first().reindex(sets.names)
+        if groups.isna().any():
+            raise self.file.error(None, f"column {self._group!r}: set {groups.isna().idxmax()!r} is of no group")
+        return groups.to_numpy()
 
 
 def as_labels(chunk: Chunk, column: str) -> pd.Series:
@@ -176,17 +193,53 @@ def column_labels(
     return (values.iloc[first] if level == "set" else values), groups
 
 
-def choose_task(values: pd.DataFrame, task: str) -> Task:
-    """The kind of task. "auto": regression where all labels are numbers, with fractions or more than twenty of them."""
+def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: TableFile, task: str) -> Task:
+    """The kind of task. "auto": regression where all labels are numbers, with fractions or more than twenty of them.
+
+    Raises:
+        ValueError: An unknown one; "auto", and such numbers among which a word stands for a missing one.
+    """
     if task in ("classification", "regression"):
         return task  # type: ignore[return-value]
     if task != "auto":
         raise ValueError(f"task must be 'auto', 'classification' or 'regression', got {task!r}")
-    found = [_numbers(pd.Series(values[c].dropna().unique(), dtype=object)) for c in values]
-    if not all(np.isfinite(numbers).all() for numbers in found):
-        return "classification"
-    many = any(len(numbers) > 20 or (numbers != np.round(numbers)).any() for numbers in found)
-    return "regression" if many else "classification"
+    numeric, measured = True, False
+    for column in values:
+        names = pd.Series(values[column].dropna().unique(), dtype=object)
+        numbers = _numbers(names)
+        known = numbers[np.isfinite(numbers)]
+        words = names[~np.isfinite(numbers)].tolist()
+        many = len(known) > 20 or bool((known != np.round(known)).any())
+        if many and words and all(word.casefold() in NO_NUMBERS for word in words):
+            bound = (
+                "a number, as the others are: leave out what has no label (of elements: leave the field empty), or say "
+                "--task classification"
+            )
+            raise _bad_label(labels, values, source, column, (values[column] == words[0]).to_numpy(), bound)
+        numeric, measured = numeric and not words, measured or many
+    return "regression" if numeric and measured else "classification"
+
+
+def doubts_of_classes(values: pd.DataFrame) -> list[str]:
+    """What to say of classes that are hardly meant: words for a missing label, and spellings of one class."""
+    sentences = []
+    for column in values:
+        names = [name for name in values[column].dropna().unique().tolist() if isinstance(name, str)]
+        missing = [name for name in names if name.casefold() in MISSING]
+        if missing:
+            sentences.append(
+                f"{column}: {missing[0]!r} is a class; where it means that the label is missing, leave it out"
+            )
+        spellings: dict[Any, list[str]] = {}
+        for name in names:
+            same = float(name) if NUMBER.fullmatch(name) else " ".join(name.casefold().split())
+            spellings.setdefault(same, []).append(name)
+        for alike in spellings.values():
+            if len(alike) > 1:
+                sentences.append(
+                    f"{column}: {' and '.join(map(repr, alike))} are different classes; are they meant to be?"
+                )
+    return sentences
 
 
 def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> pd.DataFrame:
@@ -195,13 +248,13 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile
     Raises:
         ValueError: One that is no finite number, or too large for 32 bits.
     """
-    found = {}
+    columns = {}
     for column in values:
-        found[column] = numbers = _numbers(values[column])
+        columns[column] = numbers = _numbers(values[column])
         bad = values[column].notna().to_numpy() & ~(np.abs(numbers) <= np.finfo(np.float32).max)
         if bad.any():
             raise _bad_label(labels, values, source, column, bad, "a finite number of at most 3.4e38")
-    return pd.DataFrame(found, index=values.index)
+    return pd.DataFrame(columns, index=values.index)
 
 
 def require_known(labels: LabelFile | None, values: pd.DataFrame, source: TableFile, classes: dict[str, list]) -> None:
@@ -241,9 +294,9 @@ def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Table
     for column in values:
         distinct = values[column].dropna().unique()
         if len(distinct) < 2:
-            found = f"is {distinct[0]!r} wherever it is known" if len(distinct) else "is empty"
+            what = f"is {distinct[0]!r} wherever it is known" if len(distinct) else "is empty"
             file = source if labels is None else labels.file
-            raise file.error(None, f"column {column!r} {found}: nothing to learn, it needs two different values")
+            raise file.error(None, f"column {column!r} {what}: nothing to learn, it needs two different values")
 
 
 def _numbers(texts: pd.Series) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,11 +15,11 @@ import pyarrow as pa
 import torch
 from jaxtyping import Shaped
 
-from omniset.disk import DiskRows
-from omniset.sets import SetCollection, StoredSet
-from omniset.tables.files import Chunk, TableFile, _listed
+from omniset.core.disk import DiskRows
+from omniset.core.features import RESERVED, RowNumbers, doubt
+from omniset.core.sets import SetCollection, StoredSet
+from omniset.tables.files import Chunk, TableFile, listed
 
-RESERVED = ("set", "multiplicity", "element")
 STEP = 1 << 16  # rows copied at a time
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
 
@@ -53,13 +54,14 @@ class SetTable:
     Args:
         path: See `TableFile`. Columns: `set`, one per feature, optionally `multiplicity` and `element`.
         features: Their names, in the order in which the model takes them. Default: all columns but the reserved
-            ones and `keep`.
+            ones, `keep` and `ignore`; none of them may look like a row index or a misspelt reserved name.
         keep: Columns to hand out as they are, such as labels of elements.
         most: Sets of more elements wait on disk.
         folder: Where they wait.
+        ignore: Columns that are no features.
 
     Raises:
-        OSError, ValueError: As TableFile; a column is missing.
+        OSError, ValueError: As TableFile; a column is missing, or is no feature by its name.
     """
 
     def __init__(
@@ -69,13 +71,21 @@ class SetTable:
         keep: Sequence[str] = (),
         most: int = 1 << 15,
         folder: str | Path | None = None,
+        ignore: Sequence[str] = (),
     ) -> None:
         self.file = TableFile(path)
-        self.file.require([*dict.fromkeys(["set", *keep]), *(features or [])])
-        others = [c for c in self.file.columns if c not in (*RESERVED, *keep)]
+        for name in ignore:
+            if name in RESERVED or name in (features or []):
+                why = "says what the rows are" if name in RESERVED else "is named by --features too"
+                raise self.file.error(None, f"column {name!r} cannot be ignored (--ignore): it {why}")
+        self.file.require([*dict.fromkeys(["set", *keep]), *(features or []), *ignore])
+        others = [c for c in self.file.columns if c not in (*RESERVED, *keep, *ignore)]
         self.features = others if features is None else list(features)
         if not self.features:
-            raise self.file.error(None, f"has no feature columns, only {_listed(self.file.columns)}")
+            raise self.file.error(None, f"has no feature columns, only {listed(self.file.columns)}")
+        self._chosen = features is not None
+        for name in [] if self._chosen else self.features:
+            self._refuse(name, doubt(name))
         self.has_elements = "element" in self.file.columns
         self.has_multiplicity = "multiplicity" in self.file.columns
         self._keep = [*keep, *(["element"] if self.has_elements else [])]
@@ -86,7 +96,8 @@ class SetTable:
 
         Raises:
             ValueError: A value that is no number, not finite or, as multiplicity, negative; rows of one set that are
-                not together; an element twice in a set; no rows. The message names file, line, column and value.
+                not together; an element twice in a set; no rows; a feature that nobody has named and that only counts
+                the rows. The message names file, line, column and value.
         """
         parts: list[Rows] = []
         disk: tuple[DiskRows, DiskRows] | None = None
@@ -127,6 +138,8 @@ class SetTable:
         """Stretches of equal set names, one chunk at a time."""
         seen: dict[str, int] = {}
         held: Rows | None = None
+        numbered = None if self._chosen else RowNumbers(self.features)
+        reached = 0  # elements of the held set
         counts = ["multiplicity"] if self.has_multiplicity else []
         for chunk in self.file.chunks([*dict.fromkeys(["set", *counts, *self._keep, *self.features])]):
             codes = chunk.text("set").dictionary_encode()
@@ -138,6 +151,12 @@ class SetTable:
                 chunk.columns["element"] = chunk.text("element")
                 identifiers = self._identifiers(chunk, names, numbers)
             starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(chunk)]
+            places = np.arange(len(chunk)) - np.repeat(starts[:-1], np.diff(starts))
+            if held is not None and held.name == names[numbers[0]]:
+                places[: starts[1]] += reached
+            reached = int(places[-1]) + 1
+            if numbered is not None:
+                numbered.see(elements, places)
             for a, b in pairwise(starts):
                 name = names[numbers[a]]
                 if held is not None:
@@ -157,8 +176,15 @@ class SetTable:
                 held = Rows(name, elements[a:b], multiplicity[a:b], columns, hashes, chunk.first + a, False)
         if held is None:
             raise self.file.error(None, "has no rows below its header")
+        if numbered is not None and (column := numbered.doubt()) is not None:
+            self._refuse(*column)
         held.ends = True
         yield held
+
+    def _refuse(self, name: str, why: str | None) -> None:
+        if why is not None:
+            remedy = f"--ignore {shlex.quote(name)} leaves it out, --features takes what it names"
+            raise self.file.error(None, f"column {name!r} would be a feature, but {why}; {remedy}")
 
     @staticmethod
     def _identifiers(chunk: Chunk, names: list[str], sets: np.ndarray) -> np.ndarray:
@@ -186,12 +212,12 @@ def _single(chunk: Chunk, column: str, least: float | None = None) -> Shaped[np.
     """`Chunk.numbers` in 32 bits."""
     numbers = chunk.numbers(column, least)
     with np.errstate(over="ignore"):
-        found = numbers.astype(np.float32)
-    bad = np.isinf(found)
+        single = numbers.astype(np.float32)
+    bad = np.isinf(single)
     if bad.any():
         row = int(bad.argmax())
         raise chunk.error(row, column, f"is {numbers[row]:g}, too large for 32-bit numbers (at most 3.4e38)")
-    return found
+    return single
 
 
 def _twice(element: str, name: str) -> str:
@@ -215,19 +241,19 @@ def collect(
     sizes = [0]
     kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
     identifiers: list[pa.Array] | None = []
-    for found in table:
-        for start in range(0, len(found), STEP):
-            rows, counts = found.read(start, STEP)
+    for stored in table:
+        for start in range(0, len(stored), STEP):
+            rows, counts = stored.read(start, STEP)
             elements.append(rows)
             multiplicity.append(counts)
         for column in columns:
-            kept[column].extend(found.columns[column].chunks)
-        if found.identifiers is None or len(elements) > NAMED:
+            kept[column].extend(stored.columns[column].chunks)
+        if stored.identifiers is None or len(elements) > NAMED:
             identifiers = None
         elif identifiers is not None:
-            identifiers.extend(found.identifiers.chunks)
-        names.append(found.name)
-        sizes.append(len(found))
+            identifiers.extend(stored.identifiers.chunks)
+        names.append(stored.name)
+        sizes.append(len(stored))
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
     collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, identifiers=named)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from omniset.sets import SetBatch
+from omniset.core.sets import SetBatch
 
 MNIST_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

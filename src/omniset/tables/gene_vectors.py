@@ -6,6 +6,7 @@ Reading runs no code from the file: pickles may hold tensors, lists and text onl
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import warnings
 import zipfile
@@ -25,8 +26,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.genes import Match, match
-from omniset.tables.files import TextFile, _listed, _short
+from omniset.tables.files import TextFile, listed, short, tidy
+from omniset.tables.genes import Match, match
 from omniset.tables.labels import NUMBER
 
 MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
@@ -34,6 +35,8 @@ NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
 BESIDE = (".names.txt", ".genes.txt", ".txt")
 Lines = Iterator[tuple[int, list[str]]]
 NUMERIC = "biuf"  # kinds of NumPy
+MAGIC = b"\x93NUMPY"
+MOST_PACKED = 1100  # times its size, what a file packed with deflate holds
 NUMBERS = 1 << 17  # of a text, turned into numbers at a time
 
 
@@ -64,7 +67,7 @@ class GeneVectors:
 
         Args:
             genes: Names in the order of the rows wanted.
-            aliases: Other names of genes, see `omniset.genes.match`.
+            aliases: Other names of genes, see `omniset.tables.genes.match`.
         """
         found = match(genes, self.names, aliases)
         here = found.positions >= 0
@@ -209,12 +212,12 @@ def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
             if said is not None and said[1] != dim:
                 raise file.error(
                     row,
-                    f"gene {_short(fields[0])} has {dim} numbers, the first line says {said[1]} each{_hint(fields)}",
+                    f"gene {short(fields[0])} has {dim} numbers, the first line says {said[1]} each{_hint(fields)}",
                 )
             if not dim:
-                raise file.error(row, f"gene {_short(fields[0])} has no numbers{_hint(fields)}")
+                raise file.error(row, f"gene {short(fields[0])} has no numbers{_hint(fields)}")
         if len(fields) - 1 != dim:
-            raise file.error(row, f"gene {_short(fields[0])} has {len(fields) - 1} numbers, those before have {dim}")
+            raise file.error(row, f"gene {short(fields[0])} has {len(fields) - 1} numbers, those before have {dim}")
         names.append(fields[0])
         rows.append(row)
         texts += fields[1:]
@@ -256,7 +259,7 @@ def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]
             if not NUMBER.fullmatch(text) and text.lower().lstrip("+-") not in ("nan", "inf", "infinity"):
                 raise file.error(
                     rows[at // dim],
-                    f"gene {_short(names[at // dim - len(rows)])}, number {at % dim + 1} is {_short(text)}, "
+                    f"gene {short(names[at // dim - len(rows)])}, number {at % dim + 1} is {short(text)}, "
                     f"it must be a number",
                 ) from None
         values = _as_float32(np.array([float(text) for text in texts]))
@@ -265,7 +268,7 @@ def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]
         at = int(bad.argmax())
         raise file.error(
             rows[at // dim],
-            f"gene {_short(names[at // dim - len(rows)])}, number {at % dim + 1} is {texts[at]}, "
+            f"gene {short(names[at // dim - len(rows)])}, number {at % dim + 1} is {texts[at]}, "
             "it must be a finite 32-bit number",
         )
     return values.reshape(len(rows), dim)
@@ -287,10 +290,12 @@ def _read_torch(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows d
                 path, "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
             ) from None
         raise _damaged(path, "file of torch.save", error) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, IndexError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # PyTorch's reader stumbles over damage in many ways
         raise _damaged(path, "file of torch.save", error) from error
     if isinstance(table, Tensor):
-        return None, _matrix(path, _array(table))
+        return None, _matrix(path, _array(path, table))
     if not isinstance(table, dict):
         raise ValueError(f"{path} holds a {type(table).__name__}, it must hold a dict of gene to tensor, or a matrix")
     return _of_mapping(path, table)
@@ -307,19 +312,24 @@ def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "
         return _of_mapping(path, table)
     try:
         names = json.loads(said)
-    except ValueError:
+    except (ValueError, RecursionError):
         names = None
     if not _is_text(names):
-        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {_short(said)}")
-    return names, _matrix(path, _array(_the_matrix(path, table)))
+        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {short(said)}")
+    return names, _matrix(path, _array(path, _the_matrix(path, table)))
 
 
 def _read_npz(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
     if not zipfile.is_zipfile(path):
         raise _damaged(path, ".npz file")
-    with _numpy_errors(path, ".npz file"), np.load(path, allow_pickle=False) as file:
-        table = {key: file[key] for key in file.files}
-    return _of_mapping(path, {key: _decoded(value) for key, value in table.items()})
+    with _numpy_errors(path, ".npz file"):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                with archive.open(info) as member:
+                    _require_held(member, min(info.file_size, MOST_PACKED * path.stat().st_size), info.filename)
+        with np.load(path, allow_pickle=False) as file:
+            table = {key: _decoded(file[key]) for key in file.files}
+    return _of_mapping(path, table)
 
 
 def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
@@ -327,11 +337,32 @@ def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
         start = file.read(6)
     if start[:1] == b"\x80":
         raise _needs_code(path, "numpy.save(path, numpy.asarray(matrix, dtype='float32'))")
-    if start != b"\x93NUMPY":
+    if start != MAGIC:
         raise _damaged(path, ".npy file")
     with _numpy_errors(path, ".npy file"):
+        with path.open("rb") as file:
+            _require_held(file, path.stat().st_size, "the matrix")
         matrix = np.load(path, allow_pickle=False)
     return None, _matrix(path, matrix)
+
+
+def _require_held(file: Any, size: int, what: str) -> None:
+    """See that an array is not larger than what the file can hold: NumPy takes the memory before it reads.
+
+    Raises:
+        ValueError: Naming the shape.
+    """
+    start = file.read(8)
+    if start[:6] != MAGIC:
+        return
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    if start[6] not in read:
+        raise ValueError(f"{what} is of version {start[6]} of NumPy's format")
+    shape, _, dtype = read[start[6]](file)
+    if dtype.hasobject:  # a pickle, which NumPy refuses
+        return
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"{what} is said to be {dtype} of shape {shape}, which is more than the file holds")
 
 
 @contextmanager
@@ -339,13 +370,13 @@ def _numpy_errors(path: Path, kind: str) -> Iterator[None]:
     """What NumPy says of a file, in our words."""
     try:
         yield
-    except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # of many kinds, such as the tokenizer's of a header
         if "allow_pickle" in str(error):
             raise _needs_code(
                 path, "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
             ) from None
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
         raise _damaged(path, kind, error) from error
 
 
@@ -357,13 +388,13 @@ def _needs_code(path: Path, remedy: str) -> ValueError:
 
 
 def _damaged(path: Path, kind: str, error: BaseException | None = None) -> ValueError:
-    said = f": {' '.join(str(error).split())[:200]}" if error is not None and str(error) else ""
+    said = f": {tidy(str(error))}" if error is not None and str(error) else ""
     return ValueError(f"{path} is cut off, damaged or no {kind}{said}")
 
 
 def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
     """A matrix, with its names if they are there; or else a vector per gene."""
-    arrays = {str(key): _array(value) for key, value in table.items() if isinstance(value, Tensor | np.ndarray)}
+    arrays = {str(key): _array(path, value) for key, value in table.items() if isinstance(value, Tensor | np.ndarray)}
     texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
     if not arrays:
         raise ValueError(f"{path} has no vectors")
@@ -371,7 +402,7 @@ def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None,
     if not (matrices or texts):
         return list(arrays), _stacked(path, table, arrays)
     if len(texts) > 1 and not any(key in texts for key in NAMES):
-        raise ValueError(f"{path} has several lists of text, {_listed(list(texts))}: call that of the genes 'names'")
+        raise ValueError(f"{path} has several lists of text, {listed(list(texts))}: call that of the genes 'names'")
     names = next((texts[key] for key in (*NAMES, *texts) if key in texts), None)
     return names, _matrix(path, _the_matrix(path, arrays))
 
@@ -397,7 +428,7 @@ def _the_matrix(path: Path, arrays: Mapping[str, Any]) -> Any:
             return arrays[key]
     matrices = [key for key in arrays if arrays[key].ndim == 2]
     if len(matrices) != 1:
-        has = _listed(list(arrays)) if arrays else "nothing"
+        has = listed(list(arrays)) if arrays else "nothing"
         raise ValueError(f"{path} has {len(matrices)} matrices (of {has}): call that of the vectors 'vectors'")
     return arrays[matrices[0]]
 
@@ -406,17 +437,20 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-def _decoded(array: np.ndarray) -> Any:
+def _decoded(array: Any) -> Any:
     """An array of text as a list, any other as it is."""
-    if array.dtype.kind not in "US" or array.ndim != 1:
-        return array
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "US" or array.ndim != 1:
+        return array  # or the bytes of what is no array
     return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
 
 
-def _array(value: Tensor | np.ndarray) -> np.ndarray:
-    if isinstance(value, Tensor):
+def _array(path: Path, value: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    try:
         return (value.float() if value.is_floating_point() else value).detach().numpy()  # NumPy has no bfloat16
-    return value
+    except (RuntimeError, TypeError) as error:  # sparse, quantised, without data
+        raise _damaged(path, "file of plain tensors", error) from error
 
 
 def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:

@@ -1,0 +1,45 @@
+"""Text that a spreadsheet would compute: fields of tables that begin like a formula.
+
+Tables are written with names as they are, since other programs join by them. The option --csv_safe of the commands
+is for tables that people open in a spreadsheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAFE: ContextVar[bool] = ContextVar("csv_safe", default=False)
+BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")  # of formulas: OWASP, "CSV Injection"
+
+
+def field(value: Any) -> Any:
+    """A value as a text file gets it: with an apostrophe before what would be a formula, where that is asked for."""
+    return f"'{value}" if SAFE.get() and isinstance(value, str) and _computed(value) else value
+
+
+def fields(values: Iterable[Any]) -> list[Any]:
+    return [field(value) for value in values]
+
+
+def frame_of_fields(frame: pd.DataFrame) -> pd.DataFrame:
+    """Its texts and the names of its columns as fields."""
+    if not SAFE.get():
+        return frame
+    found = frame.set_axis(fields(frame.columns), axis=1)
+    for place, kind in enumerate(frame.dtypes):
+        if kind.kind not in "biufcmM":
+            found.isetitem(place, fields(frame.iloc[:, place]))
+    return found
+
+
+def _computed(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.startswith(BEGINNINGS)
+    return False
