@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from omniset.report import write
-from omniset.report.sets import compose, numbers
+from omniset.report.sets import compose
 from test_report import RUNS
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -39,8 +39,7 @@ def driver():
 
 @pytest.fixture(scope="module", params=["classes", "many numbers", "17 classes", "evil"])
 def address(request, tmp_path_factory):
-    run = RUNS[request.param]()
-    return write(tmp_path_factory.mktemp("report"), compose(run), numbers(run)).as_uri()
+    return write(tmp_path_factory.mktemp("report"), *compose(*RUNS[request.param]())).as_uri()
 
 
 @pytest.fixture

@@ -4,20 +4,25 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.distributed.distributed_c10d as c10d
 
-from omniset import SetBatch, SetClassifier, processes
+from omniset import SetBatch, SetClassifier
 from omniset.cli import main
+from omniset.core.sets import SetCollection
 from omniset.encoders import build
-from omniset.sets import SetCollection
-from omniset.training.data import EpochSampler, SetDataModule, ShareOfBatches
+from omniset.runs import processes
+from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
 from omniset.training.fit import SetModule, fit
 from omniset.training.network import SetNetwork
+from omniset.training.sets import SetBatches
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
@@ -71,18 +76,8 @@ def train(
     weights = [torch.arange(w).double() + 1 for w in widths] if balanced else None
     module = kind(network, classify, weights, learning_rate, 0.01, {}, max_elements, 3, {"epochs": epochs})
     positions = rng.permutation(37)
-    data = SetDataModule(
-        sets,
-        targets,
-        positions[:29],
-        positions[29:],
-        of_elements=of_elements,
-        batch_size=7,
-        max_elements=max_elements,
-        shard_size=None,
-        shuffle_elements=False,
-        seed=3,
-    )
+    make = SetBatches(sets, targets, of_elements, max_elements)
+    data = Lesson(make, positions[:29], positions[29:], batch_size=7, seed=3)
     how = {"device": "cpu", "progress": False, "log": None, "folder": folder, "resume": resume, "strategy": "auto"}
     fit(module, data, epochs=epochs, patience=patience, **how)
     return module.network, module.history, data
@@ -180,39 +175,160 @@ def accuracy(network, data):
     """Of all labels of the validation sets, one set at a time."""
     right = known = 0
     for i in data.validation:
-        elements, counts = data.sets[int(i)].read()
+        elements, counts = data.make.sets[int(i)].read()
         with torch.no_grad():
             outputs = network.split(network(SetBatch(elements[None], counts[None])))
-        for logits, code in zip(outputs, data.targets[int(i)].tolist(), strict=True):
+        for logits, code in zip(outputs, data.make.targets[int(i)].tolist(), strict=True):
             right, known = right + (code >= 0 and int(logits.argmax()) == code), known + (code >= 0)
     return right / known
 
 
-def test_fit_starts_its_processes(tmp_path, monkeypatch, capsys):
-    """By torchrun's agent, which is tested for itself, and above."""
-    started = []
+def listening(process):
+    """Addresses on which a process and its children wait for connections: (address, port) of /proc/net/tcp."""
+    numbers, inodes = {process}, set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent in numbers or int(folder.name) in numbers:
+                numbers.add(int(folder.name))
+                inodes |= {os.readlink(link) for link in (folder / "fd").iterdir()}
+    rows = [line.split() for f in ("tcp", "tcp6") for line in Path(f"/proc/net/{f}").read_text().splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
 
-    def agent(config, entry):
-        return lambda *words: started.append((config.nproc_per_node, entry, words))
 
-    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", agent)
-    words = ("fit", "sets.csv", "--target=labels.csv", f"--out={tmp_path / 'run'}", "--devices=2", *FIT)
-    assert main(list(words)) == 0
-    assert started == [(2, sys.executable, ("-m", "omniset", *words))]
-    assert capsys.readouterr() == ("", "")
-    assert not (tmp_path / "run").exists()
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+IN_PYTHON = """
+import pickle, sys
+import pandas as pd
+from omniset import SetClassifier
+frame, labels = pd.read_csv("sets.csv"), pd.read_csv("labels.csv")
+model = SetClassifier(dim=8, num_heads=2, depth=1, num_inducing=3, epochs=2, batch_size=5, devices=2, device="cpu",
+                      progress=False)
+model.fit(frame, labels.set_index("set")["label"], folder="run-python")
+model.save("run-python")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
+@pytest.mark.parametrize("start", ["fit", "predict", "python"])
+def test_nothing_listens_beyond_the_loopback(start, tmp_path):
+    """Of fit and predict in two processes, started by the command, and by a program of the user's."""
+    frame, labels = table(tmp_path)
+    words = ["fit", "sets.csv", "--target=labels.csv", "--out=run", *FIT]
+    if start == "predict":
+        small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
+        SetClassifier(**small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "model")
+        words = ["predict", "sets.csv", "--model=model", "--out=predictions.csv", "--device=cpu", "--batch_size=3"]
+    (tmp_path / "program.py").write_text(IN_PYTHON)
+    assert hasattr(c10d, "_tensor_to_object")
+    (tmp_path / "sitecustomize.py").write_text(UNPICKLED)
+    places = environment()
+    places["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+    command = [sys.executable, *(["program.py"] if start == "python" else ["-m", "omniset", *words, "--devices=2"])]
+    found = set()
+    with subprocess.Popen(command, cwd=tmp_path, env=places, stderr=subprocess.PIPE, text=True) as running:
+        while running.poll() is None:
+            found |= listening(running.pid)
+            time.sleep(0.1)
+        assert running.returncode == 0, running.stderr.read()
+    assert found, "two processes that never met"
+    assert found <= LOOPBACK
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
+def test_one_process_opens_no_port(tmp_path):
+    table(tmp_path)
+    command = [sys.executable, "-c", WATCHED, "fit", "sets.csv", "--target=labels.csv", "--out=run", *FIT]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, env=environment())
+    assert done.returncode == 0, done.stderr
+
+
+# Every bind of a socket is an audit event of Python's; gloo's and torch's own are not, so no group of processes either.
+WATCHED = """
+import sys
+
+def watch(event, arguments):
+    if event == "socket.bind":
+        raise SystemExit(f"bound {arguments}")
+
+sys.addaudithook(watch)
+from omniset.cli import main
+code = main()
+import torch.distributed
+sys.exit(98 if torch.distributed.is_initialized() else code)
+"""
+
+
+# What torch has to send objects by unpickles what arrives: a call of it ends the run.
+UNPICKLED = """
+import torch.distributed.distributed_c10d as c10d
+
+def refuse(*_, **__):
+    raise SystemExit(99)
+
+c10d._tensor_to_object = refuse
+"""
+
+
+def test_broadcasts_cannot_run_code(tmp_path):
+    """A pickle that would write a file is refused by the process that receives it."""
+    (tmp_path / "sends.py").write_text(SENDS)
+    done = launched("sends.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["refused", "same"]
+    assert [p.name for p in tmp_path.iterdir()] == ["sends.py"]
+
+
+SENDS = """
+import os, pathlib, sys
+import torch
+from omniset.runs import processes
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, ("run",)
+
+if not processes.start(2, 1):
+    rank = int(os.environ["RANK"])
+    processes.connect(rank, 2, "gloo")
+    if rank == 0:
+        processes.broadcast(Code())
+    else:
+        try:
+            processes.broadcast(None)
+        except Exception:
+            print("refused", flush=True)
+    value = {"a": [1.5, None, "x"], "b": torch.arange(3)}
+    other = processes.broadcast(value if rank == 0 else None)
+    if rank:
+        print("same" if str(other) == str(value) else other, flush=True)
+"""
+
+
+def test_tables_are_gathered_as_they_were(tmp_path):
+    """In the order of the processes, their kinds kept: numbers, texts, labels of several kinds, what is missing."""
+    frame = pd.DataFrame({"set": ["a", "\u00e9"], "x": np.array([0.1, np.inf], np.float32)})
+    frame["label"] = np.array([3, None], dtype=object)
+    frame["known"] = np.array([True, float("nan")], dtype=object)
+    empty = frame[:0]
+    found = processes._unpacked(processes._packed([frame, empty]))
+    pd.testing.assert_frame_equal(found[0], frame)
+    assert found[0]["label"].map(type).tolist() == [int, type(None)]
+    assert list(found[1].columns) == list(frame.columns)
+    assert processes._unpacked(processes._packed([])) == []
 
 
 KILLED = """
 import os, signal, time
 from pathlib import Path
 import torch
-from omniset import processes
-from omniset.files import replacing
+from omniset.runs import processes
+from omniset.runs.files import replacing
 
 if not processes.start(2, 1):
     with processes.one_voice(2, 1) as first:
-        torch.distributed.init_process_group("gloo")
+        processes.connect(int(os.environ["RANK"]), 2, "gloo")
         print("here")
         if first:
             with replacing("half.txt"):

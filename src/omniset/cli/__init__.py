@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +28,7 @@ def demo(
     under four minutes on two cores.
 
     Args:
-        out: Folder for the model, metrics, learning curves and a picture.
+        out: Folder for the model, metrics, a picture and a report, report.html.
         data: "digits" is scikit-learn's (nothing to download). "mnist" reads IDX files; on a CPU limit it with
             --max_sets and --epochs.
         folder: Where the MNIST files are. Default: the folder mnist in $OMNISET_DATA.
@@ -38,36 +40,18 @@ def demo(
         resume: Go on with an interrupted demo in the same folder.
         progress: Show progress bars.
     """
-    from omniset.demo import run
+    from omniset.runs.console import resumable
+    from omniset.runs.demo import run
 
-    try:
+    with resumable(out):
         run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
-    except KeyboardInterrupt:
-        print(
-            f"\nWhole epochs, if any, are kept in {out}: go on with the same command and --resume true", file=sys.stderr
-        )
-        raise
 
 
-def _named(commands: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    """The command that the first words name, alone: to make the parsers of all others takes longer than it does."""
-    found = commands.get(words[0]) if words else None
-    if isinstance(found, dict):
-        if len(words) < 2 or words[1] not in found:
-            return commands
-        found = {name: found[name] for name in ("_help", words[1])}
-    return commands if found is None else {words[0]: found}
+def _commands() -> dict[str, Any]:
+    """Of each system a dict of its verbs; those of the estimators on sets stand by themselves."""
+    from omniset.cli import cells, genomes, microbiomes, regions, sets
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point. Exit codes: 0 done, 2 bad input, 130 interrupted. OMNISET_DEBUG=1 shows tracebacks."""
-    import jsonargparse
-
-    import omniset
-    from omniset.cli import cells, genomes, microbiomes, regions, sets, studies
-    from omniset.cli.parser import Parser
-
-    commands: Any = {
+    return {
         "demo": demo,
         "fit": sets.fit,
         "predict": sets.predict,
@@ -107,38 +91,71 @@ def main(arguments: list[str] | None = None) -> int:
             "explain": microbiomes.explain_taxon,
             "simulate": microbiomes.simulate,
         },
-        "studies": {
-            "_help": "Experiments of the Universal Set Transformer paper, run again.",
-            "list": studies.list_studies,
-            "run": studies.run,
-            "table": studies.table,
-        },
     }
+
+
+def _named(commands: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """The command that the first words name, alone: to make the parsers of all others takes longer than it does."""
+    found = commands.get(words[0]) if words else None
+    if isinstance(found, dict):
+        if len(words) < 2 or words[1] not in found:
+            return commands
+        found = {name: found[name] for name in ("_help", words[1])}
+    return commands if found is None else {words[0]: found}
+
+
+def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None = None) -> int:
+    """Entry point. OMNISET_DEBUG=1 shows tracebacks.
+
+    Args:
+        arguments: Words behind the program's name. None: those of the shell.
+        systems: Commands beside ours: of each system a dict of its verbs, with `_help`.
+
+    Exit codes: 0 done, 2 bad input, 130 interrupted (Ctrl-C), 143 ended by SIGTERM, 141 nobody reads what is printed.
+    """
+    import jsonargparse
+
+    import omniset
+    from omniset.cli import microbiomes, studies
+    from omniset.cli.parser import Parser
+    from omniset.runs.console import is_out_of_memory, line_of
+    from omniset.runs.signals import Terminated, terminable
+    from omniset.tables.spreadsheets import SAFE
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a name shows its number
+            stream.reconfigure(errors="backslashreplace")
     before = sys.argv
     try:
         words = sys.argv[1:] if arguments is None else arguments
         sys.argv = [sys.argv[0], *words]  # what reports quote, and what is started once more for several processes
-        jsonargparse.auto_cli(
-            _named(commands, words),
-            args=microbiomes.with_reads([*words]),
-            prog="omniset",
-            version=omniset.__version__,
-            parser_class=Parser,
-        )
+        with terminable():
+            jsonargparse.auto_cli(
+                _named(_commands() | dict(systems or {}) | studies.commands(words), words),
+                args=microbiomes.with_reads([*words]),
+                prog="omniset",
+                version=omniset.__version__,
+                parser_class=Parser,
+            )
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("omniset: interrupted", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, Terminated) as error:
+        said, code = ("ended by SIGTERM", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
+        print("; ".join([f"omniset: {said}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        return int(code or 0)
     except BrokenPipeError:  # whoever read the output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain when it ends
         return 141
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("OMNISET_DEBUG"):
             raise
-        if isinstance(error, OSError) and error.filename is not None:
-            error = ValueError(f"{error.filename}: {error.strerror}")  # without Python's [Errno 2]
-        print(f"omniset: error: {error}", file=sys.stderr)
+        print(f"omniset: error: {line_of(error)}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if os.environ.get("OMNISET_DEBUG") or not is_out_of_memory(error):
+            raise
+        print(f"omniset: error: there is too little memory: {line_of(error)}", file=sys.stderr)
         return 2
     finally:
         sys.argv = before
+        SAFE.set(False)
     return 0

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from omniset.cli import options as command_options
+
 WORDS = {
     "NoneType": "null",
     "int": "a whole number",
@@ -21,6 +23,8 @@ WORDS = {
     "str": "text",
 }
 NAME = re.compile(r"--[^=.]*")
+GROUPS, LAST = ("data", "model", "training", "computing"), "help and configuration"  # of options
+ABOUT = ("help", "config", "print_config")
 MISSING = re.compile(r"Option '([\w.]+)' is required")
 
 
@@ -44,7 +48,26 @@ class Parser(ArgumentParser):
             if not action.option_strings and typing.get_origin(kind) is list:
                 action.nargs, action.metavar = "+", action.dest.upper()
                 action._typehint = typing.get_args(kind)[0]  # type: ignore[attr-defined]
+        groups = command_options.add(self, arguments[0])
+        if len(groups) > 1:
+            self._group(groups)
         return added
+
+    def _group(self, groups: dict[str, str]) -> None:
+        """Show options in groups: the first five of the command, then by what they are about, help and files last."""
+        actions = self._optionals._group_actions
+        about = [action for action in actions if action.dest in ABOUT]
+        first = [action for action in actions if action.dest not in {*ABOUT, *groups}]
+        rest: dict[str, list[argparse.Action]] = {name: [] for name in (*GROUPS, LAST)}
+        rest["data"] = first[5:]
+        for action in actions:
+            if action.dest in groups:
+                rest[groups[action.dest]].append(action)
+        rest[LAST] = about
+        self._optionals._group_actions[:] = first[:5]
+        for title, members in rest.items():
+            if members:
+                self.add_argument_group(title)._group_actions.extend(members)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """One line, without the usage of fifty options above it."""

@@ -2,50 +2,50 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
-Device = Literal["auto", "cpu", "cuda", "mps"]
-Strategy = Literal["auto", "ddp", "fsdp"]
+from omniset.cli.options import Saving, given, split, takes
+from omniset.estimators.options import SetOptions
+from omniset.options import option, options
+from omniset.runs.console import resumable
 
 
+@options
+class Sharing:
+    """Processes that use a model together."""
+
+    devices: int = option(
+        1,
+        "Processes on this machine that share the sets: GPUs, or parts of the CPU (at most 4 per processor).",
+        group="computing",
+        least=1,
+    )
+    num_nodes: int = option(
+        1,
+        "Machines that share the sets: start the command on each with torchrun or srun, on the same files.",
+        group="computing",
+        least=1,
+    )
+    strategy: Literal["auto", "ddp"] = option(
+        "auto", '"ddp", and "auto": each process holds the model.', group="computing"
+    )
+
+
+@takes(SetOptions, but=["level"])
 def fit(
     sets: Path,
     target: Path | None = None,
     out: Path = Path("run"),
-    target_columns: str | None = None,
     features: str | None = None,
+    ignore: str | None = None,
+    resume: bool = False,
+    target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
     level: Literal["auto", "set", "element"] = "auto",
     unused_labels: Literal["error", "ignore"] = "error",
-    encoder: str = "ust",
-    dim: int = 64,
-    depth: int = 3,
-    num_heads: int = 4,
-    num_inducing: int = 8,
-    encoder_options: dict[str, Any] | None = None,
-    epochs: int = 50,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
-    weight_decay: float = 1e-2,
-    validation_fraction: float = 0.1,
-    patience: int | None = 10,
-    class_weight: Literal["balanced"] | None = None,
-    shard_size: int | None = None,
-    shards: Literal["merged", "independent"] = "merged",
-    gradient: Literal["exact", "first-shard", "first-shard-literal", "unbiased"] = "exact",
-    store: str = "device",
-    max_elements: int = 32768,
-    seed: int = 0,
-    device: Device = "auto",
-    devices: int = 1,
-    num_nodes: int = 1,
-    strategy: Strategy = "auto",
-    log: Literal["csv", "tensorboard"] | None = None,
-    resume: bool = False,
-    progress: bool = True,
+    **options: Any,
 ) -> None:
     """Learn to predict a label, or a number, of sets (or of each of their elements) from a table.
 
@@ -60,7 +60,9 @@ def fit(
         out: Folder for the model, its report and metrics.
         target_columns: Names of the targets, separated by commas. Default: all other columns of the target file.
             Without a target file: columns of the table itself.
-        features: Names of the features, separated by commas. Default: all other columns of the table.
+        features: Names of the features, separated by commas. Default: all other columns of the table, of which none may
+            look like a row index, or like a misspelt "set", "multiplicity" or "element".
+        ignore: Names of columns of the table that are no features, separated by commas.
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             they are never split between training and validation.
         task: Whether labels are classes or numbers. "auto": numbers where all labels of all targets are
@@ -68,82 +70,35 @@ def fit(
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
-        encoder: Kind of model: ust, set-transformer-isab, set-transformer-sab, deep-sets, umbc, sse, fspool or strxl.
-        dim: Width of the model: more learns more, and slower.
-        depth: Layers of the model.
-        num_heads: Attention heads; must divide dim.
-        num_inducing: Inducing points, through which the elements of a set see each other.
-        encoder_options: Further settings of the encoder, such as '{"dropout": 0.1}'.
-        epochs: How often, at most, each set is learned from.
-        batch_size: Sets per step, of all processes together.
-        learning_rate: Largest step size.
-        weight_decay: Pull of the weights towards zero.
-        validation_fraction: Share of the sets (or groups) kept back to watch the training.
-        patience: Stop after so many epochs without progress on the sets kept back. null: never.
-        class_weight: "balanced": rare classes count as much as common ones.
-        shard_size: Compute on pieces of so many elements of each set. null: whole sets. The results are the same.
-        shards: "independent": take pieces for sets of their own, as models without our merging must.
-        gradient: How to learn from pieces; "exact" is as from whole sets.
-        store: Where intermediate results of pieces wait: device, cpu, disk (or disk:FOLDER) or recompute.
-        max_elements: Elements computed on at a time: lower it if memory runs out. Larger sets are streamed.
-        seed: The same seed gives the same numbers.
-        device: Where to compute.
-        devices: Processes that train together on this machine: GPUs, or parts of the CPU (at most 4 per processor).
-            They take the same steps as one alone.
-        num_nodes: Machines that train together: start the command on each with torchrun or srun, on the same files.
-        strategy: "ddp": each process holds the model. "fsdp": they share it out, on GPUs. "auto": ddp.
-        log: Write learning curves for other tools too.
         resume: Go on with an interrupted run in the same folder.
-        progress: Show progress.
     """
-    from omniset import runs
+    from omniset.estimators import runs
 
-    given = dict(locals())
-    others = (
-        "sets",
-        "target",
-        "out",
-        "target_columns",
-        "features",
-        "group",
-        "task",
-        "level",
-        "unused_labels",
-        "resume",
-        "runs",
-    )
-    try:
+    with resumable(out):
         runs.fit(
             sets,
             target,
             out,
-            columns=_split(target_columns),
-            features=_split(features),
+            columns=split(target_columns),
+            features=split(features),
+            ignore=split(ignore) or [],
             group=group,
             task=task,
             level=level,
             unused=unused_labels,
-            arguments={name: value for name, value in given.items() if name not in others},
+            arguments=given(SetOptions, options),
             resume=resume,
         )
-    except KeyboardInterrupt:
-        if (out / "checkpoints").is_dir():
-            print(f"\nWhole epochs, if any, are kept in {out}: go on with --resume true", file=sys.stderr)
-        raise
 
 
+@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Sharing)
+@takes(Saving)
 def predict(
     sets: Path,
     model: Path = Path("run"),
     out: Path = Path("predictions.csv"),
-    shard_size: int | None = None,
-    batch_size: int | None = None,
-    max_elements: int | None = None,
-    device: Device = "auto",
-    devices: int = 1,
-    num_nodes: int = 1,
-    strategy: Literal["auto", "ddp"] = "auto",
-    progress: bool = True,
+    **options: Any,
 ) -> None:
     """Predict the sets of a table, and write as they are read.
 
@@ -154,22 +109,15 @@ def predict(
         model: Folder that fit wrote.
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
-        shard_size: Compute on pieces of so many elements of each set. null: as at fit.
-        batch_size: Sets computed on at a time. null: as at fit.
-        max_elements: Elements computed on at a time. null: as at fit.
-        device: Where to compute.
-        devices: Processes on this machine that share the sets: GPUs, or parts of the CPU (at most 4 per processor).
-        num_nodes: Machines that share the sets: start the command on each with torchrun or srun, on the same files.
-        strategy: "ddp", and "auto": each process holds the model.
-        progress: Show progress.
     """
-    from omniset import runs
+    from omniset.estimators import runs
 
-    overrides = _overrides(shard_size, batch_size, max_elements, device, progress)
-    overrides |= {"devices": devices, "num_nodes": num_nodes, "strategy": strategy}
+    overrides = given(SetOptions, options)
+    overrides |= given(Sharing, options)
     runs.predict(sets, model, out, overrides)
 
 
+@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
 def evaluate(
     sets: Path,
     target: Path | None = None,
@@ -177,11 +125,7 @@ def evaluate(
     out: Path = Path("evaluation"),
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
-    shard_size: int | None = None,
-    batch_size: int | None = None,
-    max_elements: int | None = None,
-    device: Device = "auto",
-    progress: bool = True,
+    **options: Any,
 ) -> None:
     """Compare a model's predictions with known labels, best on sets that it has never seen.
 
@@ -195,19 +139,16 @@ def evaluate(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
-        shard_size: Compute on pieces of so many elements of each set. null: as at fit.
-        batch_size: Sets computed on at a time. null: as at fit.
-        max_elements: Elements computed on at a time. null: as at fit.
-        device: Where to compute.
-        progress: Show progress.
     """
-    from omniset import runs
+    from omniset.estimators import runs
 
-    overrides = _overrides(shard_size, batch_size, max_elements, device, progress)
+    overrides = given(SetOptions, options)
     runs.evaluate(sets, target, model, out, group, unused_labels, overrides)
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
+@takes(SetOptions, "max_elements", "device", "progress", as_at_fit=True)
+@takes(Saving)
 def explain_sets(
     sets: Path,
     model: Path = Path("run"),
@@ -217,9 +158,7 @@ def explain_sets(
     steps: int = 20,
     method: Literal["attribution", "attention"] = "attribution",
     per: Literal["element", "copy"] = "element",
-    max_elements: int | None = None,
-    device: Device = "auto",
-    progress: bool = True,
+    **options: Any,
 ) -> None:
     """Score which elements of each set drove its prediction.
 
@@ -237,27 +176,8 @@ def explain_sets(
         method: "attribution" (self-attention attribution), or "attention": how much attention an element gets,
             whatever is predicted.
         per: Whether a score is that of all copies of an element together, or of one of them.
-        max_elements: Larger sets are read in shards of so many. null: as at fit.
-        device: Where to compute.
-        progress: Show progress.
     """
-    from omniset import runs
+    from omniset.estimators import runs
 
-    overrides = _overrides(None, None, max_elements, device, progress)
-    runs.explain(sets, model, out, _split(only), label, steps, method, per, overrides)
-
-
-def _split(names: str | None) -> list[str] | None:
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _overrides(
-    shard_size: int | None, batch_size: int | None, max_elements: int | None, device: str, progress: bool
-) -> dict[str, Any]:
-    return {
-        "shard_size": shard_size,
-        "batch_size": batch_size,
-        "max_elements": max_elements,
-        "device": device,
-        "progress": progress,
-    }
+    overrides = given(SetOptions, options)
+    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides)

@@ -1,81 +1,31 @@
-"""`omniset studies`: list, run, table."""
+"""Finds the commands of `omniset studies`, which lie in the folder `paper/` of the repository."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from omniset.cli.sets import Device, _split
-
-
-def list_studies() -> None:
-    """What can be run, what data it needs, and how each network is trained."""
-    from omniset.studies import describe
-
-    print("\n".join(describe()))
+PAPER = Path(__file__).parents[3] / "paper"  # beside src
 
 
-def run(
-    name: str,
-    out: Path | None = None,
-    data: Path | None = None,
-    seeds: int = 10,
-    epochs: int | None = None,
-    trainings: str | None = None,
-    budget: float | None = None,
-    device: Device = "auto",
-    test_again: bool = False,
-    progress: bool = True,
-) -> None:
-    """Train and test the networks of a study, and write tables, figures and a report.
-
-    What is there already is not done again: the same command goes on where it was stopped, or adds seeds.
+def commands(words: list[str]) -> dict[str, Any]:
+    """The group `studies` by its name; nothing where the package is installed without the repository.
 
     Args:
-        name: Of the study, as `omniset studies list` has it.
-        out: Folder for results and report. null: results/studies/NAME.
-        data: Folder with the data of the study, or for what it makes. null: $OMNISET_DATA/mnist for digits,
-            $OMNISET_DATA/microbiomes/contax for taxonomy, studies-data for mixtures, which are drawn once. Faces need
-            the folder of CelebA.
-        seeds: How many networks are trained in each way; seeds are 0, 1, ...
-        epochs: Fewer (or more) than the paper's, which `list` tells. Results of other epochs need another folder.
-        trainings: Only these of the study's trainings, separated by commas.
-        budget: Stop, between two epochs, after so many minutes, and test what there is.
-        device: Where to compute.
-        test_again: Test the networks that are kept in the folder, without training.
-        progress: Show progress.
+        words: Of the command line.
+
+    Raises:
+        FileNotFoundError: The words call `studies`, and there is no folder `paper/`.
     """
-    from omniset.studies import run_study
-
-    folder = Path("results/studies") / name if out is None else out
-    try:
-        run_study(name, folder, data, seeds, epochs, _split(trainings), budget, device, test_again, progress)
-    except KeyboardInterrupt:
-        print("\nWhole epochs, if any, are kept: the same command goes on with them", file=sys.stderr)
-        raise
-
-
-def table(
-    name: str,
-    out: Path | None = None,
-    format: Literal["text", "markdown"] = "text",
-) -> None:
-    """Ours beside the paper's numbers, with 95 % intervals.
-
-    Args:
-        name: Of the study; "features": which architecture has which property; "memory": Figure A.1, of the benchmark.
-        out: Folder with the results of the study. null: results/studies/NAME.
-        format: "text" or "markdown".
-    """
-    from omniset.studies import tables_of
-
-    if out is not None and not out.exists():
-        raise ValueError(f"out: there is no {out}")
-    folder = Path("results/studies") / name if out is None else out
-    for found in tables_of(name, folder):
-        print(
-            "\n".join(["", f"### {found.title}", "", *found.markdown()])
-            if format == "markdown"
-            else f"\n{found.text()}"
+    if (PAPER / "commands.py").is_file():
+        if str(PAPER.parent) not in sys.path:
+            sys.path.insert(0, str(PAPER.parent))
+        return {"studies": importlib.import_module("paper.commands").COMMANDS}
+    if words[:1] == ["studies"]:
+        raise FileNotFoundError(
+            "the studies lie in the folder paper/ of the repository and are no part of the installed package: clone "
+            "the repository and run pip install -e . in it"
         )
+    return {}

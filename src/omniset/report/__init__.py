@@ -4,7 +4,8 @@
 sets, `multiqc` writes the files that MultiQC collects over many runs.
 """
 
-from omniset.report.blocks import Cell, Facts, Headline, Note, Plot, Report, Section, Table
-from omniset.report.page import render, write
+from omniset.lazy import lazily
 
 __all__ = ["Cell", "Facts", "Headline", "Note", "Plot", "Report", "Section", "Table", "render", "write"]
+
+__getattr__, __dir__ = lazily(__name__, {**dict.fromkeys(__all__[:8], "blocks"), "render": "page", "write": "page"})

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from matplotlib.figure import Figure
+# Controls but tab and line break, embeddings and overrides of the direction, halves of characters, no characters.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
 
 
 @dataclass
@@ -45,9 +50,9 @@ class Table:
 
 @dataclass
 class Plot:
-    """A figure, drawn as SVG. `alt` says in a sentence what is seen, for those who do not see it."""
+    """A figure of matplotlib, drawn as SVG. `alt` says in a sentence what is seen, for those who do not see it."""
 
-    figure: Figure
+    figure: Any  # no type: matplotlib is imported where something is drawn
     alt: str
     caption: str
     half: bool = True
@@ -105,6 +110,16 @@ def value_of(cell: Any) -> Any:
     return None if value != value else value
 
 
+def shown(text: str) -> str:
+    r"""A text of the data as pages and figures can hold it: what is no character of HTML or XML, and what changes the
+    direction of the text behind it, is written as its number.
+
+    >>> shown("a\x07b\uffff")
+    'a\\x07bU+FFFF'
+    """
+    return UNSEEN.sub(lambda found: _escaped(ord(found[0])), text)
+
+
 def text_of(cell: Any) -> str:
     """How a value is read: 4 decimals or 4 digits, thousands apart, a dash for what is not known.
 
@@ -140,6 +155,23 @@ def listed(named: dict[str, Any], at_most: int = 12) -> str:
     return ", ".join(said) + (" and more" if len(named) > at_most else "")
 
 
+def rounded(value: float, digits: int = 3) -> Cell:
+    """With so many decimals; a dash if it is NaN."""
+    text = f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return Cell(text_of(None) if value != value else text, value)
+
+
+def signed(value: float, digits: int = 3) -> Cell:
+    """A difference, with its sign; a dash if it is NaN."""
+    text = f"{value:+,.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return Cell(text_of(None) if value != value else text, value)
+
+
+def between(low: float, high: float, form: Callable[[float], Cell] = rounded) -> str:
+    """An interval as text."""
+    return text_of(None) if low != low else f"{form(low).text} to {form(high).text}"
+
+
 def whole(value: Any) -> Any:
     """3.0 as 3: quantiles of counts are mostly whole."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -149,6 +181,10 @@ def _number(value: Any) -> str:
     if isinstance(value, Integral) or not value or 1000 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.4f}" if 1e-3 <= abs(value) < 10 else f"{value:#.4g}".rstrip(".")
+
+
+def _escaped(number: int) -> str:
+    return f"\\x{number:02x}" if number < 256 else f"U+{number:04X}"
 
 
 def _is_number(value: Any) -> bool:

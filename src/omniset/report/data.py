@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import torch
 
+from omniset.core.sets import SetCollection
 from omniset.report.sets import DataSummary, quantiles
-from omniset.sets import SetCollection
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
@@ -58,10 +56,5 @@ def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float
         least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
     mean = first / rows
     deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
-    constant = [name for name, low, high in zip(sets.features or [], least, largest, strict=True) if low == high]
-    if constant:
-        warnings.warn(
-            f"features with one value in all rows, which say nothing: {', '.join(constant[:5])}", stacklevel=2
-        )
-    found = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
-    return [(name, *(float(v) for v in values)) for name, *values in found]  # type: ignore[misc]
+    columns = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
+    return [(name, *(float(v) for v in values)) for name, *values in columns]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Figures of reports. Every one is a single panel, small enough to be read on a phone.
+"""Figures of reports: charts of any numbers. Every one is a single panel, small enough to be read on a phone.
 
 Text is drawn as it stands: a label that looks like a formula ($x$) is no formula. So axes that would write powers of
 ten as formulas get plain numbers.
@@ -6,7 +6,6 @@ ten as formulas get plain numbers.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -21,13 +20,13 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from omniset.evaluation import Bin, SizeGroup
-from omniset.plots import COLOURS
+from omniset.report.blocks import shown
+from omniset.report.plots import COLOURS
 
 BLUE, ORANGE, GREEN, _ = COLOURS
-NUMBERED = 15  # classes of a confusion matrix that has room for numbers
 GREY = "#5f6670"
 MORE_COLOURS = (*COLOURS, "#56b4e9", "#e69f00", "#000000")  # the rest of Okabe and Ito's that can be seen on white
 MARKERS = "osD^vP*Xh"
@@ -36,6 +35,7 @@ TWELVE = (*MORE_COLOURS, "#332288", "#882255", "#999933", "#ddcc77", "#aa4499")
 MANY_POINTS = 2000  # more are shown as a density
 PIXELS = 500  # more points are drawn as an image: each of them would be a line of the page
 DPI = 200  # of that image
+LONGEST = 80  # characters of a line
 OTHERS = "#c6cbd1"
 WORDS = {"train": "training", "val": "validation", "mse": "mean squared error", "mae": "mean absolute error"}
 STYLE: Any = {
@@ -73,6 +73,26 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return drawing
 
 
+def legible(figure: Figure) -> None:
+    """Rewrite all text of a figure as `shown`, no line of it longer than the figure bears."""
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # of ticks that have names too
+                formatter.func = _legible_ticks(formatter.func)
+    for text in figure.findobj(Text):
+        text.set_text(_legible(text.get_text()))
+        text.set_parse_math(False)
+
+
+def _legible(text: str) -> str:
+    lines = shown(text).split("\n")
+    return "\n".join(line if len(line) <= LONGEST else _short(line, LONGEST) for line in lines)
+
+
+def _legible_ticks(name: Callable[..., str]) -> Callable[..., str]:
+    return lambda value, place=None: _legible(name(value, place))
+
+
 @dataclass
 class Series:
     """Points of a line, with an interval or without."""
@@ -87,7 +107,7 @@ class Series:
 def histogram(values: Shaped[np.ndarray, " values"], xlabel: str, ylabel: str) -> Figure:
     """A log axis where the largest value is over 100 times the smallest; bins of whole numbers where these are few."""
     values = values[np.isfinite(values)]
-    figure, axes = _panel()
+    figure, axes = panel()
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     whole = np.issubdtype(values.dtype, np.integer)
     bins: Any = 30
@@ -108,10 +128,10 @@ def histogram(values: Shaped[np.ndarray, " values"], xlabel: str, ylabel: str) -
 @styled
 def bars(labels: Sequence[str], values: Sequence[float | int], xlabel: str) -> Figure:
     """Horizontal bars, the first on top."""
-    figure, axes = _panel(height=0.9 + 0.27 * max(len(labels), 2))
+    figure, axes = panel(height=0.9 + 0.27 * max(len(labels), 2))
     places = np.arange(len(labels))
     axes.barh(places, values, color=BLUE, height=0.72)
-    axes.set_yticks(places, _distinct(labels))
+    axes.set_yticks(places, distinct(labels))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.invert_yaxis()
@@ -125,7 +145,7 @@ def bars(labels: Sequence[str], values: Sequence[float | int], xlabel: str) -> F
 @styled
 def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | None) -> Figure:
     """A quantity by epoch. Its keys are `name` itself, or train_`name` and val_`name`."""
-    figure, axes = _panel()
+    figure, axes = panel()
     styles = {"train_": ("training", ORANGE, "--"), "val_": ("validation", BLUE, "-"), "": ("", BLUE, "-")}
     seen = [np.nan]
     for prefix, (label, colour, line) in styles.items():
@@ -148,92 +168,6 @@ def learning_curve(history: list[dict[str, Any]], name: str, kept_epoch: int | N
 
 
 @styled
-def confusion_matrix(counts: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> Figure:
-    """Colour: share of the true class. Numbers: counts, where there is room for them."""
-    k = len(classes)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    side = float(np.clip(2.2 + 0.35 * k, 3.6, 8.2))
-    figure, axes = _panel(side + 1.0, side)
-    mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
-    if k <= NUMBERED:
-        for (i, j), n in np.ndenumerate(counts):
-            colour = "white" if shares[i, j] > 0.55 else "#1b1f24" if n else GREY
-            axes.text(j + 0.5, i + 0.5, f"{n:,}", ha="center", va="center", color=colour, fontsize=9 if k <= 9 else 7)
-    names = _distinct(classes)
-    broken = [textwrap.fill(name, 10, break_long_words=False) for name in names]
-    widest = max(len(line) for name in broken for line in name.split("\n"))
-    if widest <= 40 / k:  # characters that fit under a column
-        axes.set_xticks(np.arange(k) + 0.5, broken)
-    else:
-        axes.set_xticks(np.arange(k) + 0.5, names, rotation=90)
-    axes.set_yticks(np.arange(k) + 0.5, names)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.invert_yaxis()
-    axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
-    if k > NUMBERED:
-        bar = figure.colorbar(mesh, ax=axes, label="fraction of the true class", shrink=0.75, aspect=25)
-        bar.outline.set_visible(False)
-        bar.solids.set_edgecolor("face")  # type: ignore[union-attr]  # else viewers show seams between its colours
-    return figure
-
-
-@styled
-def calibration_curve(bins: Sequence[Bin]) -> Figure:
-    """Confidence against the fraction right; the area of a point shows how many predictions it stands for."""
-    figure, axes = _panel(height=3.6)
-    filled = [b for b in bins if b.confidence is not None and b.right is not None]
-    x, y = (np.array([getattr(b, part) for b in filled], dtype=np.float64) for part in ("confidence", "right"))
-    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1, label="perfect calibration")
-    axes.plot(x, y, color=BLUE, linewidth=1)
-    most = max((b.count for b in filled), default=1)
-    axes.scatter(x, y, s=[10 + 140 * b.count / most for b in filled], color=BLUE, edgecolors="white", zorder=3)
-    axes.set(xlabel="mean confidence", ylabel="fraction right", xlim=(-0.03, 1.05), ylim=(-0.03, 1.05), aspect="equal")
-    axes.legend(loc="upper left")
-    return figure
-
-
-@styled
-def score_by_size(groups: Sequence[SizeGroup]) -> Figure:
-    """Score of each group of sizes, with its interval."""
-    figure, axes = _panel()
-    for place, group in enumerate(groups):
-        score = group.score
-        if score.value is None:
-            continue
-        if score.low is not None and score.high is not None:
-            axes.plot([place, place], [score.low, score.high], color=BLUE, linewidth=1.5)
-        axes.plot(place, score.value, "o", color=BLUE, markersize=6, markeredgecolor="white")
-    axes.set_xticks(range(len(groups)), [size_range(group) for group in groups])
-    axes.set(xlabel="elements per set", xlim=(-0.5, len(groups) - 0.5), ylabel=groups[0].score.name if groups else "")
-    axes.margins(y=0.15)
-    return figure
-
-
-@styled
-def predicted_against_true(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> Figure:
-    figure, axes = _panel(height=3.6)
-    truth, predicted = _finite(truth, predicted)
-    both = np.concatenate([truth, predicted])
-    ends = [both.min(), both.max()] if len(both) else [0, 1]
-    axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="predicted = true", zorder=3)
-    _points(figure, axes, truth, predicted)
-    axes.set(xlabel="true value", ylabel="predicted value")
-    axes.legend(loc="upper left")
-    return figure
-
-
-@styled
-def residuals(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " rows"]) -> Figure:
-    figure, axes = _panel(height=3.6)
-    truth, predicted = _finite(truth, predicted)
-    axes.axhline(0, color=GREY, linestyle=":", linewidth=1, zorder=3)
-    _points(figure, axes, predicted, predicted - truth)
-    axes.set(xlabel="predicted value", ylabel="predicted minus true")
-    return figure
-
-
-@styled
 def lines(
     series: Mapping[str, Series],
     xlabel: str,
@@ -250,7 +184,7 @@ def lines(
         reference: Is drawn grey and dashed.
         bound: Name and height of a dotted line.
     """
-    figure, axes = _panel(height=3.1 + 0.22 * -(-len(series) // 2))
+    figure, axes = panel(height=3.1 + 0.22 * -(-len(series) // 2))
     styles = _styles(order or list(series), reference)
     for name, one in series.items():
         axes.plot(one.x, one.y, label=_short(name, 24), linewidth=1.3, markersize=4.5, **styles[name])
@@ -282,7 +216,7 @@ def calibration_curves(
         curves: Number, mean probability and share of each bin.
         least: Bins of fewer are left out.
     """
-    figure, axes = _panel(height=3.6 + 0.22 * -(-len(curves) // 2))
+    figure, axes = panel(height=3.6 + 0.22 * -(-len(curves) // 2))
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
     styles = _styles(order or list(curves), reference)
     for name, bins in curves.items():
@@ -307,13 +241,13 @@ def intervals(
         found: Name, values, lower and upper ends.
         beside: Name and values.
     """
-    figure, axes = _panel(height=1.3 + 0.2 * max(len(labels), 3))
+    figure, axes = panel(height=1.3 + 0.2 * max(len(labels), 3))
     places = np.arange(len(labels))
     name, values, low, high = found
     axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
     axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
     axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
-    axes.set_yticks(places, _distinct(labels), fontsize=8)
+    axes.set_yticks(places, distinct(labels), fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", color="#e6e9ed", linewidth=0.6)
@@ -329,12 +263,12 @@ def intervals(
 @styled
 def scatter(x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"], xlabel: str, ylabel: str) -> Figure:
     """With the line on which both are the same."""
-    figure, axes = _panel(height=3.6)
-    x, y = _finite(x, y)
+    figure, axes = panel(height=3.6)
+    x, y = finite(x, y)
     both = np.concatenate([x, y])
     ends = [both.min(), both.max()] if len(both) else [0, 1]
     axes.plot(ends, ends, color=GREY, linestyle=":", linewidth=1, label="the same", zorder=3)
-    _points(figure, axes, x, y)
+    dense_points(figure, axes, x, y)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(5))
@@ -352,9 +286,9 @@ def points(
     Args:
         log: A log axis for x; what is not above 0 is left out.
     """
-    figure, axes = _panel(height=3.6)
+    figure, axes = panel(height=3.6)
     figure.set_dpi(DPI)
-    x, y = _finite(x, y)
+    x, y = finite(x, y)
     if log:
         x, y = x[x > 0], y[x > 0]
         axes.set_xscale("log")
@@ -375,7 +309,7 @@ def scored_points(
     ylabel: str,
 ) -> Figure:
     """Points whose area shows a number, such as the multiplicity, and whose colour a score from 0 to 1."""
-    figure, axes = _panel(height=3.6)
+    figure, axes = panel(height=3.6)
     figure.set_dpi(DPI)
     area = 90 * np.asarray(sizes, dtype=np.float64) / max(float(np.max(sizes, initial=0)), 1e-300)
     order = np.argsort(scores, kind="stable")  # the highest above
@@ -390,10 +324,12 @@ def scored_points(
 @styled
 def heat_map(values: Float[np.ndarray, "rows columns"], rows: Sequence[str], columns: Sequence[str]) -> Figure:
     """Numbers from 0 to 1 as colours."""
-    figure, axes = _panel(1.6 + 0.3 * max(len(columns), 6), 1.1 + 0.32 * max(len(rows), 2))
+    below = distinct(columns)
+    room = 0.08 * max((len(name) for name in below), default=0)  # for what is written upwards
+    figure, axes = panel(1.6 + 0.3 * max(len(columns), 6), 0.7 + 0.32 * max(len(rows), 2) + max(room, 0.4))
     mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, edgecolors="white", linewidth=0.8)
-    axes.set_xticks(np.arange(len(columns)) + 0.5, _distinct(columns), rotation=90)
-    axes.set_yticks(np.arange(len(rows)) + 0.5, _distinct(rows))
+    axes.set_xticks(np.arange(len(columns)) + 0.5, below, rotation=90)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, distinct(rows))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
@@ -418,7 +354,7 @@ def categories(
     names, numbers = np.unique(labels.astype(str), return_counts=True)
     ranked = [(str(names[i]), int(numbers[i])) for i in np.argsort(-numbers, kind="stable") if names[i]]
     shown, rest = ranked[: len(TWELVE)], ranked[len(TWELVE) :]
-    figure, axes = _panel(height=3.9 + 0.11 * (len(shown) + 2))
+    figure, axes = panel(height=3.9 + 0.11 * (len(shown) + 2))
     figure.set_dpi(DPI)
     named = np.isin(labels.astype(str), [name for name, _ in shown])
     order = np.random.default_rng(0).permutation(len(labels))
@@ -454,7 +390,7 @@ def two_sided_bars(
     xlabel: str,
 ) -> Figure:
     """Horizontal bars to the left and to the right of a middle line, the first on top; names and sizes, none < 0."""
-    figure, axes = _panel(height=1.3 + 0.25 * max(len(labels), 2))
+    figure, axes = panel(height=1.3 + 0.25 * max(len(labels), 2))
     places = np.arange(len(labels))
     axes.barh(places, [-v for v in left[1]], color=ORANGE, height=0.72, label=left[0])
     axes.barh(places, right[1], color=BLUE, height=0.72, label=right[0])
@@ -500,14 +436,14 @@ def state_map(
         kinds: Name, colour, and a sign that is written into its cells ("" for none).
     """
     height, width = states.shape
-    figure, axes = _panel(float(max(1.7 + 0.19 * width, 4.6)), float(2.0 + 0.19 * height))
+    figure, axes = panel(float(max(1.7 + 0.19 * width, 4.6)), float(2.0 + 0.19 * height))
     colours = ListedColormap([colour for _, colour, _ in kinds])
     axes.pcolormesh(states, cmap=colours, vmin=-0.5, vmax=len(kinds) - 0.5, edgecolors="white", linewidth=0.8)
     for (i, j), state in np.ndenumerate(states):
         if sign := kinds[state][2]:
             axes.text(j + 0.5, i + 0.5, sign, ha="center", va="center_baseline", color="white", fontsize=7.5)
-    axes.set_xticks(np.arange(width) + 0.5, _distinct(columns), rotation=90, fontsize=8)
-    axes.set_yticks(np.arange(height) + 0.5, _distinct(rows), fontsize=8)
+    axes.set_xticks(np.arange(width) + 0.5, distinct(columns), rotation=90, fontsize=8)
+    axes.set_yticks(np.arange(height) + 0.5, distinct(rows), fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
@@ -517,15 +453,11 @@ def state_map(
     return figure
 
 
-def size_range(group: SizeGroup) -> str:
-    low, high = f"{group.smallest:,}", f"{group.largest:,}"
-    return low if low == high else f"{low}\N{EN DASH}{high}"
-
-
 # ---------------------------------------------------------------------- parts
 
 
-def _panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
+def panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
+    """An empty figure, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
@@ -541,7 +473,8 @@ def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, 
     return styles
 
 
-def _points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
+def dense_points(figure: Figure, axes: Axes, x: Float[np.ndarray, " rows"], y: Float[np.ndarray, " rows"]) -> None:
+    """Points, or, where there are many, how densely they lie."""
     if len(x) <= MANY_POINTS:
         axes.scatter(x, y, s=12, color=BLUE, alpha=0.45, linewidths=0)
         return
@@ -567,7 +500,8 @@ def _entry(name: str, number: int) -> str:
     return f"{' ' if name.startswith('_') else ''}{name} ({number:,})"
 
 
-def _finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
+def finite(*arrays: Float[np.ndarray, " rows"]) -> list[np.ndarray]:
+    """The rows in which all are."""
     good = np.all([np.isfinite(a) for a in arrays], axis=0)
     return [a[good] for a in arrays]
 
@@ -584,14 +518,14 @@ def _thousands(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def _distinct(labels: Sequence[str]) -> list[str]:
+def distinct(labels: Sequence[str]) -> list[str]:
     """Short forms; with numbers where two of them would look the same."""
     short = [_short(label, 20) for label in labels]
     return short if len(set(short)) == len(set(labels)) else [f"{i}: {s}" for i, s in enumerate(short, 1)]
 
 
 def _short(label: str, length: int) -> str:
-    label = " ".join(label.split())
+    label = " ".join(shown(label).split())
     return label if len(label) <= length else f"{label[: length - 8]}…{label[-7:]}"
 
 

@@ -7,11 +7,13 @@ runs whose `id` is the same are shown together, a row or a line for each sample.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omniset.evaluation import Metric
-from omniset.files import writable_folder, write_json
+from omniset.runs.files import writable_folder, write_json
+from omniset.trials.comparison import Comparison
+from omniset.trials.outcomes import Metric
 
 PARENT = {
     "parent_id": "omniset",
@@ -20,21 +22,37 @@ PARENT = {
 }
 
 
+def of_ours(comparison: Comparison) -> dict[str, list[Metric]]:
+    """The scores of ours by condition, as `write` takes them."""
+    found: dict[str, list[Metric]] = {}
+    for condition in comparison.conditions:
+        for score in comparison.scores:
+            interval = comparison.interval(score.name, condition, comparison.ours)
+            if not math.isnan(interval.value):
+                metric = Metric(score.name, interval.value, interval.low, interval.high, score.text)
+                found.setdefault(condition, []).append(metric)
+    return found
+
+
 def write(
-    folder: str | Path, sample: str, metrics: dict[str, list[Metric]], history: list[dict[str, Any]]
+    folder: str | Path,
+    sample: str,
+    metrics: Mapping[str, Sequence[Metric]],
+    histories: Mapping[str, list[dict[str, Any]]],
 ) -> list[Path]:
     """Write a table of the metrics and a line graph per quantity of the learning curves; files of nothing are left out.
 
     Args:
         sample: Name of the run. Runs that share a name overwrite each other in MultiQC.
-        metrics: By target, as `omniset.evaluation.metrics` gives them.
-        history: A dict per epoch, with `epoch`, and quantities such as train_loss and val_loss.
+        metrics: By target or condition.
+        histories: By what was trained, "" where there is one: a dict per epoch, with `epoch`, and quantities such as
+            train_loss and val_loss.
 
     Returns:
         The files written.
     """
     folder = writable_folder(folder)
-    sections = {"omniset_metrics": _table(sample, metrics)} | _curves(sample, history)
+    sections = {"omniset_metrics": _table(sample, metrics)} | _curves(sample, histories)
     written = []
     for name, section in sections.items():
         if section["data"]:
@@ -43,7 +61,7 @@ def write(
     return written
 
 
-def _table(sample: str, metrics: dict[str, list[Metric]]) -> dict[str, Any]:
+def _table(sample: str, metrics: Mapping[str, Sequence[Metric]]) -> dict[str, Any]:
     row, headers = {}, {}
     for target, found in metrics.items():
         for metric in found:
@@ -61,15 +79,16 @@ def _table(sample: str, metrics: dict[str, list[Metric]]) -> dict[str, Any]:
     }
 
 
-def _curves(sample: str, history: list[dict[str, Any]]) -> dict[str, Any]:
+def _curves(sample: str, histories: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     lines: dict[str, dict[str, dict[int, float]]] = {}
-    for row in history:
-        for key, value in row.items():
-            if key == "epoch" or value is None or not math.isfinite(value):
-                continue
-            part, _, name = key.partition("_") if key.startswith(("train_", "val_")) else ("", "", key)
-            label = " ".join(filter(None, (sample, {"train": "training", "val": "validation"}.get(part, ""))))
-            lines.setdefault(name, {}).setdefault(label, {})[int(row["epoch"])] = value
+    for trained, history in histories.items():
+        for row in history:
+            for key, value in row.items():
+                if key == "epoch" or not isinstance(value, (int, float)) or not math.isfinite(value):
+                    continue
+                part, _, name = key.partition("_") if key.startswith(("train_", "val_")) else ("", "", key)
+                words = (sample, trained, {"train": "training", "val": "validation"}.get(part, ""))
+                lines.setdefault(name, {}).setdefault(" ".join(filter(None, words)), {})[int(row["epoch"])] = value
     return {
         f"omniset_{name}": {
             "section_name": f"Learning curve: {name.replace('_', ' ')}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from functools import cache
 from importlib.resources import files
 from itertools import count
@@ -16,9 +17,9 @@ import matplotlib
 from markupsafe import Markup
 
 import omniset
-from omniset.files import plain, replacing, writable_folder, write_json
-from omniset.report.blocks import Plot, Report, fact_of, text_of, value_of
-from omniset.report.figures import STYLE
+from omniset.report.blocks import Plot, Report, fact_of, shown, text_of, value_of
+from omniset.report.figures import STYLE, legible
+from omniset.runs.files import plain, replacing, writable_folder, write_json
 
 
 def write(folder: str | Path, report: Report, numbers: dict[str, Any]) -> Path:
@@ -50,7 +51,9 @@ def render(report: Report) -> str:
 def svg(plot: Plot, prefix: str) -> str:
     """The figure as an <svg> element whose ids all start with the prefix, so that many can share a page."""
     drawn = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # whoever opens the page has fonts of their own
+        legible(plot.figure)
         plot.figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(drawn.getvalue())
     for parent in list(root.iter()):
@@ -62,7 +65,7 @@ def svg(plot: Plot, prefix: str) -> str:
         element.attrib = {_local(k): _own(_local(k), v, prefix) for k, v in element.attrib.items()}
     for place, (tag, text) in enumerate((("title", plot.caption), ("desc", plot.alt))):
         described = ElementTree.Element(tag, {"id": f"{prefix}-{tag}"})
-        described.text = text
+        described.text = shown(text)
         root.insert(place, described)
     root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title", "aria-describedby": f"{prefix}-desc"}
     return ElementTree.tostring(root, encoding="unicode")
@@ -94,7 +97,11 @@ def _slugs(titles: list[str]) -> list[str]:
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=lambda found: shown(found) if type(found) is str else found,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         fact=fact_of, text=text_of, value=value_of, kind=lambda block: type(block).__name__.lower()

@@ -1,7 +1,8 @@
-"""The report on a model of sets: training, prediction and evaluation share it, and every part may be missing."""
+"""The report on a model of sets: training and evaluation share it, and every part may be missing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -9,13 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Real, Shaped
 
-from omniset.evaluation import Assessment, Metric, Outcome, assess
-from omniset.report import figures
+from omniset.report import figures, frame, outcome_figures
 from omniset.report.blocks import (
     Block,
     Cell,
     Facts,
-    Headline,
     Note,
     Plot,
     Report,
@@ -26,8 +25,9 @@ from omniset.report.blocks import (
     text_of,
     whole,
 )
+from omniset.trials.comparison import OURS, Comparison
+from omniset.trials.outcomes import Assessment, Metric, Outcome, assess, measures
 
-FORMAT, VERSION = "omniset report of sets", 1
 SHOWN = {"features": 200, "classes": 30, "half width": 6, "confusions": 20, "elements": 10, "element features": 8}
 QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
 
@@ -83,30 +83,38 @@ class Example:
 
 @dataclass
 class SetRun:
-    """A run on sets.
+    """What a run on sets has shown.
 
     Args:
         on: Which data the outcomes are on, such as "validation sets (10 % of the sets, kept back)".
         history: A dict per epoch with `epoch` and quantities, such as train_loss and val_loss.
         kept_epoch: Whose weights were kept.
-        command: That makes the run again.
+        outcomes: Of ours, one for each target.
+        comparison: Of ours with baselines; its conditions are the targets.
     """
 
-    title: str
     on: str = ""
     data: DataSummary | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     kept_epoch: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
+    comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    arguments: dict[str, Any] = field(default_factory=dict)
-    command: str = ""
-    provenance: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def assessments(self) -> list[Assessment]:
-        return [assess(outcome) for outcome in self.outcomes]
+        return [assess(outcome, measured=self._measured(outcome)) for outcome in self.outcomes]
+
+    def _measured(self, outcome: Outcome) -> list[Metric] | None:
+        """The metrics that the comparison has."""
+        if self.comparison is None:
+            return None
+        metrics = []
+        for name, measure in measures(outcome.classifies).items():
+            interval = self.comparison.interval(name, outcome.name, OURS)
+            value, low, high = (v if np.isfinite(v) else None for v in (interval.value, interval.low, interval.high))
+            metrics.append(Metric(name, value, low, high, measure.text))
+        return metrics
 
 
 def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:
@@ -114,34 +122,39 @@ def quantiles(values: Real[np.ndarray, " _"]) -> dict[str, float]:
     return {name: float(np.quantile(values, q)) for name, q in QUANTILES.items()} if len(values) else {}
 
 
-def compose(run: SetRun) -> Report:
-    """The report: summary, data, learning curves, every target, examples, settings and warnings."""
-    targets = [_target(run, outcome, found) for outcome, found in zip(run.outcomes, run.assessments, strict=True)]
-    sections = [_summary(run), _data(run.data), _learning(run), *targets, _examples(run.examples), _settings(run)]
-    return Report(run.title, _lead(run), sections, run.command, run.provenance)
+def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple[Report, dict[str, Any]]:
+    """The report, and all that it shows for report.json: data, learning curves, every target, examples, settings."""
+    targets = [_target(run, outcome, assessed) for outcome, assessed in zip(run.outcomes, run.assessments, strict=True)]
+    text, headline, summary = _summary(run)
+    return frame.compose(
+        about,
+        _lead(run),
+        [_data(run.data), _learning(run), *targets, _examples(run.examples)],
+        _numbers(run),
+        headline=headline,
+        summary=summary,
+        text=text,
+        comparison=run.comparison,
+        settings=settings,
+    )
 
 
-def numbers(run: SetRun) -> dict[str, Any]:
-    """All that the report shows, for report.json."""
+def _numbers(run: SetRun) -> dict[str, Any]:
     data = None
     if run.data is not None:
         data = asdict(run.data) | {"sizes": quantiles(run.data.sizes)}
         data["features"] = [dict(zip(("name", *FEATURE), f, strict=True)) for f in run.data.features]
-        data["targets"] = {name: _counts(values) or quantiles(values) for name, values in run.data.targets.items()}
+        data["targets"] = {
+            name: quantiles(values) if values.dtype.kind in "fiu" else _counts(values)
+            for name, values in run.data.targets.items()
+        }
     return {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": run.title,
         "on": run.on,
         "data": data,
         "history": run.history,
         "kept_epoch": run.kept_epoch,
-        "targets": [found.as_dict() for found in run.assessments],
+        "targets": [assessed.as_dict() for assessed in run.assessments],
         "examples": [asdict(_highest(example)) for example in run.examples],
-        "warnings": run.warnings,
-        "arguments": run.arguments,
-        "command": run.command,
-        "provenance": run.provenance,
     }
 
 
@@ -161,19 +174,17 @@ def _on(run: SetRun) -> str:
     return f" on {run.on}" if run.on else ""
 
 
-def _summary(run: SetRun) -> Section:
-    notes: list[Block] = [Note("warning", text) for text in run.warnings]
+def _summary(run: SetRun) -> tuple[str, list[tuple[str, Any, str]], list[Block]]:
+    """Text, headline and further blocks."""
     if not run.outcomes:
-        text = "How good the predictions are is not known: no sets were kept back to compare with."
-        return Section("Summary", text, notes)
+        return "How good the predictions are is not known: no sets were kept back to compare with.", [], []
     if len(run.outcomes) == 1:
-        (found,) = run.assessments
-        items = [(m.name, m.value, _interval_text(m)) for m in found.metrics[:4]]
-        text = f"Predictions of {found.name}{_on(run)}, with 95 % intervals."
-        return Section("Summary", text, [Headline(items), *notes])
-    rows = [[found.name, *_metric_row(found.metrics[0])] for found in run.assessments]
+        (assessed,) = run.assessments
+        headline = [(m.name, m.value, _interval_text(m)) for m in assessed.metrics[:4]]
+        return f"Predictions of {assessed.name}{_on(run)}, with 95 % intervals.", headline, []
+    rows = [[assessed.name, *_metric_row(assessed.metrics[0])] for assessed in run.assessments]
     table = Table("The first metric of each target.", ["target", "metric", "value", "95 % interval"], rows)
-    return Section("Summary", f"Predictions of {len(rows)} targets{_on(run)}.", [table, *notes])
+    return f"Predictions of {len(rows)} targets{_on(run)}.", [], [table]
 
 
 def _data(data: DataSummary | None) -> Section:
@@ -202,8 +213,8 @@ def _data(data: DataSummary | None) -> Section:
 
 
 def _quantiles(caption: str, spread: dict[str, dict[str, float]]) -> Table:
-    spread = {name: found for name, found in spread.items() if found}
-    names = list(dict.fromkeys(q for found in spread.values() for q in found))
+    spread = {name: values for name, values in spread.items() if values}
+    names = list(dict.fromkeys(q for values in spread.values() for q in values))
     rows = [[Cell(name, at), *(whole(f.get(name)) for f in spread.values())] for at, name in enumerate(names)]
     return Table(caption, ["quantile", *spread], rows, half=True)
 
@@ -212,10 +223,10 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
     """Of a target, over the sets or elements that have it."""
     counts = _counts(values)
     if not counts:
-        found = quantiles(values.astype(np.float64))
+        spread = quantiles(values.astype(np.float64))
         figure = figures.histogram(values.astype(np.float64), name, noun)
-        plot = Plot(figure, f"Histogram of {name}: {listed(found)}.", f"Target {name}: distribution.")
-        return [plot, _quantiles(f"Target {name}: quantiles.", {name: found})]
+        plot = Plot(figure, f"Histogram of {name}: {listed(spread)}.", f"Target {name}: distribution.")
+        return [plot, _quantiles(f"Target {name}: quantiles.", {name: spread})]
     rows = [[label, n, n / sum(counts.values())] for label, n in counts.items()]
     few = len(counts) <= SHOWN["classes"]
     table = Table(f"Target {name}: how often each label occurs.", ["label", noun, "fraction"], rows, half=few)
@@ -226,55 +237,45 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
 
 
 def _learning(run: SetRun) -> Section:
-    if not run.history:
-        return Section("Learning curves", "Nothing was trained in this run.")
-    keys = list(dict.fromkeys(key for row in run.history for key in row if key != "epoch"))
-    names = list(dict.fromkeys(key.removeprefix("train_").removeprefix("val_") for key in keys))
     text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
-    blocks: list[Block] = []
-    for name in names:
-        last = {key: run.history[-1].get(key) for key in keys if key.endswith(name)}
-        alt = f"Line plot of {name} by epoch. In the last epoch: {listed(last)}."
-        figure = figures.learning_curve(run.history, name, run.kept_epoch)
-        blocks.append(Plot(figure, alt, f"{figures.words(name).capitalize()} by epoch."))
-    rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in run.history]
-    columns = ["epoch", *map(figures.words, keys)]
-    blocks.append(Table("Learning curves as a table", columns, rows, folded=True))
-    return Section("Learning curves", text, blocks)
+    return frame.learning({"": run.history} if run.history else {}, kept={"": run.kept_epoch}, text=text)
 
 
-def _target(run: SetRun, outcome: Outcome, found: Assessment) -> Section:
-    rows = [[*_metric_row(m), m.description] for m in found.metrics]
+def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
+    rows = [[*_metric_row(m), m.description] for m in assessed.metrics]
     units = "sets" if outcome.groups is None else "groups of sets"
-    caption = f"Intervals hold 95 % of bootstrap resamples of whole {units}."
+    caption = f"Intervals are of what other {units} would give."
     blocks: list[Block] = [Table(caption, ["metric", "value", "95 % interval", "what it is"], rows)]
-    blocks += _classes(found) if outcome.classifies else _numbers(outcome)
-    if found.by_size:
-        score = found.by_size[0].score.name
+    if run.comparison is not None:
+        names = [score.name for score in run.comparison.scores]
+        caption = f"Methods without a network beside ours, best {names[0]} first."
+        blocks.append(frame.methods(run.comparison, outcome.name, names, caption=caption))
+    blocks += _classes(assessed) if outcome.classifies else _values(outcome)
+    if assessed.by_size:
+        score = assessed.by_size[0].score.name
         caption = f"{score[0].upper() + score[1:]} by size of the set, with 95 % intervals."
-        sized = [[figures.size_range(g), g.sets, *_metric_row(g.score)[1:]] for g in found.by_size]
-        sized = [[Cell(row[0], g.smallest), *row[1:]] for row, g in zip(sized, found.by_size, strict=True)]
-        said = {figures.size_range(g): g.score.value for g in found.by_size}
-        blocks.append(
-            Plot(figures.score_by_size(found.by_size), f"{score} by elements per set: {listed(said)}.", caption)
-        )
+        sized = [[outcome_figures.size_range(g), g.sets, *_metric_row(g.score)[1:]] for g in assessed.by_size]
+        sized = [[Cell(row[0], g.smallest), *row[1:]] for row, g in zip(sized, assessed.by_size, strict=True)]
+        values = {outcome_figures.size_range(g): g.score.value for g in assessed.by_size}
+        alt = f"{score} by elements per set: {listed(values)}."
+        blocks.append(Plot(outcome_figures.score_by_size(assessed.by_size), alt, caption))
         columns = ["elements per set", "sets", score, "95 % interval"]
         blocks.append(Table("Groups of sets of similar size.", columns, sized, half=True))
-    text = f"{many(found.rows, 'prediction')} for {many(found.sets, 'set')}."
-    return Section(f"Target: {outcome.name}", text if found.rows else "No set has a known truth.", blocks)
+    text = f"{many(assessed.rows, 'prediction')} for {many(assessed.sets, 'set')}."
+    return Section(f"Target: {outcome.name}", text if assessed.rows else "No set has a known truth.", blocks)
 
 
-def _classes(found: Assessment) -> list[Block]:
-    labels, counts = found.classes or [], np.array(found.confusion)
+def _classes(assessed: Assessment) -> list[Block]:
+    labels, counts = assessed.classes or [], np.array(assessed.confusion)
     blocks: list[Block] = []
     rows: list[list[Any]]
     few = len(labels) <= SHOWN["half width"]
     if len(labels) <= SHOWN["classes"]:
-        recall = listed({c.label: c.recall for c in found.by_class})
+        recall = listed({c.label: c.recall for c in assessed.by_class})
         alt = f"Confusion matrix of {len(labels)} classes. Recall: {recall}."
         caption = "Confusion matrix: true classes down, predicted ones across. Colour: fraction of the true class."
-        blocks.append(Plot(figures.confusion_matrix(counts, labels), alt, caption, half=few))
+        blocks.append(Plot(outcome_figures.confusion_matrix(counts, labels), alt, caption, half=few))
     else:
         wrong = np.where(np.eye(len(labels), dtype=bool), 0, counts)
         order = np.argsort(-wrong, axis=None, kind="stable")[: SHOWN["confusions"]]
@@ -282,27 +283,27 @@ def _classes(found: Assessment) -> list[Block]:
         rows = [[labels[i], labels[j], counts[i, j], counts[i, j] / counts[i].sum()] for i, j in pairs if wrong[i, j]]
         columns = ["true class", "predicted as", "predictions", "fraction of the true class"]
         blocks.append(Table("The most frequent confusions.", columns, rows))
-    rows = [[c.label, c.true, c.predicted, c.recall, c.precision, c.f1] for c in found.by_class]
+    rows = [[c.label, c.true, c.predicted, c.recall, c.precision, c.f1] for c in assessed.by_class]
     columns = ["class", "true", "predicted", "recall", "precision", "F1"]
     blocks.append(Table("Class by class.", columns, rows, half=few))
     rows = [[label, *row] for label, row in zip(labels, counts.tolist(), strict=True)]
     blocks.append(Table("Confusion matrix as a table", ["true class", *labels], rows, folded=True))
-    said = {f"{b.confidence:.2f}": b.right for b in found.calibration if b.confidence is not None}
-    alt = f"Fraction right against mean confidence: {listed(said)}."
+    points = {f"{b.confidence:.2f}": b.right for b in assessed.calibration if b.confidence is not None}
+    alt = f"Fraction right against mean confidence: {listed(points)}."
     caption = "Calibration: points on the dotted line are as often right as they are confident; larger ones count more."
-    blocks.append(Plot(figures.calibration_curve(found.calibration), alt, caption))
-    bins = [[Cell(f"{b.low:.1f} to {b.high:.1f}", b.low), b.count, b.confidence, b.right] for b in found.calibration]
+    blocks.append(Plot(outcome_figures.calibration_curve(assessed.calibration), alt, caption))
+    bins = [[Cell(f"{b.low:.1f} to {b.high:.1f}", b.low), b.count, b.confidence, b.right] for b in assessed.calibration]
     columns = ["confidence", "predictions", "mean confidence", "fraction right"]
     blocks.append(Table("Calibration by confidence.", columns, bins, half=True))
     return blocks
 
 
-def _numbers(outcome: Outcome) -> list[Block]:
+def _values(outcome: Outcome) -> list[Block]:
     truth, predicted = outcome.numbers
     alt = f"Predicted against true values of {many(len(truth), 'row')}"
     return [
-        Plot(figures.predicted_against_true(truth, predicted), f"{alt}.", "Predicted against true values."),
-        Plot(figures.residuals(truth, predicted), f"{alt}: differences.", "Errors against predicted values."),
+        Plot(outcome_figures.predicted_against_true(truth, predicted), f"{alt}.", "Predicted against true values."),
+        Plot(outcome_figures.residuals(truth, predicted), f"{alt}: differences.", "Errors against predicted values."),
     ]
 
 
@@ -354,8 +355,8 @@ def _example(example: Example) -> list[Block]:
         blocks.append(Plot(drawn, alt, f"Set {example.set}: its elements. Area: multiplicity. Colour: attribution."))
     if example.layers:
         drawn = figures.heat_map(np.stack([*example.layers.values()]), [*example.layers], example.elements)
-        said = listed({layer: float(values.sum()) for layer, values in example.layers.items()})
-        blocks.append(Plot(drawn, f"Attribution of these elements layer by layer; sums: {said}.", _complete(example)))
+        sums = listed({layer: float(values.sum()) for layer, values in example.layers.items()})
+        blocks.append(Plot(drawn, f"Attribution of these elements layer by layer; sums: {sums}.", _complete(example)))
     return blocks
 
 
@@ -365,12 +366,6 @@ def _complete(example: Example) -> str:
         f"Set {example.set}: attribution of these elements in each layer. Completeness: how far the sum over all "
         f"elements is from the change of the output that the layer's attention makes: {gaps}."
     )
-
-
-def _settings(run: SetRun) -> Section:
-    met = f"{many(len(run.warnings), 'warning')}: see the summary." if run.warnings else "No warnings were met."
-    text = met if run.arguments else f"No settings were recorded. {met}"
-    return Section("Settings", text, [Facts(list(run.arguments.items()))] if run.arguments else [])
 
 
 # ---------------------------------------------------------------------- words

@@ -1,26 +1,38 @@
 """Fitted models on disk: config.json, model.safetensors, metrics.json. Reading one can run no code.
 
 The configuration is stored a second time inside the weights file, so that a change to config.json after saving (which
-could load cleanly and predict differently, as another number of heads would) is found and named.
+could load cleanly and predict differently, as another number of heads would) is found and named; and it has a digest
+of the weights, so that a change to these is found too.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
-from omniset.files import provenance, replacing, writable_folder, write_json
+from omniset.options import without_places
+from omniset.runs import finite
+from omniset.runs.files import provenance, replacing, writable_folder, write_json
+from omniset.runs.locks import locked
+from omniset.training import schema
 
-FORMAT, FORMAT_VERSION = "omniset-model", 1
+FORMAT, FORMAT_VERSION = "omniset-model", 3
 KEY = "omniset_config"
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def save(
@@ -28,6 +40,7 @@ def save(
     kind: str,
     arguments: dict[str, Any],
     fitted: dict[str, Any],
+    tables: Mapping[str, pd.DataFrame],
     network: nn.Module,
     metrics: dict[str, Any],
     device: str,
@@ -36,43 +49,69 @@ def save(
 
     Args:
         kind: The estimator's class.
-        arguments: What it was made with.
+        arguments: What it was made with, without places of this machine.
         fitted: What else is needed to predict: classes, feature names, sizes.
+        tables: Each is a file NAME.parquet.
         device: On which it was trained.
 
     Raises:
         OSError: The folder cannot be written to.
+        ValueError: A weight is not finite; another run works in the folder.
     """
     folder = writable_folder(folder)
-    config = {
+    weights = {name: tensor.contiguous() for name, tensor in _tensors(network).items()}
+    finite.require_finite(weights, "the model cannot be saved")
+    config: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "class": kind,
         "arguments": arguments,
         "fitted": fitted,
+        "tables": {},
+        "weights": digest(weights),
         "versions": provenance(arguments.get("seed"), device),
     }
-    with replacing(folder / "model.safetensors") as path:
-        weights = {name: tensor.contiguous() for name, tensor in _tensors(network).items()}
-        safetensors.torch.save_file(weights, path, metadata={KEY: json.dumps(config)})
-    write_json(folder / "metrics.json", metrics)
-    write_json(folder / "config.json", config)  # last: an artefact that can be read is whole
+    with locked(folder):
+        for name, frame in tables.items():
+            with replacing(folder / f"{name}.parquet") as path:
+                pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
+            config["tables"][name] = _digest_of_file(folder / f"{name}.parquet")
+        with replacing(folder / "model.safetensors") as path:
+            try:
+                safetensors.torch.save_file(weights, path, metadata={KEY: json.dumps(config)})
+            except safetensors.SafetensorError as error:
+                raise OSError(errno.EIO, _line(error), str(folder / "model.safetensors")) from error
+        write_json(folder / "metrics.json", metrics)
+        write_json(folder / "config.json", config)  # last: an artefact that can be read is whole
 
 
-def load_config(folder: str | Path, kind: str) -> dict[str, Any]:
+def kind_of(folder: str | Path) -> str:
+    """The class that an artefact says it is of; "" where that cannot be told: to load it says why."""
+    try:
+        found = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        return str(found["class"])
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return ""
+
+
+def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
     """The configuration of an artefact, checked.
+
+    Args:
+        estimator: The class that is loaded. Its options say what its arguments are, its FITTED what `fitted` is: a
+            JSON schema for each key.
 
     Raises:
         FileNotFoundError: No artefact there.
-        ValueError: Of another format, version or class, or changed.
+        ValueError: Of another format, version or class, changed, or against the schema.
     """
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is no folder of a model, such as fit writes: it has no config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON: {_line(error)}") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ValueError(f"{path} is not of format {FORMAT!r}")
     if config.get("format_version") != FORMAT_VERSION:
@@ -81,72 +120,182 @@ def load_config(folder: str | Path, kind: str) -> dict[str, Any]:
         )
     differences = list(_differences(_saved_config(Path(folder)), config, ""))
     if differences:
-        raise ValueError(f"{path} was changed after the model was saved: {'; '.join(differences)}")
-    if config["class"] != kind:
-        raise ValueError(f"{folder} holds a {config['class']}, not a {kind}")
+        raise ValueError(f"{path} was changed after the model was saved: {'; '.join(differences[:5])}")
+    schema.check(config, schema.CONFIG, path)
+    if config["class"] != estimator.__name__:
+        raise ValueError(f"{folder} holds a {config['class']}, not a {estimator.__name__}")
+    config["arguments"] = without_places(estimator, config["arguments"])
+    schema.check(config["arguments"], schema.of_options(estimator), path, "arguments")
+    schema.check(config["fitted"], schema.whole(estimator.FITTED), path, "fitted")  # type: ignore[attr-defined]
     return config
+
+
+@contextmanager
+def reading(folder: str | Path, estimator: type) -> Iterator[None]:
+    """Around what makes an estimator of an artefact: any error is one that names the artefact."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if str(folder) in str(error):
+            raise
+        path = Path(folder) / "config.json"
+        raise ValueError(f"{path} does not describe a {estimator.__name__}: {_line(error)}") from error
 
 
 def load_metrics(folder: str | Path) -> dict[str, Any]:
     """What metrics.json holds; nothing, where there is none that can be read: a model predicts without it."""
     try:
         found = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def load_table(folder: str | Path, name: str) -> pd.DataFrame:
+def load_table(folder: str | Path, config: Mapping[str, Any], name: str, text: Sequence[str] = ()) -> pd.DataFrame:
     """A table of an artefact, name.parquet.
 
+    Args:
+        config: What `load_config` gives.
+        text: Columns that it must have, of text, without gaps.
+
     Raises:
-        FileNotFoundError, ValueError: It is not there, or damaged.
+        FileNotFoundError, ValueError: It is not there, not the one that was saved, damaged, or lacks such a column.
     """
     path = Path(folder) / f"{name}.parquet"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is no whole artefact: it has no {path.name}")
+    if _digest_of_file(path) != config["tables"].get(name):
+        raise ValueError(f"{path} is not the table that the model was saved with: it was changed, or damaged")
     try:
-        return pq.read_table(path).to_pandas()
+        table = pq.read_table(path)
+        for column in text:
+            if column not in table.column_names:
+                raise ValueError(f"{path} has no column {column!r}")
+            kind, gaps = table[column].type, table[column].null_count
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)) or gaps:
+                raise ValueError(f"{path}: column {column!r} must be text without gaps, it is {kind} with {gaps} gaps")
+        return table.replace_schema_metadata(None).to_pandas()  # what pandas has noted there may be anything
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from error
+        raise ValueError(f"{path} is damaged: {_line(error)}") from error
 
 
-def save_table(folder: str | Path, name: str, frame: pd.DataFrame) -> None:
-    """Write a table of an artefact."""
-    with replacing(Path(folder) / f"{name}.parquet") as path:
-        pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
+class Weights:
+    """The tensors of an artefact, for networks that are built to hold them.
 
-
-def load_weights(folder: str | Path, network: nn.Module) -> None:
-    """Read the weights into the network.
+    A network is drawn up without memory first and compared with what the file has: numbers in a configuration that
+    ask for more than that cost nothing.
 
     Raises:
-        ValueError: Tensors that are missing, unknown or of another shape, by name.
+        ValueError: The file is damaged, or not what config.json says.
     """
-    path = Path(folder) / "model.safetensors"
-    weights: dict[str, Tensor] = safetensors.torch.load_file(path)
-    expected = _tensors(network)
-    problems = [f"{name} is missing" for name in expected if name not in weights]
-    problems += [f"{name} is unknown" for name in weights if name not in expected]
-    problems += [
-        f"{name} has shape {tuple(weights[name].shape)}, expected {tuple(t.shape)}"
-        for name, t in expected.items()
-        if name in weights and weights[name].shape != t.shape
+
+    def __init__(self, folder: str | Path, config: dict[str, Any]) -> None:
+        self.path, self._config, self._unchanged = Path(folder) / "model.safetensors", config, False
+        try:
+            self._tensors: dict[str, Tensor] = safetensors.torch.load_file(self.path)
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"{self.path} is damaged: {error}") from error
+        self._unread = set(self._tensors)
+        self.numbers = sum(tensor.numel() for tensor in self._tensors.values())
+
+    def build(self, make: Callable[[], Network], prefix: str = "") -> Network:
+        """The network with its weights.
+
+        Args:
+            make: Builds it. It is called twice.
+            prefix: Of its tensors' names in the file.
+
+        Raises:
+            ValueError: Tensors that are missing, unknown or of another shape or type, by name.
+        """
+        stored = {name.removeprefix(prefix): t for name, t in self._tensors.items() if name.startswith(prefix)}
+        try:
+            with torch.device("meta"), _at_most(len(stored)):
+                expected = _tensors(make())
+        except (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.path.parent / 'config.json'} describes no network: {_line(error)}") from error
+        problems = [f"{prefix}{name} is missing" for name in expected if name not in stored]
+        problems += [f"{prefix}{name} is unknown" for name in stored if name not in expected]
+        for name, tensor in expected.items():
+            for what in ("shape", "dtype"):
+                if name in stored and (here := getattr(stored[name], what)) != (asked := getattr(tensor, what)):
+                    problems.append(f"{prefix}{name} has {what} {_plain(here)}, expected {_plain(asked)}")
+        if problems:
+            raise ValueError(f"{self.path} does not fit its config.json: {'; '.join(problems[:5])}")
+        self._require_unchanged()
+        network = make()
+        network.load_state_dict(stored, strict=False)  # the other names of a shared tensor are not in the file
+        self._unread -= {prefix + name for name in stored}
+        return network.eval()
+
+    def _require_unchanged(self) -> None:
+        if not self._unchanged and digest(self._tensors) != self._config["weights"]:
+            raise ValueError(f"{self.path} has not the weights that were saved: they were changed, or damaged")
+        finite.require_finite(self._tensors, str(self.path))
+        self._unchanged = True
+
+    def require_read(self) -> None:
+        """Raise the ValueError of tensors that no network has asked for."""
+        if self._unread:
+            raise ValueError(f"{self.path} does not fit its config.json: {sorted(self._unread)[0]} is unknown")
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256, in hexadecimal digits, of tensors in the order of their names: name, type, shape and bytes of each."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _at_most(stored: int) -> Iterator[None]:
+    """Raise a ValueError where modules come to have far more tensors than are stored: such as by a depth of 10^9."""
+    count = 0
+
+    def one_more(module: nn.Module, name: str, tensor: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 4 * stored + 100:  # some are replaced, some are not stored
+            raise ValueError(f"it asks for more tensors than the {stored} that are stored")
+
+    hooks = [
+        torch.nn.modules.module.register_module_parameter_registration_hook(one_more),
+        torch.nn.modules.module.register_module_buffer_registration_hook(one_more),
     ]
-    if problems:
-        raise ValueError(f"{path} does not fit its config.json: {'; '.join(problems[:5])}")
-    network.load_state_dict(weights, strict=False)  # the other names of a shared tensor are not in the file
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
     """The network's tensors, each once: parts may share a module, of which the first name is kept."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in network.state_dict().items():
-        if not tensor.numel() or tensor.data_ptr() not in seen:
-            found[name] = tensor
-        seen.add(tensor.data_ptr())
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            found[name] = tensor.detach()
+        seen.add(id(tensor))
     return found
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, torch.Size) else str(value).removeprefix("torch.")
 
 
 def _saved_config(folder: Path) -> Any:
@@ -156,8 +305,8 @@ def _saved_config(folder: Path) -> Any:
     try:
         with safetensors.safe_open(path, "pt") as file:
             return json.loads((file.metadata() or {})[KEY])
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} is damaged or not an Omniset model: {error}") from error
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or not an Omniset model: {_line(error)}") from error
 
 
 def _differences(saved: Any, now: Any, where: str) -> Any:
@@ -165,4 +314,9 @@ def _differences(saved: Any, now: Any, where: str) -> Any:
         for key in sorted({*saved, *now}):
             yield from _differences(saved.get(key), now.get(key), f"{where}.{key}" if where else key)
     elif saved != now:
-        yield f"{where} was {saved!r}, is {now!r}"
+        yield f"{where} was {_short(saved)}, is {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + " ..."

@@ -1,57 +1,29 @@
-"""Data sets of sets for training: order and shuffles depend on (seed, epoch, set) alone, so runs repeat and resume."""
+"""The data of a lesson, of every system: batches that depend on (seed, epoch, positions) alone.
+
+So a run repeats, and one that was killed and is resumed goes on as if nothing had been. A system gives positions of its
+items and a function that makes a batch of some of them:
+
+    def make(keys: list[Key], training: bool) -> Batch:
+        epoch, positions = keys[0][0], [position for _, position in keys]
+        rng = np.random.default_rng([seed, epoch, *positions])
+        ...
+
+    fit(module, Lesson(make, train, validation, batch_size=64, seed=0), ...)
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from jaxtyping import Shaped
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from omniset.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, collate, source_of
-
-Key = tuple[int, int]
-Item = tuple[StoredSet, Tensor]
-# A source, the positions in the batch of its sets, and their numbers of elements.
-Part = tuple[SetBatch | LargeSet, list[int], list[int]]
-# All parts, then one row per set (or per element, set after set): targets and weights.
-Batch = tuple[list[Part], Tensor, Tensor]
-
-
-class SetDataset(Dataset[Item]):
-    """Items are looked up by (epoch, position). With a seed, the elements of a set of at most `most` come in a new
-    order each epoch; larger sets keep theirs, for they are not read as a whole.
-    """
-
-    def __init__(
-        self,
-        sets: SetCollection,
-        targets: Shaped[Tensor, "rows targets"],
-        of_elements: bool,
-        seed: int | None,
-        most: int,
-    ) -> None:
-        self.sets, self.targets, self.of_elements, self.seed, self.most = sets, targets, of_elements, seed, most
-
-    def __getitem__(self, key: Key) -> Item:
-        epoch, i = key
-        stored = self.sets[i]
-        targets = self.targets[stored.start : stored.stop] if self.of_elements else self.targets[i : i + 1]
-        if self.seed is not None and len(stored) <= self.most:
-            order = np.random.default_rng([self.seed, epoch, i]).permutation(len(stored))
-            elements, multiplicity = stored.read()
-            stored = StoredSet(elements[order], multiplicity[order], 0, len(stored))
-            targets = targets[order] if self.of_elements else targets
-        return stored, targets
-
-    def __len__(self) -> int:
-        return len(self.sets)
+Key = tuple[int, int]  # epoch, position
 
 
 class EpochSampler(Sampler[Key]):
@@ -73,23 +45,6 @@ class EpochSampler(Sampler[Key]):
         return len(self.positions)
 
 
-class Steps(Sampler[int]):
-    """The numbers of the steps of an epoch. Lightning tells it which."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.epoch = steps, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[int]:
-        # A generator: a run that goes on makes its iterator before it hears of the epoch.
-        yield from range(self.epoch * self.steps, (self.epoch + 1) * self.steps)
-
-
 def as_it_is(batch: Any) -> Any:
     """What a DataLoader does to a batch that its data set made whole."""
     return batch
@@ -99,78 +54,84 @@ class ShareOfBatches(Sampler[list[Key]]):
     """Of each batch what one of `world` processes computes on: every world-th item, none where there are too few.
 
     So all processes take the same number of steps, and together compute on the batches of one process alone.
+
+    Args:
+        whole: Leave out a last batch of fewer items.
     """
 
-    def __init__(self, sampler: EpochSampler, batch_size: int, rank: int, world: int) -> None:
-        self.sampler, self.batch_size, self.rank, self.world = sampler, batch_size, rank, world
+    def __init__(self, sampler: EpochSampler, batch_size: int, rank: int, world: int, whole: bool = False) -> None:
+        self.sampler, self.batch_size, self.rank, self.world, self.whole = sampler, batch_size, rank, world, whole
 
     def __iter__(self) -> Iterator[list[Key]]:
         keys = iter(self.sampler)
         while batch := list(islice(keys, self.batch_size)):
-            yield batch[self.rank :: self.world]
+            if not self.whole or len(batch) == self.batch_size:
+                yield batch[self.rank :: self.world]
 
     def __len__(self) -> int:
-        return math.ceil(len(self.sampler) / self.batch_size)
+        return (math.floor if self.whole else math.ceil)(len(self.sampler) / self.batch_size)
 
 
-class SetDataModule(pl.LightningDataModule):
-    """Training and validation sets; in several processes, this one's share of every batch.
+class Lesson(pl.LightningDataModule):
+    """What is learned from and what is watched; in several processes, this one's share of every batch.
 
     Args:
-        targets: A row per set, or, `of_elements`, per element of all sets.
-        train: Positions of the sets.
-        max_elements: Entries that are computed on at a time. A larger batch comes in several parts, a larger set is
-            read shard by shard.
-        shuffle_elements: Put random elements into each shard, for training in shards.
+        make: Makes a batch of (epoch, position) pairs: make(keys, training). Whatever is drawn in it comes of the
+            seed and these. Of no keys, where a process has no share of a batch, it makes a batch of nothing.
+        train, validation: Positions of items. Where items are made by number, such as samples that are drawn for each
+            step, positions are range(steps), with batch_size=1, seed=None, and epoch * steps + position the number.
+        seed: Of the order of the training items, another one each epoch. None: as they are.
+        move: Moves a batch to a device. None: as Lightning does, which knows tensors, and what has `to`, in tuples,
+            lists and dicts.
+        sampler: Makes the order of items, such as one that keeps what lies together on disk together.
+        whole: Leave out a last training batch of fewer items, unless it is the only one.
+
+    Attributes:
+        validation: The positions that are watched; `omniset.training.fit.fit` asks whether there are any.
     """
 
     def __init__(
         self,
-        sets: SetCollection,
-        targets: Shaped[Tensor, "rows targets"],
-        train: np.ndarray,
-        validation: np.ndarray,
+        make: Callable[[list[Key], bool], Any],
+        train: Sequence[int] | np.ndarray,
+        validation: Sequence[int] | np.ndarray,
         *,
-        of_elements: bool,
         batch_size: int,
-        max_elements: int,
-        shard_size: int | None,
-        shuffle_elements: bool,
-        seed: int,
+        seed: int | None,
+        move: Callable[[Any, torch.device], Any] | None = None,
+        sampler: Callable[[Sequence[int] | np.ndarray, int | None], EpochSampler] = EpochSampler,
+        whole: bool = False,
     ) -> None:
         super().__init__()
-        self.sets, self.targets, self.train, self.validation = sets, targets, train, validation
-        self.of_elements, self.batch_size, self.seed = of_elements, batch_size, seed
-        self.max_elements, self.shard_size, self.shuffle_elements = max_elements, shard_size, shuffle_elements
+        self.make, self.train, self.validation = make, train, validation
+        self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
     def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, self.seed, self.seed if self.shuffle_elements else None)
+        return self._loader(self.train, self.seed, True)
 
     def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, None, None)
+        return self._loader(self.validation, None, False)
 
-    def _loader(self, positions: np.ndarray, order: int | None, elements: int | None) -> DataLoader:
-        data = SetDataset(self.sets, self.targets, self.of_elements, elements, self.max_elements)
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        if self.move is None:
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return self.move(batch, device)
+
+    def _loader(self, positions: Sequence[int] | np.ndarray, seed: int | None, training: bool) -> DataLoader:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        share = ShareOfBatches(EpochSampler(positions, order), self.batch_size, rank, world)
-        return DataLoader(data, batch_sampler=share, collate_fn=self._collate)
+        whole = training and self.whole and len(positions) >= self.batch_size
+        share = ShareOfBatches(self.sampler(positions, seed), self.batch_size, rank, world, whole)
+        return DataLoader(_Batches(self.make, training), batch_sampler=share, collate_fn=as_it_is)
 
-    def _collate(self, items: list[Item]) -> Batch:
-        if not items:
-            return [], self.targets[:0], torch.ones(0)
-        stored = [s for s, _ in items]
-        order = list(range(len(items)))
-        if len(order) * max(map(len, stored)) > self.max_elements:
-            order.sort(key=lambda i: len(stored[i]))  # sets of like size together: less padding
-        parts: list[Part] = []
-        for group in batched([stored[i] for i in order], len(order), self.max_elements):
-            # Elements' outputs need their graph, and so their set in memory.
-            source = collate(s.read() for s in group) if self.of_elements else self._source(group)
-            positions, order = order[: len(group)], order[len(group) :]
-            parts.append((source, positions, [len(s) for s in group]))
-        targets = torch.cat([t for _, t in items])
-        weights = torch.cat([s.read()[1] for s in stored]) if self.of_elements else torch.ones(len(targets))
-        return parts, targets, weights
 
-    def _source(self, group: list[StoredSet]) -> SetBatch | LargeSet:
-        return source_of(group, self.max_elements, self.shard_size)
+class _Batches(Dataset[Any]):
+    """Batches, each looked up as a whole."""
+
+    def __init__(self, make: Callable[[list[Key], bool], Any], training: bool) -> None:
+        self.make, self.training = make, training
+
+    def __getitems__(self, keys: list[Key]) -> Any:
+        return self.make(keys, self.training)
+
+    def __getitem__(self, key: Key) -> Any:
+        return self.make([key], self.training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import math
 import signal
@@ -10,8 +11,9 @@ import sys
 import tempfile
 import time
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,16 @@ import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor, nn
 
-from omniset import processes
-from omniset.files import replacing, writable_folder
-from omniset.training.data import Batch
+from omniset.runs import finite, processes
+from omniset.runs.files import replacing, writable_folder
+from omniset.runs.locks import locked
+from omniset.runs.signals import Terminated, raise_terminated, terminable
+from omniset.training import strategies
 from omniset.training.network import SetNetwork
+from omniset.training.sets import Batch
 
 
 class TrainingModule(pl.LightningModule):
@@ -58,17 +64,24 @@ class TrainingModule(pl.LightningModule):
         self.history: list[dict[str, float]] = []
 
     def on_fit_start(self) -> None:
-        if self.trainer.world_size > 1:
-            processes.end_when_told()  # Lightning's handler would wait for the other processes
         if self.trainer.strategy.broadcast(self.fingerprint) != self.fingerprint:
             raise ValueError(f"process {self.global_rank} has other data or other options than the first process")
+
+    def on_train_start(self) -> None:
+        raise_terminated()  # Lightning's handler, set by now, would wait for the other processes, and end with status 0
 
     def on_train_batch_start(self, batch: Any, index: int) -> None:
         # Dropout, the same after a resume, another in each process.
         torch.manual_seed((self.seed + (self.global_rank << 20)) * 1_000_003 + self.global_step)
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        finite.check_training(outputs["loss"], self.current_epoch + 1, index + 1, self.learning_rate)
+
     def on_train_epoch_end(self) -> None:
+        """Before the epoch's checkpoint is written: what is kept is sound."""
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        losses = {name: value for name, value in metrics.items() if "loss" in name}
+        finite.check_epoch(losses, self.state_dict().items(), self.current_epoch + 1, self.learning_rate)
         self.history.append({"epoch": self.current_epoch + 1, **metrics})
 
     def configure_optimizers(self) -> Any:
@@ -86,7 +99,7 @@ class TrainingModule(pl.LightningModule):
         checkpoint["omniset"] = {"fingerprint": self.fingerprint, "history": self.history}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get("omniset", {"fingerprint": {}, "history": []})
+        saved, weights = checkpoint["omniset"], checkpoint["state_dict"]
         before, now = saved["fingerprint"], self.fingerprint
         differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
         if differs:
@@ -96,6 +109,9 @@ class TrainingModule(pl.LightningModule):
             raise ValueError(
                 f"the checkpoint is of another run and cannot be resumed: {said}. Start anew, not resuming"
             )
+        expected = {name: tensor.shape for name, tensor in self.state_dict().items()}
+        if {name: tensor.shape for name, tensor in weights.items()} != expected:
+            raise ValueError("the checkpoint last.ckpt has other tensors than this run's: start anew, not resuming")
         self.history = saved["history"]
 
 
@@ -109,7 +125,7 @@ class SetModule(TrainingModule):
     Args:
         class_weights: For each target, the weight of each of its classes; None: all the same.
         options: For the encoder, in training: shard_size, shards, gradient, store.
-        max_elements: See SetDataModule.
+        max_elements: See SetBatches.
     """
 
     def __init__(
@@ -186,12 +202,46 @@ class SetModule(TrainingModule):
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Checkpoints under a temporary name until they are whole, beside where they belong: a kill leaves the old one."""
+    """Checkpoints under a temporary name until they are whole, beside where they belong: a kill leaves the old one.
+
+    Raises:
+        OSError: One could not be written whole, as on a full disk.
+        ValueError: One that is read is damaged, or was not written by this.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            torch.save(checkpoint, temporary)
+            try:
+                torch.save(checkpoint, temporary)
+            except RuntimeError as error:  # what torch makes of any error of its file
+                reason = "the checkpoint could not be written whole: the disk is full, or no larger file is allowed"
+                raise OSError(errno.ENOSPC, reason, str(path)) from error
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        return read_checkpoint(path)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint, on the CPU; reading it can run no code.
+
+    Raises:
+        ValueError: It is empty, cut, damaged, or of another program.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is no checkpoint torch has more to say
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as parts:  # torch itself compares no checksums
+            if damaged := parts.testzip():
+                raise ValueError(f"{damaged} has not its checksum")
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # pickle, zipfile and torch raise anything
+        raise ValueError(f"{path} is empty, damaged or no checkpoint: start anew, not resuming") from error
+    if not isinstance(checkpoint, dict) or not {"omniset", "state_dict", "epoch"} <= checkpoint.keys():
+        raise ValueError(f"{path} is a checkpoint of another program: start anew, not resuming")
+    return checkpoint
 
 
 class EpochLines(pl.Callback):
@@ -237,88 +287,108 @@ def fit(
     In several processes each does so with the same arguments, and ends with the same weights.
 
     Args:
-        data: A LightningDataModule whose `validation` holds what is kept back, if anything.
+        data: Of the lesson, such as a `Lesson`: its `validation` holds what is kept back, if anything.
         folder: For checkpoints and logs; None: a temporary one.
         resume: Continue from the folder's last checkpoint if there is one.
         callbacks: Lightning's, besides our own.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the last epoch's checkpoint is kept.
+        KeyboardInterrupt, Terminated: Ctrl-C, or SIGTERM; the last epoch's checkpoint is kept.
+        ValueError: The training diverged; the folder is in use, or its checkpoint damaged or of another run.
     """
-    with tempfile.TemporaryDirectory() as scratch, quiet():
-        root = Path(scratch) if folder is None else writable_folder(folder)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else writable_folder(folder)
+        if folder is not None and processes.is_first(devices, num_nodes):
+            stack.enter_context(locked(root))
         checkpoints = root / "checkpoints"
-        last = checkpoints / "last.ckpt"
-        for left in checkpoints.glob(".*"):  # by a run that was killed while it wrote
-            left.unlink(missing_ok=True)
-        if not resume:
-            for old in (last, checkpoints / "best.ckpt"):
-                old.unlink(missing_ok=True)
+        _clear(checkpoints, resume)
         watched = "val_loss" if len(data.validation) and patience is not None else None
-        callbacks = [*callbacks]
         # Of a folder that is gone with the run only the best epoch is read; FSDP's weights are whole in files alone.
         keeps = folder is not None or watched is not None or strategy == "fsdp"
+        bar = progress and sys.stdout.isatty()  # where Lightning draws it
+        callbacks = [*callbacks]
         if keeps:
-            keep = ModelCheckpoint(
-                checkpoints,
-                "best",
-                monitor=watched,
-                save_last=folder is not None or not watched,
-                save_on_train_epoch_end=True,  # when the epoch is whole, its line of history included
-                enable_version_counter=False,
-            )
-            callbacks.append(keep)
+            callbacks.append(_checkpoints(checkpoints, watched, folder is not None or not watched))
         if watched and patience is not None:
             callbacks.append(EarlyStopping(watched, patience=patience))
-        bar = progress and sys.stdout.isatty()  # where Lightning draws it
-        if bar:
-            callbacks.append(TQDMProgressBar(refresh_rate=10))
-        elif progress:
-            callbacks.append(EpochLines())
+        if progress:
+            callbacks.append(TQDMProgressBar(refresh_rate=10) if bar else EpochLines())
         here, nodes = processes.layout(devices, num_nodes)
+        processes.prepare(here, nodes)
         whole = module.network
+        spread: Any = "auto"
         if strategy == "fsdp":
             whole = copy.deepcopy(whole)  # FSDP takes the other apart
-        else:
-            strategy = "ddp" if here * nodes > 1 else "auto"
+            spread = strategies.FullySharded()
+        elif here * nodes > 1:
+            spread = strategies.DataParallel()
         trainer = pl.Trainer(
             accelerator=device,
             devices=here,
             num_nodes=nodes,
-            strategy=strategy,
+            strategy=spread,
             max_epochs=epochs,
             callbacks=callbacks,
             logger=_logger(log, root),
             enable_progress_bar=bar,
             enable_model_summary=False,
-            plugins=[AtomicCheckpointIO()],
+            plugins=[AtomicCheckpointIO(), *strategies.environment()],
             enable_checkpointing=keeps,
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if len(data.validation) else 0,
             log_every_n_steps=1,
             use_distributed_sampler=False,
         )
+        last = checkpoints / "last.ckpt"
         _run(trainer, module, data, last if resume and last.exists() else None)
-        best = checkpoints / ("best.ckpt" if watched else "last.ckpt")
-        weights = None
-        if trainer.is_global_zero and best.exists():
-            weights = torch.load(best, map_location="cpu", weights_only=True)["state_dict"]
-        if weights := trainer.strategy.broadcast(weights):
-            prefix = "network."
-            whole.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+        _take_weights(trainer, whole, checkpoints / ("best.ckpt" if watched else "last.ckpt"))
         module.network = whole
     module.network.to("cpu").eval()
 
 
+def _clear(checkpoints: Path, resume: bool) -> None:
+    """Remove what a run that was killed has left half written, and, where none goes on, what earlier runs have left."""
+    for partial in checkpoints.glob(".*"):
+        partial.unlink(missing_ok=True)
+    if not resume:
+        for name in ("last.ckpt", "best.ckpt"):
+            (checkpoints / name).unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path, watched: str | None, last: bool) -> ModelCheckpoint:
+    """Keeps the best epoch and, where that is asked for, the last one."""
+    return ModelCheckpoint(
+        folder,
+        "best",
+        monitor=watched,
+        save_last=last,
+        save_on_train_epoch_end=True,  # when the epoch is whole, its line of history included
+        enable_version_counter=False,
+    )
+
+
+def _take_weights(trainer: pl.Trainer, network: nn.Module, best: Path) -> None:
+    """Load the weights of a checkpoint, where there is one, in every process."""
+    weights = read_checkpoint(best)["state_dict"] if trainer.is_global_zero and best.exists() else None
+    if weights := trainer.strategy.broadcast(weights):
+        prefix = "network."
+        network.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+
+
 def _run(trainer: pl.Trainer, module: TrainingModule, data: Any, checkpoint: Path | None) -> None:
-    # Lightning answers Ctrl-C by ending the process with status 1 and leaves the signal switched off.
+    # Lightning answers Ctrl-C by ending the process with status 1 and leaves the signal switched off, SIGTERM with 0.
     handler = signal.getsignal(signal.SIGINT)
     try:
-        with torch.random.fork_rng():
+        with terminable(), torch.random.fork_rng():
             trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error
+        if trainer.strategy.launcher is not None:  # processes that Lightning has started
+            trainer.strategy.launcher.kill(signal.SIGTERM)
+        if isinstance(error, SIGTERMException):
+            raise Terminated from error
         raise
     finally:
         if signal.getsignal(signal.SIGINT) != handler:

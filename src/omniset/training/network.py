@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from omniset.core.sets import LargeSet, SetBatch, SetCollection
 from omniset.encoders import Encoder
-from omniset.sets import LargeSet, SetBatch, SetCollection
 
 VALUES = 1 << 22  # features that statistics are taken of at a time
 
@@ -28,15 +28,18 @@ class Standardize(nn.Module):
         self.register_buffer("shift", torch.zeros(dim))
         self.register_buffer("scale", torch.ones(dim))
 
-    def fit(self, blocks: Iterable[tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]]]) -> None:
+    def fit(self, blocks: Iterable[tuple[Float[Tensor, "rows dim"], Float[Tensor, " rows"]]]) -> Bool[Tensor, " dim"]:
         """Weighted mean and standard deviation per column; constant columns are only shifted.
 
         Args:
             blocks: Rows and their weights, piece by piece; read twice.
+
+        Returns:
+            Which columns are constant.
         """
         total = float(sum(w.double().sum() for _, w in blocks))
         if total <= 0:
-            return
+            return torch.zeros_like(self.shift, dtype=torch.bool)
         mean, square = torch.zeros_like(self.shift).double(), torch.zeros_like(self.shift).double()
         for x, w in blocks:
             mean += (w[:, None].double() * x.double()).sum(0) / total
@@ -44,7 +47,9 @@ class Standardize(nn.Module):
             square += (w[:, None].double() * (x.double() - mean).square()).sum(0)
         deviation = (square / total).sqrt()
         self.shift.copy_(mean)
-        self.scale.copy_(torch.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), deviation, 1))
+        varies = deviation > 1e-6 * mean.abs().clamp(min=1e-30)
+        self.scale.copy_(torch.where(varies, deviation, 1))
+        return ~varies
 
     def forward(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         return (x - self.shift) / self.scale
@@ -90,7 +95,7 @@ class SetNetwork(nn.Module):
         return outputs.split(self.widths, 1)
 
     def of_parts(self, parts: list[Any], max_elements: int, **options: Any) -> Float[Tensor, "rows outputs"]:
-        """A batch that comes in parts (omniset.training.data.Part): rows in the order of its sets.
+        """A batch that comes in parts (omniset.training.sets.Part): rows in the order of its sets.
 
         Where there are several parts, one is kept for the backward at a time, and the others computed again. Of no
         parts there are no rows, with gradients of 0.
@@ -99,7 +104,7 @@ class SetNetwork(nn.Module):
             trained: list[Tensor] = [p for p in self.parameters() if p.requires_grad]
             trained = trained or [self.head.weight]  # FSDP hides parameters
             return (0 * torch.stack([p.sum() for p in trained]).sum()).expand(0, sum(self.widths))
-        found: dict[int, Tensor] = {}
+        rows: dict[int, Tensor] = {}
         for source, positions, sizes in parts:
             if isinstance(source, LargeSet):
                 out = self.of_large(source, **options)
@@ -110,8 +115,8 @@ class SetNetwork(nn.Module):
             else:
                 out = self(source, **options)
             for row, (position, size) in enumerate(zip(positions, sizes, strict=True)):
-                found[position] = out[row, :size] if self.of_elements else out[row : row + 1]
-        return torch.cat([found[position] for position in sorted(found)])
+                rows[position] = out[row, :size] if self.of_elements else out[row : row + 1]
+        return torch.cat([rows[position] for position in sorted(rows)])
 
     def of_large(self, source: LargeSet, **options: Any) -> Float[Tensor, "one outputs"]:
         """The outputs of one set that is read shard by shard."""
@@ -128,10 +133,15 @@ class SetNetwork(nn.Module):
         streams = not any(layer.keeps_elements for layer in self.encoder.layers)
         return "disk" if store == "device" and streams else store
 
-    def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> None:
-        """Fit the standardisation of features to these sets, every element counted by its multiplicity."""
+    def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
+        """Fit the standardisation of features to these sets, every element counted by its multiplicity.
+
+        Returns:
+            Which features are constant.
+        """
         embed: Any = self.encoder.embed
-        embed[0].fit(_Blocks(sets, which))
+        constant: Bool[Tensor, " dim"] = embed[0].fit(_Blocks(sets, which))
+        return constant
 
     def fit_targets(self, values: Float[Tensor, "rows targets"]) -> None:
         """Fit the standardisation of numbers to be predicted, each column where it is not NaN."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import typing
+
 import torch
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+from omniset.options import Device
+
+DEVICES = typing.get_args(Device)
 
 
 def find(device: str) -> torch.device:

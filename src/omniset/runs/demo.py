@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import binomtest
 from sklearn.model_selection import train_test_split
 
-from omniset import plots, point_clouds
+from omniset.core.sets import SetBatch
 from omniset.estimators import SetClassifier
-from omniset.files import provenance, writable_folder, write_json
-from omniset.sets import SetBatch
+from omniset.report import plots, write
+from omniset.report.blocks import Cell, Plot, Report, Section, Table
+from omniset.report.frame import Run, compose, learning
+from omniset.runs import devices
+from omniset.runs.console import own_command
+from omniset.runs.files import provenance, writable_folder, write_json
+from omniset.tables import point_clouds
 
 WAYS: dict[str, dict[str, Any]] = {
     "whole sets": {},
     "exact gradients, 8-point shards": {"shard_size": 8},
     "first shard's gradient only": {"shard_size": 8, "gradient": "first-shard"},
 }
+PICTURE = "Digits as multisets of points: area is multiplicity, colour how much a point drove the prediction."
 EXACT = "exact gradients, 8-point shards"
 
 # digits: chosen so that three runs take under four minutes on two cores. mnist: the architecture of the paper's
@@ -76,8 +83,8 @@ def run(
     model = models[EXACT]
     agreement = _agreement(model, test)
     model.save(out)
-    plots.learning_curves({way: m.history_ for way, m in models.items()}, out / "learning_curves.png")
-    _explain(model, test, y_test, out / "digits.png")
+    picture = _explained(model, test, y_test)
+    plots.save(picture, out / "digits.png")
     result = {
         "data": data,
         "train_sets": len(train),
@@ -86,10 +93,12 @@ def run(
         "accuracy": rows,
         "shard_agreement": agreement,
         "history": {way: m.history_ for way, m in models.items()},
-        "provenance": provenance(seed, model._device().type),
+        "provenance": provenance(seed, devices.find(model.device).type),
     }
     write_json(out / "metrics.json", result)
-    _report(rows, agreement, len(test), out)
+    write(out, *_page(result, Plot(picture, PICTURE, PICTURE, half=False)))
+    _print(rows, agreement, len(test))
+    _say(f"\nWritten to {out}: the model, metrics.json, digits.png. Open {out / 'report.html'} in a browser.")
     return result
 
 
@@ -124,16 +133,45 @@ def _agreement(model: SetClassifier, test: SetBatch) -> dict[str, Any]:
     return found
 
 
-def _explain(model: SetClassifier, test: SetBatch, labels: np.ndarray, path: Path) -> None:
+def _explained(model: SetClassifier, test: SetBatch, labels: np.ndarray) -> Figure:
     shown = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:10]]
     few = test[shown]
     elements, counts = few.to_ragged()
     titles = [f"{t} read as {p}" for t, p in zip(labels[shown], model.predict(few), strict=True)]
-    scores = model.explain(few)
-    plots.point_clouds([e.numpy() for e in elements], [c.double().numpy() for c in counts], scores, titles, path)
+    return plots.point_clouds(
+        [e.numpy() for e in elements], [c.double().numpy() for c in counts], model.explain(few), titles
+    )
 
 
-def _report(rows: dict[str, dict[str, Any]], agreement: dict[str, Any], held_out: int, out: Path) -> None:
+def _page(result: dict[str, Any], picture: Plot) -> tuple[Report, dict[str, Any]]:
+    run = Run("sets", "demo", "Digits as multisets of points", own_command(), result["provenance"])
+    accuracies = [
+        [way, Cell(f"{row['accuracy']:.1%}", row["accuracy"]), "{:.1%} to {:.1%}".format(*row["interval_95"])]
+        for way, row in result["accuracy"].items()
+    ]
+    agreement = [
+        [int(size), Cell(f"{row['largest_difference']:.1e}", row["largest_difference"]), row["labels_changed"]]
+        for size, row in result["shard_agreement"].items()
+    ]
+    held_out = f"{result['test_sets']:,} held-out digits"
+    tables = [
+        Table(f"Accuracy on {held_out}, by how the model was trained.", ["trained on", "accuracy", "95 %"], accuracies),
+        Table(
+            "The same predictions from shards of any size, against whole sets.",
+            ["shard size", "largest difference in probability", "labels changed"],
+            agreement,
+        ),
+    ]
+    sections = [
+        Section("Which points decided", "", [picture]),
+        Section("How good it is", "", [*tables]),
+        learning(result["history"]),
+    ]
+    lead = f"One model, trained in three ways on {result['train_sets']:,} digits as multisets of points."
+    return compose(run, lead, sections, result, settings=result["model"])
+
+
+def _print(rows: dict[str, dict[str, Any]], agreement: dict[str, Any], held_out: int) -> None:
     _say(f"\nAccuracy on {held_out} held-out sets\n")
     _say(f"  {'trained on':34}{'accuracy':>9}   {'95 % interval':16}{'seconds':>8}")
     for way, row in rows.items():
@@ -143,7 +181,6 @@ def _report(rows: dict[str, dict[str, Any]], agreement: dict[str, Any], held_out
     _say(f"  {'shard size':12}{'largest difference in probability':>34}{'labels changed':>17}")
     for size, row in agreement.items():
         _say(f"  {size:12}{row['largest_difference']:>34.1e}{row['labels_changed']:>17}")
-    _say(f"\nWritten to {out}: the model, metrics.json, learning_curves.png, and in digits.png which points decided.")
 
 
 def _say(line: str) -> None:

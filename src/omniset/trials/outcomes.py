@@ -1,7 +1,7 @@
 """How good predictions are: every number that a report or a command shows.
 
-A metric is a function of weights w, one per row, and gives one value per row of `weights`. With w = 1 it is the usual
-metric; with w = how often a row's set was drawn it is the metric of a bootstrap resample. scikit-learn's functions take
+A metric is a formula over draws of the rows (`omniset.trials.intervals`), of weights w, one per row. With w = 1 it is
+the usual metric; with w = how often a row's set was drawn it is the metric of a resample. scikit-learn's functions take
 one weight vector a call, too slow for a thousand resamples, so the same formulas are written here as weighted sums.
 """
 
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 
+from omniset.trials.intervals import RESAMPLES, Draws, Resampling, Values
+
 CALIBRATION_BINS = 10
-LARGEST_BLOCK = 2**22  # numbers in one block of resamples x rows
 RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
+LEAST = 100  # draws, however long they take
 
 
 @dataclass
@@ -29,11 +31,12 @@ class Outcome:
         name: Of the target.
         truth: (rows,) class labels, or numbers.
         predicted: (rows,) likewise.
-        sets: (rows,) number of the set that each row belongs to.
+        sets: (rows,) name or number of the set that each row belongs to.
         sizes: (rows,) number of distinct elements of that set.
         classes: Of a classification: labels, in the order of the columns of `probabilities`. None: a regression.
         probabilities: (rows, classes), needed for classes.
-        groups: (rows,) number of the group, such as the patient, of each row. Intervals then draw groups, not sets.
+        groups: (rows,) name or number of the group, such as the patient, of each row. Intervals are then of groups, not
+            of sets.
 
     Raises:
         ValueError: A label that is not among the classes, or classes without probabilities.
@@ -153,14 +156,20 @@ class Assessment:
         return asdict(self)
 
 
-def assess(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> Assessment:
-    """Every function of this file, applied."""
+def assess(
+    outcome: Outcome, resamples: int = RESAMPLES, seed: int = 0, measured: list[Metric] | None = None
+) -> Assessment:
+    """Every function of this file, applied.
+
+    Args:
+        measured: The metrics, where they are known already.
+    """
     of_classes = outcome.classifies
     return Assessment(
         outcome.name,
         len(outcome.truth),
         len(np.unique(outcome.sets)),
-        metrics(outcome, resamples, seed),
+        metrics(outcome, resamples, seed) if measured is None else measured,
         outcome.classes,
         confusion(outcome).tolist() if of_classes else [],
         by_class(outcome) if of_classes else [],
@@ -169,16 +178,14 @@ def assess(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> Assessment
     )
 
 
-def metrics(outcome: Outcome, resamples: int = 1000, seed: int = 0) -> list[Metric]:
-    """Metrics with 95 % percentile intervals, most telling first.
+def metrics(outcome: Outcome, resamples: int = RESAMPLES, seed: int = 0) -> list[Metric]:
+    """Metrics with 95 % intervals, most telling first.
 
-    The bootstrap draws whole sets, or groups of them, with replacement (rows of one set depend on each other) and
-    leaves out resamples on which a metric is not defined. A single set has no interval. Metrics of ranks (AUROC,
-    Spearman r) have to rank every resample anew: for them there are at most 2e8 / (rows x classes) resamples, but
-    never fewer than 100.
+    Intervals are of whole sets, or groups of them (rows of one set depend on each other): see
+    `omniset.trials.intervals.Resampling`. A single set has no interval. Metrics of ranks (AUROC, Spearman r) have to
+    rank every resample anew: for them there are at most 2e8 / (rows x classes) resamples, but never fewer than 100.
     """
-    names = list(CLASSIFICATION if outcome.classifies else REGRESSION)
-    return _measure(outcome, names, resamples, seed)
+    return _measure(outcome, list(measures(outcome.classifies)), resamples, seed)
 
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
@@ -209,14 +216,14 @@ def calibration(outcome: Outcome, bins: int = CALIBRATION_BINS) -> list[Bin]:
     edges = np.arange(bins + 1) / bins
     weights = np.ones((1, len(outcome.truth)))
     count, confidence, right = (s[0] for s in _bin_sums(outcome, weights, bins))
-    found = []
+    filled = []
     for i, n in enumerate(count):
         means = (_number(confidence[i] / n), _number(right[i] / n)) if n else (None, None)
-        found.append(Bin(float(edges[i]), float(edges[i + 1]), round(float(n)), *means))
-    return found
+        filled.append(Bin(float(edges[i]), float(edges[i + 1]), round(float(n)), *means))
+    return filled
 
 
-def by_size(outcome: Outcome, groups: int = 5, resamples: int = 1000, seed: int = 0) -> list[SizeGroup]:
+def by_size(outcome: Outcome, groups: int = 5, resamples: int = RESAMPLES, seed: int = 0) -> list[SizeGroup]:
     """Accuracy, or RMSE, on sets of similar size: quantile groups of the sets; equal sizes stay together."""
     if not len(outcome.truth):
         return []
@@ -224,56 +231,69 @@ def by_size(outcome: Outcome, groups: int = 5, resamples: int = 1000, seed: int 
     edges = np.quantile(outcome.sizes[first], np.arange(1, groups) / groups, method="inverted_cdf")
     group = np.searchsorted(np.unique(edges), outcome.sizes)
     name = "accuracy" if outcome.classifies else "RMSE"
-    found = []
+    scored = []
     for g in np.unique(group):
         part = outcome.rows(group == g)
         (score,) = _measure(part, [name], resamples, seed)
         sets = len(np.unique(part.sets))
-        found.append(SizeGroup(int(part.sizes.min()), int(part.sizes.max()), sets, len(part.truth), score))
-    return found
+        scored.append(SizeGroup(int(part.sizes.min()), int(part.sizes.max()), sets, len(part.truth), score))
+    return scored
 
 
-# ---------------------------------------------------------------------- the bootstrap
+# ---------------------------------------------------------------------- intervals
 
-Weights = Float[np.ndarray, "resamples rows"]
-Values = Float[np.ndarray, " resamples"]
+Weights = Float[np.ndarray, "draws rows"]
 Formula = Callable[[Outcome, Weights], Values]
 
 
+@dataclass(frozen=True)
+class Measure:
+    """A metric: how it is computed, and how it is read.
+
+    Attributes:
+        formula: Of an outcome and the weights of its rows in each draw; NaN where it is not defined.
+        text: What it is.
+        larger: Larger is better.
+        share: It lies between 0 and 1.
+        ranks: Every draw is ranked anew.
+        within: The least and the largest value.
+    """
+
+    formula: Formula
+    text: str
+    larger: bool = True
+    share: bool = False
+    ranks: bool = False
+    within: tuple[float, float] = (-np.inf, np.inf)
+
+    def of(self, outcome: Outcome, draws: Draws) -> Values:
+        """In every draw; NaN where predictions are no numbers."""
+        if not outcome.defined:
+            return np.full(len(draws), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is how a formula says that it is not defined
+            return self.formula(outcome, draws.rows())
+
+    def draws(self, rows: int, columns: int) -> int | None:
+        """How many draws an interval takes at most; None: as many as any."""
+        return max(LEAST, RANKED // max(rows * columns, 1)) if self.ranks else None
+
+
+def measures(classes: bool) -> dict[str, Measure]:
+    """The metrics of classes, or of numbers, by name, most telling first."""
+    return CLASSIFICATION if classes else REGRESSION
+
+
 def _measure(outcome: Outcome, names: list[str], resamples: int, seed: int) -> list[Metric]:
-    table = CLASSIFICATION if outcome.classifies else REGRESSION
-    if not outcome.defined:
-        return [Metric(name, None, None, None, table[name][1]) for name in names]
-    found = []
-    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0 is how a formula says that it is not defined
-        drawn = _resampled(outcome, {name: table[name][0] for name in names}, resamples, seed)
-        for name in names:
-            formula, description = table[name]
-            value = _number(formula(outcome, np.ones((1, len(outcome.truth))))[0])
-            values = drawn[name][np.isfinite(drawn[name])]
-            low, high = np.percentile(values, [2.5, 97.5]) if len(values) and value is not None else (np.nan, np.nan)
-            found.append(Metric(name, value, _number(low), _number(high), description))
-    return found
-
-
-def _resampled(outcome: Outcome, formulas: dict[str, Formula], resamples: int, seed: int) -> dict[str, np.ndarray]:
-    """Values of each formula on resamples of the sets, or groups."""
-    numbers, of_row = np.unique(outcome.sets if outcome.groups is None else outcome.groups, return_inverse=True)
-    sets, rows, columns = len(numbers), len(of_row), len(outcome.classes or [0])
-    values: dict[str, list[np.ndarray]] = {name: [np.zeros(0)] for name in formulas}
-    if sets > 1:
-        generator = np.random.default_rng(seed)
-        few = min(resamples, max(100, RANKED // (rows * columns)))
-        block = max(1, LARGEST_BLOCK // rows)
-        for start in range(0, resamples, block):
-            size = min(block, resamples - start)
-            drawn = [np.bincount(generator.integers(sets, size=sets), minlength=sets) for _ in range(size)]
-            weights = np.stack(drawn).astype(np.float64)[:, of_row]
-            for name, formula in formulas.items():
-                kept = weights[: max(0, few - start)] if formula in (_auroc, _spearman) else weights
-                if len(kept):
-                    values[name].append(formula(outcome, kept))
-    return {name: np.concatenate(parts) for name, parts in values.items()}
+    resampling = Resampling(outcome.sets if outcome.groups is None else outcome.groups, resamples, seed)
+    size = len(outcome.truth), len(outcome.classes or [0])
+    table, measured = measures(outcome.classifies), []
+    for name in names:
+        measure = table[name]
+        formula, draws = partial(measure.of, outcome), measure.draws(*size)
+        interval = resampling.estimate(formula, share=measure.share, draws=draws, within=measure.within)
+        value, low, high = (_number(end) for end in (interval.value, interval.low, interval.high))
+        measured.append(Metric(name, value, low, high, measure.text))
+    return measured
 
 
 def _number(value: Any) -> float | None:
@@ -283,14 +303,14 @@ def _number(value: Any) -> float | None:
 # ---------------------------------------------------------------------- formulas: classes
 
 
-def _confusions(outcome: Outcome, weights: Weights) -> Float[np.ndarray, "resamples classes classes"]:
+def _confusions(outcome: Outcome, weights: Weights) -> Float[np.ndarray, "draws classes classes"]:
     truth, predicted = outcome.codes
     k, rows = len(outcome.classes or []), len(truth)
     cell = csr_array((np.ones(rows), (np.arange(rows), truth * k + predicted)), shape=(rows, k * k))
     return np.asarray(weights @ cell).reshape(-1, k, k)
 
 
-def _mean_over(values: np.ndarray, where: Bool[np.ndarray, "resamples classes"]) -> Values:
+def _mean_over(values: np.ndarray, where: Bool[np.ndarray, "draws classes"]) -> Values:
     return np.where(where, values, 0).sum(1) / where.sum(1)
 
 
@@ -327,8 +347,8 @@ def _auroc(outcome: Outcome, weights: Weights) -> Values:
         n = weights.sum(1) - p
         ranks = (positive * _ranks(scores[:, label], weights)).sum(1)
         areas.append((ranks - p * (p + 1) / 2) / (p * n))
-    found = np.stack(areas, 1)
-    return _mean_over(found, np.isfinite(found))
+    each = np.stack(areas, 1)
+    return _mean_over(each, np.isfinite(each))
 
 
 def _log_loss(outcome: Outcome, weights: Weights) -> Values:
@@ -350,7 +370,7 @@ def _calibration_error(outcome: Outcome, weights: Weights) -> Values:
 
 
 def _bin_sums(outcome: Outcome, weights: Weights, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By bin of confidence: weight, summed confidence, summed rightness; each (resamples, bins)."""
+    """By bin of confidence: weight, summed confidence, summed rightness; each (draws, bins)."""
     truth, predicted = outcome.codes
     confidence = _probabilities(outcome).max(1, initial=0)
     place = np.searchsorted(np.arange(bins + 1) / bins, confidence, side="right") - 1
@@ -405,7 +425,7 @@ def _spread(x: Float[np.ndarray, " rows"], weights: Weights) -> Values:
     return np.where(spread > 1e-12 * (weights @ (x - x.mean()) ** 2), spread, np.nan)
 
 
-def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.ndarray, "resamples rows"]:
+def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.ndarray, "draws rows"]:
     """Rank of each row where row i is there w_i times: ties share the mean of their ranks."""
     levels, level = np.unique(values, return_inverse=True)
     rows = len(values)
@@ -413,33 +433,55 @@ def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.nda
     return (tied.cumsum(1) - (tied - 1) / 2)[:, level]
 
 
-CLASSIFICATION: dict[str, tuple[Formula, str]] = {
-    "accuracy": (_accuracy, "Fraction of predictions that are right."),
-    "balanced accuracy": (_balanced_accuracy, "Recall (fraction right), averaged over the classes that occur."),
-    "macro F1": (
+CLASSIFICATION = {
+    "accuracy": Measure(_accuracy, "Fraction of predictions that are right.", share=True),
+    "balanced accuracy": Measure(
+        _balanced_accuracy, "Recall (fraction right), averaged over the classes that occur.", share=True
+    ),
+    "macro F1": Measure(
         _macro_f1,
         "Harmonic mean of precision and recall, averaged over the classes that occur or are predicted.",
+        share=True,
     ),
-    "AUROC": (
+    "AUROC": Measure(
         _auroc,
         "Chance that a member of a class gets a higher probability of it than a non-member. Two classes: of the "
         "second; more: averaged over the classes that occur. 0.5 is guessing.",
+        share=True,
+        ranks=True,
     ),
-    "log loss": (_log_loss, "Mean of -log(probability of the true class), natural logarithm. 0 is perfect."),
-    "Brier score": (
+    "log loss": Measure(
+        _log_loss,
+        "Mean of -log(probability of the true class), natural logarithm. 0 is perfect.",
+        larger=False,
+        within=(0.0, np.inf),
+    ),
+    "Brier score": Measure(
         _brier,
         "Mean squared distance between probabilities and truth, summed over all classes: from 0, perfect, to 2.",
+        larger=False,
+        within=(0.0, 2.0),
     ),
-    "calibration error": (
+    "calibration error": Measure(
         _calibration_error,
         f"Expected calibration error: mean distance between confidence and fraction right, in {CALIBRATION_BINS} "
         "equally wide bins of confidence. 0 is perfect.",
+        larger=False,
+        share=True,
     ),
 }
-REGRESSION: dict[str, tuple[Formula, str]] = {
-    "R2": (_r2, "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean."),
-    "RMSE": (_rmse, "Root of the mean squared error, in the unit of the target."),
-    "MAE": (_mae, "Mean absolute error, in the unit of the target."),
-    "Pearson r": (_pearson, "Linear correlation of prediction and truth, from -1 to 1."),
-    "Spearman r": (_spearman, "Correlation of the ranks of prediction and truth, from -1 to 1."),
+REGRESSION = {
+    "R2": Measure(
+        _r2,
+        "Fraction of the variance explained: 1 is perfect, 0 is as good as predicting the mean.",
+        within=(-np.inf, 1.0),
+    ),
+    "RMSE": Measure(
+        _rmse, "Root of the mean squared error, in the unit of the target.", larger=False, within=(0.0, np.inf)
+    ),
+    "MAE": Measure(_mae, "Mean absolute error, in the unit of the target.", larger=False, within=(0.0, np.inf)),
+    "Pearson r": Measure(_pearson, "Linear correlation of prediction and truth, from -1 to 1.", within=(-1.0, 1.0)),
+    "Spearman r": Measure(
+        _spearman, "Correlation of the ranks of prediction and truth, from -1 to 1.", ranks=True, within=(-1.0, 1.0)
+    ),
 }

@@ -1,0 +1,166 @@
+"""Options of classes as options of commands: declared once, see `omniset.options`."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omniset.options import Option, check, defaults_of, hints, option, options, options_of, shell_sentence
+from omniset.tables.spreadsheets import SAFE
+
+Function = TypeVar("Function", bound=Callable[..., None])
+AS_AT_FIT = " null: as at fit."
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Options of a class that a command takes.
+
+    Attributes:
+        names: Which.
+        as_at_fit: They change a model that was fitted: their default is null, but for device and progress.
+    """
+
+    cls: type
+    names: tuple[str, ...]
+    as_at_fit: bool
+
+    def options(self) -> dict[str, Option]:
+        return {name: about for name, about in options_of(self.cls).items() if name in self.names}
+
+    def defaults(self) -> dict[str, Any]:
+        own = defaults_of(self.cls)
+        kept = ("device", "progress") if self.as_at_fit else own
+        return {name: own[name] if name in kept else None for name in self.names}
+
+
+def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = False) -> Callable[[Function], Function]:
+    """Give a command, which gets them as `**options`, the options of a class.
+
+    Args:
+        cls: Its options are declared by `omniset.options.option`.
+        names: Which; without any, all.
+        but: Not these.
+        as_at_fit: See `Taken`.
+    """
+
+    def decorate(function: Function) -> Function:
+        taken = Taken(cls, tuple(name for name in names or options_of(cls) if name not in but), as_at_fit)
+
+        @functools.wraps(function)
+        def checked(*words: Any, **arguments: Any) -> None:
+            """What is wrong with an option is said before anything is imported or read."""
+            defaults = taken.defaults()
+            values = _checked(cls, {name: arguments.pop(name, defaults[name]) for name in taken.names})
+            if cls is Saving:
+                SAFE.set(values["csv_safe"])
+                values = {}
+            function(*words, **arguments, **values)
+
+        checked.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+@options
+class Saving:
+    """How tables are written as text."""
+
+    csv_safe: bool = option(
+        False,
+        "In tables as text, put an apostrophe before names that a spreadsheet would compute: those that begin with =, "
+        "+, -, @, a tab or a carriage return and are no numbers.",
+        group="data",
+    )
+
+
+def add(parser: Any, function: Callable[..., None]) -> dict[str, str]:
+    """Add what a command takes to its parser. Returns the group of each option."""
+    groups = {}
+    for taken in getattr(function, "taken", []):
+        defaults, types_of = taken.defaults(), hints(taken.cls)
+        for name, about in taken.options().items():
+            other = taken.as_at_fit and name not in ("device", "progress")
+            sentence = shell_sentence(about) + (AS_AT_FIT if other else "")
+            kind = types_of[name] | None if other else types_of[name]
+            parser.add_argument(f"--{name}", type=_of_words(kind), default=_words(defaults[name]), help=sentence)
+            groups[name] = about.group
+    return groups
+
+
+def given(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a command's options that are a class's."""
+    return {name: arguments[name] for name in options_of(cls) if name in arguments}
+
+
+def whole_numbers(name: str, words: str) -> Sequence[int]:
+    """Numbers with commas between. Raises: ValueError, naming the option."""
+    return _of_text(name, words, Sequence[int])
+
+
+def _checked(cls: type, words: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the class takes them: lists in words become lists.
+
+    Raises:
+        ValueError: A list in words with a member that is no number; a value out of its bounds.
+    """
+    kinds, known = hints(cls), options_of(cls)
+    values = {name: _of_text(name, word, kinds[name]) for name, word in words.items()}
+    check(cls, {n: v for n, v in values.items() if v is not None and known[n].choices is None})
+    return values
+
+
+def _list_in(kind: Any) -> Any:
+    """The part of a type that is a sequence of known members; None without one."""
+    parts = [kind, *typing.get_args(kind)]
+    return next((part for part in parts if typing.get_origin(part) in (tuple, Sequence)), None)
+
+
+def _of_words(kind: Any) -> Any:
+    """A type as the shell has it: sequences are words with commas between."""
+    if _list_in(kind) is None:
+        return kind
+    return str | None if type(None) in typing.get_args(kind) else str
+
+
+def _words(default: Any) -> Any:
+    return (
+        ",".join(f"{x:g}" if isinstance(x, float) else str(x) for x in default)
+        if isinstance(default, tuple)
+        else default
+    )
+
+
+def _of_text(name: str, value: Any, kind: Any) -> Any:
+    found = _list_in(kind)
+    if found is None or value is None:
+        return value
+    member = typing.get_args(found)[0]
+    parts = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if isinstance(value, str) else value
+    try:
+        return tuple(member(part) for part in parts)
+    except ValueError:
+        what = "whole numbers" if member is int else "numbers"
+        raise ValueError(f"{name} must be {what} with commas between, got {value!r}") from None
+
+
+def split(names: str | None) -> list[str] | None:
+    """Names with commas between."""
+    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+
+
+def needed(**files: Path | None) -> list[Path]:
+    """Files that have to be given, by the names of their options.
+
+    Raises:
+        ValueError: One is not.
+    """
+    for name, file in files.items():
+        if file is None:
+            raise ValueError(f"--{name} must be given: the file with it")
+    return [file for file in files.values() if file is not None]

@@ -1,0 +1,110 @@
+"""What every estimator does with what it has learned: say whether it is there, save it, load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pandas as pd
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from omniset.options import Computing, from_plain, without_places
+from omniset.runs import devices
+from omniset.training import artefacts
+
+Fitted = TypeVar("Fitted", bound="Estimator")
+
+
+class Estimator(Computing, BaseEstimator):
+    """An estimator whose model can be stored as a folder: see `omniset.training.artefacts`.
+
+    Attributes:
+        FITTED: A JSON schema for each key of what `_state` gives.
+        TABLES: The tables of an artefact, and the columns of text that each must have.
+        HISTORIES: Attributes, without the underscore at the end, that metrics.json has.
+    """
+
+    FITTED: ClassVar[dict[str, Any]] = {}
+    TABLES: ClassVar[Mapping[str, Sequence[str]]] = {}
+    HISTORIES: ClassVar[tuple[str, ...]] = ("history",)
+
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
+        """Write the artefact: config.json, model.safetensors, metrics.json, and a file for each table.
+
+        Args:
+            folder: Is made where there is none.
+            metrics: What metrics.json has beside the history of the training.
+
+        Raises:
+            OSError: The folder cannot be written to.
+            ValueError: It is not fitted; a weight is not finite; another run works in the folder.
+        """
+        network = self._networks()
+        artefacts.save(
+            folder,
+            type(self).__name__,
+            without_places(type(self), self.plain()),
+            self._state(),
+            self._tables(),
+            network,
+            {name: getattr(self, f"{name}_") for name in self.HISTORIES} | (metrics or {}),
+            devices.find(self.device).type,
+        )
+
+    @classmethod
+    def load(cls: type[Fitted], folder: str | Path, **overrides: Any) -> Fitted:
+        """Read an artefact. Checks format, version, class, tables and every tensor, and says what differs.
+
+        Args:
+            folder: What `save` wrote.
+            **overrides: Options that are to be others than at fit, such as device; and those that an artefact does not
+                keep, which are places on a machine.
+
+        Raises:
+            FileNotFoundError, ValueError: It is not there, of another kind, changed or damaged.
+        """
+        folder = Path(folder)
+        config = artefacts.load_config(folder, cls)
+        weights = artefacts.Weights(folder, config)
+        tables = {name: artefacts.load_table(folder, config, name, text) for name, text in cls.TABLES.items()}
+        with artefacts.reading(folder, cls):
+            estimator = cls(**from_plain(cls, config["arguments"]))
+            estimator.check_options()
+            estimator.set_params(**overrides)
+            estimator._restore(config["fitted"], tables, weights)
+        weights.require_read()
+        metrics = artefacts.load_metrics(folder)
+        for name in cls.HISTORIES:
+            setattr(estimator, f"{name}_", metrics.get(name, []))
+        return estimator
+
+    def require_fitted(self) -> None:
+        """Raise the ValueError of an estimator that has learned nothing yet."""
+        if not self.__sklearn_is_fitted__():
+            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "network_")
+
+    def _networks(self) -> nn.Module:
+        """The module with all weights; the ValueError of `require_fitted` where there is none."""
+        self.require_fitted()
+        network: nn.Module = self.network_
+        return network
+
+    def _state(self) -> dict[str, Any]:
+        """What is needed to predict beside options, weights and tables."""
+        raise NotImplementedError
+
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        return {}
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        """Take up what `_state` and `_tables` gave, and the weights.
+
+        Raises:
+            ValueError: Parts that do not belong together.
+        """
+        raise NotImplementedError

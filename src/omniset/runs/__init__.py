@@ -1,0 +1,1 @@
+"""What every command that reads and writes files does: folders, locks, lines, signals, processes."""

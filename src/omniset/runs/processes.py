@@ -1,0 +1,379 @@
+"""Several processes that share the work of a command: started by the command itself, by torchrun or by SLURM."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.distributed
+from torch import Tensor
+
+from omniset.runs.files import plain
+from omniset.runs.signals import Terminated, terminable
+
+MEETING = "OMNISET_MEETING"  # names the file in which processes of one machine find each other
+ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
+OVER = 4  # processes for each processor, beyond which a machine is only kept from working
+GRACE = 5.0  # seconds in which the first process meets an error that another one has met, and in which one ends
+POLL = 0.1  # seconds between two looks at whether a process still runs
+
+Value = TypeVar("Value")
+
+
+def check(device: torch.device, devices: int, num_nodes: int, strategy: str) -> None:
+    """Raise the ValueError of what cannot be run so."""
+    here, nodes = layout(devices, num_nodes)
+    if strategy == "fsdp" and device.type != "cuda":
+        raise ValueError(f"strategy='fsdp' needs GPUs of NVIDIA or AMD, and the device is {device.type!r}: take 'ddp'")
+    if device.type == "cuda" and here > torch.cuda.device_count():
+        raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine, got {here}")
+    if device.type == "cpu" and not _started() and here > (most := OVER * processors()):
+        raise ValueError(f"devices must be at most {most}, {OVER} for each processor here, got {here}")
+    if device.type == "mps" and here * nodes > 1:
+        raise ValueError(f"devices must be 1 on 'mps', got {here}: device='cpu' takes several")
+
+
+def layout(devices: int, num_nodes: int) -> tuple[int, int]:
+    """Processes on each machine, and machines. Those of torchrun, where it has started this process.
+
+    Raises:
+        ValueError: They are not those that torchrun or SLURM has started; several machines without either.
+    """
+    if _placed():
+        here = int(os.environ["LOCAL_WORLD_SIZE"])
+        started = here, int(os.environ["WORLD_SIZE"]) // here
+        if (devices, num_nodes) not in ((1, 1), started):
+            raise ValueError(
+                f"devices={devices} and num_nodes={num_nodes}, but torchrun has started {started[0]} processes on "
+                f"each of {started[1]} machines: leave both away"
+            )
+        return started
+    if devices * num_nodes > 1 and _slurm_tasks() > 1:
+        started = int(os.environ.get("SLURM_NTASKS_PER_NODE", 0)), int(os.environ.get("SLURM_NNODES", 1))
+        if started != (devices, num_nodes):
+            raise ValueError(
+                f"devices={devices} and num_nodes={num_nodes} must be what SLURM was told, got --ntasks-per-node="
+                f"{started[0] or 'nothing'} and --nodes={started[1]}"
+            )
+    elif num_nodes > 1:
+        raise ValueError(
+            f"num_nodes={num_nodes}: start the command on each machine, with torchrun or with SLURM's srun"
+        )
+    return devices, num_nodes
+
+
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_first(devices: int, num_nodes: int) -> bool:
+    """Whether this process is the first of those that share the work, or the only one."""
+    here, nodes = layout(devices, num_nodes)
+    if here * nodes == 1:
+        return True
+    rank = "RANK" if _placed() else "SLURM_PROCID" if _slurm_tasks() > 1 else "LOCAL_RANK"
+    return int(os.environ.get(rank, 0)) == 0
+
+
+def start(devices: int, num_nodes: int) -> bool:
+    """Run this command in `devices` processes of this machine, and wait for them. False: this process does the work.
+
+    If one ends early, the others are ended.
+
+    Raises:
+        SystemExit: One of them failed; it is said why.
+        KeyboardInterrupt, Terminated: This process, or one of them, was interrupted; they are silent about it.
+    """
+    if devices * num_nodes == 1 or _started():
+        return False
+    import __main__
+
+    # A script of the user's that calls omniset.cli.main is run again; else the command itself.
+    script = __main__.__spec__ is None and Path(sys.argv[0]).is_file()
+    command = [sys.executable, *([sys.argv[0]] if script else ["-m", "omniset"]), *sys.argv[1:]]
+    running: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory(prefix="omniset-") as folder, terminable():
+        meet = local_meeting(Path(folder))
+        threads = str(max(processors() // devices, 1))
+        try:
+            for rank in range(devices):
+                place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices}
+                places = {name: str(value) for name, value in place.items()}
+                environment = {"OMP_NUM_THREADS": threads} | os.environ | meet | places
+                running.append(subprocess.Popen(command, env=environment))
+            codes = _wait(running)
+        except KeyboardInterrupt:
+            _end(running, GRACE / 2)  # Ctrl-C has reached them too, but a signal may have reached this process alone
+            raise
+        except BaseException:
+            _end(running)
+            raise
+    if any(codes.values()):
+        _tell(codes, devices)
+    return True
+
+
+def local_meeting(folder: Path) -> dict[str, str]:
+    """What processes of one machine find each other by: a file that only this user can read, and the loopback.
+
+    No port is opened beyond the loopback, and what is read from one is never unpickled (`broadcast`, `gather`).
+    """
+    found = {MEETING: str(folder / "meeting")}
+    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
+    if loopback:
+        found |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
+    return found
+
+
+def connect(rank: int, world: int, backend: str) -> None:
+    """Make the group of the processes that meet in a file; elsewhere, torchrun's or SLURM's, do nothing."""
+    if MEETING in os.environ and not torch.distributed.is_initialized():
+        store = f"file://{os.environ[MEETING]}"
+        torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world)
+        if backend == "nccl":
+            atexit.register(torch.distributed.destroy_process_group)
+
+
+def prepare(devices: int, num_nodes: int) -> None:
+    """See that the processes that Lightning starts from this one, in Python, meet as those of `start` do."""
+    others = MEETING in os.environ or _started() or torch.distributed.is_initialized()
+    if devices * num_nodes > 1 and not others:
+        folder = Path(tempfile.mkdtemp(prefix="omniset-"))
+        os.environ.update(local_meeting(folder))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _wait(running: list[subprocess.Popen]) -> dict[int, int]:
+    """Exit codes by number, when all have ended; of those that ended by themselves, when one of them has failed."""
+    while True:
+        codes = {number: code for number, process in enumerate(running) if (code := process.poll()) is not None}
+        if any(codes.values()):
+            time.sleep(POLL)  # what failed first may be seen second
+            codes |= {number: code for number, process in enumerate(running) if (code := process.poll()) is not None}
+            _end(running)
+            return codes
+        if len(codes) == len(running):
+            return codes
+        time.sleep(POLL)
+
+
+def _end(running: list[subprocess.Popen], wait: float = 0.0) -> None:
+    """End what still runs after some seconds: by SIGTERM and, if that does not help, by SIGKILL."""
+    until = time.monotonic() + wait
+    while time.monotonic() < until and any(process.poll() is None for process in running):
+        time.sleep(POLL)
+    for process in running:
+        process.terminate()
+    until = time.monotonic() + GRACE
+    for process in running:
+        try:
+            process.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _tell(codes: dict[int, int], devices: int) -> None:
+    """Raise the error of processes of which one failed, or more, or was interrupted."""
+    failed = {number: code for number, code in codes.items() if code}
+    if 130 in failed.values():
+        raise KeyboardInterrupt
+    if all(code in ENDED for code in failed.values()):
+        raise Terminated
+    number = min(failed, key=lambda n: (failed[n] in ENDED, failed[n]))  # killed, rather than ended for that
+    code = failed[number]
+    if code > 1:
+        raise SystemExit(code)  # it has said why
+    told = "failed"
+    if code < 0:
+        told = f"was killed ({signal.Signals(-code).name}); where nobody did, memory was probably too small"
+    print(f"omniset: error: process {number} of {devices} {told}", file=sys.stderr)
+    raise SystemExit(1)
+
+
+@contextmanager
+def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
+    """Around the work of a command; gives whether this process is the first. Only that one prints.
+
+    An error that all processes meet is told once: the others wait for the first one to tell it, and to be ended. Where
+    `start` has started them, it tells what interrupted them. A process ends, and removes its unfinished files, if
+    another one has ended, or what has started it.
+    """
+    here, nodes = layout(devices, num_nodes)
+    if here * nodes == 1:
+        yield True
+        return
+    first = is_first(devices, num_nodes)
+    speaks = first and MEETING not in os.environ
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(terminable())
+            if not first:
+                nowhere = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(redirect_stdout(nowhere))
+                stack.enter_context(redirect_stderr(nowhere))
+            yield first
+    except (ValueError, OSError, ImportError):
+        if not first:
+            try:
+                time.sleep(GRACE)
+            except (KeyboardInterrupt, Terminated):  # the first one has told it
+                raise SystemExit(ENDED[-1]) from None
+        raise
+    except (KeyboardInterrupt, Terminated) as error:
+        if speaks:
+            raise
+        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else error.code) from None
+    except RuntimeError as error:
+        if not _of_others(error):
+            raise
+        if speaks:
+            print("omniset: error: lost another process of this run", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGTERM) from None
+
+
+def in_turn(
+    jobs: Iterable[Iterable[pd.DataFrame]], device: str, devices: int, num_nodes: int
+) -> Iterator[pd.DataFrame]:
+    """The tables of all jobs, in their order, for the first process; the others get none.
+
+    Every process walks through all jobs and does each W-th of them, W their number. The tables of W jobs at a time
+    are brought together: they have to fit into memory.
+    """
+    from lightning.fabric import Fabric
+
+    from omniset.training.strategies import TablesInTurn, environment
+
+    for name in ("lightning.fabric", "lightning.pytorch"):  # either says where it runs
+        logging.getLogger(name).setLevel(logging.WARNING)
+    here, nodes = layout(devices, num_nodes)
+    strategy = TablesInTurn(process_group_backend="gloo")  # tables are brought together in main memory
+    fabric = Fabric(accelerator=device, devices=here, num_nodes=nodes, strategy=strategy, plugins=environment())
+    fabric.launch()
+    tables: list[pd.DataFrame] = []
+    turn = 0
+    for job in jobs:
+        if turn == fabric.global_rank:
+            tables = list(job)
+        turn += 1
+        if turn == fabric.world_size:
+            yield from gather(tables)
+            tables, turn = [], 0
+    if turn:
+        yield from gather(tables)
+
+
+def broadcast(value: Value, source: int = 0) -> Value:
+    """The value of process `source`: tensors, numbers, texts, and lists and dicts of them.
+
+    It is read as checkpoints are, `weights_only`: bytes from a socket cannot run code, as torch's own pickles can.
+    """
+    here = torch.distributed.get_rank() == source
+    buffer = io.BytesIO()
+    if here:
+        torch.save(str(value) if isinstance(value, Path) else value, buffer)
+    message = torch.frombuffer(bytearray(buffer.getvalue()) or bytearray(1), dtype=torch.uint8).to(_device())
+    size = torch.tensor([len(message)], device=_device())
+    torch.distributed.broadcast(size, source)
+    if not here:
+        message = torch.empty(int(size), dtype=torch.uint8, device=_device())
+    torch.distributed.broadcast(message, source)
+    return value if here else torch.load(io.BytesIO(message.cpu().numpy().tobytes()), weights_only=True)
+
+
+def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables of all processes, in the order of these, for the first one; nothing for the others."""
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    message = _packed(tables)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
+    torch.distributed.all_gather(sizes, torch.tensor([len(message)]))
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: len(message)] = message
+    messages = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
+    torch.distributed.gather(padded, messages)
+    return [
+        table for size, found in zip(sizes, messages or [], strict=False) for table in _unpacked(found[: int(size)])
+    ]
+
+
+def _packed(tables: list[pd.DataFrame]) -> Tensor:
+    """Tables as bytes: numbers as NumPy stores them, all else as JSON."""
+    arrays: dict[str, np.ndarray] = {"columns": np.array(json.dumps([list(table.columns) for table in tables]))}
+    for number, table in enumerate(tables):
+        for place in range(table.shape[1]):
+            values = table.iloc[:, place].to_numpy()
+            numeric = values.dtype.kind in "biuf"
+            arrays[f"{number}.{place}"] = values if numeric else np.array(json.dumps([_scalar(v) for v in values]))
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _unpacked(message: Tensor) -> list[pd.DataFrame]:
+    tables = []
+    with np.load(io.BytesIO(message.numpy().tobytes()), allow_pickle=False) as arrays:
+        for number, columns in enumerate(json.loads(str(arrays["columns"]))):
+            table = {}
+            for place, column in enumerate(columns):
+                values = arrays[f"{number}.{place}"]
+                table[column] = values if values.ndim else np.array([*json.loads(str(values)), None], dtype=object)[:-1]
+            tables.append(pd.DataFrame(table, columns=columns))
+    return tables
+
+
+def _scalar(value: Any) -> Any:
+    """A label as JSON has it: NaN stays NaN, so that it is written as nothing."""
+    return value if isinstance(value, float) else plain(value)
+
+
+def _device() -> str:
+    return "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+
+
+def _placed() -> bool:
+    """Whether the environment says which process this is: torchrun's, or that of `start`."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or (MEETING in os.environ and "LOCAL_WORLD_SIZE" in os.environ)
+
+
+def _started() -> bool:
+    return _placed() or _slurm_tasks() > 1
+
+
+def _slurm_tasks() -> int:
+    """Processes that SLURM has started; in an interactive job (which Lightning tells by these names too) it is one."""
+    interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    return 1 if interactive or "SLURM_PROCID" not in os.environ else int(os.environ.get("SLURM_NTASKS", 1))
+
+
+def _of_others(error: RuntimeError) -> bool:
+    """Whether it is what torch.distributed says when another process has ended."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error).lower()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(1)  # it hangs waiting for the others

@@ -1,0 +1,357 @@
+"""A table of methods, what ours has more than each, and whether that is enough: of every system in one form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from omniset.trials.intervals import FEW, Draws, Interval, Resampling, Values
+
+OURS = "omniset"
+FORMAT, VERSION = "omniset evaluation", 1
+HOLDS, TIE, SHORT, UNKNOWN = "holds", "tie", "falls short", "cannot be told"
+
+
+Formula = Callable[[pd.DataFrame, Draws], Values]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number by which methods are compared.
+
+    Attributes:
+        name: In tables and files; without a formula, the column of the rows whose mean it is.
+        text: In words.
+        larger: Larger is better.
+        share: It lies between 0 and 1.
+        formula: Of the rows of a method in a condition, and of draws of them. None: the mean over the rows that have a
+            value.
+        draws: At most so many resamples, for a formula that takes long.
+        within: The least and the largest value that it can have.
+    """
+
+    name: str
+    text: str
+    larger: bool = True
+    share: bool = False
+    formula: Formula | None = None
+    draws: int | None = None
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def of_differences(self) -> tuple[float, float]:
+        """The least and the largest value that a difference of two can have."""
+        width = 1.0 if self.share else self.within[1] - self.within[0]
+        return -width, width
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A bound that a useful method keeps, and whether ours does.
+
+    Attributes:
+        gate: In words.
+        condition, score: What was measured.
+        opponent: The best baseline of that condition, or the method named; None: the score itself is bounded.
+        interval: Of the score, or of ours minus the opponent's.
+        most: The bound is an upper one.
+        best: The opponent is the best baseline.
+    """
+
+    gate: str
+    condition: str
+    score: str
+    opponent: str | None
+    interval: Interval
+    bound: float = 0.0
+    most: bool = False
+    best: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """Of the interval beside the bound.
+
+        "holds": it lies beyond the bound; "tie": the bound lies within it; "falls short": it lies on the other side;
+        "cannot be told": there is none.
+        """
+        low, high = self.interval.low, self.interval.high
+        if math.isnan(low) or math.isnan(high):
+            return UNKNOWN
+        if self.most:
+            low, high = -high, -low
+        bound = -self.bound if self.most else self.bound
+        return HOLDS if low > bound else SHORT if high < bound else TIE
+
+    @property
+    def asked(self) -> str:
+        return f"{'<' if self.most else '>'} {self.bound:g}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        names = ("gate", "condition", "score", "opponent", "bound")
+        about = {name: getattr(self, name) for name in names}
+        return {**about, "asked": self.asked, **self.interval.as_dict(), "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is asked of ours: a gate before it is measured.
+
+    Attributes:
+        against: A method; "best": the best baseline of the condition; None: the score itself.
+    """
+
+    condition: str
+    score: str
+    against: str | None = "best"
+    bound: float = 0.0
+    most: bool = False
+
+
+@dataclass
+class Comparison:
+    """Methods under conditions, scored on the same units.
+
+    Attributes:
+        rows: `condition`, `method`, the columns of units, the keys that pair rows of two methods, and the scores.
+        scores: The one that decides first.
+        unit: What new data are new in, in the singular, such as "clade".
+        units: Column of the rows that names it; several where a row has several.
+        keys: Columns that tell rows of one method and condition apart.
+        baselines: Methods that ours has to beat.
+        aims: Of the gates.
+    """
+
+    rows: pd.DataFrame
+    scores: Sequence[Score]
+    unit: str
+    units: str | tuple[str, ...]
+    keys: Sequence[str]
+    baselines: Sequence[str] = ()
+    aims: Sequence[Aim] = ()
+    ours: str = OURS
+    resamples: int = 1000
+    _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        return self.rows["method"].unique().tolist()
+
+    @cached_property
+    def conditions(self) -> list[str]:
+        return self.rows["condition"].unique().tolist()
+
+    def score(self, name: str) -> Score:
+        """The one of this name.
+
+        Raises:
+            ValueError: There is none.
+        """
+        for score in self.scores:
+            if score.name == name:
+                return score
+        raise ValueError(f"score must be one of {', '.join(s.name for s in self.scores)}, got {name!r}")
+
+    def interval(self, name: str, condition: str, method: str) -> Interval:
+        """The score of a method; NaN where it has no rows."""
+        key = (name, condition, method)
+        if key not in self._intervals:
+            self._intervals[key] = self._estimate(self.score(name), self._parts.get((condition, method)))
+        return self._intervals[key]
+
+    def table(self, name: str, condition: str) -> pd.DataFrame:
+        """Index method; `value`, `low`, `high`."""
+        here = [m for m in self.methods if (condition, m) in self._parts]
+        ends = {m: self.interval(name, condition, m) for m in here}
+        values = [(i.value, i.low, i.high) for i in ends.values()]
+        return pd.DataFrame(values, index=list(ends), columns=["value", "low", "high"], dtype=np.float64)
+
+    def difference(self, name: str, condition: str, other: str, mine: str | None = None) -> Interval:
+        """Mine minus the other's, on the same draws; a mean is taken over the rows in which both have a value."""
+        mine = self.ours if mine is None else mine
+        key = (name, condition, mine, other)
+        if key not in self._intervals:
+            parts = [self._parts.get((condition, m)) for m in (mine, other)]
+            self._intervals[key] = self._paired(self.score(name), *parts)
+        return self._intervals[key]
+
+    def best_baseline(self, name: str, condition: str) -> str | None:
+        """None: no baseline has a value."""
+        values = {m: self.interval(name, condition, m).value for m in self.baselines if m in self.methods}
+        values = {m: value for m, value in values.items() if math.isfinite(value)}
+        pick = max if self.score(name).larger else min
+        return pick(values, key=lambda m: values[m]) if values else None
+
+    @cached_property
+    def gates(self) -> list[Gate]:
+        """Of the aims whose condition and methods are there."""
+        gates = []
+        for aim in self.aims:
+            if (aim.condition, self.ours) not in self._parts:
+                continue
+            score = self.score(aim.score)
+            opponent = self.best_baseline(aim.score, aim.condition) if aim.against == "best" else aim.against
+            if aim.against is None:
+                interval, text = self.interval(aim.score, aim.condition, self.ours), f"{score.text}, {aim.condition}"
+            elif opponent is None or (aim.condition, opponent) not in self._parts:
+                continue
+            else:
+                interval = self.difference(aim.score, aim.condition, opponent)
+                text = f"{score.text}, {aim.condition}: ours minus {opponent}"
+                text += " (the best baseline)" if aim.against == "best" else ""
+            turned = opponent is not None and not score.larger
+            bound, most = (0.0 - aim.bound, True) if turned else (aim.bound, aim.most)
+            best = aim.against == "best"
+            gates.append(Gate(text, aim.condition, aim.score, opponent, interval, bound, most, best))
+        return gates
+
+    def verdict(self) -> str:
+        """The first gate in a sentence; empty where nothing was compared."""
+        gate = next((gate for gate in self.gates if gate.opponent is not None), None)
+        if gate is None:
+            return ""
+        said, found = self.score(gate.score).text, gate.interval
+        amount = f"{said} {found.value:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f}"
+        best = ", the best baseline" if gate.best else ""
+        few = f"; only {number_of(found.units, self.unit)}" if found.few else ""
+        if gate.verdict == HOLDS:
+            return f"Ours beats {gate.opponent}{best} ({amount}{few})."
+        if gate.verdict == SHORT:
+            return f"Use {gate.opponent}{best}: it beats ours ({amount}{few})."
+        if gate.verdict == TIE:
+            return f"Ours and {gate.opponent}{best}{best[:1]} are a tie ({amount}{few})."
+        return f"Ours minus {gate.opponent}: {said} {found.value:+.3f}; too few units ({found.units}) for an interval."
+
+    def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
+        """What a terminal shows: methods, best first; the verdict; the gates.
+
+        Args:
+            conditions: Those whose methods are shown, by their first score that was measured. None: all.
+        """
+        lines = []
+        for condition in self.conditions if conditions is None else conditions:
+            measured = (s for s in self.scores if self.table(s.name, condition)["value"].notna().any())
+            first = next(measured, self.scores[0])
+            table = self.table(first.name, condition).sort_values("value", ascending=not first.larger, kind="stable")
+            lines += ["", f"{first.text}, {condition}"]
+            width = max(map(len, table.index), default=0)
+            for method, value, low, high in table.itertuples():
+                ends = "" if math.isnan(low) else f"  ({low:.3f} to {high:.3f})"
+                lines.append(f"  {method:<{width}}  {value:.3f}{ends}")
+        lines += ["", self.verdict()] if self.verdict() else []
+        for gate in self.gates:
+            value, low, high = gate.interval.value, gate.interval.low, gate.interval.high
+            ends = "" if math.isnan(low) else f" ({low:+.3f} to {high:+.3f})"
+            lines.append(f"{gate.verdict}: {gate.gate}: {value:+.3f}{ends}, asked {gate.asked}")
+        return lines
+
+    def numbers(self) -> dict[str, Any]:
+        """All scores, differences and gates, in the one form of all systems."""
+        scores, differences = [], []
+        for condition, method in self._parts:
+            for score in self.scores:
+                about = {"condition": condition, "score": score.name, "method": method}
+                scores.append({**about, **self.interval(score.name, condition, method).as_dict()})
+                if method != self.ours and (condition, self.ours) in self._parts:
+                    about = {"condition": condition, "score": score.name, "method": self.ours, "other": method}
+                    differences.append({**about, **self.difference(score.name, condition, method).as_dict()})
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "ours": self.ours,
+            "baselines": [m for m in self.baselines if m in self.methods],
+            "unit": self.unit,
+            "units": self._all.units,
+            "scores": scores,
+            "differences": differences,
+            "gates": [gate.as_dict() for gate in self.gates],
+            "verdict": self.verdict(),
+        }
+
+    def write_rows(self, path: Any, columns: Sequence[str] | None = None) -> None:
+        """As a table: condition, method, units, keys and scores; or only some columns of the rows."""
+        from omniset.tables.files import TableWriter
+
+        with TableWriter(path) as writer:
+            writer.write(self.rows if columns is None else self.rows[[*columns]])
+
+    # ------------------------------------------------------------------
+
+    @cached_property
+    def _parts(self) -> Mapping[tuple[str, str], pd.DataFrame]:
+        groups = self.rows.groupby(["condition", "method"], sort=False)
+        return {(str(c), str(m)): rows for (c, m), rows in groups}
+
+    @cached_property
+    def _all(self) -> Resampling:
+        return self._resampling(self.rows)
+
+    def _resampling(self, rows: pd.DataFrame) -> Resampling:
+        several = isinstance(self.units, tuple)
+        names = rows[list(self.units)] if several else rows[self.units]
+        return Resampling(names.to_numpy().astype(str), self.resamples)
+
+    def _estimate(self, score: Score, rows: pd.DataFrame | None) -> Interval:
+        if rows is None:
+            return Interval(math.nan)
+        how: dict[str, Any] = {"share": score.share, "draws": score.draws, "within": score.within}
+        if score.formula is not None:
+            return self._resampling(rows).estimate(partial(score.formula, rows), **how)
+        rows = rows[rows[score.name].notna()]
+        values = rows[score.name].to_numpy(np.float64)
+        return self._resampling(rows).estimate(lambda draws: draws.mean(values), **how)
+
+    def _paired(self, score: Score, mine: pd.DataFrame | None, other: pd.DataFrame | None) -> Interval:
+        if mine is None or other is None:
+            return Interval(math.nan)
+        keys = list(dict.fromkeys([*([self.units] if isinstance(self.units, str) else self.units), *self.keys]))
+        formula = score.formula
+        if formula is not None:
+            places = [rows[keys].assign(**{str(i): np.arange(len(rows))}) for i, rows in enumerate((mine, other))]
+            both = places[0].merge(places[1], on=keys)
+            one, two = mine.iloc[both["0"]], other.iloc[both["1"]]
+            gap = partial(_gap, formula, one, two)
+            return self._resampling(one).estimate(
+                gap, paired=score.share, within=score.of_differences, draws=score.draws
+            )
+        both = mine[[*keys, score.name]].merge(other[[*keys, score.name]], on=keys, suffixes=("", " of the other"))
+        values = (both[score.name] - both[f"{score.name} of the other"]).to_numpy(np.float64)
+        both, values = both[np.isfinite(values)], values[np.isfinite(values)]
+        return self._resampling(both).estimate(
+            lambda draws: draws.mean(values), paired=score.share, within=score.of_differences
+        )
+
+
+def _gap(formula: Formula, mine: pd.DataFrame, other: pd.DataFrame, draws: Draws) -> Values:
+    return formula(mine, draws) - formula(other, draws)
+
+
+def number_of(units: int, noun: str) -> str:
+    """So many units, in words.
+
+    >>> number_of(1, "clade"), number_of(7, "community")
+    ('1 clade', '7 communities')
+    """
+    return f"{units:,} {noun if units == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Of a unit's name.
+
+    >>> plural("clade"), plural("batch")
+    ('clades', 'batches')
+    """
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+
+
+def few_units(units: int, noun: str) -> str:
+    """A sentence beside intervals of few units; empty where there are enough."""
+    if units >= FEW:
+        return ""
+    return f"Intervals are of {number_of(units, noun)} only: Student's t, or Wilson's of shares."

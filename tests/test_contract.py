@@ -1,0 +1,296 @@
+"""What every system keeps to, whatever its sets are: ours, and one of a page that a newcomer might add."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import baskets
+from omniset.cells.options import EmbedderOptions
+from omniset.cli import main
+from omniset.estimators.options import SetOptions
+from omniset.genomes.options import CompleterOptions
+from omniset.microbiomes.options import ClassifierOptions
+from omniset.regions.options import PredictorOptions
+from omniset.training.fit import TrainingModule
+from omniset.trials.comparison import HOLDS, SHORT, TIE, UNKNOWN
+
+QUIET = "--device cpu --progress false"
+TINY = f"--dim 8 --num_heads 2 --depth 1 --num_inducing 3 {QUIET}"
+HOLDS_LOCK = """
+import sys, time
+from omniset.runs.locks import locked
+with locked(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@dataclasses.dataclass
+class System:
+    """Commands of a system on small data, in a folder of its own."""
+
+    name: str
+    data: object  # a function that writes files, or a command
+    fit: str
+    use: str  # gives the file `used`
+    evaluate: str
+    options: type
+
+    @property
+    def words(self):
+        return () if self.name == "sets" else (self.name,)
+
+    def run(self, verb, folder, *more):
+        words = [*self.words, *getattr(self, verb).split(), *more]
+        return main(words, {"baskets": baskets.COMMANDS})
+
+
+def sets():
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 7, 41)
+    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(41)], sizes)})
+    label = np.repeat(rng.integers(0, 2, 41), sizes)
+    frame["x"] = rng.normal(size=len(frame)) + label
+    frame.to_csv("sets.csv", index=False)
+    first = frame.assign(label=label).groupby("set", sort=False)["label"].first()
+    pd.DataFrame({"set": first.index, "label": first.map({0: "a", 1: "b"})}).to_csv("labels.csv", index=False)
+
+
+def cells():
+    rng = np.random.default_rng(4)
+    types = rng.integers(0, 3, 97)
+    rates = rng.gamma(0.5, 2, (3, 31))[types] * (1 + (np.arange(97) % 2))[:, None]
+    obs = pd.DataFrame({"type": [f"t{i}" for i in types], "batch": [f"b{i % 2}" for i in range(97)]})
+    obs.index = pd.Index([f"cell{i}" for i in range(97)], dtype=object)
+    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(31)], dtype=object))
+    anndata.AnnData(sp.csr_matrix(rng.poisson(rates).astype(np.float32)), obs, var).write_h5ad("all.h5ad")
+
+
+def purchases():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 4, (41, 7))
+    counts[:, 0] += 1
+    prices = counts @ rng.uniform(1, 5, 7) - np.minimum(counts[:, 1], counts[:, 2])
+    rows = [(f"b{b}", f"p{i}", n, prices[b]) for b, row in enumerate(counts) for i, n in enumerate(row) if n]
+    pd.DataFrame(rows, columns=["basket", "product", "count", "price"]).to_csv("baskets.csv", index=False)
+
+
+BRAIN = " ".join(f"--{name} brain/{name}.csv" for name in ("expression", "connectivity"))
+READS = "--references sim/references.fasta --taxonomy sim/taxonomy.tsv --region 515F-806R --words 3 --width 12 "
+READS += "--members 1 --reads 32 --views 1 --steps 2 --batch_size 2 --sequence_epochs 2 --sequence_batch 16 "
+READS += f"--validation_fraction 0.25 --lengths 100 {TINY}"
+SYSTEMS = [
+    System(
+        "sets",
+        sets,
+        f"fit sets.csv --target labels.csv --epochs 2 {TINY}",
+        f"predict sets.csv --out used.csv {QUIET}",
+        f"evaluate sets.csv --target labels.csv {QUIET}",
+        SetOptions,
+    ),
+    System(
+        "genomes",
+        "genomes simulate --out sim --genomes 60 --families 61 --mags 3",
+        f"fit sim/families.tsv --taxonomy sim/taxonomy.tsv --epochs 2 --clade genus {TINY}",
+        f"complete sim/mags.tsv --out used {QUIET}",
+        "evaluate sim/families.tsv --taxonomy sim/taxonomy.tsv --seeds 1 --epochs 1 --methods pca --clade genus "
+        f"{TINY}",
+        CompleterOptions,
+    ),
+    System(
+        "cells",
+        cells,
+        f"fit all.h5ad --batch_key batch --embedding_dim 8 --epochs 2 --clusters 4 {TINY}",
+        f"embed all.h5ad --out used.tsv {QUIET}",
+        "evaluate all.h5ad --batch_key batch --label_key type --methods pca --seeds 1 --embedding_dim 8 --epochs 1 "
+        f"--clusters 4 {TINY}",
+        EmbedderOptions,
+    ),
+    System(
+        "regions",
+        "regions simulate --out brain --regions 34 --genes 13",
+        f"fit {BRAIN} --coordinates brain/regions.csv --method attention --steps 30 --dim 8 --num_heads 2 {QUIET}",
+        f"predict --out used.csv {QUIET}",
+        f"evaluate {BRAIN} --coordinates brain/regions.csv --folds 2 --seeds 1 --method ridge --methods cge,distance "
+        f"{QUIET}",
+        PredictorOptions,
+    ),
+    System(
+        "microbiomes",
+        "microbiomes simulate --out sim --samples 3",
+        f"fit {READS}",
+        f"classify --table sim/table.tsv --sequences sim/sequences.fasta --out used {QUIET}",
+        f"evaluate --methods omniset,naive-bayes --seeds 1 --sizes 64 --unknown_fraction 0.1 {READS}",
+        ClassifierOptions,
+    ),
+    System(
+        "baskets",
+        purchases,
+        f"fit baskets.csv --epochs 2 --dim 8 {QUIET}",
+        "predict baskets.csv --out used.csv",
+        f"evaluate baskets.csv --epochs 1 --dim 8 {QUIET}",
+        baskets.BasketOptions,
+    ),
+]
+
+
+@dataclasses.dataclass
+class Done:
+    """A system whose commands were run in a folder: model/, used*, evaluation/."""
+
+    system: System
+    folder: Path
+
+    def json(self, name):
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", params=SYSTEMS, ids=lambda system: system.name)
+def done(request, tmp_path_factory):
+    system, folder = request.param, tmp_path_factory.mktemp(request.param.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        if callable(system.data):
+            system.data()
+        else:
+            assert main([*system.data.split()]) == 0
+        assert system.run("fit", folder, "--out", "model") == 0
+        assert system.run("use", folder, "--model", "model") == 0
+        of_model = ["--model", "model"] if system.name == "sets" else []
+        assert system.run("evaluate", folder, "--out", "evaluation", *of_model) == 0
+        yield Done(system, folder)
+
+
+def texts(path):
+    files = [path] if path.is_file() else sorted(path.rglob("*"))
+    return {f.name: f.read_bytes() for f in files if f.suffix in (".csv", ".tsv")}
+
+
+def used(done, folder="."):
+    return texts(next(done.folder.joinpath(folder).glob("used*")))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reports_have_one_frame(done):
+    for folder, kind in (("model", "fit"), ("evaluation", "evaluation")):
+        report = done.json(f"{folder}/report.json")
+        assert (report["format"], report["version"]) == ("omniset report", 2)
+        assert (report["system"], report["kind"]) == (done.system.name, kind)
+        assert all(isinstance(text, str) for part in ("warnings", "notes") for text in report[part])
+        assert report["provenance"]["omniset"]
+        assert report["command"].startswith("omniset ")
+        page = (done.folder / folder / "report.html").read_text(encoding="utf-8")
+        assert ">Summary<" in page
+    assert done.json("evaluation/report.json")["evaluation"]["format"] == "omniset evaluation"
+
+
+def test_multiqc_collects_from_all(done):
+    assert [*done.folder.joinpath("evaluation").glob("*_mqc.json")]
+    for path in done.folder.rglob("*_mqc.json"):
+        section = json.loads(path.read_text())
+        assert section["parent_id"] == "omniset"
+        assert section["data"]
+
+
+def test_evaluations_have_one_schema(done):
+    found = done.json("evaluation/metrics.json")
+    assert (found["format"], found["version"], found["ours"]) == ("omniset evaluation", 1, "omniset")
+    ends = {"value", "low", "high", "units", "how"}
+    assert {"condition", "score", "method", *ends} == found["scores"][0].keys()
+    assert {"condition", "score", "method", "other", *ends} == found["differences"][0].keys()
+    assert "omniset" in {score["method"] for score in found["scores"]}
+    rows = pd.read_csv(done.folder / "evaluation/scores.csv")
+    assert {"condition", "method"} <= {*rows}
+    assert {*rows["method"]} == {score["method"] for score in found["scores"]}
+
+
+def test_gates_face_the_best_baseline(done):
+    found = done.json("evaluation/metrics.json")
+    values = {(s["condition"], s["score"], s["method"]): s["value"] for s in found["scores"]}
+    assert found["baselines"]
+    faced = [gate for gate in found["gates"] if gate["opponent"] in found["baselines"] and "best" in gate["gate"]]
+    assert faced
+    for gate in found["gates"]:
+        assert gate["verdict"] in (HOLDS, TIE, SHORT, UNKNOWN)
+        assert (gate["verdict"] == UNKNOWN) == (gate["low"] is None)
+    for gate in faced:
+        others = [values.get((gate["condition"], gate["score"], name)) for name in found["baselines"]]
+        others = [value for value in others if value is not None]
+        best = min(others) if gate["asked"].startswith("<") else max(others)
+        assert values[gate["condition"], gate["score"], gate["opponent"]] == best
+
+
+def test_a_stored_model_gives_the_same_to_the_bit(done):
+    first = used(done)
+    assert first
+    assert done.system.run("use", done.folder, "--model", "model") == 0
+    assert used(done) == first
+
+
+def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(done, monkeypatch, capsys):
+    """After the first epoch, or step; the data are the same, and the options."""
+    end, calls = TrainingModule.on_train_epoch_end, []
+
+    def ending(module):
+        end(module)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "on_train_epoch_end", ending)
+        assert done.system.run("fit", done.folder, "--out", "again") == 130
+    assert "--resume true goes on" in capsys.readouterr().err
+    assert not (done.folder / "again/config.json").exists()
+    assert done.system.run("fit", done.folder, "--out", "again", "--resume", "true") == 0
+    if (weights := done.json("again/config.json")["weights"]) != done.json("model/config.json")["weights"]:
+        # In one process the last bits depend on what ran before, so that the first fit may differ from all others.
+        assert done.system.run("fit", done.folder, "--out", "whole") == 0
+        assert weights == done.json("whole/config.json")["weights"]
+    shutil.rmtree(done.folder / "again")
+
+
+def test_a_folder_is_of_one_run(done, capsys):
+    (done.folder / "held").mkdir()
+    command = [sys.executable, "-c", HOLDS_LOCK, str(done.folder / "held")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        assert done.system.run("fit", done.folder, "--out", "held") == 2
+        process.kill()
+    assert "held is in use by another run" in capsys.readouterr().err
+
+
+def test_a_model_is_not_replaced_by_an_evaluation(done, capsys):
+    of_model = ["--model", "model"] if done.system.name == "sets" else []
+    assert done.system.run("evaluate", done.folder, "--out", "model", *of_model) == 2
+    assert "out=model holds a model" in capsys.readouterr().err
+
+
+def test_a_changed_weight_is_refused(done, capsys):
+    shutil.copytree(done.folder / "model", done.folder / "changed", dirs_exist_ok=True)
+    path = done.folder / "changed/model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 64
+    path.write_bytes(data)
+    assert done.system.run("use", done.folder, "--model", "changed") == 2
+    said = capsys.readouterr().err
+    assert "model.safetensors" in said
+    assert said.count("\n") == 1
+
+
+def test_the_shell_has_the_options_of_python(done, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([*done.system.words, "fit", "--help"], {"baskets": baskets.COMMANDS})
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for field in dataclasses.fields(done.system.options):
+        assert f"--{field.name}" in said, field.name

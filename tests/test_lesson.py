@@ -1,0 +1,80 @@
+"""The data of a lesson: what a system gives, and what the training loop gets."""
+
+import lightning.pytorch as pl
+import numpy as np
+import pytest
+import torch
+
+from omniset.training.data import EpochSampler, Lesson
+
+
+def drawn(keys, training):
+    """A batch that says what it was made of, with a number drawn by (epoch, positions)."""
+    if not keys:
+        return torch.zeros(0, 2)
+    rng = np.random.default_rng([7, int(training), *(number for key in keys for number in key)])
+    return torch.tensor([[*key, rng.random()] for key in keys])
+
+
+class Listener(pl.LightningModule):
+    """Keeps what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.watched = [], []
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch, index):
+        self.seen.append(batch)
+        return self.weight.sum()
+
+    def validation_step(self, batch, index):
+        self.watched.append(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def listened(epochs, **options):
+    module = Listener()
+    lesson = Lesson(drawn, np.arange(11), np.arange(11, 14), **{"batch_size": 4, "seed": 3} | options)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, num_sanity_val_steps=0, **quiet)
+    trainer.fit(module, lesson)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_batches_of_an_epoch():
+    one, again = listened(3), listened(3)
+    assert all(torch.equal(a, b) for a, b in zip(one.seen, again.seen, strict=True))
+    assert [len(batch) for batch in one.seen] == [4, 4, 3] * 3
+    epochs = [torch.cat(one.seen[i : i + 3]) for i in (0, 3, 6)]
+    assert [epoch[:, 0].unique().tolist() for epoch in epochs] == [[0], [1], [2]]
+    orders = [epoch[:, 1].tolist() for epoch in epochs]
+    assert [sorted(order) for order in orders] == [[*range(11)]] * 3
+    assert orders[0] != orders[1] != orders[2]
+    assert [batch[:, 1].tolist() for batch in one.watched] == [[11, 12, 13]] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_options_of_a_lesson():
+    assert [len(batch) for batch in listened(1, whole=True).seen] == [4, 4]
+    assert [len(batch) for batch in listened(1, whole=True, batch_size=64).seen] == [11]  # the only one
+    steps = listened(2, seed=None, batch_size=1)
+    assert [int(epoch * 11 + i) for epoch, i, _ in torch.cat(steps.seen).tolist()] == [*range(22)]
+    moved = listened(1, move=lambda batch, device: batch.to(device) + 1)
+    assert torch.equal(moved.seen[0], listened(1).seen[0] + 1)
+
+    class Backwards(EpochSampler):
+        def __iter__(self):
+            return iter(list(super().__iter__())[::-1])
+
+    assert [b[:, 1].tolist() for b in listened(1, sampler=Backwards, batch_size=11).seen] == [
+        listened(1, batch_size=11).seen[0][:, 1].flip(0).tolist()
+    ]
