@@ -267,7 +267,7 @@ def edit(artefact, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=2), "has format_version 2, this Omniset reads 1"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 3"),
         (lambda c: c.update(format="other"), "is not of format 'omniset-model'"),
         (
             lambda c: c["arguments"].update(num_heads=4),
@@ -315,7 +315,7 @@ def test_unwritable_output(fitted, tmp_path):
     with pytest.raises(OSError, match="the folder cannot be written to"):
         fitted.save(tmp_path / "file")
     with pytest.raises(OSError, match="the folder cannot be written to"):
-        SetClassifier(**SMALL, epochs=1).fit([[[0.0]], [[1.0]]], [0, 1], folder=tmp_path / "file")
+        SetClassifier(**SMALL, epochs=1).fit([[[0.0]], [[1.0]]] * 5, [0, 1] * 5, folder=tmp_path / "file")
 
 
 def test_a_failed_save_leaves_no_file(fitted, tmp_path, monkeypatch):
@@ -357,6 +357,6 @@ def test_ctrl_c_at_the_shell(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "go on with the same command and --resume true" in err
+    assert "the same command with --resume true goes on" in err
     assert checkpoint.exists()
     assert torch.load(checkpoint, weights_only=True)["omniset"]["history"]

@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from omniset.sets import SetCollection
+from omniset.core.sets import SetCollection
+from omniset.tables.labels import doubts_of_classes
+
+FEW = 5  # members of a class
 
 
 def numbers(y: np.ndarray) -> np.ndarray:
@@ -21,6 +24,45 @@ def numbers(y: np.ndarray) -> np.ndarray:
 def missing(values: np.ndarray) -> np.ndarray:
     """None and NaN."""
     return np.asarray(pd.isna(values))
+
+
+def require_trained(values: np.ndarray, classes: np.ndarray) -> None:
+    """See that a model knows these labels.
+
+    Raises:
+        ValueError: One that was not in training.
+    """
+    unknown = sorted({str(label) for label in values[~np.isin(values, classes)]})
+    if unknown:
+        raise ValueError(f"labels {unknown[:5]} were not in training, which had {classes.tolist()[:20]}")
+
+
+def task_of(y: np.ndarray, targets: list[str], level: str, classifies: bool) -> str:
+    """What is learned, in words."""
+    named = [f"{name} ({_classes(c)} classes)" if classifies else name for name, c in zip(targets, y.T, strict=True)]
+    return f"{'classification' if classifies else 'regression'} of {level}s: {', '.join(named)}"
+
+
+def doubts(y: np.ndarray, targets: list[str], level: str) -> list[str]:
+    """What to say of classes that are hardly meant, or have few members."""
+    sentences = doubts_of_classes(pd.DataFrame(dict(zip(targets, y.T, strict=True)), dtype=object))
+    for name, column in zip(targets, y.T, strict=True):
+        counts = pd.Series(column, dtype=object).value_counts()
+        few = counts[counts < FEW]
+        if len(counts) > 0.5 * counts.sum():
+            sentences.append(
+                f"{name}: {len(counts)} classes for {counts.sum()} labelled {level}s: is it meant to be predicted, or "
+                "is it a name, or a group, of theirs?"
+            )
+        elif len(few):
+            shown = ", ".join(f"{label!r} ({n})" for label, n in few.head(5).items())
+            more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+            sentences.append(f"{name}: classes with fewer than {FEW} {level}s: {shown}{more}")
+    return sentences
+
+
+def _classes(column: np.ndarray) -> int:
+    return pd.Series(column, dtype=object).nunique()
 
 
 def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
@@ -74,7 +116,7 @@ def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
 def per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
     if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
         values = _by_name(values, sets, what)
-    found = np.asarray(values)
-    if found.shape != (len(sets),):
-        raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {found.shape}")
-    return found
+    one_each = np.asarray(values)
+    if one_each.shape != (len(sets),):
+        raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {one_each.shape}")
+    return one_each

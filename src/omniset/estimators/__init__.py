@@ -1,0 +1,32 @@
+"""Fit, predict, explain and store models of sets, scikit-learn style."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omniset.lazy import lazily
+
+if TYPE_CHECKING:
+    from omniset.estimators.base import SetEstimator
+    from omniset.estimators.classifier import SetClassifier
+    from omniset.estimators.evaluation import Evaluation, evaluate
+    from omniset.estimators.regressor import SetRegressor
+
+__all__ = [
+    "Evaluation",
+    "SetClassifier",
+    "SetEstimator",
+    "SetRegressor",
+    "evaluate",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Evaluation": "evaluation",
+        "SetClassifier": "classifier",
+        "SetEstimator": "base",
+        "SetRegressor": "regressor",
+        "evaluate": "evaluation",
+    },
+)

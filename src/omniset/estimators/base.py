@@ -1,0 +1,434 @@
+"""Fit, predict, explain and store models of sets, scikit-learn style."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from omniset import encoders, explain
+from omniset.core.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
+from omniset.estimators import labels, lessons
+from omniset.estimators.options import SetOptions
+from omniset.explain import LayerAttribution
+from omniset.fitted import Estimator
+from omniset.options import blaming
+from omniset.runs import processes
+from omniset.runs.devices import find
+from omniset.runs.finite import require_finite_outputs
+from omniset.training import artefacts, schema
+from omniset.training.network import SetNetwork
+
+Group = TypeVar("Group", bound=StoredSet)
+
+
+class SetEstimator(SetOptions, Estimator):
+    """What SetClassifier and SetRegressor share.
+
+    Args:
+        {options}
+
+    Attributes:
+        history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
+        network_: The trained module.
+        features_: Names of the features, where the sets came as a table.
+        targets_: Names of the targets: the columns of y, or its name, or "label".
+        notes_: What was decided on the data, a sentence each.
+        prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
+            the mean.
+    """
+
+    HISTORIES: ClassVar = ("history", "notes")
+    FITTED: ClassVar[dict[str, Any]] = {
+        "input_dim": schema.COUNT,
+        "widths": schema.array(schema.SIZE, minItems=1),
+        "features": schema.optional(schema.array(schema.TEXT)),
+        "targets": schema.array(schema.TEXT),
+        "single": schema.FLAG,
+        "ignored": schema.array(schema.TEXT),
+        "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
+    }
+
+    classifies: ClassVar[bool]
+
+    # ------------------------------------------------------------------ the verbs
+
+    def fit(
+        self, sets: Any, y: Any, *, groups: Any = None, folder: str | Path | None = None, resume: bool = False
+    ) -> SetEstimator:
+        """Train.
+
+        Args:
+            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or a SetCollection.
+            y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
+                DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
+                column `set`.
+                level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
+            groups: (B,) sets of one group are not split between training and validation. A Series as y.
+            folder: Keep checkpoints and logs here.
+            resume: Continue the interrupted run that this folder holds.
+
+        Raises:
+            ValueError: Sets or labels that cannot be used, or a checkpoint of another run.
+            KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
+        """
+        from omniset.training.fit import fit
+
+        self.check_arguments()
+        collection = SetCollection.of(sets, torch.float32)
+        values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
+        targets, widths = self._encode_targets(values)
+        if self.strategy == "fsdp":
+            self._check_fits(int(collection.sizes.max(initial=0)))
+        by_group = None if groups is None else labels.per_set(groups, collection, "groups")
+        stratum = targets[:, 0] if self.classifies and self.level == "set" and targets.shape[1] == 1 else None
+        train, self.validation_ = lessons.split(
+            len(collection), self.validation_fraction, self.seed, by_group, None if stratum is None else stratum.numpy()
+        )
+        known = targets[lessons.rows_of(collection, train) if self.level == "element" else train]
+        self.notes_ = [labels.task_of(values, self.targets_, self.level, self.classifies)]
+        self.notes_ += lessons.kept_back(len(collection), len(self.validation_), self.patience is not None)
+        self.prior_ = self._prior_of(known, widths)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = self.build(collection.dim, widths)
+        self._warn_of_classes(values, known)
+        lessons.fit_features(network, collection, train)
+        if not self.classifies:
+            network.fit_targets(known)
+        module = lessons.module(self, network, self._class_weights(known, widths), (collection, targets, train))
+        fit(
+            module,
+            lessons.data(self, collection, targets, train, self.validation_),
+            epochs=self.epochs,
+            patience=self.patience,
+            device=self.device,
+            progress=self.progress,
+            log=self.log,
+            folder=folder,
+            resume=resume,
+            devices=self.devices,
+            num_nodes=self.num_nodes,
+            strategy=self.strategy,
+        )
+        self.network_, self.history_, self.features_ = module.network, module.history, collection.features
+        self.ignored_: list[str] = []  # columns of a file that were not used
+        return self
+
+    def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
+        """Predictions as a table, a row per set (or per element, sets one after the other).
+
+        Columns: `set`, for elements `element` (its number in the set, from 1), and what `predict` and, for classes,
+        `predict_proba` say: the target's name, and p_CLASS, with several targets p_TARGET_CLASS.
+        """
+        collection = self.read(sets)
+        frames = self.predictions((collection[i] for i in range(len(collection))), shard_size)
+        return pd.concat(frames, ignore_index=True)
+
+    def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
+        """`predict_table` piece by piece, of sets as they come."""
+        for group, outputs in self._groups(sets, shard_size):
+            yield from self._frames(group, outputs)
+
+    def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
+        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
+        jobs = (self._frames(group, outputs) for group, outputs in self._groups(sets))
+        return processes.in_turn(jobs, self.device, self.devices, self.num_nodes)
+
+    def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
+        row = 0
+        for some in outputs:
+            yield self._frame(group, some, row)
+            row += len(some)
+
+    def _frame(self, group: list[Any], outputs: Tensor, row: int) -> pd.DataFrame:
+        """Some rows of predict_table; of elements, from `row` of the group on, which is then one set."""
+        if self.level == "set":
+            return pd.DataFrame({"set": [s.name for s in group], **self._columns(outputs)})
+        rows = len(outputs)
+        keys = {
+            "set": np.repeat(np.array([s.name for s in group], dtype=object), [min(len(s), rows) for s in group]),
+            "element": np.concatenate([s.names_of_elements(row, rows) for s in group]),
+        }
+        frame = pd.DataFrame(keys | self._columns(outputs))
+        absent = torch.cat([s.read(row, rows)[1] for s in group]).numpy() == 0
+        if absent.any():  # nothing is said of what is not there
+            for column in frame.columns[2:]:
+                kind = frame[column].dtype.kind
+                frame[column] = frame[column].astype(np.float64 if kind == "f" else object).where(~absent)
+        return frame
+
+    def explain(
+        self,
+        sets: Any,
+        target: Any = None,
+        steps: int = 20,
+        method: Literal["attribution", "attention"] = "attribution",
+        per: Literal["element", "copy"] = "element",
+    ) -> list[Float[np.ndarray, " _"]]:
+        """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain).
+
+        Args:
+            target: The output explained: a class label (of the first target), or the name or number of a regression
+                target. Default: each set's predicted class; the first target.
+            steps: Of the integral.
+            method: "attribution" (Hao et al., 2021), or "attention": how much attention an element gets, whatever is
+                predicted.
+            per: Whether a score is that of all copies of an element together, or of one of them.
+
+        Raises:
+            ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
+                max_elements elements, and an encoder that cannot read it in shards.
+        """
+        self.check_explainable(target)
+        scores: list[np.ndarray] = []
+        for group, network, source, options in self._to_explain(sets):
+            if method == "attention":
+                of_group = explain.attention(network, source, per=per, **options)
+            else:
+                explained = self._explained(network, source, target, options)
+                of_group = explain.attribute(network, source, explained, steps, per=per, **options)
+            scores += [of_group[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
+        return scores
+
+    def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
+        """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
+        self.check_explainable(target)
+        ((_, network, source, options),) = self._to_explain(sets)
+        explained = self._explained(network, source, target, options)
+        return explain.attribute_layers(network, source, explained, steps, **options)
+
+    def _to_explain(self, sets: Any) -> Iterator[tuple[list[StoredSet], SetNetwork, Any, dict[str, Any]]]:
+        """Sets, the network, what it reads of them, and how; sets above max_elements in shards, from disk."""
+        collection, device = self.read(sets), find(self.device)
+        network = self._fitted().to(device).eval()
+        seen = 0
+        for group in batched((collection[i] for i in range(len(collection))), self.batch_size, self.max_elements):
+            source = source_of(group, self.max_elements)
+            large = not isinstance(source, SetBatch)
+            if large and not network.encoder.mini_batch_consistent:
+                raise ValueError(
+                    f"set {collection.names[seen]!r} has {len(group[0])} elements, more than "
+                    f"max_elements={self.max_elements}, and encoder {self.encoder!r} cannot read it in shards"
+                )
+            yield group, network, source.to(device), {"store": network.store_of_large({})} if large else {}
+            seen += len(group)
+        network.to("cpu")
+
+    def check_explainable(self, target: Any = None) -> None:
+        """Raise the ValueError that `explain` would, where that can be said without sets."""
+        if self.level == "element":
+            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
+        if not explain.attends(self._fitted()):
+            raise ValueError(f"encoder {self.encoder!r} has no attention over the elements of sets: nothing to explain")
+        if target is not None:
+            self._output_of(target)
+
+    def _state(self) -> dict[str, Any]:
+        network = self._fitted()
+        return {
+            "input_dim": network.encoder.input_dim,
+            "widths": network.widths,
+            "features": self.features_,
+            "targets": self.targets_,
+            "single": self.single_,
+            "ignored": self.ignored_,
+            "prior": [values.tolist() for values in self.prior_],
+        }
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        self._check_fitted(fitted)
+        self.network_ = weights.build(lambda: self.build(fitted["input_dim"], fitted["widths"]))
+        self.features_, self.targets_ = fitted["features"], fitted["targets"]
+        self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
+        self.single_, self.ignored_ = fitted["single"], fitted["ignored"]
+
+    # ------------------------------------------------------------------ what they are made of
+
+    def _groups(
+        self, sets: Iterable[Group], shard_size: int | None = None
+    ) -> Iterator[tuple[list[Group], Iterator[Float[Tensor, "rows outputs"]]]]:
+        """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
+        device = find(self.device)
+        network = self._fitted().to(device).eval()
+        size = self.shard_size if shard_size is None else shard_size
+        try:
+            for group in batched(sets, self.batch_size, self.max_elements):
+                yield group, self._run(network, group, size, device)
+        finally:
+            network.to("cpu")
+
+    def _run(
+        self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
+    ) -> Iterator[Float[Tensor, "rows outputs"]]:
+        source = source_of(group, self.max_elements, size)
+        options = {"shard_size": size, "shards": self.shards, "store": self.store}
+        with torch.no_grad():
+            if isinstance(source, LargeSet) and self.level == "element":
+                elements = network.encoder(source, **options | {"shard_size": None}).elements
+                for shard in elements:
+                    out = network.head(shard.elements[0]).cpu()
+                    require_finite_outputs(out[None], [s.name for s in group], "set")
+                    yield out
+                return
+            if isinstance(source, LargeSet):
+                out = network.of_large(source, **options)
+            else:
+                out = network(source.to(device), **options)
+            require_finite_outputs(out, [s.name for s in group], "set")
+            out = out.cpu()
+            yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
+
+    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[SetCollection, Float[Tensor, "rows outputs"]]:
+        collection = self.read(sets)
+        stored = (collection[i] for i in range(len(collection)))
+        return collection, torch.cat([some for _, outputs in self._groups(stored, shard_size) for some in outputs])
+
+    def _shaped(self, values: np.ndarray, collection: SetCollection) -> Any:
+        """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
+        if self.level == "set":
+            return values
+        if collection.features is None:
+            return np.split(values, collection.offsets[1:-1])
+        if collection.order is None:
+            return values
+        by_row = np.empty_like(values)
+        by_row[collection.order] = values
+        return by_row
+
+    def read(self, sets: Any) -> SetCollection:
+        """Sets in any form that `fit` takes, with the features of the model.
+
+        Raises:
+            ValueError: A feature is missing, or there are more or fewer than at fit; not fitted.
+        """
+        network = self._fitted()
+        if self.features_ is not None and hasattr(sets, "columns"):
+            there = {str(c) for c in sets.columns}
+            missing = [f for f in self.features_ if f not in there]
+            if missing:
+                raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
+        collection = SetCollection.of(sets, torch.float32, self.features_)
+        if collection.dim != network.encoder.input_dim:
+            raise ValueError(
+                f"the sets have {collection.dim} features, the model was fitted on {network.encoder.input_dim}"
+            )
+        return collection
+
+    def build(self, input_dim: int, widths: list[int]) -> SetNetwork:
+        """An untrained network.
+
+        Args:
+            widths: Outputs of each target.
+
+        Raises:
+            ValueError: Options of the encoder that it does not take.
+        """
+        with blaming(self.encoder_options):
+            encoder = encoders.build(
+                self.encoder,
+                input_dim=input_dim,
+                dim=self.dim,
+                depth=self.depth,
+                num_heads=self.num_heads,
+                num_inducing=self.num_inducing,
+                **(self.encoder_options or {}),
+            )
+        return SetNetwork(encoder, widths, self.level == "element")
+
+    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+        """Of classes that are hardly meant, or of which nothing can be learned.
+
+        Args:
+            y: All labels.
+            codes: Of what is trained on.
+        """
+
+    def _class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
+        """N / (classes * count) of each class, as scikit-learn's "balanced"; 0 for one that training lacks."""
+        if self.class_weight is None or not self.classifies:
+            return None
+        balanced = []
+        for number, width in enumerate(widths):
+            counts = torch.bincount(codes[:, number][codes[:, number] >= 0], minlength=width).double()
+            weights = counts.sum() / (width * counts.clamp(min=1))
+            balanced.append(torch.where(counts > 0, weights, 0).float())
+        return balanced
+
+    def check_arguments(self) -> None:
+        """Check the options one by one and together, and that the device and the processes are to be had.
+
+        Raises:
+            ValueError: Naming the option, its bound and the value.
+        """
+        self.check_options()
+        if self.class_weight is not None and not self.classifies:
+            raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
+        processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
+
+    def _check_fits(self, largest: int) -> None:
+        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place."""
+        share = math.ceil(self.batch_size / math.prod(processes.layout(self.devices, self.num_nodes)))
+        if self.shard_size is not None or share * largest > self.max_elements:
+            raise ValueError(
+                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
+                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
+                f"{self.max_elements}; 'ddp' needs neither"
+            )
+
+    def _fitted(self) -> SetNetwork:
+        self.require_fitted()
+        return self.network_
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        """Codes or numbers (rows, targets), and the number of outputs of each target."""
+        raise NotImplementedError
+
+    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+        """See `prior_`.
+
+        Args:
+            targets: Of what is trained on, as `_encode_targets` gives them.
+        """
+        raise NotImplementedError
+
+    def _columns(self, outputs: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        """Outputs as columns of a table."""
+        raise NotImplementedError
+
+    def constant(self, rows: int) -> pd.DataFrame:
+        """`prior_` as predictions of so many sets or elements: a table with the columns of `predict_table` but `set`
+        and `element`.
+        """
+        raise NotImplementedError
+
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
+        """The output that is explained: one, or one for each set."""
+        raise NotImplementedError
+
+    def _output_of(self, target: Any) -> int:
+        """The number of the output that explains this label, or target."""
+        raise NotImplementedError
+
+    def _check_fitted(self, fitted: dict[str, Any]) -> None:
+        """Raise the ValueError of parts of an artefact's `fitted` that do not belong together."""
+        if [len(values) for values in fitted["prior"]] != fitted["widths"]:
+            raise ValueError(f"fitted.prior must be as long as the outputs of each target, {fitted['widths']}")
+        lengths = {"targets": len(fitted["widths"])}
+        if fitted["features"] is not None:
+            lengths["features"] = fitted["input_dim"]
+        for name, length in lengths.items():
+            if len(fitted[name]) != length:
+                raise ValueError(f"fitted.{name} must be {length} names, got {len(fitted[name])}")
+
+
+def target_called(name: str, number: int) -> str:
+    """What an error calls a target: "y" where it is the only one."""
+    return "y" if number == 1 else f"target {name!r}"

@@ -1,0 +1,163 @@
+"""Classes of sets, or of their elements: `SetClassifier`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from omniset.estimators import labels
+from omniset.estimators.base import SetEstimator, target_called
+from omniset.training import artefacts, schema
+from omniset.training.network import SetNetwork
+
+
+class SetClassifier(SetEstimator):
+    """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
+
+    With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
+    for several outputs: (B, targets), and a list of (B, classes).
+
+    >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
+    >>> model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=20, learning_rate=0.01, progress=False,
+    ...                       validation_fraction=0.0, device="cpu").fit(sets, ["low", "high"] * 6)
+    >>> model.predict([[[0.05]], [[5.2], [5.0]]]).tolist()
+    ['low', 'high']
+    """
+
+    FITTED: ClassVar[dict[str, Any]] = SetEstimator.FITTED | {
+        "classes": schema.array(schema.array({"type": ["string", "number", "boolean"]}, minItems=1))
+    }
+
+    classifies = True
+
+    @property
+    def classes_(self) -> Any:
+        if not hasattr(self, "_classes"):
+            raise AttributeError("classes_ is there after fit")
+        return self._classes[0] if self.single_ else self._classes
+
+    @property
+    def labels_(self) -> dict[str, list[Any]]:
+        """The labels in order, by target."""
+        return {name: classes.tolist() for name, classes in zip(self.targets_, self._classes, strict=True)}
+
+    def predict_proba(self, sets: Any, shard_size: int | None = None) -> Any:
+        """Probabilities (B, classes), columns as in `classes_`. With several targets a list; level="element": a row per
+        row of the table, or one array per set. shard_size: default that of the model; the result is the same.
+        """
+        collection, outputs = self._outputs(sets, shard_size)
+        probabilities = [self._shaped(p, collection) for p in self._probabilities(outputs)]
+        return probabilities[0] if self.single_ else probabilities
+
+    def predict(self, sets: Any, shard_size: int | None = None) -> Any:
+        """The most probable label of each set (or element, in the form of `predict_proba`)."""
+        collection, outputs = self._outputs(sets, shard_size)
+        predicted = self._labels(outputs)
+        same = len({c.dtype.kind for c in self._classes}) == 1
+        columns = np.stack(predicted if same else [c.astype(object) for c in predicted], 1)
+        return self._shaped(columns[:, 0] if self.single_ else columns, collection)
+
+    def score(self, sets: Any, y: Any) -> float:
+        """Accuracy; of several targets the mean. Elements without a label are left out.
+
+        Raises:
+            ValueError: A label that was not in training.
+        """
+        collection, outputs = self._outputs(sets, None)
+        truth = labels.aligned(y, collection, self.level)[0]
+        shares = []
+        for number, predicted in enumerate(self._labels(outputs)):
+            there = ~labels.missing(truth[:, number])
+            values = truth[there, number]
+            labels.require_trained(values, self._classes[number])
+            shares.append(float((predicted[there] == values).mean()))
+        return float(np.mean(shares))
+
+    def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
+        return [o.double().softmax(1).numpy() for o in self._fitted().split(outputs)]
+
+    def _labels(self, outputs: Tensor) -> list[np.ndarray]:
+        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self._fitted().split(outputs), strict=True)]
+
+    def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
+        return self._named(self._labels(outputs), self._probabilities(outputs))
+
+    def constant(self, rows: int) -> pd.DataFrame:
+        most = [c[[p.argmax()] * rows] for c, p in zip(self._classes, self.prior_, strict=True)]
+        return pd.DataFrame(self._named(most, [np.tile(p, (rows, 1)) for p in self.prior_]))
+
+    def _named(self, predicted: list[np.ndarray], probabilities: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """Labels and probabilities of each target as columns."""
+        named = dict(zip(self.targets_, predicted, strict=True))
+        for names, columns in zip(self.probability_columns().values(), probabilities, strict=True):
+            named |= dict(zip(names.values(), columns.T, strict=True))
+        return named
+
+    def probability_columns(self) -> dict[str, dict[str, str]]:
+        """The columns of `predict_table` with probabilities: for each target, by label in order."""
+        return {
+            name: {str(c): f"p_{c}" if len(self.targets_) == 1 else f"p_{name}_{c}" for c in classes}
+            for name, classes in self.labels_.items()
+        }
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        self._classes: list[np.ndarray] = []
+        codes = np.full(y.shape, -1)
+        for number, name in enumerate(self.targets_):
+            there = ~labels.missing(y[:, number])
+            classes, codes[there, number] = np.unique(y[there, number].tolist(), return_inverse=True)
+            if len(classes) < 2:
+                number_of = f"only one class, {classes.tolist()[0]!r}" if len(classes) else "no labels"
+                raise ValueError(f"{target_called(name, len(self.targets_))} has {number_of}: nothing to learn")
+            self._classes.append(classes)
+        return torch.as_tensor(codes), [len(c) for c in self._classes]
+
+    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+        codes = [column[column >= 0].numpy() for column in targets.T]
+        counts = [np.bincount(some, minlength=width) for some, width in zip(codes, widths, strict=True)]
+        return [number / max(number.sum(), 1) for number in counts]
+
+    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+        for doubt in labels.doubts(y, self.targets_, self.level):
+            warnings.warn(doubt, stacklevel=3)
+        for number, (name, classes) in enumerate(zip(self.targets_, self._classes, strict=True)):
+            lacking = [c for i, c in enumerate(classes.tolist()) if not bool((codes[:, number] == i).any())]
+            if lacking:
+                warnings.warn(
+                    f"{name}: no training set has {', '.join(map(repr, lacking[:5]))}, only sets kept back have: the "
+                    "model cannot learn it",
+                    stacklevel=3,
+                )
+
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
+        if target is None:
+            with torch.no_grad():
+                return network.split(network(source, **options))[0].argmax(1)
+        return self._output_of(target)
+
+    def _output_of(self, target: Any) -> int:
+        classes = self._classes[0]
+        places = np.flatnonzero(classes == target)
+        if not len(places):
+            raise ValueError(f"target must be one of {classes.tolist()[:20]}, got {target!r}")
+        return int(places[0])
+
+    def _state(self) -> dict[str, Any]:
+        return super()._state() | {"classes": [c.tolist() for c in self._classes]}
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        super()._restore(fitted, tables, weights)
+        self._classes = [np.asarray(c) for c in fitted["classes"]]
+
+    def _check_fitted(self, fitted: dict[str, Any]) -> None:
+        super()._check_fitted(fitted)
+        numbers = [len(classes) for classes in fitted["classes"]]
+        if numbers != fitted["widths"]:
+            raise ValueError(
+                f"fitted.classes must be as many as the outputs of each target, {fitted['widths']}, got {numbers}"
+            )

@@ -1,0 +1,164 @@
+"""Predictions of a model of sets beside known labels, and beside baselines."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int, Shaped
+
+from omniset.core.sets import SetCollection
+from omniset.estimators import baselines, labels, lessons
+from omniset.estimators.base import SetEstimator
+from omniset.estimators.classifier import SetClassifier
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
+from omniset.trials.intervals import RESAMPLES, Draws, Values
+from omniset.trials.outcomes import Measure, Outcome, measures
+
+
+@dataclass
+class Evaluation:
+    """Methods on sets whose labels are known.
+
+    Attributes:
+        rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
+            `element` (where elements are labelled), `group` (where there are groups), `size` (distinct elements of the
+            set), `truth`, `predicted`, and of classes the probability of each.
+        classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
+            targets are numbers.
+        resamples: Of the intervals.
+    """
+
+    rows: pd.DataFrame
+    classes: Mapping[str, Mapping[str, str]] | None = None
+    resamples: int = RESAMPLES
+    _last: deque[tuple[pd.DataFrame, Outcome]] = field(default_factory=lambda: deque(maxlen=2), repr=False)
+
+    @cached_property
+    def targets(self) -> list[str]:
+        return self.rows["condition"].unique().tolist()
+
+    @cached_property
+    def outcomes(self) -> list[Outcome]:
+        """Of ours, target by target."""
+        return [self.outcome(target) for target in self.targets]
+
+    @cached_property
+    def unit(self) -> str:
+        """What intervals are of: groups, where there are any, else sets."""
+        return "group" if "group" in self.rows else "set"
+
+    def outcome(self, target: str, method: str = OURS) -> Outcome:
+        """The predictions of a method."""
+        return self._outcome(self.rows[(self.rows["condition"] == target) & (self.rows["method"] == method)])
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Conditions are the targets; the first metric decides."""
+        names = measures(self.classes is not None)
+        rows = max(self.rows.groupby(["condition", "method"]).size(), default=0)
+        columns = max((len(c) for c in (self.classes or {}).values()), default=1)
+        scores = [
+            Score(name, name, m.larger, m.share, partial(self._measured, m), m.draws(rows, columns), m.within)
+            for name, m in names.items()
+        ]
+        keys = [name for name in ("set", "element") if name in self.rows]
+        aims = [Aim(target, scores[0].name) for target in self.targets]
+        return Comparison(
+            self.rows, scores, self.unit, self.unit, keys, baselines.BASELINES, aims, resamples=self.resamples
+        )
+
+    def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
+        for known, outcome in self._last:  # a formula is asked for the same rows, some draws at a time
+            if known is rows:
+                return measure.of(outcome, draws)
+        self._last.append((rows, self._outcome(rows)))
+        return measure.of(self._last[-1][1], draws)
+
+    def _outcome(self, rows: pd.DataFrame) -> Outcome:
+        target = str(rows["condition"].iloc[0])
+        truth, predicted, sets, sizes = (rows[name].to_numpy() for name in ("truth", "predicted", "set", "size"))
+        groups = rows["group"].to_numpy() if "group" in rows else None
+        if self.classes is None:
+            return Outcome(target, truth, predicted, sets, sizes, groups=groups)
+        columns = self.classes[target]
+        probabilities = rows[[*columns.values()]].to_numpy(np.float64)
+        return Outcome(target, truth, predicted, sets, sizes, [*columns], probabilities, groups)
+
+
+def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resamples: int = RESAMPLES) -> Evaluation:
+    """Compare what a model, and baselines, predict with known labels, best of sets that it has never seen.
+
+    Args:
+        sets, y, groups: As for `fit`; intervals are of groups, where there are any.
+
+    Raises:
+        ValueError: Sets or labels that cannot be used; a class that was not in training; not fitted.
+    """
+    collection = model.read(sets)
+    truth = labels.aligned(y, collection, model.level)[0]
+    if isinstance(model, SetClassifier):
+        for column, classes in zip(truth.T, model.labels_.values(), strict=True):
+            labels.require_trained(column[~labels.missing(column)], np.asarray(classes))
+    else:
+        truth = labels.numbers(truth)
+    of_group = None if groups is None else labels.per_set(groups, collection, "groups")
+    return compare(model, collection, truth, of_group, resamples=resamples)
+
+
+def compare(
+    model: SetEstimator,
+    sets: SetCollection,
+    truth: Shaped[np.ndarray, "rows targets"],
+    groups: Shaped[np.ndarray, " sets"] | None = None,
+    which: Int[np.ndarray, " chosen"] | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation:
+    """`evaluate` of labels that are in the order of the sets, or of their elements.
+
+    Args:
+        which: Positions of the sets that are looked at. Default: all.
+
+    Elements without a label, or with multiplicity 0, are left out.
+    """
+    which = np.arange(len(sets)) if which is None else which
+    ours = pd.concat((part for part in model.predictions(sets[int(i)] for i in which)), ignore_index=True)
+    tables = {OURS: ours, **baselines.predictions(model, len(ours))}
+    about = _about(model.level, sets, which, ours, groups)
+    truth = truth[lessons.rows_of(sets, which) if model.level == "element" else which]
+    classes = model.probability_columns() if isinstance(model, SetClassifier) else None
+    rows = []
+    for name, values in zip(model.targets_, truth.T, strict=True):
+        there = ~labels.missing(values) & ours[name].notna().to_numpy()
+        for method, table in tables.items():
+            part = about[there].assign(truth=values[there], predicted=table[name].to_numpy()[there])
+            if classes is not None:
+                text = {label: str(label) for label in model.labels_[name]}
+                for column in ("truth", "predicted"):
+                    part[column] = [text.get(label, str(label)) for label in part[column]]
+                part = part.join(table[[*classes[name].values()]])
+            part.insert(0, "condition", name)
+            part.insert(1, "method", method)
+            rows.append(part)
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples)
+
+
+def _about(
+    level: str, sets: SetCollection, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
+) -> pd.DataFrame:
+    """Set, element, group and size of each prediction."""
+    of_elements = level == "element"
+    positions = np.repeat(which, sets.sizes[which]) if of_elements else which
+    about = pd.DataFrame({"set": predicted["set"].astype(str)})
+    if of_elements:
+        twice = predicted.duplicated(["set", "element"]).any()
+        about["element"] = predicted.groupby("set", sort=False).cumcount() + 1 if twice else predicted["element"]
+    if groups is not None:
+        about["group"] = np.asarray(groups)[positions].astype(str)
+    about["size"] = sets.sizes[positions]
+    return about

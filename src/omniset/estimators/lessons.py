@@ -1,0 +1,133 @@
+"""What `fit` of a model of sets gives to the training loop: which sets are learned from, the loss, and the batches."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+from omniset.core.sets import SetCollection
+from omniset.training.network import SetNetwork
+
+if TYPE_CHECKING:
+    from omniset.estimators.base import SetEstimator
+    from omniset.training.data import Lesson
+    from omniset.training.fit import SetModule
+
+Positions = Int[np.ndarray, " _"]
+
+
+def split(
+    number: int,
+    fraction: float,
+    seed: int,
+    groups: Shaped[np.ndarray, " sets"] | None = None,
+    classes: Int[np.ndarray, " sets"] | None = None,
+) -> tuple[Positions, Positions]:
+    """Positions of the sets to train on and of those to watch, in order.
+
+    Args:
+        fraction: Of sets, or of groups, that are kept back.
+        groups: Sets of one group stay together.
+        classes: Are kept in proportion, where there are enough sets of each.
+
+    Raises:
+        ValueError: All sets are of one group.
+    """
+    from sklearn.model_selection import GroupShuffleSplit, train_test_split
+
+    positions = np.arange(number)
+    held = round(number * fraction)
+    if groups is not None and held:
+        if len(set(groups.tolist())) < 2:
+            raise ValueError("groups: all sets are of one group, so none can be kept back: validation_fraction=0")
+        train, validation = next(
+            GroupShuffleSplit(1, test_size=fraction, random_state=seed).split(positions, groups=groups)
+        )
+        return np.sort(train), np.sort(validation)
+    if not held or held >= number:
+        return positions, positions[:0]
+    counts = np.array([0]) if classes is None else np.bincount(classes)
+    enough = counts.min() > 1 and held >= len(counts) and number - held >= len(counts)
+    train, validation = train_test_split(
+        positions, test_size=held, random_state=seed, stratify=classes if enough else None
+    )
+    return np.sort(train), np.sort(validation)
+
+
+def rows_of(sets: SetCollection, which: Positions) -> Int[np.ndarray, " rows"]:
+    """The elements of these sets."""
+    return np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which.tolist()])
+
+
+def kept_back(number: int, held: int, chose: bool) -> list[str]:
+    """What to say of the sets that are watched.
+
+    Args:
+        chose: They choose the epoch whose weights are kept.
+    """
+    if not held:
+        return []
+    flatters = "; they chose the epoch, which flatters" if chose else ""
+    return [f"{held:,} of {number:,} sets, kept back to watch the training{flatters}"]
+
+
+def fit_features(network: SetNetwork, sets: SetCollection, train: Positions) -> None:
+    """Fit the standardisation of features to the training sets, and warn of those that never change."""
+    constant = network.fit_features(sets, train)
+    names = sets.features or [f"number {i}" for i in range(1, sets.dim + 1)]
+    flat = [name for name, is_constant in zip(names, constant, strict=True) if is_constant]
+    if flat:
+        shown = ", ".join(flat[:5])
+        warnings.warn(f"features with one value in all training sets, which say nothing: {shown}", stacklevel=3)
+
+
+def module(
+    model: SetEstimator,
+    network: SetNetwork,
+    class_weights: list[Tensor] | None,
+    learned_from: tuple[SetCollection, Tensor, Positions],
+) -> SetModule:
+    """What is trained. A checkpoint of it can be resumed with the same options and data only."""
+    from omniset.training.fit import SetModule
+
+    # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
+    fingerprint = model.fingerprint() | ({"strategy": "fsdp"} if model.strategy == "fsdp" else {})
+    return SetModule(
+        network,
+        model.classifies,
+        class_weights,
+        model.learning_rate,
+        model.weight_decay,
+        {name: getattr(model, name) for name in ("shard_size", "shards", "gradient", "store")},
+        model.max_elements,
+        model.seed,
+        fingerprint | {"data": _checksum(*learned_from)},
+    )
+
+
+def data(model: SetEstimator, sets: SetCollection, targets: Tensor, train: Positions, validation: Positions) -> Lesson:
+    """The batches of an epoch. Where they are read in shards, these are of random elements."""
+    from omniset.training.data import Lesson
+    from omniset.training.sets import SetBatches
+
+    shuffled = None if model.shard_size is None else model.seed
+    of_elements = model.level == "element"
+    make = SetBatches(sets, targets, of_elements, model.max_elements, model.shard_size, shuffled)
+    return Lesson(make, train, validation, batch_size=model.batch_size, seed=model.seed)
+
+
+def _checksum(sets: SetCollection, targets: Tensor, train: Positions) -> int:
+    """Of everything that is learned from, so that a resumed run cannot go on with other data."""
+    checksum = 0
+    for part in (sets.offsets, targets.numpy(), train):
+        checksum = zlib.crc32(part.tobytes(), checksum)
+    step = 1 << 16
+    for start in range(0, len(sets.elements), step):
+        for rows in (sets.elements, sets.multiplicity):
+            checksum = zlib.crc32(rows[start : start + step].numpy().tobytes(), checksum)
+    return checksum

@@ -1,0 +1,73 @@
+"""Numbers of sets, or of their elements: `SetRegressor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.metrics import r2_score
+from torch import Tensor
+
+from omniset.estimators import labels
+from omniset.estimators.base import SetEstimator, target_called
+from omniset.training.network import SetNetwork
+
+
+class SetRegressor(SetEstimator):
+    """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
+
+    classifies = False
+
+    def predict(self, sets: Any, shard_size: int | None = None) -> Any:
+        """The targets: (B,) if y was one number per set, else (B, targets). level="element": a row per row of the
+        table, or one array per set.
+        """
+        collection, outputs = self._outputs(sets, shard_size)
+        values = self._values(outputs)
+        return self._shaped(values[:, 0] if self.single_ else values, collection)
+
+    def score(self, sets: Any, y: Any) -> float:
+        """R2, averaged over targets. Elements without a label are left out."""
+        collection, outputs = self._outputs(sets, None)
+        truth = labels.numbers(labels.aligned(y, collection, self.level)[0])
+        predicted = self._values(outputs)
+        there = [np.isfinite(t) for t in truth.T]
+        return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, predicted.T, there, strict=True)]))
+
+    def _values(self, outputs: Tensor) -> np.ndarray:
+        return self._fitted().targets.undo(outputs).double().numpy()
+
+    def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, self._values(outputs).T, strict=True))
+
+    def constant(self, rows: int) -> pd.DataFrame:
+        return pd.DataFrame({name: np.repeat(p, rows) for name, p in zip(self.targets_, self.prior_, strict=True)})
+
+    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+        columns = [column[column.isfinite()].double().numpy() for column in targets.T]
+        return [np.array([values.mean() if len(values) else 0.0]) for values in columns]
+
+    def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
+        values = labels.numbers(y)
+        bad = np.isinf(values) if self.level == "element" else ~np.isfinite(values)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            at = f"[{row}]" if self.single_ else f"[{row}, {column}]"
+            raise ValueError(f"y{at} is {values[row, column]}: targets must be finite")
+        for number, name in enumerate(self.targets_):
+            column = values[:, number][np.isfinite(values[:, number])]
+            if not len(column) or (column == column[0]).all():
+                raise ValueError(f"{target_called(name, len(self.targets_))} is constant: nothing to learn")
+        return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
+
+    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
+        return 0 if target is None else self._output_of(target)
+
+    def _output_of(self, target: Any) -> int:
+        if target in self.targets_:
+            return self.targets_.index(target)
+        if not isinstance(target, int) or not 0 <= target < len(self.targets_):
+            raise ValueError(f"target must be one of {self.targets_}, or its number, got {target!r}")
+        return target

@@ -1,0 +1,361 @@
+"""`omniset fit`, `predict`, `evaluate` and `explain`: estimators on tables in files, with a report."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from omniset.core.sets import SetCollection
+from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
+from omniset.estimators.evaluation import compare
+from omniset.estimators.examples import alone, examples
+from omniset.estimators.labels import task_of
+from omniset.runs import processes
+from omniset.runs.console import noted, refuse_own_input, say, say_notes
+from omniset.runs.devices import find
+from omniset.runs.progress import Progress
+from omniset.runs.verbs import Folder, working_folder
+from omniset.tables.files import TableFile, TableWriter, listed
+from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
+from omniset.tables.sets import SetTable, TableSet, collect
+from omniset.training import artefacts
+
+
+def fit(
+    sets: Path,
+    target: Path | None,
+    out: Path,
+    *,
+    columns: Sequence[str] | None,
+    features: Sequence[str] | None,
+    ignore: Sequence[str],
+    group: str | None,
+    task: str,
+    level: str,
+    unused: str,
+    arguments: dict[str, Any],
+    resume: bool,
+) -> dict[str, Any]:
+    """See `omniset.cli.sets.fit`. Returns what is written to metrics.json, nothing if other processes write it."""
+    if level not in ("auto", "set", "element"):
+        raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
+    if target is None and not columns:
+        raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
+    asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before anything is read
+    asked.check_arguments()
+    if processes.start(asked.devices, asked.num_nodes):
+        return {}  # the processes have done it
+    about: dict[str, Any] = {"seed": asked.seed, "device": find(asked.device).type, "resume": resume}
+    with (
+        processes.one_voice(asked.devices, asked.num_nodes) as first,
+        working_folder(out, "sets", "fit", first=first, **about) as folder,
+    ):
+        labels = None if target is None else LabelFile(target, columns, group)
+        if labels is not None and level not in ("auto", labels.level):
+            raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
+        in_table = [*(columns or [])] if labels is None else []
+        in_table += [group] if group and labels is None else []
+        table = SetTable(sets, features, in_table, arguments["max_elements"], out, ignore)
+        _refuse_leaks(table, labels, columns or [], group)
+        asked.build(len(table.features), [2])
+        level = labels.level if labels is not None else "element" if level == "auto" else level
+        collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
+        require_choice(labels, values, table.file)
+        chosen = choose_task(labels, values, table.file, task)
+        if chosen == "regression":
+            values = as_numbers(labels, values, table.file)
+        maker = SetClassifier if chosen == "classification" else SetRegressor
+        model = maker(**arguments | {"level": level})
+        say(f"{len(collection):,} sets, {len(collection.elements):,} elements, {collection.dim} features")
+        say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
+        say(f"features: {listed(table.features)}")
+        y = values if values.shape[1] > 1 else values.iloc[:, 0]
+        y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
+        model.fit(collection, y, groups=groups, folder=out, resume=resume)
+        if not first:
+            return {}
+        model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
+        model.save(out)  # before anything else: a report that fails must not lose it
+        return _report_of_fit(folder, model, sets.name, collection, values, groups)
+
+
+def _report_of_fit(
+    folder: Folder,
+    model: SetEstimator,
+    name: str,
+    sets: SetCollection,
+    values: pd.DataFrame,
+    groups: np.ndarray | None,
+) -> dict[str, Any]:
+    """Write the report beside the model; returns what is written to metrics.json."""
+    from omniset.report import sets as set_report
+    from omniset.report.data import summarize
+
+    truth, kept_back = values.to_numpy(), model.validation_
+    evaluation = compare(model, sets, truth, groups, kept_back) if len(kept_back) else None
+    if evaluation is None:
+        say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+    run = set_report.SetRun(
+        on=f"validation sets ({model.notes_[-1]})" if evaluation else "",
+        data=summarize(sets, values),
+        history=model.history_,
+        kept_epoch=_kept_epoch(model),
+        outcomes=[] if evaluation is None else evaluation.outcomes,
+        comparison=None if evaluation is None else evaluation.comparison,
+        examples=examples(model, sets, kept_back, evaluation, truth),
+    )
+    numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
+    numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
+    task = "classification" if model.classifies else "regression"
+    return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, ["the model"])
+
+
+def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
+    """See `omniset.cli.sets.predict`. Returns the number of rows that this process has written."""
+    estimator = _load(model, overrides)
+    refuse_own_input(out, sets)
+    together = estimator.devices, estimator.num_nodes
+    writer = TableWriter(out)
+    if processes.start(*together):
+        return 0  # the processes have done it
+    rows = 0
+    with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
+        table = _watched(_table_for(estimator, sets, out.parent), estimator.progress, "predicting")
+        alone = processes.layout(*together) == (1, 1)
+        for frame in estimator.predictions(table) if alone else estimator.shared_predictions(table):
+            writer.write(frame)
+            rows += len(frame)
+    if first:
+        say(f"{rows:,} predictions written to {out}")
+        say_notes(notes())
+    return rows
+
+
+def evaluate(
+    sets: Path,
+    target: Path | None,
+    model: Path,
+    out: Path,
+    group: str | None,
+    unused: str,
+    overrides: dict[str, Any],
+) -> dict[str, Any]:
+    """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
+    from omniset.report import sets as set_report
+    from omniset.report.data import summarize
+
+    estimator = _load(model, overrides)
+    about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
+    with working_folder(out, "sets", "evaluation", **about) as folder:
+        labels = None if target is None else LabelFile(target, estimator.targets_, group)
+        if labels is not None and labels.level != estimator.level:
+            raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
+        names = estimator.targets_ if labels is None else []
+        in_table = [*names, *([group] if group and labels is None else [])]
+        table = _table_for(estimator, sets, out, in_table)
+        collection, values, groups = _read(
+            table, labels, names, group, estimator.level, unused, out, estimator.progress
+        )
+        if isinstance(estimator, SetClassifier):
+            require_known(labels, values, table.file, estimator.labels_)
+        else:
+            values = as_numbers(labels, values, table.file)
+        truth = values.to_numpy()
+        evaluation = compare(estimator, collection, truth, groups)
+        run = set_report.SetRun(
+            on=f"{len(collection):,} sets of {sets.name}",
+            data=summarize(collection, values),
+            outcomes=evaluation.outcomes,
+            comparison=evaluation.comparison,
+            examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
+        )
+        evaluation.comparison.write_rows(out / "scores.csv")
+        numbers = {**evaluation.comparison.numbers(), "on": run.on}
+        settings = estimator.get_params() | {"model": str(model)}
+        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv"])
+
+
+def explain(
+    sets: Path,
+    model: Path,
+    out: Path,
+    only: Sequence[str] | None,
+    label: str | None,
+    steps: int,
+    method: str,
+    per: str,
+    overrides: dict[str, Any],
+) -> int:
+    """See `omniset.cli.sets.explain`. Returns the number of rows written."""
+    estimator = _load(model, overrides)
+    estimator.check_explainable()
+    known = next(iter(estimator.labels_.values())) if isinstance(estimator, SetClassifier) else estimator.targets_
+    if label is not None and label not in known:
+        raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
+    if method == "attention" and label is not None:
+        raise ValueError(f"label={label!r} is for method='attribution': attention knows of no prediction")
+    refuse_own_input(out, sets)
+    wanted = None if only is None else set(only)
+    rows = 0
+    with noted() as notes, TableWriter(out) as writer:
+        table = _table_for(estimator, sets, out.parent)
+        for stored in _watched(table, estimator.progress, "explaining"):
+            if wanted is not None and stored.name not in wanted:
+                continue
+            wanted = wanted and wanted - {stored.name}
+            frame = _explanation(estimator, stored, label, steps, method, per)
+            writer.write(frame)
+            rows += len(frame)
+            if wanted is not None and not wanted:
+                break
+        if wanted:
+            raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
+    say(f"{rows:,} scores written to {out}")
+    say_notes(notes())
+    return rows
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
+    maker = SetRegressor if artefacts.kind_of(folder) == "SetRegressor" else SetClassifier
+    model = maker.load(folder)
+    alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # however it was trained
+    model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
+    model.check_arguments()
+    return model
+
+
+def _table_for(model: SetEstimator, path: Path, folder: Path, keep: Sequence[str] = ()) -> SetTable:
+    """The table with the features of the model, whatever their order."""
+    if model.features_ is None:
+        raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
+    file = TableFile(path)
+    file.require(["set", *model.features_])
+    known = ("set", "multiplicity", "element", *model.features_, *model.targets_, *model.ignored_, *keep)
+    extra = [c for c in file.columns if c not in known]
+    if extra:
+        raise file.error(
+            None,
+            f"has a column {extra[0]!r} that the model was not fitted with: it knows the features {model.features_}",
+        )
+    here = [c for c in file.columns if c in model.features_]
+    if here != model.features_:
+        warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
+    return SetTable(path, model.features_, keep, model.max_elements, folder)
+
+
+def _read(
+    table: SetTable,
+    labels: LabelFile | None,
+    columns: Sequence[str],
+    group: str | None,
+    level: str,
+    unused: str,
+    folder: Path,
+    progress: bool,
+) -> tuple[SetCollection, pd.DataFrame, np.ndarray | None]:
+    """The sets, on disk, their targets (from the file of labels, or from these columns) and their groups."""
+    wanted = [*columns, *([group] if group else [])]
+    if labels is not None:
+        wanted = ["element"] if labels.level == "element" and table.has_elements else []
+    collection, kept = collect(_watched(table, progress, "reading"), table.features, folder, wanted)
+    if labels is None:
+        return collection, *column_labels(table.file, collection, kept, columns, group, level)
+    aligned = labels.align(collection, table.file, kept.get("element"), unused)
+    return collection, aligned[labels.columns], labels.groups(collection)
+
+
+def _watched(table: SetTable, show: bool, what: str) -> Iterator[TableSet]:
+    rows = 0
+    with Progress(f"{what} {table.file.path.name}", table.file.size, show) as progress:
+        for stored in table:
+            rows += len(stored)
+            progress.at(table.file.position, rows)
+            yield stored
+        progress.at(table.file.size, rows)
+
+
+# ---------------------------------------------------------------------- results
+
+
+def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[str], group: str | None) -> None:
+    """What is to be predicted, or says which sets belong together, is no feature."""
+    if labels is None and group in columns:
+        raise table.file.error(None, f"column {group!r} is the group: it cannot be a target too")
+    for name in [*(labels.columns if labels else columns), *([group] if group else [])]:
+        if name in table.features:
+            where = f"of {labels.file.path}" if labels else "too"
+            message = f"column {name!r} is a target or the group {where}, and would be learned from as a feature: "
+            raise table.file.error(None, message + "take it out of the table, or name the features with --features")
+
+
+def _explanation(
+    model: SetEstimator, stored: TableSet, label: str | None, steps: int, method: Any, per: Any
+) -> pd.DataFrame:
+    predicted = next(iter(model.predictions([stored])))[model.targets_[0]].iloc[0]
+    explained = predicted if label is None and isinstance(model, SetClassifier) else label or model.targets_[0]
+    return pd.DataFrame(
+        {
+            "set": str(stored.name),
+            "element": [str(e) for e in stored.names_of_elements()],
+            "multiplicity": stored.read()[1].double().numpy(),
+            "score": model.explain(alone(model, stored), label, steps, method, per)[0].astype(np.float64),
+            "explained": "" if method == "attention" else explained,
+            "method": method,
+            "per": per,
+        }
+    )
+
+
+def _kept_epoch(model: SetEstimator) -> int | None:
+    """The epoch whose weights were kept: the best on validation, or the last."""
+    watched = [h for h in model.history_ if "val_loss" in h]
+    if watched and model.patience is not None:
+        return int(min(watched, key=lambda h: h["val_loss"])["epoch"])
+    return int(model.history_[-1]["epoch"]) if model.history_ else None
+
+
+def _finish(
+    folder: Folder,
+    title: str,
+    run: Any,
+    numbers: dict[str, Any],
+    model: SetEstimator,
+    settings: dict[str, Any],
+    files: Sequence[str],
+) -> dict[str, Any]:
+    """Write the report and metrics.json, and print what matters."""
+    from omniset.report.sets import compose
+
+    if model.progress:
+        print("writing the report", file=sys.stderr)
+    metrics = {**numbers, "provenance": folder.provenance}
+    folder.write(
+        compose(folder.about(title, model.notes_), run, settings),
+        metrics=metrics,
+        scores={assessed.name: assessed.metrics for assessed in run.assessments},
+        histories={"": run.history},
+        files=files,
+        lines=_lines(run),
+    )
+    return metrics
+
+
+def _lines(run: Any) -> Iterator[str]:
+    if run.comparison is None:
+        return
+    yield f"\non {run.on}"
+    yield from run.comparison.lines()
+    for assessed in run.assessments:
+        others = [f"{m.name} {m.value:.3f}" for m in assessed.metrics[1:] if m.value is not None]
+        yield f"{assessed.name}, further scores of ours: {', '.join(others)}"
+    yield ""
