@@ -2,15 +2,21 @@
 plain loops over one genome and one family at a time.
 """
 
+import bz2
 import functools
+import gzip
+import lzma
 
 import numpy as np
 import pandas as pd
+import pytest
 import scipy.sparse as sp
 import torch
 
+from omniset.genomes import GenomeCompleter, GenomeTable, calibration
 from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, NoiseModel, Observed
 from omniset.genomes.suite import Suite
+from omniset.genomes.training import Clades
 
 SIZES = {"encoder": None, "dim": 6, "depth": 2, "num_heads": 2, "num_inducing": 3, "encoder_options": None}
 TRAINED = ("evidence", "seed", "pca", "autoencoder", "autoencoder-evidence")
@@ -154,3 +160,56 @@ def kernel(evidence, references, allowed, prevalence, sharp):
     number = 1 / (weights**2).sum()
     share = sum(w * (np.asarray(references[r]) > 0) for w, r in zip(weights, rows, strict=True))
     return (number * share + prevalence) / (number + 1)
+
+
+COUNTS = some_counts()
+REFERENCES = COUNTS[:23]
+
+
+def genomes_of_all_sizes(excluded=True):
+    """From no family at all to every one of them."""
+    seen = some_counts(11, seed=5)
+    seen[3] = 0
+    seen[4] = np.arange(FAMILIES) == 13
+    seen[7] = 2
+    hidden = torch.as_tensor(np.random.default_rng(2).random((11, len(REFERENCES))) < 0.3) if excluded else None
+    return observed_of(seen, excluded=hidden)
+
+
+def unknown_quality(observed):
+    nan = torch.full_like(observed.completeness, np.nan)
+    return Observed(observed.counts, nan, nan, observed.excluded)
+
+
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, "": bytes}
+
+
+def write(path, text):
+    packed = next(end for end in PACK if path.name.endswith(end))
+    path.write_bytes(PACK[packed](text.encode() if isinstance(text, str) else text))
+    return path
+
+
+# ---------------------------------------------------------------------- a small completer
+
+SMALL = {
+    **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
+    **{"validation_fraction": 0.2, "progress": False},
+}
+EVERY = ("model", "evidence", "as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "auto")
+SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])
+FRAME, TAXONOMY = some_frame(), some_taxonomy()
+FRAME = FRAME.loc[:, (FRAME.iloc[SPLIT[0]] > 0).any()]  # families that are in the vocabulary
+
+
+def table(frame=FRAME):
+    return GenomeTable.from_frame(frame)
+
+
+def fit_split(frame=FRAME, also=(), architecture="evidence", levels=((90.0, 5.0), (60.0, 0.0)), **options):
+    found = table(frame)
+    clades = Clades.of_taxonomy(TAXONOMY, found.names, "family")
+    model = GenomeCompleter(architecture, **(SMALL | options))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "LEVELS", list(levels))
+        return model.fit_split(found, TAXONOMY, clades, *SPLIT, also=also)

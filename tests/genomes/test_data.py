@@ -1,17 +1,16 @@
 """Genomes come out of tables as they are, whichever way round, in whatever container; what is wrong is named."""
 
-import bz2
-import gzip
-import lzma
 import re
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
+from genome_oracle import PACK, write
 
 from omniset.genomes.data import (
-    RANKS,
     Genome,
     GenomeFile,
     GenomeTable,
@@ -22,15 +21,8 @@ from omniset.genomes.data import (
     read_taxonomy,
 )
 
-PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, "": bytes}
 TINY = "genome\tCOG0001\tCOG0002\nA\t2\t0\nB\t0\t1\n"
 TINY_CONTENT = [("A", {"COG0001": 2}), ("B", {"COG0002": 1})]
-
-
-def write(path, text):
-    packed = next(end for end in PACK if path.name.endswith(end))
-    path.write_bytes(PACK[packed](text.encode() if isinstance(text, str) else text))
-    return path
 
 
 def content(genomes):
@@ -267,7 +259,10 @@ BAD = {
     "genome twice": (TINY + "A\t1\t1\n", "line 4: genome 'A' is there twice (first at line 2)"),
     "genome without a name": (TINY + "\t1\t1\n", "line 4: column 'genome' is empty"),
     "family twice": (TINY.replace("COG0002", "COG0001"), "family 'COG0001' is there twice"),
-    "family without a name": (TINY.replace("COG0002", " "), "has a family without a name"),
+    "family without a name": (
+        TINY.replace("COG0002", " "),
+        "line 1: column 3 has no name, each family needs one: does the line end with a separator?",
+    ),
     "no header": ("A\t1\t1\nB\t1\t2\n", "family '1' is there twice: is there a header?"),
     "too few fields": (TINY + "C\t1\n", "line 4: has 2 fields, the header has 3: is the file cut off?"),
     "too many fields": (TINY + "C\t1\t1\t1\n", "line 4: has 4 fields, the header has 3"),
@@ -281,10 +276,15 @@ BAD = {
     "KO header only": ("genome\tK00001\n", "has no genomes"),
     "one column": (
         "genome\nA\nB\n",
-        "is of no known format: its columns are 'genome'. What can be read: genomes-by-fam",
+        "is of no known format: its columns are 'genome'. What can be read: genomes-by-families, fam",
     ),
     "words only": ("name\tcolour\nA\tred\nB\tblue\n", "is of no known format: its columns are 'name', 'colour'"),
     "open quote": (TINY + '"C\t1\t1\n', 'line 4: has a quote (") that is never closed'),
+    "quote out of place": (TINY + '"C"x\t1\t1\n', 'line 4: has a quote (") that is never closed, or is out of place'),
+    "long names": (
+        "\t".join(["x" * 99] * 20) + "\nA" + "\tb" * 19 + "\n",
+        "xxx...' and 16 more. What can be read: genomes",
+    ),
     "UTF-16": (TINY.encode("utf-16"), "is not UTF-8 text"),
     "NUL": (TINY + "C\0\t1\t1\n", "line 4: is not UTF-8 text"),
     "Latin-1": (TINY.encode() + b"\xfc\t1\t1\n", "line 4: is not UTF-8 text"),
@@ -302,7 +302,10 @@ BAD = {
     "long, family": ("genome\tfamily\nA\tx\nA\t\n", "line 3: column 'family' is empty"),
     "long, genome": ("genome\tfamily\nA\tx\n\tx\n", "line 3: column 'genome' is empty"),
     "transposed, genome twice": ("family\tA\tA\nCOG0001\t1\t1\n", "genome 'A' is there twice"),
-    "transposed, genome without a name": ("family\tA\t\nCOG0001\t1\t1\n", "has a column without a name"),
+    "transposed, genome without a name": (
+        "family\tA\t\nCOG0001\t1\t1\n",
+        "line 1: column 3 has no name, each genome needs one: does the line end with a separator?",
+    ),
     "transposed, family twice": (
         "family\tA\tB\nCOG0001\t1\t1\nCOG0001\t1\t1\n",
         "line 3: 'COG0001' is there twice (first at line 2)",
@@ -321,6 +324,87 @@ def test_bad_tables_are_named(kind, tmp_path):
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         list(GenomeFile(path))
     assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).removeprefix(str(path)).isprintable()
+    assert len(str(error.value).removeprefix(str(path))) < 550
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[1]",
+        '{"index_columns": null}',
+        '{"index_columns": [null, [], "no"]}',
+        b"\xff",
+        "no JSON",
+        "[" * 200_000,
+        "1",
+        "",
+    ],
+)
+def test_what_pandas_wrote_is_a_hint_only(said, made, tmp_path):
+    table = pa.Table.from_pandas(made.reset_index(names="genome"), preserve_index=False)
+    pq.write_table(table.replace_schema_metadata({"pandas": said}), tmp_path / "t.parquet")
+    pq.write_table(table.replace_schema_metadata(), tmp_path / "plain.parquet")
+    assert content(GenomeFile(tmp_path / "t.parquet")) == content(GenomeFile(tmp_path / "plain.parquet"))
+
+
+OTU = "# Constructed from biom file\n#OTU ID\tS1\tS2\nCOG0001\t1.0\t0.0\nCOG0002\t0.0\t2.0\n"
+BAD |= {
+    **{
+        f"OTU table, {cell}": (OTU.replace("2.0", cell), f"line 4: column 'S2' is '{cell}', it must be a whole number")
+        for cell in ("1_000", "1,000", "1 000", "2,0", "inf", "-inf", "0x10", "1d3", "\u0663", "2.0.0")
+    },
+    "OTU table, nan": (OTU.replace("2.0", "nan"), "line 4, column 'S2' is empty where line 3, column 'S2' is 0"),
+    "OTU table, genome without a name": (OTU.replace("S1", " "), "line 2: column 2 has no name, each genome needs one"),
+    "OTU table, family without a name": (OTU.replace("COG0002", " "), "line 4: column 'OTU ID' is empty: each row"),
+    "OTU table, header of another length": (
+        OTU.replace("S2", "S2\t"),
+        "line 2: begins with # and has 4 fields, line 3 has 3: if it is the header, give both the same number",
+    ),
+    "family within without a name": (
+        TINY.replace("COG0001", ""),
+        "line 1: column 2 has no name, each family needs one",
+    ),
+    "comment below the header": (
+        TINY + "# two genomes\n",
+        "line 4: has 1 fields, the header has 3: comments may stand",
+    ),
+    "comment in a long table": (
+        "genome\tfamily\nA\tx\n## half\nB\tx\n",
+        "line 3: has 1 fields, the header has 2: comm",
+    ),
+    "long, header again": ("genome\tfamily\nA\tx\ngenome\tfamily\nB\tx\n", "line 3: is the header again: give the fil"),
+    "long, two counts": (
+        "genome\tfamily\tcount\tCount\nA\tx\t1\t2\n",
+        "has two columns 'count': leave one of them out",
+    ),
+    "decimal commas": (TINY.replace("\t0", ";0,0").replace("\t", ";"), "'0,0', it must be a whole number from 0 to"),
+    "decimal commas, told": (
+        TINY.replace("\t2", "\t2,0"),
+        "(of 'A'). Write numbers without a separator of thousands and",
+    ),
+}
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+@pytest.mark.parametrize("hashes", ["#", "##"])
+def test_names_that_begin_with_a_hash_are_names(hashes, separator, tmp_path):
+    def read(text):
+        return content(GenomeFile(write(tmp_path / "t.tsv", text.replace("\t", separator))))
+
+    for name in "AB":
+        want = [(n.replace(name, hashes + name), families) for n, families in TINY_CONTENT]
+        assert read(TINY.replace(f"\n{name}", f"\n{hashes}{name}")) == want
+        assert read("#" + TINY.replace(f"\n{name}", f"\n{hashes}{name}")) == want
+    assert read("#" + TINY.replace("\nA", f"\n{hashes}A").replace("\nB", f"\n{hashes}B")) == [
+        (hashes + n, families) for n, families in TINY_CONTENT
+    ]
+    families = {f"{hashes}COG0001": 3, "COG0002": 1}
+    assert read(f"family\tA\n{hashes}COG0001\t3\nCOG0002\t1\n") == [("A", families)]
+    assert read(f"genome\tfamily\tcount\n{hashes}A\tx\t1\nB\ty\t2\n") == [(f"{hashes}A", {"x": 1}), ("B", {"y": 2})]
+    assert read(f"genome\tfamily\tcount\nA\tx\t1\n{hashes}B\ty\t2\n") == [("A", {"x": 1}), (f"{hashes}B", {"y": 2})]
+    quality = read_qualities(write(tmp_path / "q.tsv", f"genome\tcompleteness\nA\t90\n{hashes}B\t91\n"))
+    assert quality["completeness"].to_dict() == {"A": 90, f"{hashes}B": 91}
 
 
 @pytest.mark.parametrize("value", [-1, 0.5, np.inf, "x"])
@@ -440,6 +524,49 @@ def test_bad_frames_and_genomes():
         GenomeTable.from_genomes([Genome("a", ["x"], np.array([2**31]))])
 
 
+def test_frames_are_read_as_strictly_as_files():
+    for cell in ("1_000", "inf", "0x10", "1,5", 1 + 2j, pd.Timestamp("2020-01-01")):
+        with pytest.raises(ValueError, match="genome 'b', 'y' is .*: counts must be numbers"):
+            GenomeTable.from_frame(
+                pd.DataFrame({"x": [1, 2], "y": np.array([0, cell], dtype=object)}, index=list("ab"))
+            )
+    with pytest.raises(ValueError, match="genome 'a', 'count' is '1_0': counts must be numbers"):
+        GenomeTable.from_frame(pd.DataFrame({"genome": ["a"], "family": ["x"], "count": ["1_0"]}))
+    text = pd.DataFrame({"x": ["1", " 2.0"], "y": ["1e3", "0"]}, index=["a ", "b"])
+    assert content(GenomeTable.from_frame(text)) == [("a", {"x": 1, "y": 1000}), ("b", {"x": 2})]
+    for frame, message in (
+        (pd.DataFrame({"x": [1, 2]}, index=["a", " "]), "the frame's index must be of names, number 2 is empty"),
+        (pd.DataFrame({"x": [1, 2]}, index=["a", None]), "the frame's index must be of names, number 2 is empty"),
+        (pd.DataFrame([[1, 2]], index=["a"], columns=["x", np.nan]), "its columns must be of names, number 2 is empty"),
+        (pd.DataFrame({"genome": ["a", np.nan], "family": ["x", "y"]}), "column 'genome' must be of names, number 2"),
+        (pd.DataFrame({"genome": ["a", "b"], "family": ["", "y"]}), "column 'family' must be of names, number 1 is"),
+        (pd.DataFrame({"x": [1, 2]}, index=["a", "a "]), "genome 'a' is there twice"),
+        (pd.DataFrame({"a": [1, 2]}, index=["K00001", "K00002"]), "has families such as 'K00001', .* give frame.T"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GenomeTable.from_frame(frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (TINY.replace("\nB", "\na"), "1 genomes such as 'a' differ from another one ('A') in case or spaces only"),
+        (
+            TINY.replace("COG0002", "cog0001"),
+            "1 families such as 'cog0001' differ from another one ('COG0001') in case",
+        ),
+        (TINY + "Total\t2\t1\n", "genomes such as 'Total' seem to be sums: leave them out"),
+        (TINY.replace("COG0002", "2-Mar"), "1 families such as '2-Mar' seem to be what a spreadsheet made of names"),
+        ("genome\tfamily\tabundance\nA\tx\t3\n", "taken for one copy: rename column 'abundance' to count if its"),
+    ],
+)
+def test_what_is_probably_not_meant_is_told(text, told, tmp_path):
+    file = GenomeFile(write(tmp_path / "t.tsv", text))
+    assert list(file)
+    assert len(file.warnings) == 1
+    assert told in file.warnings[0]
+
+
 def test_a_table_is_read_with_its_warnings(tmp_path):
     path = write(tmp_path / "t.tsv", "x\tfoo\tbar\na\t1\t0\n")
     with pytest.warns(UserWarning, match="nothing tells whether rows are genomes or families"):
@@ -460,119 +587,3 @@ def test_real_genomes(data_folder):
     assert set(qualities.index) == set(taxonomy.index) == set(table.names)
     assert qualities["completeness"].between(90, 100).all()
     assert taxonomy.nunique()[["phylum", "order", "family"]].tolist() == [12, 69, 137]
-
-
-# ---------------------------------------------------------------------- qualities
-
-CHECKM2 = "Name\tCompleteness\tContamination\tCompleteness_Model_Used\nA\t95.5\t0.0\tNeural Network\nB\t50\t120.25\tx\n"
-QUALITIES = {
-    "CheckM2": CHECKM2,
-    "CheckM": "Bin Id\tMarker lineage\t# genomes\t0\t5+\tCompleteness\tContamination\tStrain heterogeneity\n"
-    "A\tk__Bacteria (UID1)\t9\t1\t0\t95.50\t0.00\t0.00\nB\troot (UID2)\t9\t1\t0\t50.00\t120.25\t0.00\n",
-    "GTDB": "accession\tcheckm_completeness\tcheckm2_completeness\tcheckm2_contamination\tcheckm_contamination\n"
-    "A\t1\t95.5\t0\t2\nB\t1\t50\t120.25\t2\n",
-    "upper case, csv": "GENOME,CONTAMINATION,COMPLETENESS\nA,0,95.5%\nB,120.25,50\n",
-    "index": ",completeness,contamination\nA,95.5,0\nB,50,120.25\n",
-}
-
-
-@pytest.mark.parametrize("kind", QUALITIES)
-def test_qualities(kind, tmp_path):
-    frame = read_qualities(write(tmp_path / "q.tsv.gz", QUALITIES[kind]))
-    want = pd.DataFrame(
-        {"completeness": [95.5, 50.0], "contamination": [0.0, 120.25]}, index=pd.Index(["A", "B"], name="genome")
-    )
-    pd.testing.assert_frame_equal(frame, want, check_index_type=False)
-
-
-def test_qualities_that_are_not_given(tmp_path):
-    frame = read_qualities(write(tmp_path / "q.tsv", "genome\tcompleteness\nA\t90\nB\tNA\n"))
-    assert frame["completeness"].fillna(-1).tolist() == [90, -1]
-    assert frame["contamination"].isna().all()
-    table = pd.DataFrame({"genome": ["A"], "completeness": [90], "contamination": [1.5]})
-    table.to_parquet(tmp_path / "q.parquet", index=False)
-    assert read_qualities(tmp_path / "q.parquet").loc["A"].tolist() == [90, 1.5]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            CHECKM2.replace("95.5", "100.5"),
-            "line 2: column 'Completeness' is '100.5', it must be a number from 0 to 100",
-        ),
-        (CHECKM2.replace("95.5", "-1"), "line 2: column 'Completeness' is '-1', it must be a number from 0 to 100"),
-        (CHECKM2.replace("120.25", "-0.5"), "line 3: column 'Contamination' is '-0.5', it must be a number >= 0"),
-        (CHECKM2.replace("120.25", "inf"), "line 3: column 'Contamination' is 'inf'"),
-        (CHECKM2.replace("95.5", "high"), "line 2: column 'Completeness' is 'high'"),
-        (CHECKM2 + "A\t1\t1\tx\n", "line 4: genome 'A' is there twice (first at line 2)"),
-        (CHECKM2 + "\t1\t1\tx\n", "line 4: column 'Name' is empty"),
-        (
-            CHECKM2.replace("95.5", ".955").replace("50\t", ".5\t"),
-            "column 'Completeness' is at most 0.955, so it seems",
-        ),
-        (
-            CHECKM2.replace("Name", "Who"),
-            "has no column with genomes (named genome, .*), it has 'Who', 'Comp.*rename it",
-        ),
-        (CHECKM2.replace("Completeness\t", "Full\t"), "has no column with completeness, it has 'Name', 'Full'"),
-        ("Name\tCompleteness\n", "has no genomes"),
-        ("", "is empty"),
-        ("-----------\n  Bin Id   Marker lineage\n", "is CheckM's table for readers: write it with --tab_table"),
-    ],
-)
-def test_bad_qualities(text, message, tmp_path):
-    pattern = "q.tsv: " + message.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")
-    with pytest.raises(ValueError, match=pattern):
-        read_qualities(write(tmp_path / "q.tsv", text))
-
-
-# ---------------------------------------------------------------------- taxonomy
-
-AEROPYRUM = (
-    "d__Archaea;p__Thermoproteota;c__Thermoprotei_A;o__Sulfolobales;f__Acidilobaceae;g__Aeropyrum;s__Aeropyrum pernix"
-)
-KNOWN = [part[3:] for part in AEROPYRUM.split(";")]
-UNNAMED = "d__Bacteria;p__Bacillota;c__;o__;f__;g__;s__"
-TAXONOMIES = {
-    "GTDB metadata": f"accession\tncbi_taxonomy\tgtdb_taxonomy\nA\tx\t{AEROPYRUM}\nB\tx\t{UNNAMED}\n",
-    "GTDB-Tk": f"user_genome\tclassification\tfastani_ani\nA\t{AEROPYRUM}\t99\nB\t{UNNAMED}\tN/A\n",
-    "GTDB without header": f"A\t{AEROPYRUM}\nB\t{UNNAMED}\n",
-    "words": f"#genome\tLineage\nA\t{'; '.join(KNOWN)}\nB\tBacteria;Bacillota\n",
-    "columns": "genome,Superkingdom,Phylum,Class,Order,Family,Genus,Species\n"
-    + f"A,{','.join(KNOWN)}\nB,Bacteria,Bacillota,,,NA,,\n",
-}
-
-
-@pytest.mark.parametrize("kind", TAXONOMIES)
-def test_taxonomy(kind, tmp_path):
-    frame = read_taxonomy(write(tmp_path / "t.tsv", TAXONOMIES[kind]))
-    assert (list(frame.index), frame.index.name, tuple(frame.columns)) == (["A", "B"], "genome", RANKS)
-    assert frame.loc["A"].tolist() == KNOWN
-    assert frame.loc["B"].tolist() == ["Bacteria", "Bacillota", None, None, None, None, None]
-
-
-def test_taxonomy_as_far_as_it_is_known(tmp_path):
-    frame = read_taxonomy(write(tmp_path / "t.csv", "Bin Id,family,order\nA,f__X,o__Y\n"))
-    assert frame.to_dict("index") == {"A": {"order": "Y", "family": "X"}}
-    frame = read_taxonomy(write(tmp_path / "t.tsv", f"name\ttaxonomy\nA\tUnclassified\nB\t{AEROPYRUM};t__X1\nC\t\n"))
-    assert frame.isna().sum(axis=1).tolist() == [7, 0, 7]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("genome\tcolour\nA\tred\n", "has no column with lineages .gtdb_taxonomy, .* it has 'genome', 'colour'"),
-        ("who\ttaxonomy\nA\td__B;p__\n", "has no column with genomes"),
-        (TAXONOMIES["GTDB-Tk"] + "A\t\t\n", "line 4: genome 'A' is there twice"),
-        ("genome\ttaxonomy\nA\td__B;Bacilli\n", "line 2: column 'taxonomy' is 'd__B;Bacilli', it must be a lineage"),
-        (
-            "genome\ttaxonomy\nA\ta;b;c;d;e;f;g;h\n",
-            "line 2: column 'taxonomy' is 'a;b;c;d;e;f;g;h', it must be a lineage",
-        ),
-        ("genome\ttaxonomy\n", "has no genomes"),
-    ],
-)
-def test_bad_taxonomies(text, message, tmp_path):
-    with pytest.raises(ValueError, match=f"t.tsv: {message}"):
-        read_taxonomy(write(tmp_path / "t.tsv", text))

@@ -329,3 +329,150 @@ def test_bad_files_of_tools(name, text, options, message, tmp_path):
     path = write(tmp_path, name, text)
     with pytest.raises(ValueError, match=f"{name}: (?:{message})"):
         list(GenomeFile(path, **options))
+
+
+# ---------------------------------------------------------------------- comments, several identifiers, spreadsheets
+
+
+def read(folder, name, text, **options):
+    file = GenomeFile(write(folder, name, text), **options)
+    return content(file), file.warnings
+
+
+def test_genes_whose_names_begin_with_a_hash_are_read(tmp_path):
+    for begin, end in (
+        ("", "#g9\tK00009\n"),
+        ("", "##g9\tK00009\n"),
+        ("#g9\tK00009\n", ""),
+        ("#g8\n#g9\tK00009\n", ""),
+    ):
+        assert read(tmp_path, "D.ko", begin + MAPPER + end)[0] == [("D", KOS | {"K00009": 1})]
+    assert read(tmp_path, "D.ko", "#g1\tK00001\n##g2\tK00002\n")[0] == [("D", {"K00001": 1, "K00002": 1})]
+    for kind in ("eggNOG 2", "COGclassifier", "DRAM", "anvi'o functions", "anvi'o matrix"):
+        name, text, *_, genomes = FILES[kind]
+        *lines, last = (line for line in text.rstrip("\n").split("\n"))
+        while last.startswith("##"):
+            last = lines.pop()
+        for hashes in ("#", "##"):
+            assert read(tmp_path, name, "\n".join([*lines, hashes + last]) + "\n")[0] == genomes, (kind, hashes)
+
+
+def test_comments_of_eggnog_are_skipped_where_it_writes_them(tmp_path):
+    name = "A.emapper.annotations"
+    whole = [("A", {"COG0001": 2, "arCOG00123": 1})]
+    spread = "\n".join(line + "\t" * 13 if line.startswith("##") else line for line in EGGNOG2.split("\n"))
+    for text in (EGGNOG2, spread, EGGNOG2.replace("## ", "# "), EGGNOG2.replace("g3\t", "## half\ng3\t")):
+        assert read(tmp_path, name, text)[0] == whole
+    with pytest.raises(ValueError, match="annotations: line 17: is the header again: give the files .* one by one"):
+        read(tmp_path, name, EGGNOG2 + EGGNOG2)
+
+
+def test_lines_of_kofamscan_are_hits_others_or_errors(tmp_path):
+    for mark in ("* ", "*", " * "):
+        assert read(tmp_path, "D.txt", KOFAM.replace("* ", mark))[0] == [("D", KOS)]
+    quoted = "\n".join(
+        "\t".join(f'"{field}"' for field in line.replace('"', "").split("\t")) if line[0] != "#" else line
+        for line in KOFAM_TSV.rstrip("\n").split("\n")
+    )
+    assert read(tmp_path, "D.tsv", quoted)[0] == [("D", KOS)]
+    several = KOFAM_TSV.replace("*\tgene4\tK00003", "*\tgene4\tK00003/K00004")
+    assert read(tmp_path, "D.tsv", several)[0] == [("D", KOS | {"K00004": 1})]
+    for text, message in (
+        (KOFAM + KOFAM, r"line 8: begins with '#', it must with \* or a space .the header again"),
+        (KOFAM.replace("  gene3", "gene3"), r"line 5: begins with 'g', it must with \* or a space"),
+        (KOFAM.replace("K00003", "      "), "line 6: column 'KO' is '200.00'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(tmp_path, "D.txt", text)
+
+
+@pytest.mark.parametrize(
+    "field", ["K05845/K05846", "K05845,K05846", "K05845;K05846", "K05845 K05846", "ko:K05845, K05846"]
+)
+def test_a_gene_of_several_families(field, tmp_path):
+    kos = [("D", {"K05845": 1, "K05846": 1, "K00003": 1})]
+    assert read(tmp_path, "D.ko", f"g0\ng1\t{field}\ng2\tK00003\n")[0] == kos
+    assert read(tmp_path, "D.ko", "g0\n" * 99 + f"g1\t{field}\ng2\tK00003\n")[0] == kos
+    eggnog = EGGNOG2.replace("ko:K01845,ko:K00002", field)
+    found = read(tmp_path, "A.emapper.annotations", eggnog, identifiers="KO")[0]
+    assert found == [("A", {"K05845": 1, "K05846": 1, "K01845": 1})]
+    dram = DRAM.replace("K00001,K00003", field.replace("ko:", ""))
+    assert read(tmp_path, "a.tsv", dram)[0][0] == ("b1", {"K00001": 1, "K05845": 1, "K05846": 1})
+    cogs = field.replace("ko:", "").replace("K0", "COG")
+    found = read(tmp_path, "A_cog_classify.tsv", COGCLASSIFIER.replace("COG0083", cogs))[0]
+    assert found == [("A", {"COG0527": 2, "COG5845": 1, "COG5846": 1})]
+    found = read(tmp_path, "E.txt", FUNCTIONS.replace("COG0187!!!COG0188", cogs))[0]
+    assert found == [("E", {"COG5845": 1, "COG5846": 1, "COG0187": 1})]
+
+
+def test_a_gene_on_several_lines_has_each_family_once(tmp_path):
+    found = read(tmp_path, "D.ko", "g1\tK00001\ng1\tK00002\ng1\tK00001\ng2\tK00001\n")[0]
+    assert found == [("D", {"K00001": 2, "K00002": 1})]
+    again = FUNCTIONS + "0\tCOG14_FUNCTION\tCOG0187\tDNA gyrase B\t4e-136\n"
+    assert read(tmp_path, "E.txt", again)[0] == [("E", {"COG0187": 2, "COG0188": 1})]
+
+
+def test_a_header_above_genes_and_their_kos(tmp_path):
+    for header in ("gene\tKO\n", "#gene\tKO\n", "#query\tKO\n"):
+        assert read(tmp_path, "D.ko", header + "g1\tK00001\n")[0] == [("D", {"K00001": 1})]
+
+
+def quoted(text, separator="\t"):
+    rows = [line.split("\t") for line in text.rstrip("\n").split("\n")]
+    return "\n".join(separator.join('"' + field.replace('"', '""') + '"' for field in row) for row in rows) + "\n"
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+@pytest.mark.parametrize("kind", ["COGclassifier", "DRAM", "anvi'o functions", "mapper", "eggNOG 2 without comments"])
+def test_what_a_spreadsheet_quotes(kind, separator, tmp_path):
+    name, text, form, _, genomes = FILES[kind]
+    lines = text.rstrip("\n").split("\n")
+    width = max(line.count("\t") for line in lines)
+    text = "".join(line + "\t" * (width - line.count("\t")) + "\n" for line in lines)
+    if kind == "mapper":
+        text = "".join(line + "\n" for line in text.split("\n") if line.strip("\t"))
+    for changed in (quoted(text, separator), "\ufeff" + quoted(text, separator).replace("\n", "\r\n")):
+        file = GenomeFile(write(tmp_path, name, changed), format=form)
+        assert content(file) == genomes
+
+
+def test_entries_without_an_identifier_are_told(tmp_path):
+    found, told = read(tmp_path, "a.tsv", DRAM.replace("K00001,K00003", "k00001"))
+    assert found[0] == ("b1", {"K00001": 1})
+    assert "1 entries hold no identifier of kind KO and were left out" in told[0]
+    found, told = read(
+        tmp_path, "a.tsv", DRAM.replace("GT4; GH13_31", "GT2_Glycos_transf_2; GH13_e5"), identifiers="CAZy"
+    )
+    assert found[0] == ("b1", {"GT2": 1, "GH13": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "x_cog_classify.tsv",
+            COGCLASSIFIER.replace("COG0083", "cog0083"),
+            "line 3: column 'COG_ID' is 'cog0083', it must",
+        ),
+        ("a.tsv", DRAM[1:], "line 1: has 9 fields, the rows below have one more: name each column"),
+        (
+            "D.ko",
+            "g1\tK00001\ng2 K00002\n",
+            "line 2: has one field, 'g2 K00002': gene and KO must be separated by a tab",
+        ),
+        ("D.ko", "g1\tK00001\ng2\tK00002/x\n", "is of no known format"),
+        ("t.biom", b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file, such as BIOM or h5ad: .* biom convert --to-tsv"),
+        ("t.h5ad", b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file, such as BIOM or h5ad"),
+        ("t.biom", '{"id": null, "format": "Biological Observation Matrix 1.0.0"}', "is JSON, such as BIOM 1.0"),
+        (
+            "t.csv",
+            b"PK\x03\x04" + bytes(range(99)),
+            "is a zip archive, such as an Excel workbook: save the sheet as CSV",
+        ),
+        ("t.tsv", gzip.compress(MAPPER.encode(), mtime=0), "is compressed: let its name end in .gz"),
+    ],
+)
+def test_files_that_are_something_else(name, text, message, tmp_path):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=f"{name}: {message}"):
+        list(GenomeFile(tmp_path / name))

@@ -12,7 +12,9 @@ from sklearn.metrics import brier_score_loss, f1_score, log_loss
 from omniset.genomes import GenomeCompleter, calibration, suite
 from omniset.genomes import evaluate as module
 from omniset.genomes.calibration import GRID, Level, Noisy, reliability
-from omniset.genomes.evaluate import CONDITIONS, METRICS, PREVALENCE, Condition, Evaluation, _of_genomes, evaluate
+from omniset.genomes.evaluate import Evaluation, evaluate
+from omniset.genomes.scores import CONDITIONS, PREVALENCE, SCORES, Condition, of_genomes
+from omniset.runs.files import plain
 
 SMALL = {
     **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
@@ -57,8 +59,12 @@ def level(added=None, removed=None):
     return Level(70.0, 5.0, *values, 2.0, 0.5, 0.0, [(0, 0.0, 0.0)] * 10, {})
 
 
+def measured(*arguments):
+    return of_genomes(*arguments).to_dict("records")
+
+
 def test_metrics_by_hand(noisy):
-    for i, found in enumerate(_of_genomes(noisy, np.full(53, 0.3), None, 0.95)):
+    for i, found in enumerate(measured(noisy, np.full(53, 0.3), None, 0.95)):
         y, o, z = noisy.truth[i], noisy.observed[i], noisy.log_odds[i]
         p = 1 / (1 + np.exp(-z))
         assert found["f1"] == pytest.approx(f1_score(y, p >= 0.5))
@@ -76,7 +82,7 @@ def test_metrics_at_their_bounds():
     truth = np.array([[True, True, False, False], [False] * 4, [True] * 4, [True, True, False, False]])
     observed = np.array([[True, True, False, False], [False] * 4, [True] * 4, [True, False, False, True]])
     odds = np.array([[5.0, 5, -5, -5], [-5.0] * 4, [5.0] * 4, [700.0, -700, 700, -700]])
-    perfect, nothing, everything, wrong = _of_genomes(
+    perfect, nothing, everything, wrong = measured(
         Noisy(np.arange(4), truth, observed, odds, np.zeros(4)), np.full(4, 0.5), None, 0.95
     )
     assert perfect["f1"] == everything["f1"] == 1
@@ -94,7 +100,7 @@ def test_sums_by_prevalence_and_probability_by_hand(noisy, rng):
     prevalence = np.concatenate([rng.random(48), [0.0, 0.01, 0.1, 0.5, 0.9]])
     bounds = [(0, 0.01), (0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)]
     assert [b for b, _ in bounds] == list(PREVALENCE[:-1])
-    for i, found in enumerate(_of_genomes(noisy, prevalence, None, 0.95)):
+    for i, found in enumerate(measured(noisy, prevalence, None, 0.95)):
         y, p = noisy.truth[i], noisy.probability[i]
         for b, (low, high) in enumerate(bounds):
             inside = (prevalence >= low) & (prevalence < high)
@@ -106,13 +112,13 @@ def test_sums_by_prevalence_and_probability_by_hand(noisy, rng):
             assert found[f"n{b}"] == inside.sum()
             assert found[f"said{b}"] == pytest.approx(p[inside].sum())
             assert found[f"was{b}"] == y[inside].sum()
-    last = _of_genomes(noisy, np.ones(53), None, 0.95)[0]
+    last = measured(noisy, np.ones(53), None, 0.95)[0]
     assert last["true4"] == noisy.truth[0].sum()  # a family of all genomes is in the last bin
 
 
 def test_changes_at_a_precision_by_hand(noisy):
     p = noisy.probability
-    made = _of_genomes(noisy, np.full(53, 0.3), level(added=0.96, removed=0.96), 0.95)
+    made = measured(noisy, np.full(53, 0.3), level(added=0.96, removed=0.96), 0.95)
     for i, found in enumerate(made):
         added = ~noisy.observed[i] & (p[i] >= GRID[0])
         removed = noisy.observed[i] & (1 - p[i] >= GRID[0])
@@ -120,88 +126,55 @@ def test_changes_at_a_precision_by_hand(noisy):
         assert found["added_right"] == (added & noisy.truth[i]).sum()
         assert found["removed_made"] == removed.sum() > 0
         assert found["removed_right"] == (removed & ~noisy.truth[i]).sum()
-    none = _of_genomes(noisy, np.full(53, 0.3), level(added=0.94), 0.95)
+    none = measured(noisy, np.full(53, 0.3), level(added=0.94), 0.95)
     assert sum(one["added_made"] + one["removed_made"] for one in none) == 0
     sure = Noisy(noisy.rows, noisy.truth, noisy.observed, np.where(noisy.observed, -99.0, 99.0), noisy.novelty)
-    none = _of_genomes(sure, np.full(53, 0.3), level(), 0.95)  # not even what rounds to a probability of 1
+    none = measured(sure, np.full(53, 0.3), level(), 0.95)  # not even what rounds to a probability of 1
     assert sum(one["added_made"] + one["removed_made"] for one in none) == 0
 
 
-# ---------------------------------------------------------------------- means and intervals
+# ---------------------------------------------------------------------- what is compared
 
 
-def rows_of(values, clades=None, method="evidence", condition="95/0", seed=0, metric="f1"):
+def rows_of(values, clades=None, method="omniset", condition="95/0", seed=0, metric="f1"):
     count = len(values)
     clades = [f"c{i}" for i in range(count)] if clades is None else clades
+    means = [score.name for score in SCORES if score.formula is None]
     return pd.DataFrame(
         {
             **{"seed": seed, "genome": [f"g{i}" for i in range(count)], "clade": list(clades)},
             **{"condition": condition, "method": method},
-            **{m: np.asarray(values, dtype=float) if m == metric else 0.5 for m in METRICS},
+            **{m: np.asarray(values, dtype=float) if m == metric else 0.5 for m in means},
             **{f"n{b}": 1.0 for b in range(10)},
-            **{f"said{b}": b / 10 + 0.05 for b in range(10)},
+            **{f"said{b}": b / 10 + 0.05 + np.arange(count) % 3 / 500 for b in range(10)},
             **{f"was{b}": b / 10 + 0.05 for b in range(10)},
         }
     )
 
 
-def evaluation(*frames, resamples=1000):
-    return Evaluation(pd.concat(frames, ignore_index=True), pd.DataFrame(), 0.95, resamples)
+def evaluation(*frames):
+    return Evaluation(pd.concat(frames, ignore_index=True), pd.DataFrame(), 0.95)
 
 
-def test_mean_over_genomes_and_seeds_without_those_that_have_none():
+def test_means_are_over_genomes_and_seeds_and_units_are_clades(rng):
     frames = [
-        rows_of([0.2, 0.4, np.nan]),
-        rows_of([0.9, np.nan, np.nan], seed=1),
-        rows_of([0.0, 0.1, 0.1], method="knn"),
+        rows_of([0.2, 0.4, np.nan], clades="aab"),
+        rows_of([0.9, np.nan, np.nan], clades="aab", seed=1),
+        rows_of([0.0, 0.1, 0.1], clades="aab", method="knn"),
     ]
-    found = evaluation(*frames).table("f1", "95/0")
-    assert found.index.tolist() == ["evidence", "knn"]
-    assert found.loc["evidence", "value"] == pytest.approx(0.5)
-    assert found.loc["knn", "value"] == pytest.approx(0.2 / 3)
-    nothing = evaluation(rows_of([np.nan, np.nan])).table("f1", "95/0").loc["evidence"]
-    assert nothing.isna().all()
-    assert evaluation(*frames).methods == ["evidence", "knn"]
-    assert evaluation(*frames).conditions == ["95/0"]
+    compared = evaluation(*frames).comparison
+    found = compared.table("f1", "95/0")
+    assert found.index.tolist() == compared.methods == ["omniset", "knn"]
+    assert found["value"].tolist() == pytest.approx([0.5, 0.2 / 3])
+    assert compared.interval("f1", "95/0", "omniset").units == 1  # b has no value
+    assert compared.interval("f1", "95/0", "knn").units == 2
+    assert compared.difference("f1", "95/0", "knn").value == pytest.approx(0.25)  # paired by seed and genome
+    assert compared.numbers()["unit"] == "clade"
+    assert compared.numbers()["baselines"] == ["knn"]
 
 
-def test_interval_of_a_constant_and_of_one_clade(rng):
-    constant = evaluation(rows_of([0.7] * 13)).table("f1", "95/0").loc["evidence"]
-    assert constant.tolist() == pytest.approx([0.7] * 3)
-    one = evaluation(rows_of(rng.random(13), clades=["c"] * 13)).table("f1", "95/0").loc["evidence"]
-    assert one["low"] == one["value"] == one["high"]
-
-
-def test_interval_is_that_of_clades(rng):
-    """Of many clades it is the normal one, value +- 1.96 standard errors over *clades*."""
-    means = rng.normal(0.5, 0.1, 97)
-    values = np.repeat(means, 5) + rng.normal(0, 0.001, 485)
-    clades = np.repeat([f"c{i}" for i in range(97)], 5)
-    found = evaluation(rows_of(values, clades), resamples=4000).table("f1", "95/0").loc["evidence"]
-    error = means.std() / math.sqrt(97)
-    assert found["value"] == pytest.approx(values.mean())
-    assert found["low"] == pytest.approx(values.mean() - 1.96 * error, abs=0.15 * error)
-    assert found["high"] == pytest.approx(values.mean() + 1.96 * error, abs=0.15 * error)
-    again = evaluation(rows_of(values, clades), resamples=4000).table("f1", "95/0").loc["evidence"]
-    assert (again == found).all()  # the resamples are the same at every call
-
-
-def test_differences_are_paired(rng):
-    values = rng.random(31)
-    mine, other = rows_of(values + 0.25), rows_of(values, method="knn").sample(frac=1, random_state=0)
-    found = evaluation(mine, other).difference("f1", "95/0", "knn")
-    assert found == pytest.approx((0.25, 0.25, 0.25))  # however much genomes differ
-    holes = values.copy()
-    holes[3] = np.nan
-    found = evaluation(rows_of(values + np.arange(31)), rows_of(holes, method="knn")).difference("f1", "95/0", "knn")
-    assert found[0] == pytest.approx(np.mean([i for i in range(31) if i != 3]))
-    two = [rows_of([0.5, 0.1], method=m, seed=s) for m, s in (("evidence", 0), ("knn", 1))]
-    two += [rows_of([0.3, 0.7], method=m, seed=s) for m, s in (("evidence", 1), ("knn", 0))]
-    assert evaluation(*two).difference("f1", "95/0", "knn")[0] == pytest.approx(0.0)
-
-
-def of_noisy(noisy, prevalence, clades, method="evidence", the_level=None):
-    found = pd.DataFrame(_of_genomes(noisy, prevalence, the_level, 0.95))
+def of_noisy(noisy, prevalence, clades, method="omniset", the_level=None):
+    found = of_genomes(noisy, prevalence, the_level, 0.95)
     about = {"seed": 0, "genome": [f"g{i}" for i in range(len(found))], "clade": clades, "condition": "70/5"}
     return found.assign(**about, method=method, worse=0.0)
 
@@ -209,79 +182,61 @@ def of_noisy(noisy, prevalence, clades, method="evidence", the_level=None):
 def test_calibration_error_and_bins_are_those_of_all_pairs(noisy):
     one = evaluation(of_noisy(noisy, np.full(53, 0.3), list("aabbccc")))
     ece, bins = reliability(noisy.probability, noisy.truth)
-    found = one.ece("70/5").loc["evidence"]
-    assert found["value"] == pytest.approx(ece)
-    assert found["low"] < ece < found["high"]
-    assert one.bins("70/5")["evidence"] == [(n, pytest.approx(a), pytest.approx(b)) for n, a, b in bins]
-    alone = evaluation(of_noisy(noisy, np.full(53, 0.3), ["a"] * 7)).ece("70/5").loc["evidence"]
-    assert alone["low"] == alone["high"] == pytest.approx(ece)
+    found = one.comparison.interval("ece", "70/5", "omniset")
+    assert found.value == pytest.approx(ece)
+    assert found.low < ece < found.high
+    assert one.reliability("70/5")["omniset"] == [(n, pytest.approx(a), pytest.approx(b)) for n, a, b in bins]
+    alone = evaluation(of_noisy(noisy, np.full(53, 0.3), ["a"] * 7)).comparison.interval("ece", "70/5", "omniset")
+    assert alone.value == pytest.approx(ece)
+    assert math.isnan(alone.low)
 
 
 def test_f1_by_prevalence_is_over_pairs(noisy, rng):
     prevalence = rng.uniform(0.02, 0.8, 53)
-    found = evaluation(of_noisy(noisy, prevalence, ["a"] * 7)).by_prevalence("70/5")
-    assert found.columns.tolist() == ["0-0.01", "0.01-0.1", "0.1-0.5", "0.5-0.9", "0.9-1"]
+    found = evaluation(of_noisy(noisy, prevalence, ["a"] * 7)).by_prevalence("70/5")["omniset"]
+    assert list(found) == ["0-0.01", "0.01-0.1", "0.1-0.5", "0.5-0.9", "0.9-1"]
     for column, (low, high) in (("0.01-0.1", (0.01, 0.1)), ("0.1-0.5", (0.1, 0.5)), ("0.5-0.9", (0.5, 0.9))):
         inside = (prevalence >= low) & (prevalence < high)
         expected = f1_score(noisy.truth[:, inside].ravel(), noisy.probability[:, inside].ravel() >= 0.5)
-        assert found.loc["evidence", column] == pytest.approx(expected)
-    assert found[["0-0.01", "0.9-1"]].isna().all().all()
+        assert found[column] == pytest.approx(expected)
+    assert math.isnan(found["0-0.01"])
+    assert math.isnan(found["0.9-1"])
 
 
 def test_achieved_precision(noisy):
     frame = of_noisy(noisy, np.full(53, 0.3), list("aabbccc"), the_level=level(added=0.96))
-    other = of_noisy(noisy, np.full(53, 0.3), list("aabbccc"), method="knn")
-    found = evaluation(frame, other).achieved_precision("added", "70/5")
-    assert found.index.tolist() == ["evidence"]  # thresholds are those of our model alone
+    both = evaluation(frame, of_noisy(noisy, np.full(53, 0.3), list("aabbccc"), method="knn"))
+    compared = both.comparison
+    assert math.isnan(compared.interval("precision_added", "70/5", "knn").value)  # thresholds are our model's alone
+    found = compared.interval("precision_added", "70/5", "omniset")
     added = ~noisy.observed & (noisy.probability >= GRID[0])
-    assert found.loc["evidence", "value"] == pytest.approx((added & noisy.truth).sum() / added.sum())
-    assert found.loc["evidence", "changes"] == pytest.approx(added.sum() / 7)
-    assert found.loc["evidence", "low"] <= found.loc["evidence", "value"] <= found.loc["evidence", "high"]
-    removed = evaluation(frame, other).achieved_precision("removed", "70/5").loc["evidence"]
-    assert removed["changes"] == 0
-    assert math.isnan(removed["value"])
+    assert found.value == pytest.approx((added & noisy.truth).sum() / added.sum())
+    assert found.low <= found.value <= found.high
+    assert math.isnan(compared.interval("precision_removed", "70/5", "omniset").value)
+    assert both.changes("70/5") == {"added": pytest.approx(added.sum() / 7), "removed": 0}
+    none = evaluation(of_noisy(noisy, np.full(53, 0.3), list("aabbccc")))
+    assert math.isnan(none.comparison.interval("precision_added", "70/5", "omniset").value)
+    assert all(math.isnan(value) for value in none.changes("70/5").values())
 
 
-def gate(found, name):
-    (one,) = (g for g in found.gates() if g["gate"].startswith(name))
-    return one
-
-
-def test_gates(rng):
-    """F1 no more than .003 below doing nothing, AUPRC above neighbours with an interval, ECE at most .02."""
-    values = rng.uniform(0.5, 0.9, 23)
-
-    def with_loss(loss, condition="95/0"):
-        return evaluation(
-            rows_of(values - loss, condition=condition), rows_of(values, method="as-is", condition=condition)
-        )
-
-    for loss, holds in ((-0.1, True), (0.0, True), (0.0029, True), (0.0031, False), (0.2, False)):
-        for condition in ("100/0", "95/0"):
-            one = gate(with_loss(loss, condition), f"F1 at {condition}")
-            assert one["holds"] is holds
-            assert one["value"] == pytest.approx(-loss)
-    assert not [g for g in with_loss(0.0, "90/0").gates() if g["gate"].startswith("F1")]
-
-    def won(difference, spread):
-        mine = values + difference + spread * rng.normal(size=23)
-        options = {"condition": "70/0", "metric": "auprc_missing"}
-        return evaluation(rows_of(mine, **options), rows_of(values, method="knn", **options))
-
-    assert gate(won(0.05, 0.01), "AUPRC of missing families at 70/0")["holds"] is True
-    assert gate(won(0.0, 0.01), "AUPRC")["holds"] is False
-    assert gate(won(-0.05, 0.01), "AUPRC")["holds"] is False
-    unsure = gate(won(0.02, 0.2), "AUPRC")
-    assert unsure["low"] < 0 < unsure["high"]
-    assert unsure["holds"] is False
-    assert gate(won(0.05, 0.01), "ECE at 70/0")["holds"] is True
-    off = won(0.05, 0.01)
-    for shift, holds in ((0.019, True), (0.021, False)):
-        shifted = off.rows.assign(**{f"said{b}": off.rows[f"was{b}"] + shift for b in range(10)})
-        one = gate(evaluation(shifted), "ECE at 70/0")
-        assert one["value"] == pytest.approx(shift)
-        assert one["holds"] is holds
-    assert not evaluation(rows_of(values, condition="70/0 unknown")).gates()
+def test_what_is_asked_of_ours(rng):
+    """AUPRC above the best baseline, F1 no more than .003 below doing nothing, ECE below .02."""
+    values = rng.uniform(0.5, 0.9, 47)
+    found = {}
+    for condition, metric in (("70/0", "auprc_missing"), ("95/0", "f1"), ("90/0", "f1"), ("70/0 unknown", "f1")):
+        options = {"condition": condition, "metric": metric}
+        better = values + 0.002 + rng.normal(0, 0.0005, 47)
+        frames = [rows_of(values, **options), rows_of(better, method="as-is", **options)]
+        frames += [rows_of(values - 0.01 * rng.random(47), method=m, **options) for m in ("knn", "pca", "seed")]
+        for gate in evaluation(*frames).comparison.gates:
+            found[gate.condition, gate.score] = (gate.opponent, gate.asked, gate.verdict)
+    assert found == {
+        ("70/0", "auprc_missing"): ("as-is", "> 0", "falls short"),
+        ("70/0", "ece"): (None, "< 0.02", "holds"),
+        ("95/0", "f1"): ("as-is", "> -0.003", "holds"),
+        ("95/0", "ece"): (None, "< 0.02", "holds"),
+        ("90/0", "ece"): (None, "< 0.02", "holds"),
+    }
 
 
 def test_conditions():
@@ -329,8 +284,8 @@ def evaluated(folder):
 
 def test_every_method_is_tested_on_every_genome_of_the_test_clades(evaluated):
     rows = evaluated.rows
-    assert evaluated.methods == ["evidence", "as-is", "prevalence", "prevalence-bayes", "knn", "pca"]
-    assert evaluated.conditions == [c.name for c in TESTED]
+    assert evaluated.comparison.methods == ["omniset", "as-is", "prevalence", "prevalence-bayes", "knn", "pca"]
+    assert evaluated.comparison.conditions == [c.name for c in TESTED]
     for seed, some in rows.groupby("seed"):
         genomes = sorted(set(some["genome"]))
         about = evaluated.splits.set_index("seed").loc[seed]
@@ -345,8 +300,10 @@ def test_every_method_is_tested_on_every_genome_of_the_test_clades(evaluated):
         whole = TAXONOMY["family"].value_counts()
         assert len(genomes) == whole[list(set(some["clade"]))].sum()  # clades are tested as a whole
     assert set(rows[rows["seed"] == 0]["genome"]) != set(rows[rows["seed"] == 1]["genome"])
-    few = Evaluation(rows[rows["condition"] == "50/0"], evaluated.splits, 0.95, resamples=7)
-    assert json.loads(json.dumps(few.numbers()))["tables"].keys() == {"50/0"}
+    few = Evaluation(rows[rows["condition"] == "50/0"], evaluated.splits, 0.95)
+    numbers = json.loads(json.dumps(plain(few.numbers())))
+    assert {score["condition"] for score in numbers["scores"]} == numbers["changes"].keys() == {"50/0"}
+    assert {"gates", "verdict", "splits", "precision", "notes"} <= numbers.keys()
     metrics = rows[["f1", "brier", "log_loss", "size_error", "worse"]]
     assert np.isfinite(metrics.to_numpy()).all()
 
@@ -356,7 +313,7 @@ def test_doing_nothing_and_worse_than_that(evaluated):
     nothing = rows[rows["method"] == "as-is"]["f1"]
     assert (nothing.xs("100/0", level="condition") == 1).all()
     assert (nothing.xs("50/0", level="condition") < 0.97).all()
-    for method in evaluated.methods:
+    for method in evaluated.comparison.methods:
         some = rows[rows["method"] == method]
         assert (some["worse"] == (some["f1"] < nothing.loc[some.index] - 1e-12)).all()
     assert not rows[rows["method"] == "as-is"]["worse"].any()
@@ -365,7 +322,7 @@ def test_doing_nothing_and_worse_than_that(evaluated):
 
 def test_thresholds_are_our_models_alone(evaluated):
     rows = evaluated.rows
-    tested = (rows["method"] == "evidence") & ~rows["condition"].str.startswith("missed")
+    tested = (rows["method"] == "omniset") & ~rows["condition"].str.startswith("missed")
     assert (rows["added_made"].notna() == tested).all()
 
 
@@ -427,13 +384,13 @@ def test_resume_reads_what_was_kept(evaluated, folder, monkeypatch):
     assert calls == [2]
     pd.testing.assert_frame_equal(more.rows[: len(again.rows)], again.rows)
     for changed, message in (
-        ({"dim": 8}, r"dim was 6, is 8\)"),
-        ({"precision": 0.9}, r"precision was 0.95, is 0.9\)"),
+        ({"dim": 8}, "dim was 6, is 8"),
+        ({"precision": 0.9}, "precision was 0.95, is 0.9"),
         ({"methods": []}, r"methods was \['pca'\], is \[\]"),
     ):
-        with pytest.raises(ValueError, match=rf"seed_0.parquet is of another evaluation \({message}"):
+        with pytest.raises(ValueError, match=rf"seed_0.json is of another evaluation and cannot be resumed: {message}"):
             evaluate(FRAME, TAXONOMY, seeds=2, **options | changed)
-    with pytest.raises(ValueError, match="another evaluation .data was"):
+    with pytest.raises(ValueError, match="another evaluation and cannot be resumed: data was"):
         evaluate(FRAME[:23], TAXONOMY, seeds=2, **options)
     assert calls == [2]
 
@@ -448,7 +405,7 @@ def test_the_same_seed_gives_the_same_rows(evaluated):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": ["magic"]}, "methods must be out of evidence, seed, .*; got 'magic'"),
+        ({"methods": ["magic"]}, "methods must be out of omniset, seed, .*; got 'magic'"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"test_fraction": 0.0}, "test_fraction must be above 0 and below 0.9, got 0.0"),
         ({"test_fraction": 0.9}, "test_fraction must be above 0 and below 0.9, got 0.9"),

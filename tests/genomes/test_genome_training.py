@@ -19,10 +19,10 @@ from omniset.genomes.training import (
     HIDDEN,
     Clades,
     Draws,
-    GenomeData,
-    GenomeDataset,
+    GenomeBatches,
     GenomeModule,
     Genomes,
+    lesson,
     loss,
     split,
     told,
@@ -222,8 +222,8 @@ def test_a_donor_is_never_of_the_own_clade():
     assert alone.donor(0, True, rng).shape == (41,)  # where there is no other clade
 
 
-def item(data, epoch, i):
-    return [np.asarray(v) for v in data[epoch, int(i)]]
+def item(data, epoch, i, training=True):
+    return [np.asarray(v) for v in data.one((epoch, int(i)), training)]
 
 
 def same(a, b):
@@ -233,8 +233,8 @@ def same(a, b):
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_noise_of_training_is_drawn_anew_each_epoch_and_repeats(curriculum):
     genomes = genomes_of()
-    one, two = (GenomeDataset(genomes, Draws(curriculum=curriculum), 5, 9, True) for _ in range(2))
-    other = GenomeDataset(genomes, Draws(curriculum=curriculum), 6, 9, True)
+    one, two = (GenomeBatches(genomes, Draws(curriculum=curriculum), 5, 9) for _ in range(2))
+    other = GenomeBatches(genomes, Draws(curriculum=curriculum), 6, 9)
     epochs = [[item(one, epoch, i) for i in genomes.train] for epoch in range(4)]
     assert all(same(a, item(two, 2, i)) for a, i in zip(epochs[2], genomes.train, strict=True))
     assert all(same(item(one, 2, i), item(one, 2, i)) for i in genomes.train[:3])
@@ -252,22 +252,21 @@ def test_noise_of_training_is_drawn_anew_each_epoch_and_repeats(curriculum):
 @pytest.mark.parametrize("curriculum", [False, True])
 def test_noise_of_validation_never_changes(curriculum):
     genomes = genomes_of()
-    data = GenomeDataset(genomes, Draws(curriculum=curriculum), 5, 9, False)
+    data = GenomeBatches(genomes, Draws(curriculum=curriculum), 5, 9)
     for i in genomes.validation:
-        first = item(data, 0, i)
+        first = item(data, 0, i, training=False)
         for epoch in (0, 1, 8):
-            assert same(item(data, epoch, i), first)
-    training = GenomeDataset(genomes, Draws(curriculum=curriculum), 5, 9, True)
-    assert not all(same(item(training, 0, i), item(data, 0, i)) for i in genomes.validation)
+            assert same(item(data, epoch, i, training=False), first)
+    assert not all(same(item(data, 0, i), item(data, 0, i, training=False)) for i in genomes.validation)
 
 
 def test_the_loaders_hand_on_epochs():
     """Validation batches are the same in every epoch and every call; training ones are in another order each epoch."""
     genomes = genomes_of()
-    data = GenomeData(genomes, Draws(), 4, 9, 5)
+    data = lesson(genomes, Draws(), 4, 9, 5)
     loader = data.val_dataloader()
     batches = [next(iter(loader)), next(iter(loader))]
-    loader.sampler.set_epoch(7)
+    loader.batch_sampler.sampler.set_epoch(7)
     for observed, truth, weights in [*batches, next(iter(loader)), next(iter(data.val_dataloader()))]:
         assert torch.equal(observed.counts, batches[0][0].counts)
         assert torch.equal(observed.completeness.nan_to_num(), batches[0][0].completeness.nan_to_num())
@@ -276,7 +275,7 @@ def test_the_loaders_hand_on_epochs():
     found = []
     for epoch in (0, 0, 1):
         loader = data.train_dataloader()
-        loader.sampler.set_epoch(epoch)
+        loader.batch_sampler.sampler.set_epoch(epoch)
         found.append([b[1] for b in loader])
         assert sum(len(t) for t in found[-1]) == len(genomes.train)
     assert all(torch.equal(a, b) for a, b in zip(found[0], found[1], strict=True))
@@ -291,7 +290,7 @@ def test_the_documents_curriculum():
     """Independent noise of families: (.10, .01), (.25, .02), (.50, .05) in the thirds of training."""
     counts = np.concatenate([np.ones((1, 5000), dtype=int), np.zeros((1, 5000), dtype=int)])
     genomes = Genomes(sp.csr_array(counts), codes_of([0, 1]), np.array([0, 1]), np.array([0]))
-    data = GenomeDataset(genomes, Draws(curriculum=True), 0, 9, True)
+    data = GenomeBatches(genomes, Draws(curriculum=True), 0, 9)
     for epoch in range(9):
         for i, expected in enumerate(CURRICULUM[epoch // 3]):
             seen, c, q, *_ = item(data, epoch, i)
@@ -304,7 +303,7 @@ def test_what_is_hidden_from_the_references():
     """A training genome never sees itself; its clade, and the one above, at the shares that were set."""
     genomes = genomes_of(53, clades=11, references=np.arange(0, 50, 2))
     codes = genomes.clades.codes
-    data = GenomeDataset(genomes, Draws(), 0, 400, True)
+    data = GenomeBatches(genomes, Draws(), 0, 400)
     masks = codes[genomes.references] == codes[4]
     kinds = []
     for epoch in range(400):
@@ -314,16 +313,15 @@ def test_what_is_hidden_from_the_references():
     shares = np.bincount(kinds, minlength=3) / 400
     assert (np.abs(shares - HIDDEN) < SIGMAS * np.sqrt(np.array(HIDDEN) * (1 - np.array(HIDDEN)) / 400)).all()
     assert masks[:, 0].sum() > masks[:, 1].sum() > masks[:, 2].sum() == 1
-    validation = GenomeDataset(genomes, Draws(), 0, 400, False)
     for i in genomes.validation:
         expected = genomes.references == i
-        assert (item(validation, 0, i)[3] == expected).all()
+        assert (item(data, 0, i, training=False)[3] == expected).all()
 
 
 def test_weights_of_genomes_of_large_clades():
     groups = np.array([0] * 9 + [1] * 4 + [2] + [3] * 3)
     genomes = Genomes(sp.csr_array(some_counts(17)), codes_of(groups), np.arange(14), np.arange(14, 17))
-    weights = GenomeDataset(genomes, Draws(), 0, 1, True).weights
+    weights = GenomeBatches(genomes, Draws(), 0, 1).weights
     expected = np.array([1 / 3] * 9 + [1 / 2] * 4 + [1])
     assert np.allclose(weights[:14], expected / expected.mean())
     assert (weights[14:] == 1).all()
@@ -357,7 +355,7 @@ def test_weights_of_genomes_weigh_the_loss():
     logged = {}
     module.log = lambda name, value, **_: logged.update({name: value})
     genomes = genomes_of()
-    observed, truth, _ = next(iter(GenomeData(genomes, Draws(), 5, 1, 0).train_dataloader()))
+    observed, truth, _ = next(iter(lesson(genomes, Draws(), 5, 1, 0).train_dataloader()))
     observed.excluded, weights = None, torch.tensor([1.0, 0.5, 3.0, 0.0, 0.5])
     observed.counts = observed.counts.double()
     observed.completeness, observed.contamination = observed.completeness.double(), observed.contamination.double()
@@ -415,7 +413,7 @@ def test_history_and_best_weights():
     method = small_method()
     history = train(method, genomes_of(), draws=Draws(), epochs=4, **(TRAINING | SHELL | {"patience": 9}))
     assert [h["epoch"] for h in history] == [1, 2, 3, 4]
-    batch = next(iter(GenomeData(genomes_of(), Draws(), 5, 4, 3).val_dataloader()))
+    batch = next(iter(lesson(genomes_of(), Draws(), 5, 4, 3).val_dataloader()))
     assert not method.training
     with torch.no_grad():
         found = float(loss(method(batch[0]), batch[1]).mean())
@@ -431,26 +429,12 @@ def equal(a, b):
     return all(torch.equal(v, b[k]) for k, v in a.items())
 
 
-def test_same_seed_same_bits():
-    def trained(seed, mix=0):
-        method = small_method("evidence")
-        torch.manual_seed(mix)
-        train(method, genomes_of(), draws=Draws(), epochs=1, **(TRAINING | SHELL | {"seed": seed}))
-        return weights_of(method)
-
-    one = trained(3)
-    assert equal(one, trained(3, mix=11))
-    assert not equal(one, trained(4))
-
-
-def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
+def test_a_run_on_other_genomes_is_not_resumed(tmp_path, monkeypatch):
     frame, taxonomy = some_frame(), some_taxonomy()
     options = {
         **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 3, "batch_size": 10, "device": "cpu"},
-        **{"validation_fraction": 0.2, "progress": False, "patience": None, "encoder_options": {"dropout": 0.2}},
+        **{"validation_fraction": 0.2, "progress": False},
     }
-    monkeypatch.setattr("omniset.genomes.calibration.LEVELS", [(90.0, 0.0)])
-    whole = GenomeCompleter(**options).fit(frame, taxonomy)
     step, calls = GenomeModule.training_step, []
 
     def interrupted(self, batch, index):
@@ -462,14 +446,6 @@ def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(GenomeModule, "training_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         GenomeCompleter(**options).fit(frame, taxonomy, folder=tmp_path)
-    monkeypatch.setattr(GenomeModule, "training_step", step)
-    resumed = GenomeCompleter(**options).fit(frame, taxonomy, folder=tmp_path, resume=True)
-    assert len(calls) == 4
-    assert equal(weights_of(resumed.network_), weights_of(whole.network_))
-    assert resumed.history_ == whole.history_
-    assert len(whole.history_) == 3
-    with pytest.raises(ValueError, match="cannot be resumed: learning_rate was 0.001, is 0.1"):
-        GenomeCompleter(**options, learning_rate=0.1).fit(frame, taxonomy, folder=tmp_path, resume=True)
     changed = frame.copy()
     changed.iloc[:, 3] += 1
     with pytest.raises(ValueError, match="cannot be resumed: the (sets|genomes)"):

@@ -330,10 +330,13 @@ def test_along_a_given_tree(tmp_path, rng):
         ({"families": 1}, "families must be at least 2, it is 1"),
         ({"mags": 0}, "mags must be at least 1, it is 0"),
         ({"seed": -1}, "seed must be at least 0, it is -1"),
-        ({"completeness": (60.0, 50.0)}, "completeness must be .* 0 <= low <= high <= 100, it is 60, 50"),
-        ({"completeness": (50.0, 101.0)}, "completeness must be .* it is 50, 101"),
-        ({"contamination": (-1.0, 5.0)}, "contamination must be .* it is -1, 5"),
-        ({"contamination": (float("nan"), 5.0)}, "contamination must be .* it is nan, 5"),
+        (
+            {"completeness": (60.0, 50.0)},
+            "completeness must be two percentages in order, from 0 to 100, got 60.0, 50.0",
+        ),
+        ({"completeness": (50.0, 101.0)}, "completeness must be .* got 50.0, 101"),
+        ({"contamination": (-1.0, 5.0)}, "contamination must be .* got -1.0, 5"),
+        ({"contamination": (float("nan"), 5.0)}, "contamination must be .* got nan, 5"),
     ],
 )
 def test_arguments_out_of_bounds(arguments, message):

@@ -5,15 +5,17 @@
 >>> completer.complete(read_table("mags.tsv"), read_qualities("quality_report.tsv"))  # doctest: +SKIP
 """
 
-from omniset.genomes.completer import Completion, Explanation, GenomeCompleter
-from omniset.genomes.data import (
-    Genome,
-    GenomeFile,
-    GenomeTable,
-    read_qualities,
-    read_table,
-    read_taxonomy,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from omniset.lazy import lazily
+
+if TYPE_CHECKING:
+    from omniset.genomes.completer import GenomeCompleter
+    from omniset.genomes.completion import Completion
+    from omniset.genomes.data import Genome, GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy
+    from omniset.genomes.explaining import Explanation
 
 __all__ = [
     "Completion",
@@ -26,3 +28,18 @@ __all__ = [
     "read_table",
     "read_taxonomy",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Completion": "completion",
+        "Explanation": "explaining",
+        "Genome": "data",
+        "GenomeCompleter": "completer",
+        "GenomeFile": "data",
+        "GenomeTable": "data",
+        "read_qualities": "data",
+        "read_table": "data",
+        "read_taxonomy": "data",
+    },
+)

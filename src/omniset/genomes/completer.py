@@ -4,210 +4,60 @@ from __future__ import annotations
 
 import time
 import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
-from jaxtyping import Bool, Float, Int
-from sklearn.base import BaseEstimator
-from torch import Tensor, nn
+from jaxtyping import Float, Int
 
-from omniset import devices, explain
-from omniset.encoders import ENCODERS
-from omniset.genomes import calibration
+from omniset.fitted import Estimator
+from omniset.genomes import calibration, explaining
 from omniset.genomes.calibration import Level
-from omniset.genomes.data import RANKS, Genome, GenomeTable, kind_of_identifier, read_table
-from omniset.genomes.metadata import lineages, rows_by_name
+from omniset.genomes.completion import About, Completion, Matching, Rule, complete
+from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
+from omniset.genomes.explaining import Explanation
+from omniset.genomes.metadata import Quality, check_bounds, check_quality, lineages, warn_of_small
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
-from omniset.genomes.suite import ARCHITECTURES, BASELINES, UNTRAINED, Suite
+from omniset.genomes.options import CompleterOptions
+from omniset.genomes.suite import UNTRAINED, Suite
 from omniset.genomes.training import Clades, Draws, Genomes, split
-from omniset.sets import SetBatch
-from omniset.training import artefacts
-
-METHODS = ("model", *BASELINES, "auto")
-Table = GenomeTable | pd.DataFrame | str | Path
-
-
-@dataclass
-class Completion:
-    """What is said of one genome. Families are those of the vocabulary, in its order.
-
-    Attributes:
-        name: Of the genome.
-        counts: (families,) copies observed.
-        log_odds: (families,) natural logarithm of p / (1 - p), p the probability that the complete genome has it.
-        call: (families,) whether it is called present.
-        unknown: Copies of observed families that are not in the vocabulary, of which nothing is said.
-        completeness, contamination: In percent, as given; or estimated where not.
-        given: Both were given.
-        expected, low, high: Number of families of the complete genome, with an interval of 95 %.
-        novelty: 1 - estimated Jaccard similarity to the nearest reference genome.
-        nearest: That reference.
-        far: Farther than 95 % of the validation genomes, whose clades were kept back.
-        method: Which one it was.
-        warnings: A sentence each.
-    """
-
-    name: str
-    counts: Int[np.ndarray, " families"]
-    log_odds: Float[np.ndarray, " families"]
-    call: Bool[np.ndarray, " families"]
-    unknown: dict[str, int]
-    completeness: float
-    contamination: float
-    given: bool
-    expected: float
-    low: float
-    high: float
-    novelty: float
-    nearest: str
-    far: bool
-    method: str
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def probability(self) -> Float[np.ndarray, " families"]:
-        return 1 / (1 + np.exp(-self.log_odds))
-
-    @property
-    def observed(self) -> Bool[np.ndarray, " families"]:
-        return self.counts > 0
-
-    @property
-    def added(self) -> Bool[np.ndarray, " families"]:
-        return self.call & ~self.observed
-
-    @property
-    def removed(self) -> Bool[np.ndarray, " families"]:
-        return ~self.call & self.observed
+from omniset.options import blaming
+from omniset.runs import devices
+from omniset.runs.finite import require_finite_outputs
+from omniset.training import artefacts, schema
 
 
-@dataclass
-class Explanation:
-    """Why a family was called present, or absent, in a genome.
-
-    Attributes:
-        log_odds: Of the family.
-        terms: What they are the sum of: neighbours, context, evidence.
-        families: A row per observed family: `family`, `count`, `change` (log-odds now minus those without it, its
-            count set to 0 and all else as it is) and `attribution` (0 to 1, self-attention attribution).
-        references: The nearest reference genomes: `genome`, `similarity`, `has_family`, lineage.
-    """
-
-    genome: str
-    family: str
-    observed: bool
-    log_odds: float
-    terms: dict[str, float]
-    families: pd.DataFrame
-    references: pd.DataFrame
-
-    @property
-    def probability(self) -> float:
-        return float(1 / (1 + np.exp(-self.log_odds)))
-
-
-@dataclass
-class _About:
-    """What a completion depends on beside its families; see Completion."""
-
-    completeness: float
-    contamination: float
-    given: bool
-    novelty: float
-    nearest: str
-    level: Level
-    method: str
-
-
-class GenomeCompleter(BaseEstimator):
+class GenomeCompleter(CompleterOptions, Estimator):
     """Which gene families an incomplete, contaminated genome truly has, with probabilities.
 
     Args:
-        architecture: "evidence" (a set transformer and reference genomes, plus what was observed) or "seed" (a set
-            transformer alone, as its document says, which cannot copy its input).
-        method: What completes: "model" (the architecture), a baseline ("as-is", "prevalence", "prevalence-bayes",
-            "knn", "pca", "autoencoder", "autoencoder-evidence"), or "auto" (what lost least on validation clades at
-            the genome's completeness and contamination: the model, knn, prevalence-bayes or as-is).
-        encoder: In `omniset.encoders.ENCODERS`. None: "ust" for "evidence", "set-transformer-sab" for "seed".
-        dim, depth, num_heads, num_inducing, encoder_options: Its size.
-        epochs: At most so many. None: 6, or for few genomes enough for 250 steps.
-        batch_size: Genomes per step, and at a time when completing.
-        learning_rate, weight_decay: Of AdamW.
-        patience: Stop after so many epochs without a better validation loss. None: never.
-        validation_fraction: Share of the genomes kept back, by whole clades, to watch the training and to calibrate.
-        clade: Rank of the taxonomy whose clades are never split, such as "family" or "order".
-        completeness, contamination: Bounds in percent of what is simulated in training.
-        min_genomes: Families of fewer training genomes are left out of the vocabulary.
-        max_references: Training genomes kept to compare with, at most, drawn over the clades.
-        seed: Of everything drawn. The same seed gives the same numbers to the bit on a CPU.
-        device: "auto", "cpu", "cuda" or "mps".
-        progress: Show progress.
+        {options}
 
     Attributes:
         families_: The vocabulary.
         network_: All methods.
         history_: A dict per epoch of the architecture's training.
+        notes_: What was decided on the data, a sentence each.
         levels_: What validation says, level by level.
         references_: Names and lineages of the reference genomes.
     """
 
-    def __init__(
-        self,
-        architecture: str = "evidence",
-        *,
-        method: str = "model",
-        encoder: str | None = None,
-        dim: int = 64,
-        depth: int = 2,
-        num_heads: int = 4,
-        num_inducing: int = 16,
-        encoder_options: dict[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int = 16,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 1e-2,
-        patience: int | None = 3,
-        validation_fraction: float = 0.1,
-        clade: str = "family",
-        completeness: tuple[float, float] = (30.0, 100.0),
-        contamination: tuple[float, float] = (0.0, 12.0),
-        min_genomes: int = 1,
-        max_references: int = 4000,
-        seed: int = 0,
-        device: str = "auto",
-        progress: bool = True,
-    ) -> None:
-        self.architecture = architecture
-        self.method = method
-        self.encoder = encoder
-        self.dim = dim
-        self.depth = depth
-        self.num_heads = num_heads
-        self.num_inducing = num_inducing
-        self.encoder_options = encoder_options
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.clade = clade
-        self.completeness = completeness
-        self.contamination = contamination
-        self.min_genomes = min_genomes
-        self.max_references = max_references
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    FITTED: ClassVar[dict[str, Any]] = {
+        "trained": schema.array(schema.TEXT),
+        "references": schema.SIZE,
+        "families": schema.SIZE,
+        "levels": schema.array(schema.OBJECT),
+        "with_taxonomy": schema.FLAG,
+        "sizes": schema.OBJECT,
+    }
+    TABLES: ClassVar = {"vocabulary": ["family", "category", "description"], "references": ["genome", "lineage"]}
+    HISTORIES: ClassVar = ("history", "histories", "notes")
 
     # ------------------------------------------------------------------ the verbs
 
@@ -233,28 +83,19 @@ class GenomeCompleter(BaseEstimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        found = as_table(table)
-        if len(found) < 8:
-            raise ValueError(f"table has {len(found)} genomes, at least 8 are needed to learn from")
-        sizes = np.diff(found.counts.indptr)
+        warn_of_small(self.contamination)
+        genomes = as_table(table)
+        if len(genomes) < 8:
+            raise ValueError(f"table has {len(genomes)} genomes, at least 8 are needed to learn from")
+        sizes = np.diff(genomes.counts.indptr)
         if not sizes.all():
-            without = [name for name, size in zip(found.names, sizes, strict=True) if not size]
-            warnings.warn(f"{len(without)} genomes without any family are left out: {without[0]!r}", stacklevel=2)
-            found = found.select(sizes > 0)
+            empty = [name for name, size in zip(genomes.names, sizes, strict=True) if not size]
+            warnings.warn(f"{len(empty)} genomes without any family are left out: {empty[0]!r}", stacklevel=2)
+            genomes = genomes.select(sizes > 0)
+        clades = Clades.of(genomes.counts, taxonomy, genomes.names, self.clade)
         rng = np.random.default_rng(self.seed)
-        clades = (
-            Clades.of_similarity(found.counts)
-            if taxonomy is None
-            else Clades.of_taxonomy(taxonomy, found.names, self.clade)
-        )
-        if taxonomy is None and len(np.unique(clades.groups)) == len(found):
-            warnings.warn(
-                "without a taxonomy every genome is a clade of its own, and what validation says is too good: "
-                "give a taxonomy",
-                stacklevel=2,
-            )
         train, validation = split(clades.groups, (self.validation_fraction,), rng)
-        return self.fit_split(found, taxonomy, clades, train, validation, folder=folder, resume=resume)
+        return self.fit_split(genomes, taxonomy, clades, train, validation, folder=folder, resume=resume)
 
     def fit_split(
         self,
@@ -287,52 +128,12 @@ class GenomeCompleter(BaseEstimator):
         columns = np.flatnonzero(has >= self.min_genomes)
         if not len(columns):
             raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
-        references = train
-        if len(train) > self.max_references:
-            weights = calibration.clade_weights(clades.groups[train])
-            chosen = np.random.default_rng(self.seed).choice(
-                len(train), self.max_references, replace=False, p=weights / weights.sum()
-            )
-            references = train[np.sort(chosen)]
+        references = _references(clades, train, self.max_references, self.seed)
         genomes = Genomes(table.counts[:, columns], clades, train, validation, references)
         self._set_vocabulary([table.families[i] for i in columns], table)
-        start = time.monotonic()
         self.references_ = _lineages([table.names[i] for i in references], taxonomy)
         self.with_taxonomy_ = clades.given
-        names = [*dict.fromkeys([*self._trained(), *also])]
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            suite = self._build(len(columns), len(references), names)
-        unwatched = ("device", "progress", "method")
-        histories = suite.fit(
-            genomes,
-            main=self.architecture,
-            draws=Draws(
-                (self.completeness[0] / 100, self.completeness[1] / 100),
-                (self.contamination[0] / 100, self.contamination[1] / 100),
-            ),
-            seed=self.seed,
-            folder=None if folder is None else Path(folder),
-            resume=resume,
-            fingerprint={k: v for k, v in self.get_params().items() if k not in unwatched},
-            epochs=self.epochs or max(6, -(-250 * self.batch_size // len(train))),
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            patience=self.patience,
-            device=self.device,
-            progress=self.progress,
-        )
-        self.seconds_ = round(time.monotonic() - start, 1)
-        self.network_, self.trained_ = suite, names
-        self.histories_ = histories
-        self.history_ = histories.get(self.architecture, [])
-        candidates = {name: suite[name] for name in self._candidates()}
-        main = self._calibrated(self.method)
-        self.levels_ = calibration.calibrate(
-            candidates | {main: suite[main]}, main, genomes, self.seed, devices.find(self.device)
-        )
-        suite.to("cpu")
+        self.notes_ = [*clades.notes(), *_notes(genomes, len(table.families), self.min_genomes)]
         self.sizes_ = {
             "genomes": len(train) + len(validation),
             "training": len(train),
@@ -341,7 +142,42 @@ class GenomeCompleter(BaseEstimator):
             "validation clades": len(np.unique(clades.groups[validation])),
             "families": len(columns),
         }
+        self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
+        self._train(genomes, None if folder is None else Path(folder), resume)
         return self
+
+    def _train(self, genomes: Genomes, folder: Path | None, resume: bool) -> None:
+        """Fit all methods, and calibrate the completer's own."""
+        start = time.monotonic()
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            suite = self._build(genomes.counts.shape[1], len(genomes.references), self.trained_)
+        self.histories_ = suite.fit(
+            genomes,
+            main=self.architecture,
+            draws=Draws(
+                (self.completeness[0] / 100, self.completeness[1] / 100),
+                (self.contamination[0] / 100, self.contamination[1] / 100),
+            ),
+            seed=self.seed,
+            folder=folder,
+            resume=resume,
+            fingerprint=self.fingerprint(),
+            epochs=self.epochs or max(6, -(-250 * self.batch_size // len(genomes.train))),
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            patience=self.patience,
+            device=self.device,
+            progress=self.progress,
+        )
+        self.seconds_ = round(time.monotonic() - start, 1)
+        self.network_ = suite
+        self.history_ = self.histories_.get(self.architecture, [])
+        main = self._calibrated(self.method)
+        candidates = {name: suite[name] for name in (*self._candidates(), main)}
+        self.levels_ = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
+        suite.to("cpu")
 
     def complete(self, table: Table, quality: pd.DataFrame | None = None, *, method: str | None = None) -> pd.DataFrame:
         """Probabilities that the complete genomes have the families: index genome, a column per family.
@@ -356,15 +192,7 @@ class GenomeCompleter(BaseEstimator):
             ValueError: A quality out of its bounds; no family that is known.
         """
         self._fitted()
-        found = as_table(table, known=self.families_)
-        rows = list(self.completions(found, quality, method=method))
-        lost = {family for one in rows for family in one.unknown}
-        if lost:
-            warnings.warn(
-                f"{len(lost)} families, such as {sorted(lost)[0]!r}, are not in the model's vocabulary of "
-                f"{len(self.families_)}: nothing is said of them",
-                stacklevel=2,
-            )
+        rows = list(self.completions(as_table(table, known=self.families_), quality, method=method))
         values = np.stack([one.probability for one in rows]) if rows else np.zeros((0, len(self.families_)))
         index = pd.Index([one.name for one in rows], name="genome")
         return pd.DataFrame(values, index=index, columns=pd.Index(self.families_, name="family"))
@@ -393,12 +221,7 @@ class GenomeCompleter(BaseEstimator):
         self._fitted()
         method = self.method if method is None else method
         self._check_method(method)
-        if not 0 < threshold < 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
-        if precision is not None and not 0.5 <= precision < 1:
-            raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
-        if precision is not None and threshold != 0.5:
-            raise ValueError(f"give threshold or precision, not both: got {threshold} and {precision}")
+        rule = Rule(threshold, precision)
         if precision is not None and self._calibrated(method) != self._calibrated(self.method):
             raise ValueError(
                 f"precision is calibrated for method {self._calibrated(self.method)!r}, not for {method!r}: fit with "
@@ -406,7 +229,7 @@ class GenomeCompleter(BaseEstimator):
             )
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
-        return self._completions(genomes, check_quality(quality), method, threshold, precision)
+        return self._completions(genomes, check_quality(quality), method, rule)
 
     def explain(
         self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None, *, steps: int = 20
@@ -437,128 +260,53 @@ class GenomeCompleter(BaseEstimator):
         if one is None:
             raise ValueError(f"genome {genome!r} is not in the table")
         batch = self._batch([one], check_quality(quality))[0]
-        which = batch.present[0].nonzero()[:, 0]
-        if not len(which):
+        if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
-        target = self._position[family]
-        with torch.no_grad():
-            settled, given = model.noise.settle(batch)
-            terms = {name: float(values[0, target]) for name, values in model.terms(batch).items()}
-            total = sum(terms.values())
-            changes = []
-            for some in which.split(4 * self.batch_size):
-                counts = settled.counts.repeat(len(some), 1)
-                counts[torch.arange(len(some)), some] = 0
-                without = Observed(
-                    counts, settled.completeness.expand(len(some)), settled.contamination.expand(len(some))
-                )
-                changes.append(total - model.log_odds(without, given.expand(len(some), 2))[:, target])
-            similar = model.references.corrected_similarity(settled, model.noise)[0]
-        scores = (
-            self._attribution(model, settled, given, target, steps)
-            if explain.attends(model.encoder)
-            else np.full(len(which), np.nan)
+        return explaining.explain(
+            model,
+            genome,
+            batch,
+            self._position[family],
+            self.families_,
+            self.references_,
+            at_a_time=4 * self.batch_size,
+            steps=steps,
         )
-        families = pd.DataFrame(
-            {
-                "family": [self.families_[i] for i in which.tolist()],
-                "count": batch.counts[0, which].long().numpy(),
-                "change": torch.cat(changes).numpy(),
-                "attribution": scores,
-            }
-        )
-        order = similar.argsort(descending=True)[:15]
-        references = self.references_.iloc[order.numpy()].reset_index(drop=True)
-        references.insert(1, "similarity", similar[order].numpy())
-        references.insert(2, "has_family", model.references.presence[order, target].numpy() > 0)
-        observed = bool(batch.present[0, target])
-        by_size = families.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
-        return Explanation(genome, family, observed, total, terms, by_size, references)
 
-    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
-        """Write the artefact: config.json, model.safetensors, vocabulary.parquet, references.parquet, metrics.json."""
-        suite = self._fitted()
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, frame in (("vocabulary", self.vocabulary_), ("references", self.references_)):
-            artefacts.save_table(folder, name, frame)
-        fitted = {
+    def _state(self) -> dict[str, Any]:
+        return {
             "trained": self.trained_,
             "references": len(self.references_),
-            "reference_names": _checksum(self.references_["genome"].tolist()),
             "families": len(self.families_),
-            "vocabulary": _checksum(self.families_),
             "levels": calibration.to_json(self.levels_),
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
         }
-        arguments = self.get_params() | {
-            "completeness": list(self.completeness),
-            "contamination": list(self.contamination),
-        }
-        kept = {"history": self.history_, "histories": self.histories_, **(metrics or {})}
-        artefacts.save(folder, type(self).__name__, arguments, fitted, suite, kept, devices.find(self.device).type)
 
-    @classmethod
-    def load(cls, folder: str | Path) -> GenomeCompleter:
-        """Read an artefact. Checks format, version, class, vocabulary and every tensor, and says what differs."""
-        folder = Path(folder)
-        config = artefacts.load_config(folder, cls.__name__)
-        try:
-            arguments = config["arguments"]
-            for name in ("completeness", "contamination"):
-                arguments[name] = tuple(arguments[name])
-            completer, fitted = cls(**arguments), config["fitted"]
-            completer.check_arguments()
-            suite = completer._build(fitted["families"], fitted["references"], fitted["trained"])
-            completer.levels_ = calibration.of_json(fitted["levels"])
-            completer.trained_, completer.with_taxonomy_ = fitted["trained"], fitted["with_taxonomy"]
-            completer.sizes_ = fitted["sizes"]
-            checksums = fitted["vocabulary"], fitted["reference_names"]
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
-        vocabulary, references = (artefacts.load_table(folder, n) for n in ("vocabulary", "references"))
-        if _checksum(vocabulary["family"].tolist()) != checksums[0]:
-            raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
-        if _checksum(references["genome"].tolist()) != checksums[1]:
-            raise ValueError(f"{folder / 'references.parquet'} is not of the genomes that the model was saved with")
-        artefacts.load_weights(folder, suite)
-        completer.network_ = suite.eval()
-        completer.vocabulary_, completer.references_ = vocabulary, references
-        completer.families_ = vocabulary["family"].tolist()
-        completer._position = {family: i for i, family in enumerate(completer.families_)}
-        metrics = artefacts.load_metrics(folder)
-        completer.history_, completer.histories_ = metrics.get("history", []), metrics.get("histories", {})
-        return completer
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        return {"vocabulary": self.vocabulary_, "references": self.references_}
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        sizes = fitted["families"], fitted["references"], fitted["trained"]
+        if (len(tables["vocabulary"]), len(tables["references"])) != sizes[:2]:
+            raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
+        self.network_ = weights.build(lambda: self._build(*sizes))
+        self.check_arguments()
+        self.levels_ = calibration.of_json(fitted["levels"])
+        self.trained_, self.with_taxonomy_, self.sizes_ = fitted["trained"], fitted["with_taxonomy"], fitted["sizes"]
+        self.vocabulary_, self.references_ = tables["vocabulary"], tables["references"]
+        self.families_ = self.vocabulary_["family"].tolist()
+        self._position = {family: i for i, family in enumerate(self.families_)}
 
     # ------------------------------------------------------------------ what they are made of
 
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without genomes."""
-        if self.architecture not in ARCHITECTURES:
-            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {self.architecture!r}")
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        if self.encoder is not None and self.encoder not in ENCODERS:
-            raise ValueError(f"encoder must be one of {', '.join(sorted(ENCODERS))}, got {self.encoder!r}")
-        if self.clade not in RANKS:
-            raise ValueError(f"clade must be one of {', '.join(RANKS)}, got {self.clade!r}")
-        for name, least in (("epochs", 1), ("batch_size", 1), ("min_genomes", 1), ("max_references", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
+        self.check_options()
         devices.find(self.device)
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
-        for name in ("completeness", "contamination"):
-            low, high = getattr(self, name)
-            if not 0 <= low <= high <= 100:
-                raise ValueError(f"{name} must be two percentages in order, from 0 to 100, got {low}, {high}")
-        try:
-            with torch.random.fork_rng():
-                self._build(1, 1, [self.architecture])
-        except TypeError as error:
-            raise ValueError(f"encoder_options: {error}") from error
+        check_bounds(self.completeness, self.contamination)
+        with blaming(self.encoder_options), torch.random.fork_rng():
+            self._build(1, 1, [self.architecture])
 
     def _trained(self) -> list[str]:
         """Methods with weights that this completer needs."""
@@ -584,19 +332,12 @@ class GenomeCompleter(BaseEstimator):
             raise ValueError(f"method must be one that was fitted, {known}; got {method!r}: fit with it first")
 
     def _build(self, families: int, references: int, names: list[str]) -> Suite:
-        sizes = {
-            "encoder": self.encoder,
-            "dim": self.dim,
-            "depth": self.depth,
-            "num_heads": self.num_heads,
-            "num_inducing": self.num_inducing,
-            "encoder_options": self.encoder_options,
-        }
+        names_of_sizes = ("encoder", "dim", "depth", "num_heads", "num_inducing", "encoder_options")
+        sizes = {name: getattr(self, name) for name in names_of_sizes}
         return Suite(families, references, names, sizes)
 
     def _fitted(self) -> Suite:
-        if not hasattr(self, "network_"):
-            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+        self.require_fitted()
         return self.network_
 
     def _set_vocabulary(self, families: list[str], table: GenomeTable) -> None:
@@ -610,14 +351,14 @@ class GenomeCompleter(BaseEstimator):
             }
         )
 
-    def _columns(self, table: GenomeTable) -> sp.csr_array:
+    def columns(self, table: GenomeTable) -> sp.csr_array:
         """The counts of the vocabulary's families."""
         at = {family: i for i, family in enumerate(table.families)}
         return table.counts[:, [at[family] for family in self.families_]]
 
     def _batch(self, genomes: Sequence[Genome], quality: Quality | None) -> tuple[Observed, list[dict[str, int]]]:
         counts = np.zeros((len(genomes), len(self.families_)), dtype=np.float32)
-        told = np.full((len(genomes), 2), np.nan, dtype=np.float32)
+        given = np.full((len(genomes), 2), np.nan, dtype=np.float32)
         unknown: list[dict[str, int]] = []
         for row, genome in enumerate(genomes):
             lost = {}
@@ -631,49 +372,45 @@ class GenomeCompleter(BaseEstimator):
             if quality is not None:
                 at = quality.row_of(genome.name)
                 if at >= 0:
-                    told[row] = quality.values[at]
-        return Observed(torch.from_numpy(counts), *torch.from_numpy(told).unbind(1)), unknown
+                    given[row] = quality.values[at]
+        return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
 
     def _completions(
-        self,
-        genomes: Iterable[Genome],
-        quality: Quality | None,
-        method: str,
-        threshold: float,
-        precision: float | None,
+        self, genomes: Iterable[Genome], quality: Quality | None, method: str, rule: Rule
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)
-        stream = iter(genomes)
-        first = True
+        file = genomes if isinstance(genomes, GenomeFile) else None
+        stream = iter(genomes) if file is None else watched(file, self.progress, "completing")
+        matching = Matching(quality)
+        trained = self.completeness[0], self.contamination[1]
         try:
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = self._batch(group, quality)
-                if first and not bool(batch.present.any()) and any(unknown):
-                    raise ValueError(self._all_unknown(next(family for lost in unknown for family in lost)))
-                first = False
+                if not matching.number and not bool(batch.present.any()) and any(unknown):
+                    example = next(family for lost in unknown for family in lost)
+                    raise ValueError(_all_unknown(example, self.families_[0]))
                 odds, about = self._apply(suite, batch.to(device), method)
+                require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
-                    yield self._completion(
-                        genome,
-                        batch.counts[row].long().numpy(),
-                        odds[row],
-                        unknown[row],
-                        about[row],
-                        threshold,
-                        precision,
-                    )
+                    counts = batch.counts[row].long().numpy()
+                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule, trained)
+                    matching.add(one)
+                    yield one
         finally:
             suite.to("cpu")
+        for message in () if file is None else file.warnings:
+            warnings.warn(message, stacklevel=2)
+        matching.warn(self.families_)
 
     @torch.no_grad()
     def _apply(
         self, suite: Suite, batch: Observed, method: str
-    ) -> tuple[Float[np.ndarray, "genomes families"], list[_About]]:
+    ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
         similar, nearest = suite.references.corrected_similarity(settled, suite.noise).max(1)
-        found = zip(
+        genomes = zip(
             *(100 * v.double().cpu().numpy() for v in (settled.completeness, settled.contamination)),
             given.all(1).tolist(),
             (1 - similar).tolist(),
@@ -681,151 +418,53 @@ class GenomeCompleter(BaseEstimator):
             strict=True,
         )
         about = []
-        for c, q, known, novelty, which in found:
+        for c, q, known, novelty, which in genomes:
             level = calibration.nearest_level(self.levels_, c, q)
             nearest_name = str(self.references_["genome"].iloc[which])
-            about.append(_About(c, q, known, novelty, nearest_name, level, self._method_at(method, level)))
+            about.append(About(c, q, known, novelty, nearest_name, level, self._method_at(method, level)))
         odds = torch.zeros_like(batch.counts)
         for name in dict.fromkeys(one.method for one in about):
             of = torch.tensor([one.method == name for one in about], device=odds.device)
             odds[of] = suite[name](Observed(batch.counts[of], batch.completeness[of], batch.contamination[of]))
         return odds.double().cpu().numpy(), about
 
-    def _completion(
-        self,
-        genome: Genome,
-        counts: Int[np.ndarray, " families"],
-        odds: Float[np.ndarray, " families"],
-        unknown: dict[str, int],
-        about: _About,
-        threshold: float,
-        precision: float | None,
-    ) -> Completion:
-        level = about.level
-        p = 1 / (1 + np.exp(-odds))
-        add, remove = threshold, 1 - threshold
-        notes = []
-        if precision is not None:
-            add, remove = level.threshold("added", precision), level.threshold("removed", precision)
-            if add == 1:  # that no removal does is the rule
-                notes.append(f"no addition reaches a precision of {precision:g} at this quality")
-            add, remove = (2.0 if t == 1 else t for t in (add, remove))  # more than what rounds to 1
-        call = np.where(counts > 0, ~((1 - p >= remove) if precision is not None else (p < threshold)), p >= add)
-        expected, spread = p.sum(), level.spread * np.sqrt((p * (1 - p)).sum())
-        far = about.novelty > level.novelty
-        if not counts.any():
-            notes.append("no family that the model knows was observed: probabilities are the prior")
-        elif far:
-            notes.append("farther from the reference genomes than 95 % of those of validation clades: trust it less")
-        if len(unknown) > 0.1 * max(len(genome.families), 1):
-            notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
-        if about.completeness < self.completeness[0]:
-            notes.append(
-                f"completeness {about.completeness:.1f} % is below what was trained on, {self.completeness[0]:g} %"
-            )
-        if about.contamination > self.contamination[1]:
-            notes.append(
-                f"contamination {about.contamination:.1f} % is above what was trained on, {self.contamination[1]:g} %"
-            )
-        return Completion(
-            genome.name,
-            counts,
-            odds,
-            call,
-            unknown,
-            about.completeness,
-            about.contamination,
-            about.given,
-            float(expected),
-            float(max(expected - spread, 0.0)),
-            float(min(expected + spread, len(p))),
-            about.novelty,
-            about.nearest,
-            bool(far),
-            about.method,
-            notes,
-        )
-
     def _method_at(self, method: str, level: Level) -> str:
         return min(level.loss, key=lambda name: level.loss[name]) if method == "auto" else self._name_of(method)
 
-    def _all_unknown(self, example: str) -> str:
-        return (
-            f"none of the families of the first genomes is in the model's vocabulary: they are such as {example!r} "
-            f"({kind_of_identifier(example)}), the model's such as {self.families_[0]!r} "
-            f"({kind_of_identifier(self.families_[0])}). Annotate both alike, or choose identifiers of the file"
-        )
 
-    def _attribution(
-        self, model: EvidenceModel, settled: Observed, given: Tensor, target: int, steps: int
-    ) -> Float[np.ndarray, " observed"]:
-        with torch.no_grad():
-            tokens, quality = model.read(settled, given)
-        reader = _Reader(model, settled, quality.detach()).eval()
-        return explain.attribute(reader, tokens, target, steps)[0].numpy()
+def _references(
+    clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int
+) -> Int[np.ndarray, " references"]:
+    """Training genomes to compare with: all, or so many drawn over the clades."""
+    if len(train) <= number:
+        return train
+    weights = calibration.clade_weights(clades.groups[train])
+    chosen = np.random.default_rng(seed).choice(len(train), number, replace=False, p=weights / weights.sum())
+    return train[np.sort(chosen)]
 
 
-class _Reader(nn.Module):
-    """The model as a function of its tokens alone, for attribution."""
-
-    def __init__(self, model: EvidenceModel, observed: Observed, quality: Tensor) -> None:
-        super().__init__()
-        self.model, self.observed, self.quality_vector = model, observed, quality
-
-    def forward(self, tokens: SetBatch) -> Float[Tensor, "genomes families"]:
-        plain = self.model.tokens(self.observed.counts)
-        summary = self.model.summarize(plain, tokens, self.quality_vector)
-        return torch.stack(list(self.model.terms_of(self.observed, summary).values())).sum(0)
-
-
-def as_table(table: Table, known: Sequence[str] | None = None) -> GenomeTable:
-    """Whatever holds genomes, in memory."""
-    if isinstance(table, GenomeTable):
-        return table
-    return GenomeTable.from_frame(table) if isinstance(table, pd.DataFrame) else read_table(table, known=known)
-
-
-@dataclass
-class Quality:
-    """Completeness and contamination by name, as shares.
-
-    Attributes:
-        values: (genomes, 2)
-        row_of: Row of a genome; -1: none.
-    """
-
-    values: Float[np.ndarray, "genomes two"]
-    row_of: Callable[[str], int]
-
-
-def check_quality(quality: pd.DataFrame | None) -> Quality | None:
-    """Both columns, in bounds.
-
-    Raises:
-        ValueError: Naming the genome, the value and the bound.
-    """
-    if quality is None:
-        return None
-    if "completeness" not in quality.columns:
-        raise ValueError(f"quality has no column 'completeness', it has {list(quality.columns)}")
-    found = quality.reindex(columns=["completeness", "contamination"]).astype(np.float64)
-    for name, most in (("completeness", 100.0), ("contamination", np.inf)):
-        bad = (found[name] < 0) | (found[name] > most)
-        if bad.any():
-            value = found.loc[bad, name].iloc[0]
-            bound = "from 0 to 100" if most == 100 else ">= 0"
-            raise ValueError(f"quality of genome {found.index[bad][0]!r}: {name} is {value:g}, it must be {bound} (%)")
-    if found.index.duplicated().any():
-        raise ValueError(f"quality: genome {found.index[found.index.duplicated()][0]!r} is there twice")
-    return Quality(found.to_numpy() / 100, rows_by_name(found))
+def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
+    """What was decided on the data beside the clades, a sentence each."""
+    notes = []
+    left_out = families - genomes.counts.shape[1]
+    if left_out:
+        least = "any training genome" if min_genomes == 1 else f"min_genomes={min_genomes} training genomes"
+        notes.append(f"{left_out:,} of {families:,} families are not in {least}, and are left out of the vocabulary")
+    if len(genomes.references) < len(genomes.train):
+        notes.append(f"{len(genomes.references):,} of {len(genomes.train):,} training genomes are kept to compare with")
+    return notes
 
 
 def _lineages(names: list[str], taxonomy: pd.DataFrame | None) -> pd.DataFrame:
     if taxonomy is None:
         return pd.DataFrame({"genome": names, "lineage": ""})
-    found = lineages(taxonomy[[c for c in taxonomy.columns if c in RANKS]], names)
-    return pd.DataFrame({"genome": names, "lineage": [";".join(v for v in row if v) for row in found.to_numpy()]})
+    ranks = lineages(taxonomy[[c for c in taxonomy.columns if c in RANKS]], names)
+    return pd.DataFrame({"genome": names, "lineage": [";".join(v for v in row if v) for row in ranks.to_numpy()]})
 
 
-def _checksum(names: list[str]) -> int:
-    return zlib.crc32("\n".join(names).encode())
+def _all_unknown(example: str, known: str) -> str:
+    return (
+        f"none of the families of the first genomes is in the model's vocabulary: they are such as {example!r} "
+        f"({kind_of_identifier(example)}), the model's such as {known!r} ({kind_of_identifier(known)}). Annotate both "
+        "alike, or choose identifiers of the file"
+    )

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,7 +40,9 @@ from omniset.genomes.formats import (
     twice,
 )
 from omniset.genomes.identifiers import COGS, distinct, kind_of_identifier, mixture, normalise, summary_of_kinds
-from omniset.genomes.metadata import RANKS, read_qualities, read_taxonomy
+from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_taxonomy
+from omniset.genomes.names import odd_names
+from omniset.runs.progress import Progress
 from omniset.tables.files import OPENERS, TextFile
 
 __all__ = [
@@ -164,9 +167,9 @@ class GenomeFile:
                 yield genome
             if not genomes:
                 raise sheet.file.error(None, "has no genomes: there are no rows below its header")
-        self._finish(notes, families)
+        self._finish(notes, where, families)
 
-    def _finish(self, notes: Notes, families: set[str]) -> None:
+    def _finish(self, notes: Notes, genomes: Collection[str], families: Collection[str]) -> None:
         self._before = self.size - self._sheet.file.position
         kinds = Counter(map(kind_of_identifier, families))
         self.identifiers = self._wanted or summary_of_kinds(kinds)
@@ -191,6 +194,14 @@ class GenomeFile:
                 f"{of}: eggNOG-mapper writes names of Pfam families, not accessions such as PF00001: "
                 "use them only with models of such names"
             )
+        if tally["unread"]:
+            notes.warnings.append(
+                f"{of}: {tally['unread']} entries hold no identifier of kind {self._wanted} and were left out: "
+                "see whether a spreadsheet changed them"
+            )
+        notes.warnings += [
+            f"{of}: {said}" for said in (*odd_names("genomes", genomes), *odd_names("families", families))
+        ]
         if self._wanted is None and len(mixture(kinds)) > 1:
             counted = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds, key=lambda k: (-kinds[k], k)))
             notes.warnings.append(
@@ -349,17 +360,26 @@ class GenomeTable:
         Raises:
             ValueError: A value is no whole number from 0 on, or a name is there twice.
         """
+        families: list[str]
         if {"genome", "family"} <= set(frame.columns):
-            genomes, families = [str(g) for g in frame["genome"]], [normalise(str(f)) for f in frame["family"]]
+            genomes = _names(frame["genome"], "column 'genome'")
+            families = [normalise(name) for name in _names(frame["family"], "column 'family'")]
             counts = frame["count"].to_numpy() if "count" in frame else np.ones(len(frame))
             counts = _whole(counts[:, None], genomes, ["count"])[:, 0]
             rows, names = pd.factorize(np.array(genomes, dtype=object))
-            columns, families_there = pd.factorize(np.array(families, dtype=object))
-            table = sp.coo_array((counts, (rows, columns)), shape=(len(names), len(families_there)))
+            at, families_there = pd.factorize(np.array(families, dtype=object))
+            table = sp.coo_array((counts, (rows, at)), shape=(len(names), len(families_there)))
             genomes, families = list(names), list(families_there)
         else:
-            genomes = [str(name) for name in frame.index]
-            families, _ = distinct([str(name).strip() for name in frame.columns])
+            genomes, columns = _names(frame.index, "the frame's index"), _names(frame.columns, "its columns")
+            shares = [
+                sum(kind_of_identifier(n) not in ("other", "CAZy") for n in names) for names in (genomes, columns)
+            ]
+            if 2 * shares[0] > len(genomes) and 2 * shares[1] <= len(columns):
+                raise ValueError(
+                    f"the frame's index has families such as {genomes[0]!r}, it must be of genomes: give frame.T"
+                )
+            families, _ = distinct(columns)
             table = sp.coo_array(_whole(frame.to_numpy(), genomes, families))
             if len(set(genomes)) != len(genomes):
                 raise ValueError(f"genome {_again(genomes)!r} is there twice: each must have its own name")
@@ -385,11 +405,25 @@ class GenomeTable:
         return GenomeTable(names, self.families, self.counts[numbers], self.categories, self.descriptions)
 
 
+def _names(values: Iterable[Any], where: str) -> list[str]:
+    """As text, without spaces around them.
+
+    Raises:
+        ValueError: One is missing or empty.
+    """
+    names = ["" if pd.isna(value) else str(value).strip() for value in values]
+    if "" in names:
+        raise ValueError(f"{where} must be of names, number {names.index('') + 1} is empty")
+    return names
+
+
 def _whole(values: np.ndarray, names: Sequence[str], columns: Sequence[str]) -> Int[np.ndarray, "rows columns"]:
-    try:
-        numbers = values.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"counts must be numbers: {error}") from error
+    numbers, wrong = as_numbers(values)
+    if wrong is not None:
+        row, column = wrong
+        raise ValueError(
+            f"genome {names[row]!r}, {columns[column]!r} is {values[row, column]!r}: counts must be numbers"
+        )
     bad = ~((numbers >= 0) & (numbers <= MOST) & (numbers == np.floor(numbers)))
     if bad.any():
         row, column = np.argwhere(bad)[0]
@@ -404,6 +438,15 @@ def _again(names: Sequence[str]) -> str:
     return next(name for name, count in Counter(names).items() if count > 1)
 
 
+def watched(file: GenomeFile, show: bool, what: str) -> Iterator[Genome]:
+    """The genomes of a file, with progress by its bytes."""
+    with Progress(f"{what} {file.paths[0].name}", file.size, show) as progress:
+        for number, genome in enumerate(file, 1):
+            progress.at(file.position, number, "genomes")
+            yield genome
+        progress.at(file.size, number, "genomes")
+
+
 def read_table(
     path: str | Path | Sequence[str | Path],
     *,
@@ -411,13 +454,24 @@ def read_table(
     identifiers: str = "auto",
     known: Collection[str] | None = None,
     families: Sequence[str] | None = None,
+    progress: bool = False,
 ) -> GenomeTable:
     """Genomes of a file, a folder or several files, in memory; see GenomeFile and GenomeTable.from_genomes.
 
     Warns of what was read tolerantly.
     """
     file = GenomeFile(path, format=format, identifiers=identifiers, known=known)
-    table = GenomeTable.from_genomes(file, families)
+    table = GenomeTable.from_genomes(watched(file, progress, "reading"), families)
     for message in file.warnings:
         warnings.warn(message, stacklevel=2)
     return GenomeTable(table.names, table.families, table.counts, file.categories, file.descriptions)
+
+
+Table = GenomeTable | pd.DataFrame | str | Path
+
+
+def as_table(table: Table, known: Sequence[str] | None = None) -> GenomeTable:
+    """Whatever holds genomes, in memory."""
+    if isinstance(table, GenomeTable):
+        return table
+    return GenomeTable.from_frame(table) if isinstance(table, pd.DataFrame) else read_table(table, known=known)

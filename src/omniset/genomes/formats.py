@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Int
 
-from omniset.genomes.identifiers import COGS, kind_of_identifier, normalise
-from omniset.tables.files import INDEX, TableFile, TextFile, _listed, _short
+from omniset.genomes.identifiers import COGS, kind_of_identifier, normalise, several
+from omniset.tables.files import INDEX, OPENERS, TableFile, TextFile, listed, short
 from omniset.tables.labels import NUMBER
 
 FORMATS = {
@@ -60,13 +60,28 @@ FAMILY_NAMES = (
     *("family", "gene_family", "families", "family_id", "function", "orthogroup", "cog", "cog_id", "ko", "ko_id"),
     *("pfam", "ec", "ec_number", "cluster", "gene_cluster", "gene_cluster_id", "feature", "gene", "otu_id", "key"),
 )
+KO_NAMES = ("ko", "kos", "ko_id", "kegg_id", "k_number")
 COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "number")
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
+COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
 MISSING = ("", "na", "nan", "n/a", "null", "none")
 MOST = 2**31 - 1  # what 32 bits hold
 BLOCK = 1 << 22  # characters read at a time
 PEEK = 64  # rows that tell a format, at most
 PEEK_SIZE = 1 << 17  # and characters of them
+SEPARATORS = "\t,;"
+HEAD = 1 << 10  # lines with a # above the header, at most
+KOFAM = re.compile(r"#\s*gene name\s+KO\b")
+AS_TEXT = "write its counts as a table of text, separated by tabs"
+OTHERS = {  # what a file begins with that is no table of text
+    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
+    b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
+    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
+    b"PAR1": "is a Parquet file: let its name end in .parquet",
+    b"\x1f\x8b": "is compressed: let its name end in .gz",
+}
 ENDINGS = re.compile(
     r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.fasta|\.faa|\.fna|\.fa"
     r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
@@ -128,11 +143,13 @@ class Sheet:
         """As `first`.
 
         Raises:
-            ValueError: None of them is there.
+            ValueError: None of them is there, or two columns have the name.
         """
         at = self.first(names)
         if at is None:
-            raise self.file.error(None, f"has no column with {what}, it has {_listed(self.columns)}")
+            raise self.file.error(None, f"has no column with {what}, it has {listed(self.columns)}")
+        if self.keys.count(self.keys[at]) > 1:
+            raise self.file.error(None, f"has two columns {self.columns[at]!r}: leave one of them out")
         return at
 
 
@@ -154,48 +171,74 @@ def look(path: str | Path) -> Sheet:
 
 def _look_text(path: Path) -> Sheet:
     file = TextFile(path)
-    comment: tuple[int, str] | None = None  # the last line with a #, which may be the header
-    sheet: Sheet | None = None
+    _refuse_other_files(file)
+    sheet = _headed(file)
     size = 0
     for row, line in file.lines():
-        if sheet is None:
-            if re.match(r"#\s*gene name\s+KO\b", line):
-                return Sheet(file, "\t", _fields(line[1:].strip(), "\t"), row, kofam=True)
-            if line.startswith("#"):
-                comment = row, line[1:]
-                continue
-            if not line.strip():
-                continue
-            separator = _separator(comment[1]) if comment else None
-            same = comment and separator and comment[1].count(separator) == line.count(separator)
-            if comment and separator and (same or comment[1].startswith("query")):
-                sheet = Sheet(file, separator, _fields(comment[1], separator), comment[0])
-            else:
-                separator = _separator(line) or "\t"
-                sheet = Sheet(file, separator, _fields(line, separator), row)
-                continue
-        if line.strip(sheet.separator + " \t") and not line.startswith("##"):
+        if row > sheet.header and line.strip(sheet.separator + " \t"):
             sheet.rows.append(_fields(line, sheet.separator))
             size += len(line)
         if len(sheet.rows) == PEEK or size > PEEK_SIZE:
             break
-    if sheet is None:
-        if comment is None or not _separator(comment[1]):
-            raise file.error(None, "is empty: it holds no genome and no header")
-        separator = _separator(comment[1]) or "\t"
-        sheet = Sheet(file, separator, _fields(comment[1], separator), comment[0])
     more = bool(sheet.rows) and all(len(fields) == len(sheet.columns) + 1 for fields in sheet.rows)
     sheet.shifted = more and any(fields[-1] for fields in sheet.rows)  # else each line ends with a separator
     return sheet
+
+
+def _refuse_other_files(file: TextFile) -> None:
+    if file.path.suffix.lower() in OPENERS:
+        return
+    with open(file.path, "rb") as binary:
+        begins = binary.read(16)
+    for first, what in OTHERS.items():
+        if begins.startswith(first):
+            raise file.error(None, what)
+
+
+def _headed(file: TextFile) -> Sheet:
+    """The sheet with its header: the first line, or one of the lines with a # before it.
+
+    Raises:
+        ValueError: The file is empty, or it cannot be told whether a line with a # is its header.
+    """
+    marked: list[tuple[int, str]] = []
+    first: tuple[int, str] | None = None  # the first line without a #
+    for row, line in file.lines():
+        if KOFAM.match(line):
+            return Sheet(file, "\t", _fields(line[1:].strip(), "\t"), row, kofam=True)
+        if line.startswith("#") and len(marked) < HEAD:
+            marked.append((row, line[1:]))
+        elif line.strip():
+            first = row, line
+            break
+    marked = [(row, line) for row, line in marked if _separator(line.rstrip("\t,; "))]  # others are comments
+    if first is None:
+        if not marked:
+            raise file.error(None, "is empty: it holds no genome and no header")
+        first, marked = marked[0], []
+    for row, line in marked:
+        for separator in SEPARATORS:
+            same = 0 < line.count(separator) == first[1].count(separator)
+            if same or (line.startswith("query") and separator in line):
+                return Sheet(file, separator, _fields(line, separator), row)
+    separator = _separator(first[1]) or "\t"
+    columns = _fields(first[1], separator)
+    between = [(row, line) for row, line in marked if separator in line]
+    if between and any(map(NUMBER.fullmatch, columns[1:])):
+        row, line = between[-1]
+        raise file.error(
+            row,
+            f"begins with # and has {len(_fields(line, separator))} fields, {file.where(first[0])} has {len(columns)}: "
+            "if it is the header, give both the same number of fields, else remove it",
+        )
+    return Sheet(file, separator, columns, first[0])
 
 
 def _look_parquet(path: Path) -> Sheet:
     file = TableFile(path)
     with file._clear_errors(), pq.ParquetFile(path) as parquet:
         schema = parquet.schema_arrow
-    stored = json.loads((schema.metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
-    index = next((name for name in stored if isinstance(name, str) and name in schema.names), None)
-    if index:
+    if index := _index_of(schema):
         file.columns = [index, *(name for name in file.columns if name != index)]
     sheet = Sheet(file, "", ["" if INDEX.fullmatch(name) else name for name in file.columns])
     for chunk in file.chunks():
@@ -208,12 +251,22 @@ def _look_parquet(path: Path) -> Sheet:
     return sheet
 
 
+def _index_of(schema: pa.Schema) -> str | None:
+    """The column that pandas had as the index. What it wrote on that is a hint: a damaged one tells nothing."""
+    try:
+        said = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    except (ValueError, RecursionError):
+        return None
+    names = said.get("index_columns") if isinstance(said, dict) else None
+    return next((name for name in names if name in schema.names), None) if isinstance(names, list) else None
+
+
 def texts_of(values: pa.Array) -> list[str]:
     return ["" if value is None else str(value).strip() for value in values.to_pylist()]
 
 
 def _separator(header: str) -> str | None:
-    return next((s for s in "\t,;" if s in header), None)
+    return next((s for s in SEPARATORS if s in header), None)
 
 
 def _fields(line: str, separator: str) -> list[str]:
@@ -266,16 +319,15 @@ def detect(sheet: Sheet) -> str:
         cells = [cell for fields in sheet.rows[:8] for cell in fields[1:]]
         if 2 * sum(map(_is_count, cells)) >= len(cells):
             return {"gene": "rtab"}.get(sheet.keys[0], "genomes-by-families")
-    accepted = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     raise sheet.file.error(
         None,
-        f"is of no known format: its columns are {_listed(sheet.columns)}. What can be read: {accepted}. "
+        f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
         "Give the format if it is one of these",
     )
 
 
 def _is_count(cell: str) -> bool:
-    return cell.lower() in (*MISSING, "true", "false") or bool(NUMBER.fullmatch(cell))
+    return cell.lower() in (*MISSING, "true", "false") or bool(NUMBER.fullmatch(cell) or COMMAS.fullmatch(cell))
 
 
 def text_columns(sheet: Sheet) -> list[int]:
@@ -287,18 +339,20 @@ def text_columns(sheet: Sheet) -> list[int]:
 def _is_mapper(sheet: Sheet) -> bool:
     """Lines of a gene and at most one KO or more, no header; the first KO may come late."""
     some = False
-    if sheet.keys[0] in GENOME_NAMES:
+    if sheet.keys[0] in GENOME_NAMES or isinstance(sheet.file, TableFile):
         return False
-    for fields in [sheet.columns, *sheet.rows]:
-        if any(fields[1:2]) and kind_of_identifier(fields[1]) != "KO":
+    header = len(sheet.columns) > 1 and sheet.keys[1] in KO_NAMES
+    for fields in [*([] if header else [sheet.columns]), *sheet.rows]:
+        found = several(fields[1]) if len(fields) > 1 else []
+        if any(kind_of_identifier(name) != "KO" for name in found):
             return False
-        some = some or any(fields[1:2])
-    if some or isinstance(sheet.file, TableFile):
-        return some
+        some = some or bool(found)
+    if some:
+        return True
     for _, line in sheet.file.lines():
         gene, *kos = line.split(sheet.separator)
-        if kos and kos[0].strip():
-            return bool(gene.strip()) and kind_of_identifier(kos[0].strip()) == "KO"
+        if found := several(kos[0]) if kos else []:
+            return bool(gene.strip()) and all(kind_of_identifier(name) == "KO" for name in found)
     return False
 
 
@@ -377,15 +431,18 @@ Found = Iterator[tuple[int, Genome]]  # with the row where it begins
 Entry = tuple[int, str, list[str], int]  # row, genome, families, copies of each
 
 
-def records(sheet: Sheet, at: Sequence[int], quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
+def records(
+    sheet: Sheet, at: Sequence[int], quoted: bool = True, comments: bool = False
+) -> Iterator[tuple[int, list[str]]]:
     """Some columns of each row, as text without spaces around it.
 
     Args:
         at: Which columns.
-        quoted: Fields may be in quotes.
+        quoted: Fields may be in quotes. Else they are of a tool, whose texts may hold quotes that are none.
+        comments: Lines of one field that begins with # are none of the rows.
 
     Raises:
-        ValueError: A row with fewer fields than the header, or, with quotes, with more.
+        ValueError: A row with fewer fields than the header, or, with quotes, with more; the header a second time.
     """
     file = sheet.file
     if isinstance(file, TableFile):
@@ -395,23 +452,51 @@ def records(sheet: Sheet, at: Sequence[int], quoted: bool = True) -> Iterator[tu
             for i, values in enumerate(zip(*texts, strict=True)):
                 yield chunk.first + i, list(values)
         return
+    if sheet.shifted and not quoted:
+        raise file.error(
+            sheet.header, f"has {len(sheet.columns)} fields, the rows below have one more: name each column"
+        )
+    strict = quoted or sheet.separator != "\t"  # tools write tabs, spreadsheets also commas, with proper quotes
     for row, line in file.lines():
-        if row <= sheet.header or line.startswith("##") or not line.strip(sheet.separator + " "):
+        if row <= sheet.header or not line.strip(sheet.separator + " "):
             continue
-        fields = split_at(file, row, line, sheet.separator) if quoted else line.split(sheet.separator)
-        shift = int(quoted and sheet.shifted)  # tools have names for all their columns
+        if comments and line.startswith("#") and not line.partition(sheet.separator)[2].strip(sheet.separator + " "):
+            continue
+        fields = split_at(file, row, line, sheet.separator) if strict else split_loosely(line, sheet.separator)
+        shift = int(sheet.shifted)
         width = len(sheet.columns) + shift
-        if len(fields) < width or (quoted and len(fields) > width):
-            cut = ": is the file cut off?" if len(fields) < width else ""
-            raise file.error(row, f"has {len(fields)} fields, the header has {width}{cut}")
+        if len(fields) < width or (strict and len(fields) > width):
+            raise wrong_width(sheet, row, line, len(fields))
+        again = fields[0].lstrip("#").strip() == sheet.columns[0]
+        if again and [field.strip() for field in fields[1:width]] == sheet.columns[1:]:
+            raise file.error(row, "is the header again: give the files that were joined here one by one")
         yield row, [fields[i + shift].strip() for i in at]
+
+
+def wrong_width(sheet: Sheet, row: int, line: str, number: int) -> ValueError:
+    width = len(sheet.columns) + sheet.shifted
+    hint = ": is the file cut off?" if number < width else ""
+    hint = ": comments may stand above the header only" if number == 1 and line.startswith("#") else hint
+    return sheet.file.error(row, f"has {number} fields, the header has {width}{hint}")
+
+
+def split_loosely(line: str, separator: str) -> list[str]:
+    """The fields of a tool's line: without the quotes that a spreadsheet put around some; other quotes are text."""
+    plain = line.split(separator)
+    if '"' not in line:
+        return plain
+    try:
+        fields = split(line, separator)
+    except csv.Error:
+        return plain
+    return fields if len(fields) == len(plain) else plain
 
 
 def split_at(file: TextFile, row: int, line: str, separator: str) -> list[str]:
     try:
         return split(line, separator)
     except csv.Error as error:
-        raise file.error(row, f'has a quote (") that is never closed ({error})') from error
+        raise file.error(row, 'has a quote (") that is never closed, or is out of place') from error
 
 
 def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) -> Found:
@@ -449,8 +534,9 @@ def _genome(name: str, counts: dict[str, int]) -> Genome:
 
 
 def bad_count(column: str, text: str, row: str) -> str:
-    found = "empty" if text.lower() in MISSING else _short(text)
-    return f"column {column!r} is {found}, it must be a whole number from 0 to {MOST} (of {row!r})"
+    found = "empty" if text.lower() in MISSING else short(text)
+    hint = ". Write numbers without a separator of thousands and with a decimal point" if COMMAS.fullmatch(text) else ""
+    return f"column {column!r} is {found}, it must be a whole number from 0 to {MOST} (of {row!r}){hint}"
 
 
 def twice(file: TextFile, row: int, name: str, first: TextFile, at: int) -> ValueError:

@@ -13,6 +13,7 @@ IDENTIFIER = re.compile(
     r"|(?P<InterPro>IPR\d{6})|(?P<EC>(?:EC[: ]?)?\d+\.(?:\d+|-)\.(?:\d+|-)\.(?:[nB]?\d+|-))"
     r"|(?P<CAZy>(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?)|(?P<GO>GO:\d{7})|(?P<eggNOG>ENOG\w+)"
 )
+BETWEEN = re.compile(r"!!!|[\s,;/|+]+")  # what stands between several identifiers in one field
 COGS = ("COG", "arCOG", "KOG")  # one naming scheme for three parts of life
 
 
@@ -44,6 +45,16 @@ def normalise(family: str) -> str:
     if kind == "EC":
         return "EC:" + family.removeprefix("EC").lstrip(": ")
     return family
+
+
+def several(field: str) -> list[str]:
+    """The identifiers in one field, as tools join them.
+
+    Example:
+        >>> several("K05845/K05846"), several(" COG0187!!!COG0188, COG0187 "), several("-")
+        (['K05845', 'K05846'], ['COG0187', 'COG0188'], [])
+    """
+    return [name for name in dict.fromkeys(BETWEEN.split(field)) if name not in ("", "-")]
 
 
 def summary_of_kinds(kinds: Counter[str]) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
-from omniset.genomes.formats import GENOME_NAMES, Sheet, look, records, twice
-from omniset.tables.files import _listed, _short
+from omniset.genomes.formats import GENOME_NAMES, MISSING, Sheet, look, records, twice
+from omniset.tables.files import listed, short
 from omniset.tables.labels import NUMBER
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
@@ -23,6 +26,8 @@ CONTAMINATION = ("contamination", "checkm2_contamination", "checkm_contamination
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
+SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
+ONE_NAME = "it must be one name, of this rank"
 
 
 def read_qualities(path: str | Path) -> pd.DataFrame:
@@ -46,20 +51,74 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     completeness = sheet.need(COMPLETENESS, "completeness")
     tool = sheet.keys[completeness].rpartition("_")[0]
     contamination = sheet.first((f"{tool}_contamination", *CONTAMINATION))
+    if contamination is not None:
+        sheet.need([sheet.keys[contamination]], "contamination")
     at = [i for i in (completeness, contamination) if i is not None]
     names, rows, texts = _column_of_names(sheet, genome, at)
     values = np.full((len(names), 2), np.nan)
     for number, (row, found) in enumerate(zip(rows, texts, strict=True)):
         for which, text in enumerate(found):
             values[number, which] = _percent(sheet, row, at[which], text, 100.0 if which == 0 else np.inf)
-    given = values[:, 0][~np.isnan(values[:, 0])]
-    if given.size and 0 < given.max() <= 1:
-        raise sheet.file.error(
-            None,
-            f"column {sheet.columns[completeness]!r} is at most {given.max():g}, so it seems to hold fractions: "
-            "multiply completeness and contamination by 100",
-        )
+    if said := seem_fractions(values):
+        raise sheet.file.error(None, f"column {sheet.columns[completeness]!r} {said}")
     return pd.DataFrame(values, index=pd.Index(names, name="genome"), columns=["completeness", "contamination"])
+
+
+def seem_fractions(values: Float[np.ndarray, "genomes two"]) -> str | None:
+    """What to say of completeness that cannot be percent, since that of all genomes is at most 1; else None.
+
+    Contamination tells nothing: half a percent is usual.
+    """
+    completeness, contamination = (column[~np.isnan(column)] for column in values.T)
+    if not 0 < completeness.max(initial=0) <= 1:
+        return None
+    both = "completeness and contamination" if contamination.max(initial=0) <= 1 else "completeness"
+    return f"is at most {completeness.max():g}, so it seems to hold fractions: multiply {both} by 100"
+
+
+def check_bounds(completeness: tuple[float, float], contamination: tuple[float, float]) -> None:
+    """Raise the ValueError if these are no bounds in percent."""
+    for name, (low, high) in (("completeness", completeness), ("contamination", contamination)):
+        if not 0 <= low <= high <= 100:
+            raise ValueError(f"{name} must be two percentages in order, from 0 to 100, got {low}, {high}")
+    low, high = completeness
+    if 0 < high <= 1 or 0 < low < 1:
+        raise ValueError(
+            f"completeness is {low:g} to {high:g}, which seem to be fractions: give percent, such as "
+            f"{100 * low if low < 1 else low:g}, {100 * high if high <= 1 else high:g}"
+        )
+
+
+def warn_of_small(contamination: tuple[float, float], stacklevel: int = 2) -> None:
+    """Say that a contamination below 1 is percent, where a fraction may have been meant."""
+    low, high = contamination
+    if 0 < high < 1:
+        warnings.warn(
+            f"contamination is {low:g} to {high:g} percent: if fractions are meant, give {100 * low:g}, {100 * high:g}",
+            stacklevel=stacklevel + 1,
+        )
+
+
+def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int, ...] | None]:
+    """Numbers of a frame, text read as in files, NaN where nothing is given; and where the first is that is none.
+
+    Example:
+        >>> as_numbers(np.array([["1", 2.5], [None, "1_000"]], dtype=object))
+        (array([[1. , 2.5],
+               [nan, nan]]), (1, 1))
+    """
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64), None
+    numbers = np.full(values.shape, np.nan)
+    wrong: tuple[int, ...] | None = None
+    for at in np.ndindex(values.shape):
+        value = values[at]
+        text = isinstance(value, str) and NUMBER.fullmatch(value.strip())
+        if text or isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+            numbers[at] = float(value)
+        elif wrong is None and str(value).strip().lower() not in (*MISSING, "<na>"):
+            wrong = at
+    return numbers, wrong
 
 
 def _percent(sheet: Sheet, row: int, column: int, text: str, most: float) -> float:
@@ -70,7 +129,7 @@ def _percent(sheet: Sheet, row: int, column: int, text: str, most: float) -> flo
     if not 0 <= value <= most or np.isinf(value):
         bound = "from 0 to 100" if most == 100 else ">= 0"
         raise sheet.file.error(
-            row, f"column {sheet.columns[column]!r} is {_short(text)}, it must be a number {bound} (percent)"
+            row, f"column {sheet.columns[column]!r} is {short(text)}, it must be a number {bound} (percent)"
         )
     return value
 
@@ -92,10 +151,11 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
     if len(sheet.columns) > 1 and re.match(r"[dk]__[^;]*;", sheet.columns[1]):  # no header
         sheet.columns, sheet.header = ["genome", "lineage"] + [""] * (len(sheet.columns) - 2), -2
     genome, lineage = _genome_column(sheet), sheet.first(LINEAGE)
-    ranks = {ALIASES.get(k, k): i for i, k in enumerate(sheet.keys) if ALIASES.get(k, k) in RANKS and i != genome}
+    ranks = _rank_columns(sheet, genome)
     if lineage is None and not ranks:
         raise sheet.file.error(
-            None, f"has no column with lineages ({', '.join(LINEAGE)}) nor of a rank, it has {_listed(sheet.columns)}"
+            None,
+            f"has no column with lineages ({', '.join(LINEAGE)}) nor of a rank, it has {listed(sheet.columns, 6)}",
         )
     if lineage is not None:
         names, rows, texts = _column_of_names(sheet, genome, [lineage])
@@ -103,31 +163,87 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
         columns = list(RANKS)
     else:
         columns = [rank for rank in RANKS if rank in ranks]
-        names, _, texts = _column_of_names(sheet, genome, [ranks[rank] for rank in columns])
+        names, rows, texts = _column_of_names(sheet, genome, [ranks[rank] for rank in columns])
+        for row, of_genome in zip(rows, texts, strict=True):
+            for rank, text in zip(columns, of_genome, strict=True):
+                if _is_of_others(rank, text):
+                    raise sheet.file.error(row, f"column {sheet.columns[ranks[rank]]!r} is {short(text)}, {ONE_NAME}")
         found = [[_taxon(text) for text in row] for row in texts]
     return pd.DataFrame(found, index=pd.Index(names, name="genome"), columns=columns, dtype=object)
 
 
+def _rank_columns(sheet: Sheet, genome: int) -> dict[str, int]:
+    """The column of each rank. Beside a domain, a kingdom is a rank that is none of ours.
+
+    Raises:
+        ValueError: A rank has two columns.
+    """
+    columns: dict[str, int] = {}
+    for at, name in enumerate(sheet.keys):
+        if at == genome or name not in (*RANKS, *ALIASES):
+            continue
+        if name in columns:
+            raise sheet.file.error(None, f"has two columns of the rank {name!r}: leave one of them out")
+        columns[name] = at
+    for alias, rank in ALIASES.items():
+        if alias in columns:
+            columns.setdefault(rank, columns.pop(alias))
+    return {rank: at for rank, at in columns.items() if rank in RANKS}
+
+
+def _is_of_others(rank: str, text: str) -> bool:
+    """Whether this is no name of this rank: it has another rank's prefix, or several names."""
+    prefix = re.match(r"([dkpcofgs])__", text)
+    return bool(SEVERAL.search(text)) or (prefix is not None and RANKS[PREFIXES[prefix[1]]] != rank)
+
+
 def _lineage(sheet: Sheet, row: int, column: int, text: str) -> list[str | None]:
     ranks: list[str | None] = [None] * len(RANKS)
-    parts = [part.strip() for part in text.split(";" if ";" in text else "|")]
+    parts = [_common_prefix(part.strip()) for part in text.split(";" if ";" in text else "|")]
     prefixed = [bool(re.match(r"[dkpcofgs]__", part)) for part in parts]
     if not any(prefixed) and (len(parts) < 2 or len(parts) > len(RANKS)):
         if len(parts) > len(RANKS):
             raise _no_lineage(sheet, row, column, text)
         return ranks  # nothing, or words such as Unclassified
+    domain = any(part.startswith("d__") for part in parts)
+    seen: dict[int, str] = {}
     for number, (part, has_prefix) in enumerate(zip(parts, prefixed, strict=True)):
-        if any(prefixed) and part and not has_prefix:
-            if re.match(r"[a-z]{1,2}\d?__", part):  # a rank that is none of ours, such as strain
+        if SEVERAL.search(part):
+            raise _no_lineage(sheet, row, column, text)
+        if any(prefixed) and not has_prefix:
+            if not part or re.match(r"[a-z]{1,2}\d?__", part):  # a rank that is none of ours, such as strain
                 continue
             raise _no_lineage(sheet, row, column, text)
-        ranks[PREFIXES[part[0]] if has_prefix else number] = _taxon(part)
+        if domain and part.startswith("k__"):  # a kingdom beneath the domain is none of ours either
+            continue
+        rank = PREFIXES[part[0]] if has_prefix else number
+        if rank in seen:
+            raise sheet.file.error(
+                row,
+                f"column {sheet.columns[column]!r} has the rank {RANKS[rank]} twice ({short(seen[rank])}, "
+                f"{short(part)}): a lineage has each rank once",
+            )
+        seen[rank] = part
+        ranks[rank] = _taxon(part)
     return ranks
+
+
+def _common_prefix(part: str) -> str:
+    """A name with its rank as most databases write it: P__X and SILVA's D_1__X are p__X.
+
+    Example:
+        >>> [_common_prefix(part) for part in ("D_1__Bacillota", "P__", "p__X", "Bacillota")]
+        ['p__Bacillota', 'p__', 'p__X', 'Bacillota']
+    """
+    numbered = re.match(r"D_([0-6])__", part)
+    if numbered:
+        return "dpcofgs"[int(numbered[1])] + part[3:]
+    return part[:1].lower() + part[1:] if re.match(r"[DKPCOFGS]__", part) else part
 
 
 def _no_lineage(sheet: Sheet, row: int, column: int, text: str) -> ValueError:
     shape = "it must be a lineage such as 'd__Bacteria;p__Bacillota;...;s__' of at most 7 ranks"
-    return sheet.file.error(row, f"column {sheet.columns[column]!r} is {_short(text)}, {shape}")
+    return sheet.file.error(row, f"column {sheet.columns[column]!r} is {short(text)}, {shape}")
 
 
 def _taxon(text: str) -> str | None:
@@ -143,7 +259,7 @@ def _genome_column(sheet: Sheet) -> int:
         known = ", ".join(GENOME_NAMES[:8])
         raise sheet.file.error(
             None,
-            f"has no column with genomes (named {known}, ...), it has {_listed(sheet.columns)}: rename it to genome",
+            f"has no column with genomes (named {known}, ...), it has {listed(sheet.columns)}: rename it to genome",
         )
     return at
 
@@ -181,8 +297,73 @@ def rows_by_name(frame: pd.DataFrame) -> Callable[[str], int]:
     return lambda name: exact.get(name, plain.get(_plain(name), -1))
 
 
+@dataclass
+class Quality:
+    """Completeness and contamination by name, as shares.
+
+    Attributes:
+        names: Of the genomes.
+        values: (genomes, 2)
+        row_of: Row of a genome; -1: none.
+    """
+
+    names: list[str]
+    values: Float[np.ndarray, "genomes two"]
+    row_of: Callable[[str], int]
+
+
+def check_quality(quality: pd.DataFrame | None) -> Quality | None:
+    """Both columns, in bounds.
+
+    Raises:
+        ValueError: Naming the genome, the value and the bound.
+    """
+    if quality is None:
+        return None
+    if "completeness" not in quality.columns:
+        raise ValueError(f"quality has no column 'completeness', it has {list(quality.columns)}")
+    found = pd.DataFrame(index=quality.index, columns=["completeness", "contamination"], dtype=np.float64)
+    for name in [column for column in found if column in quality]:
+        numbers, wrong = as_numbers(quality[name].to_numpy())
+        if wrong is not None:
+            value = quality[name].iloc[wrong[0]]
+            raise ValueError(
+                f"quality of genome {found.index[wrong[0]]!r}: {name} is {value!r}, it must be a number (%)"
+            )
+        found[name] = numbers
+    for name, most in (("completeness", 100.0), ("contamination", np.inf)):
+        bad = (found[name] < 0) | (found[name] > most) | np.isinf(found[name])
+        if bad.any():
+            value = found.loc[bad, name].iloc[0]
+            bound = "from 0 to 100" if most == 100 else ">= 0 and finite"
+            raise ValueError(f"quality of genome {found.index[bad][0]!r}: {name} is {value:g}, it must be {bound} (%)")
+    if found.index.duplicated().any():
+        raise ValueError(f"quality: genome {found.index[found.index.duplicated()][0]!r} is there twice")
+    if said := seem_fractions(found.to_numpy()):
+        raise ValueError(f"quality: completeness {said}")
+    return Quality([str(name) for name in found.index], found.to_numpy() / 100, rows_by_name(found))
+
+
+def check_taxonomy(taxonomy: pd.DataFrame) -> None:
+    """Raise the ValueError if this frame is no taxonomy: a column or a genome twice, or several names in a cell."""
+    if taxonomy.columns.duplicated().any():
+        raise ValueError(f"taxonomy has column {taxonomy.columns[taxonomy.columns.duplicated()][0]!r} twice")
+    if taxonomy.index.duplicated().any():
+        raise ValueError(f"taxonomy: genome {taxonomy.index[taxonomy.index.duplicated()][0]!r} is there twice")
+    for rank in [column for column in taxonomy.columns if column in RANKS]:
+        for text in taxonomy[rank].unique():
+            if isinstance(text, str) and _is_of_others(rank, text):
+                genome = taxonomy.index[taxonomy[rank] == text][0]
+                raise ValueError(f"taxonomy of genome {genome!r}: {rank} is {short(text)}, {ONE_NAME}")
+
+
 def lineages(taxonomy: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The taxonomy of these genomes, in their order, "" where a rank is not known; found by `rows_by_name`."""
+    """The taxonomy of these genomes, in their order, "" where a rank is not known; found by `rows_by_name`.
+
+    Raises:
+        ValueError: As `check_taxonomy`.
+    """
+    check_taxonomy(taxonomy)
     row_of = rows_by_name(taxonomy)
     rows = np.array([row_of(name) for name in names], dtype=np.int64)
     found = taxonomy.iloc[rows].fillna("").astype(str).set_axis(names)

@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.core.sets import SetBatch
 from omniset.genomes.methods import Method, References
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
-from omniset.sets import SetBatch
 
 
 class FamilyTokens(nn.Module):

@@ -14,12 +14,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from omniset.files import writable_folder
+from omniset.genomes.metadata import check_bounds, warn_of_small
 from omniset.genomes.noise import degrade
 from omniset.genomes.trees import Tree, clades, numbered, read_newick, yule_tree
+from omniset.runs.files import writable_folder
 from omniset.tables.files import TableWriter
 
 # Chosen so that the spectrum of frequencies and the similarity of relatives come near to those of archaea.
+MOST = 1_000_000_000  # numbers in a table that is made
 SHARE, COPIES, RATE = 0.3, 2.0, 2.0  # share of the families in a genome, copies of each, turnovers from root to leaf
 CONCENTRATION = 1.3  # of the Beta distribution of frequencies; U-shaped where small
 VARIATION = 2.0  # shape of the Gamma distribution of rates; the smaller the more they vary
@@ -107,11 +109,12 @@ def simulate(
     for name, (value, bound) in least.items():
         if value < bound:
             raise ValueError(f"{name} must be at least {bound}, it is {value}")
-    for name, (low, high) in (("completeness", completeness), ("contamination", contamination)):
-        if not 0 <= low <= high <= 100:
-            raise ValueError(f"{name} must be two percentages, 0 <= low <= high <= 100, it is {low:g}, {high:g}")
-    rng = np.random.default_rng(seed)
     number = genomes + mags
+    if number * families > MOST:
+        raise ValueError(f"(genomes + mags) * families must be at most {MOST:,}, it is {number * families:,}")
+    check_bounds(completeness, contamination)
+    warn_of_small(contamination)
+    rng = np.random.default_rng(seed)
     grown = yule_tree(number, rng) if tree is None else read_newick(tree)
     if len(grown.leaves) < number:
         raise ValueError(f"{tree} has {len(grown.leaves)} leaves, genomes + mags must not be more, they are {number}")

@@ -14,7 +14,6 @@ from omniset.genomes.model import EvidenceModel, SeedModel
 from omniset.genomes.noise import NoiseModel
 from omniset.genomes.training import Draws, Genomes, train
 
-ARCHITECTURES = ("evidence", "seed")
 BASELINES = ("as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "autoencoder-evidence")
 UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")  # kept beside every model: they cost nothing
 # What the methods that are compared with are trained with.

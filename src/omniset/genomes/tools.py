@@ -15,6 +15,7 @@ from omniset.genomes.formats import (
     ENDINGS,
     FAMILY_NAMES,
     GENOME_NAMES,
+    KO_NAMES,
     MOST,
     NO_NAME,
     Entry,
@@ -23,23 +24,33 @@ from omniset.genomes.formats import (
     Sheet,
     bad_count,
     gather,
+    key,
     records,
+    split_loosely,
 )
-from omniset.genomes.identifiers import COGS, kind_of_identifier
-from omniset.tables.files import OPENERS, _listed, _short
+from omniset.genomes.identifiers import COGS, kind_of_identifier, several
+from omniset.tables.files import OPENERS, listed, short
 from omniset.tables.labels import NUMBER
 
 INSIDE = {  # identifiers within longer texts
     "KO": re.compile(r"\bK\d{5}\b"),
-    "CAZy": re.compile(r"\b(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?\b"),
+    "CAZy": re.compile(r"\b(?:GH|GT|PL|CE|AA|CBM)\d+(?:_\d+)?(?![0-9A-Za-z])"),  # also of GT2_Glycos_transf_2
     "Pfam": re.compile(r"\bPF\d{5}\b"),
 }
+HIT = re.compile(r'(?:\*|"\*"|[ ]+\*(?=\s))\s*(.*)')  # the mark of KofamScan's hits
+HIDDEN = re.compile(r"[\s,;]K\d{5}$")
 
 
 def read_long(sheet: Sheet, notes: Notes) -> Found:
     genome, family = sheet.need(GENOME_NAMES, "genomes"), sheet.need(FAMILY_NAMES, "families")
-    count = sheet.first(COUNT_NAMES)
+    count = None if sheet.first(COUNT_NAMES) is None else sheet.need(COUNT_NAMES, "counts")
     at = [genome, family, *([count] if count is not None else [])]
+    numbers = [i for i in range(len(sheet.columns)) if i not in at and _holds_numbers(sheet, i)]
+    if count is None and numbers:
+        notes.warnings.append(
+            f"{sheet.file.path}: no column is called count, so that each row was taken for one copy: "
+            f"rename column {sheet.columns[numbers[0]]!r} to count if its numbers are those of copies"
+        )
 
     def entries() -> Iterator[Entry]:
         for row, (name, found, *rest) in records(sheet, at):
@@ -62,6 +73,11 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
     return gather(sheet.file, entries())
 
 
+def _holds_numbers(sheet: Sheet, column: int) -> bool:
+    cells = [fields[column + sheet.shifted] for fields in sheet.rows if column + sheet.shifted < len(fields)]
+    return bool(cells) and all(cell.isdigit() for cell in cells)
+
+
 def genome_of(path: Path) -> str:
     """The genome that a file is of: the file's name without what tools append, or the folder's where nothing is left.
 
@@ -79,6 +95,14 @@ def genome_of(path: Path) -> str:
     return path.resolve().parent.name or name if name.lower() in NO_NAME else name
 
 
+def once(seen: set[tuple[str, str]], gene: str, families: list[str]) -> list[str]:
+    """Those families that this gene was not met with before: several rows of a gene are not several copies."""
+    new = [family for family in dict.fromkeys(families) if (gene, family) not in seen]
+    if gene:
+        seen.update((gene, family) for family in new)
+    return new
+
+
 def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     """Gene by gene: the COG at the root of its orthologous groups (else an arCOG), or another column's identifiers."""
     _name_last_columns(sheet)
@@ -86,7 +110,7 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     of = sheet.first(EGGNOG.get(wanted, ()))
     if of is None:
         have = [kind for kind, names in EGGNOG.items() if sheet.first(names) is not None]
-        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {_listed(have)}")
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
     if wanted == "Pfam":
         notes.tally["pfam names"] += 1
     category = sheet.first([k for k in sheet.keys if k.startswith("cog_") and "cat" in k] or ["cog"])
@@ -95,9 +119,13 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *rest) in records(sheet, [of, *extra], quoted=False):
-            values = [] if found in ("", "-") else found.split(",")
-            families = _groups(values, wanted) if wanted in COGS else [notes.family(v) for v in values if v.strip()]
+        for row, (found, *rest) in records(sheet, [of, *extra], quoted=False, comments=True):
+            if wanted in COGS:
+                families = _groups(found.split(","), wanted)
+            elif wanted == "Pfam":  # names, in which other characters may stand
+                families = [name for name in map(str.strip, found.split(",")) if name not in ("", "-")]
+            else:
+                families = list(map(notes.family, several(found)))
             words = dict(zip(extra, rest, strict=True))
             for family in families:
                 notes.describe(family, words.get(category, ""), words.get(text, ""))  # type: ignore[arg-type]
@@ -127,7 +155,7 @@ def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
 
     def entries() -> Iterator[Entry]:
         for row, (found, *rest) in records(sheet, [cog, *extra], quoted=False):
-            families = [notes.family(found)] if found not in ("", "-") else []
+            families = _each(sheet, row, f"column {sheet.columns[cog]!r}", found, "COG", notes)
             for family in families:
                 words = dict(zip((sheet.keys[i] for i in extra), rest, strict=True))
                 notes.describe(family, words.get("cog_letter", ""), words.get("cog_name", ""))
@@ -143,41 +171,61 @@ def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
+        began = False
         for row, line in sheet.file.lines():
-            if not line.startswith("*"):
+            if row <= sheet.header or not line.strip() or (line.startswith("#") and not began):
                 continue
-            fields = line[1:].strip().split("\t") if "\t" in line else line[1:].split(None, 5)
-            if len(fields) < 2 or kind_of_identifier(fields[1].strip()) != "KO":
-                found = _short(fields[1] if len(fields) > 1 else "")
-                raise sheet.file.error(row, f"column 'KO' is {found}, it must be a KO such as 'K00001'")
-            family = notes.family(fields[1])
+            began = True
+            hit = HIT.match(line)
+            if hit is None:
+                if not line.startswith((" ", "\t", '""')):
+                    again = " (the header again? give files that were joined one by one)" if line[0] == "#" else ""
+                    raise sheet.file.error(row, f"begins with {line[0]!r}, it must with * or a space{again}")
+                continue
+            fields = split_loosely(hit[1], "\t") if "\t" in line else hit[1].split(None, 5)
+            families = _each(sheet, row, "column 'KO'", fields[1] if len(fields) > 1 else "", "KO", notes)
+            if not families:
+                raise sheet.file.error(row, "column 'KO' is empty, it must be a KO such as 'K00001'")
             if len(fields) > 5:
-                notes.describe(family, "", fields[5].strip().strip('"').replace('""', '"'))
-            yield row, name, [family], 1
+                notes.describe(families[0], "", fields[5].strip().strip('"').replace('""', '"'))
+            yield row, name, families, 1
 
     return gather(sheet.file, entries(), name)
 
 
 def read_mapper(sheet: Sheet, notes: Notes) -> Found:
+    """Gene and KOs, in one field or several; without comments, since a gene may have any name."""
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        began = False
         for row, line in sheet.file.lines():
-            if line.startswith("#"):
+            gene, *fields = map(str.strip, split_loosely(line, sheet.separator))
+            if not began and fields and key(fields[0]) in EGGNOG["KO"] + KO_NAMES:  # a header, which tools do not write
                 continue
-            _, *fields = line.split(sheet.separator)
-            kos: list[str] = []
-            for field_ in map(str.strip, fields):  # further columns may tell the next best hit
-                if kind_of_identifier(field_) != "KO":
+            began = True
+            families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
+            for field in fields[1:] if families else []:  # further columns may tell the next best hit
+                more = several(field)
+                if not more or any(kind_of_identifier(found) != "KO" for found in more):
                     break
-                kos.append(notes.family(field_))
-            if not kos and any(fields[:1]) and fields[0].strip():
-                raise sheet.file.error(
-                    row, f"column 2 is {_short(fields[0])}, it must be a KO such as 'K00001' or empty"
-                )
-            yield row, name, list(dict.fromkeys(kos)), 1
+                families += map(notes.family, more)
+            if not fields and HIDDEN.search(gene):
+                raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
+            yield row, name, once(seen, gene, families), 1
 
     return gather(sheet.file, entries(), name)
+
+
+def _each(sheet: Sheet, row: int, column: str, field: str, kind: str, notes: Notes) -> list[str]:
+    """The identifiers in a field, all of which must be of one kind."""
+    found = several(field)
+    kinds = COGS if kind == "COG" else (kind,)
+    if any(kind_of_identifier(name) not in kinds for name in found):
+        example = {"COG": "COG such as 'COG0001'", "KO": "KO such as 'K00001'"}[kind]
+        raise sheet.file.error(row, f"{column} is {short(field)}, it must be a {example}, several or empty")
+    return list(dict.fromkeys(map(notes.family, found)))
 
 
 def read_dram(sheet: Sheet, notes: Notes) -> Found:
@@ -185,27 +233,31 @@ def read_dram(sheet: Sheet, notes: Notes) -> Found:
     genome, of = sheet.need(("fasta", "input_fasta"), "genomes (fasta)"), sheet.first(DRAM.get(wanted, ()))
     if of is None:
         have = [kind for kind, names in DRAM.items() if sheet.first(names) is not None]
-        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {_listed(have)}")
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
 
     def entries() -> Iterator[Entry]:
         for row, (name, found) in records(sheet, [genome, of], quoted=False):
             if not name:
                 raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
-            yield row, name, list(dict.fromkeys(INSIDE[wanted].findall(found))), 1
+            families = list(dict.fromkeys(INSIDE[wanted].findall(found)))
+            notes.tally["unread"] += not families and found not in ("", "-")
+            yield row, name, families, 1
 
     return gather(sheet.file, entries())
 
 
 def read_functions(sheet: Sheet, notes: Notes) -> Found:
     """anvi-export-functions: a gene has a row per source of functions, and accessions joined by !!!."""
-    at = [sheet.need(["accession"], "accessions"), *(i for i in [sheet.first(["function"])] if i is not None)]
+    accession, gene = sheet.need(["accession"], "accessions"), sheet.need(["gene_callers_id"], "genes")
+    at = [gene, accession, *(i for i in [sheet.first(["function"])] if i is not None)]
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *text) in records(sheet, at, quoted=False):
-            families = [f for f in map(notes.family, found.split("!!!")) if f and notes.wants(f)]
+        seen: set[tuple[str, str]] = set()  # several sources may tell the same of a gene
+        for row, (of, found, *text) in records(sheet, at, quoted=False):
+            families = [f for f in map(notes.family, several(found)) if notes.wants(f)]
             for family, words in zip(families, (text or [""])[0].split("!!!"), strict=False):
                 notes.describe(family, "", words)
-            yield row, name, list(dict.fromkeys(families)), 1
+            yield row, name, once(seen, of, families), 1
 
     return gather(sheet.file, entries(), name)

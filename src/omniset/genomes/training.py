@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
@@ -18,12 +17,11 @@ from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from omniset.genomes.metadata import lineages
+from omniset.genomes.metadata import check_taxonomy, lineages
 from omniset.genomes.methods import Method
 from omniset.genomes.noise import Observed, degrade, flip
-from omniset.training.data import EpochSampler, Key
+from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
@@ -48,12 +46,27 @@ class Clades:
     given: bool = True
 
     @classmethod
+    def of(cls, counts: sp.csr_array, taxonomy: pd.DataFrame | None, names: list[str], rank: str) -> Clades:
+        """`of_taxonomy`, or `of_similarity` where there is none."""
+        if taxonomy is not None:
+            return cls.of_taxonomy(taxonomy, names, rank)
+        clades = cls.of_similarity(counts)
+        if len(np.unique(clades.groups)) == len(names):
+            warnings.warn(
+                "without a taxonomy every genome is a clade of its own, and what validation says is too good: "
+                "give a taxonomy",
+                stacklevel=3,
+            )
+        return clades
+
+    @classmethod
     def of_taxonomy(cls, taxonomy: pd.DataFrame, names: list[str], rank: str) -> Clades:
         """Clades of a rank such as "family", and of the rank above.
 
         Raises:
             ValueError: The taxonomy has no such rank, or knows none of the genomes.
         """
+        check_taxonomy(taxonomy)
         ranks = [c for c in taxonomy.columns if taxonomy[c].fillna("").astype(bool).any()]
         if rank not in ranks:
             raise ValueError(f"clade must be a rank that the taxonomy has, {', '.join(ranks)}; got {rank!r}")
@@ -89,6 +102,12 @@ class Clades:
         tree = linkage(squareform(distance, checks=False), "average")
         codes = [fcluster(tree, cut, "distance") for cut in (0.5, 0.35)]
         return cls(np.stack([*codes, own], 1), given=False)
+
+    def notes(self) -> list[str]:
+        """What was decided on the data, a sentence each."""
+        if self.given:
+            return []
+        return [f"without a taxonomy, the {len(np.unique(self.groups)):,} clades are clusters of similar genomes"]
 
     @property
     def groups(self) -> Int[np.ndarray, " genomes"]:
@@ -182,63 +201,52 @@ class Genomes:
         return self.row(int(rng.choice(pool)))
 
 
-class GenomeDataset(Dataset[Any]):
-    """Degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; without epochs it is the
-    same at every call.
+class GenomeBatches:
+    """Batches of degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; when not training
+    it is the same in every epoch.
     """
 
-    def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int, training: bool) -> None:
-        self.genomes, self.draws, self.seed, self.epochs, self.training = genomes, draws, seed, epochs, training
+    def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int) -> None:
+        self.genomes, self.draws, self.seed, self.epochs = genomes, draws, seed, epochs
         groups = genomes.clades.groups
         self.weights = np.ones(len(groups))
         _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
         weights = sizes[which] ** -0.5  # large clades count more than small ones, but not as much more
         self.weights[genomes.train] = weights / weights.mean()
 
-    def __getitem__(self, key: Key) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
+    def __call__(self, keys: list[Key], training: bool) -> Batch:
+        return _collate([self.one(key, training) for key in keys])
+
+    def one(self, key: Key, training: bool) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
+        """What was observed, its quality as told, which references are hidden, the truth, and its weight."""
         epoch, i = key
-        rng = np.random.default_rng([self.seed, epoch if self.training else 2**31, i])
+        rng = np.random.default_rng([self.seed, epoch if training else 2**31, i])
         counts = self.genomes.row(i)
         if self.draws.curriculum:
-            stage = min(len(CURRICULUM) * epoch // max(self.epochs, 1), len(CURRICULUM) - 1) if self.training else 1
+            stage = min(len(CURRICULUM) * epoch // max(self.epochs, 1), len(CURRICULUM) - 1) if training else 1
             seen, c, q = flip(counts, *CURRICULUM[stage], rng), np.nan, np.nan
         else:
             completeness, contamination, c, q = self.draws.quality(rng)
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
             seen = degrade(counts, donor, completeness, contamination, rng)
-        return seen, c, q, self._hidden(i, rng), counts > 0, float(self.weights[i])
+        return seen, c, q, self._hidden(i, rng, training), counts > 0, float(self.weights[i])
 
-    def _hidden(self, i: int, rng: np.random.Generator) -> Bool[np.ndarray, " references"]:
+    def _hidden(self, i: int, rng: np.random.Generator, training: bool) -> Bool[np.ndarray, " references"]:
         codes = self.genomes.clades.codes
-        level = rng.choice(3, p=HIDDEN) if self.training else 2
+        level = rng.choice(3, p=HIDDEN) if training else 2
         return codes[self.genomes.references, level] == codes[i, level]
 
-    def __len__(self) -> int:
-        return self.genomes.counts.shape[0]
 
-
-class GenomeData(pl.LightningDataModule):
+def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> Lesson:
     """Training and validation batches."""
-
-    def __init__(self, genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> None:
-        super().__init__()
-        self.genomes, self.draws, self.batch_size, self.epochs, self.seed = genomes, draws, batch_size, epochs, seed
-        self.train, self.validation = genomes.train, genomes.validation
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, False)
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        observed, truth, weights = batch
-        return observed.to(device), truth.to(device), weights.to(device)
-
-    def _loader(self, positions: np.ndarray, training: bool) -> DataLoader:
-        data = GenomeDataset(self.genomes, self.draws, self.seed, self.epochs, training)
-        sampler = EpochSampler(positions, self.seed if training else None)
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=_collate)
+    return Lesson(
+        GenomeBatches(genomes, draws, seed, epochs),
+        genomes.train,
+        genomes.validation,
+        batch_size=batch_size,
+        seed=seed,
+        move=lambda batch, device: tuple(part.to(device) for part in batch),
+    )
 
 
 def _collate(items: list[Any]) -> Batch:
@@ -299,7 +307,7 @@ def train(
         checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
-    data = GenomeData(genomes, draws, batch_size, epochs, seed)
+    data = lesson(genomes, draws, batch_size, epochs, seed)
     fit(
         module,
         data,

@@ -29,6 +29,7 @@ from omniset.genomes.formats import (
     split_at,
     text_columns,
     texts_of,
+    wrong_width,
 )
 from omniset.genomes.identifiers import distinct, kind_of_identifier
 from omniset.tables.files import TableFile, TextFile
@@ -108,7 +109,7 @@ def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
     lines: list[str] = []
     size = 0
     for row, line in sheet.file.lines():
-        if row > sheet.header and line.strip(sheet.separator + " \t") and not line.startswith("##"):
+        if row > sheet.header and line.strip(sheet.separator + " \t"):
             rows.append(row)
             lines.append(line)
             size += len(line)
@@ -141,8 +142,7 @@ def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Seque
     for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
         fields = split_at(sheet.file, row, line, sheet.separator)
         if len(fields) != width:
-            cut = ": is the file cut off?" if len(fields) < width else ""
-            raise sheet.file.error(row, f"has {len(fields)} fields, the header has {width}{cut}")
+            raise wrong_width(sheet, row, line, len(fields))
         name = fields[0].strip()
         if not name:
             raise sheet.file.error(row, f"column {names[0]!r} is empty: each row needs a name")
@@ -199,6 +199,7 @@ def _parquet_blocks(file: TableFile, words: Sequence[int]) -> Iterator[Block]:
 def read_wide(sheet: Sheet, notes: Notes) -> Found:
     """Genomes x families."""
     columns = _wide_columns(sheet)
+    _refuse_no_name(sheet, "family")
     kept = [i for i, name in enumerate(columns) if key(name) not in METADATA]
     if left := [name for name in columns if key(name) in METADATA]:
         notes.warnings.append(f"{sheet.file.path}: column {left[0]!r} is no family and was left out; nothing is to do")
@@ -220,15 +221,25 @@ def _wide_columns(sheet: Sheet) -> list[str]:
     return columns
 
 
+def _refuse_no_name(sheet: Sheet, what: str) -> None:
+    """Raise the ValueError where a column, the first one aside, has no name."""
+    columns = ["", *sheet.columns] if sheet.shifted else sheet.columns
+    at = next((at for at, name in enumerate(columns) if at and not name), None)
+    if at is not None:
+        ends = ": does the line end with a separator?" if at == len(columns) - 1 else ""
+        row = None if isinstance(sheet.file, TableFile) else sheet.header
+        raise sheet.file.error(row, f"column {at + 1} has no name, each {what} needs one{ends}")
+
+
 def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     """Families x genomes: held as sparse counts, since the last row completes the first genome."""
     _wide_columns(sheet)
     words = text_columns(sheet) if sheet.keys[0] == "key" else []
     genomes = [c for i, c in enumerate(sheet.columns) if i not in words and (i or sheet.shifted)]
+    _refuse_no_name(sheet, "genome")
     for name, times in Counter(genomes).items():
-        if not name or times > 1:
-            what = f"genome {name!r} is there twice" if name else "has a column without a name"
-            raise sheet.file.error(None, f"{what}: each genome needs its own name")
+        if times > 1:
+            raise sheet.file.error(None, f"genome {name!r} is there twice: each genome needs its own name")
     cells = Cells(sheet, genomes, notes)
     rows_of: dict[str, int] = {}
     numbers: dict[str, int] = {}

@@ -1,0 +1,229 @@
+"""What is said of one genome: probabilities, calls, how many families it should have, how near its references are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from omniset.genomes.calibration import Level
+from omniset.genomes.data import Genome
+from omniset.genomes.metadata import Quality
+
+
+@dataclass
+class Completion:
+    """What is said of one genome. Families are those of the vocabulary, in its order.
+
+    Attributes:
+        name: Of the genome.
+        counts: (families,) copies observed.
+        log_odds: (families,) natural logarithm of p / (1 - p), p the probability that the complete genome has it.
+        call: (families,) whether it is called present.
+        unknown: Copies of observed families that are not in the vocabulary, of which nothing is said.
+        completeness, contamination: In percent, as given; or estimated where not.
+        given: Both were given.
+        expected, low, high: Number of families of the complete genome, with an interval of 95 %.
+        novelty: 1 - estimated Jaccard similarity to the nearest reference genome.
+        nearest: That reference.
+        far: Farther than 95 % of the validation genomes, whose clades were kept back.
+        method: Which one it was.
+        warnings: A sentence each.
+    """
+
+    name: str
+    counts: Int[np.ndarray, " families"]
+    log_odds: Float[np.ndarray, " families"]
+    call: Bool[np.ndarray, " families"]
+    unknown: dict[str, int]
+    completeness: float
+    contamination: float
+    given: bool
+    expected: float
+    low: float
+    high: float
+    novelty: float
+    nearest: str
+    far: bool
+    method: str
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def probability(self) -> Float[np.ndarray, " families"]:
+        return 1 / (1 + np.exp(-self.log_odds))
+
+    @property
+    def observed(self) -> Bool[np.ndarray, " families"]:
+        return self.counts > 0
+
+    @property
+    def added(self) -> Bool[np.ndarray, " families"]:
+        return self.call & ~self.observed
+
+    @property
+    def removed(self) -> Bool[np.ndarray, " families"]:
+        return ~self.call & self.observed
+
+
+@dataclass
+class About:
+    """What a completion depends on beside its families; see `Completion`.
+
+    Attributes:
+        level: What validation says of genomes of this quality.
+    """
+
+    completeness: float
+    contamination: float
+    given: bool
+    novelty: float
+    nearest: str
+    level: Level
+    method: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a family is called present.
+
+    Attributes:
+        threshold: Its least probability.
+        precision: Instead: what was observed is changed only where this share of such changes was right on validation
+            clades.
+
+    Raises:
+        ValueError: A number out of its bounds, or both numbers.
+    """
+
+    threshold: float = 0.5
+    precision: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
+        if self.precision is not None and not 0.5 <= self.precision < 1:
+            raise ValueError(f"precision must be at least 0.5 and below 1, got {self.precision}")
+        if self.precision is not None and self.threshold != 0.5:
+            raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
+
+    def call(
+        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], level: Level
+    ) -> tuple[Bool[np.ndarray, " families"], list[str]]:
+        """(families,) whether each is called present; and warnings."""
+        if self.precision is None:
+            return probability >= self.threshold, []
+        add, remove = level.threshold("added", self.precision), level.threshold("removed", self.precision)
+        notes = []
+        if add == 1:  # that no removal does is the rule
+            notes.append(f"no addition reaches a precision of {self.precision:g} at this quality")
+        add, remove = (2.0 if t == 1 else t for t in (add, remove))  # more than what rounds to 1
+        return np.where(observed, 1 - probability < remove, probability >= add), notes
+
+
+def complete(
+    genome: Genome,
+    counts: Int[np.ndarray, " families"],
+    log_odds: Float[np.ndarray, " families"],
+    unknown: dict[str, int],
+    about: About,
+    rule: Rule,
+    trained: tuple[float, float],
+) -> Completion:
+    """Call families, and sum up.
+
+    Args:
+        counts, log_odds, unknown, about: See `Completion`.
+        trained: Lowest completeness and highest contamination, in percent, that the methods were trained on.
+    """
+    probability = 1 / (1 + np.exp(-log_odds))
+    call, notes = rule.call(probability, counts > 0, about.level)
+    expected = probability.sum()
+    spread = about.level.spread * np.sqrt((probability * (1 - probability)).sum())
+    far = about.novelty > about.level.novelty
+    if not counts.any():
+        notes.append("no family that the model knows was observed: probabilities are the prior")
+    elif far:
+        notes.append("farther from the reference genomes than 95 % of those of validation clades: trust it less")
+    if len(unknown) > 0.1 * max(len(genome.families), 1):
+        notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
+    if about.completeness < trained[0]:
+        notes.append(f"completeness {about.completeness:.1f} % is below what was trained on, {trained[0]:g} %")
+    if about.contamination > trained[1]:
+        notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {trained[1]:g} %")
+    return Completion(
+        genome.name,
+        counts,
+        log_odds,
+        call,
+        unknown,
+        about.completeness,
+        about.contamination,
+        about.given,
+        float(expected),
+        float(max(expected - spread, 0.0)),
+        float(min(expected + spread, len(probability))),
+        about.novelty,
+        about.nearest,
+        bool(far),
+        about.method,
+        notes,
+    )
+
+
+@dataclass
+class Matching:
+    """Which genomes had no quality, which qualities no genome, and which genomes unknown families."""
+
+    quality: Quality | None
+    number: int = 0
+    lacking: list[str] = field(default_factory=list)
+    rows: set[int] = field(default_factory=set)
+    shares: list[float] = field(default_factory=list)
+
+    def add(self, one: Completion) -> None:
+        self.number += 1
+        self.shares.append(len(one.unknown) / max(int(one.observed.sum()) + len(one.unknown), 1))
+        if self.quality is not None:
+            self.rows.add(self.quality.row_of(one.name))
+            if not one.given:
+                self.lacking.append(one.name)
+
+    def warn(self, families: Sequence[str]) -> None:
+        """Warn of what may be wrong.
+
+        Raises:
+            ValueError: There is no quality of any of the genomes.
+        """
+        if self.quality is not None and self.number:
+            self._warn_of_quality(self.quality)
+        several = sum(share > 0 for share in self.shares)
+        if several:
+            mean = float(np.mean(self.shares))
+            warnings.warn(
+                f"{several} genomes have families that are not among the model's {len(families):,}, {mean:.2%} of all "
+                "on average: nothing is said of these, they are kept and flagged 'unknown'"
+                + (". Was the model fitted on other identifiers?" if mean > 0.5 else ""),
+                stacklevel=2,
+            )
+
+    def _warn_of_quality(self, quality: Quality) -> None:
+        if self.rows == {-1}:
+            raise ValueError(
+                f"quality: completeness and contamination of none of the genomes: its names are such as "
+                f"{quality.names[0]!r}, the genomes' such as {self.lacking[0]!r}"
+            )
+        if self.lacking:
+            warnings.warn(
+                f"quality does not give both completeness and contamination of {len(self.lacking)} genomes, such as "
+                f"{self.lacking[0]!r}: what is not given is estimated from marker families",
+                stacklevel=2,
+            )
+        unused = len(quality.names) - len(self.rows - {-1})
+        if unused:
+            warnings.warn(
+                f"quality: {unused} of its {len(quality.names)} genomes are not in the table",
+                stacklevel=2,
+            )

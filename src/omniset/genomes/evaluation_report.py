@@ -1,0 +1,261 @@
+"""The report on an evaluation of genomes: the verdict and the gates first, then every method at every quality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from omniset.genomes.evaluate import Evaluation
+from omniset.genomes.report import DIAGONAL, percent
+from omniset.genomes.scores import CHANGES, CONDITIONS, DEFINITIONS, Condition
+from omniset.report import figures
+from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, rounded, text_of
+from omniset.report.figures import Series
+from omniset.report.frame import Run, compose, ends, methods
+from omniset.trials.comparison import OURS, Comparison
+from omniset.trials.intervals import Interval
+
+RELIABLE = (OURS, "knn", "as-is")  # whose reliability is drawn
+CLEAN = "No contamination, quality known; band: 95 % interval."
+WORSE = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}"
+
+
+def of_evaluation(run: Run, evaluation: Evaluation) -> tuple[Report, dict[str, Any]]:
+    """The report on an evaluation: gates first, then every method under every condition."""
+    compared = evaluation.comparison
+    beside = ("auprc_missing", "f1", "ece", "log_loss", "worse")
+    sections = [
+        Section("Methods", "", [methods(compared, c, beside, label=_label) for c in evaluation.decisive]),
+        _tested(evaluation.splits),
+        _called(compared),
+        _ranking(compared),
+        _calibrated(evaluation),
+        _precise(evaluation),
+        _prevalence(evaluation),
+        _less_known(compared),
+        _original(compared),
+        Section(
+            "What is measured", "", [Table("Scores.", ["score", "what it is"], [[*d] for d in DEFINITIONS.items()])]
+        ),
+    ]
+    errors = [compared.interval("ece", c.name, OURS).value for c in _of_kind(compared, "known")]
+    headline: list[tuple[str, Any, str]] = [
+        (
+            f"{compared.score(name).text} at 70/0",
+            rounded(compared.interval(name, "70/0", OURS).value),
+            _beside(compared, name),
+        )
+        for name in ("auprc_missing", "f1")
+    ]
+    headline.append(("largest calibration error", max(errors, default=None), "quality known"))
+    genomes = many(evaluation.rows["genome"].nunique(), "genome")
+    return compose(
+        run,
+        f"{many(len(compared.methods), 'method')} on {genomes} of clades that none of them has seen.",
+        sections,
+        evaluation.own_numbers(),
+        headline=headline,
+        text="Names such as 70/5 are completeness / contamination in percent. Intervals are of what other clades would "
+        "give.",
+        comparison=compared,
+    )
+
+
+def _beside(compared: Comparison, score: str) -> str:
+    """The best baseline at 70/0."""
+    best = compared.best_baseline(score, "70/0")
+    return "" if best is None else f"{best}: {rounded(compared.interval(score, '70/0', best).value).text}"
+
+
+def _tested(splits: pd.DataFrame) -> Section:
+    columns = [k for k in splits.columns if k not in ("epochs", "provenance")]
+    texts: dict[str, Callable[[Any], str]] = {"seed": str, "seconds": "{:,.0f}".format}
+    rows = [
+        [Cell(texts[k](split[k]), split[k]) if k in texts else split[k] for k in columns]
+        for split in splits.to_dict("records")
+    ]
+    text = (
+        "Genomes are split by clade: trained on the first part, chosen and calibrated on the second (validation "
+        "clades), tested once on the third. Genomes are made incomplete by losing genes independently, and "
+        "contaminated by genes of another genome, so what is there is known. Genes of real assemblies are lost "
+        "together, with their contig: there, results may be worse."
+    )
+    return Section("How it was tested", text, [Table("Splits.", columns, rows)])
+
+
+def _called(compared: Comparison) -> Section:
+    known = _of_kind(compared, "known")
+    seed = [c.name for c in known if _less(compared, c.name, "f1", "seed")]
+    blocks: list[Block] = []
+    if seed:
+        where = f"at {len(seed)} of {len(known)} levels" if len(seed) < len(known) else "at every level"
+        text = f"seed, the architecture as first described, has a lower F1 than doing nothing {where}:"
+        blocks.append(Note("info", f"{text} it has no way to copy what was observed."))
+    blocks += _lines(compared, "f1", "F1", f"F1 of called families by completeness. {CLEAN}")
+    blocks += _lines(compared, "worse", "share made worse", f"Share of genomes made worse by completeness. {CLEAN}")
+    blocks += _table(compared, "f1", known, "F1 of the families called present.", mark=True)
+    blocks += _table(compared, "worse", known, "Share of genomes made worse than by doing nothing.")
+    text = "Families with p of at least 0.5 are called present. as-is calls what was observed: it does nothing."
+    return Section("Families called present", text, blocks)
+
+
+def _ranking(compared: Comparison) -> Section:
+    known = _of_kind(compared, "known")
+    foreign = [c for c in known if c.level[1] > 0]
+    text = (
+        "Average precision (AUPRC): are families that are there ranked above those that are not, among what was not "
+        "observed; and foreign ones above own ones, among what was observed. It needs no threshold."
+    )
+    caption = f"Average precision among unobserved families by completeness. {CLEAN}"
+    blocks = _lines(compared, "auprc_missing", "AUPRC, missing families", caption)
+    blocks += _table(compared, "auprc_missing", known, "AUPRC of missing families.")
+    if foreign:
+        blocks += _table(compared, "auprc_foreign", foreign, "AUPRC of foreign families.")
+    return Section("Missing and foreign families", text, blocks)
+
+
+def _calibrated(evaluation: Evaluation) -> Section:
+    compared = evaluation.comparison
+    caption = f"Expected calibration error by completeness. {CLEAN}"
+    blocks = _lines(compared, "ece", "calibration error", caption, ("asked for: below 0.02", 0.02))
+    order = [_label(m) for m in compared.methods]
+    for condition in evaluation.decisive:
+        curves = {m: curve for m, curve in evaluation.reliability(condition).items() if m in RELIABLE}
+        labelled = {_label(m): curves[m] for m in RELIABLE if m in curves}
+        figure = figures.calibration_curves(labelled, order=order, reference=_label("as-is"))
+        errors = listed({_label(m): compared.interval("ece", condition, m).value for m in RELIABLE if m in curves})
+        caption = f"Share present against mean probability at {condition}. {DIAGONAL}"
+        blocks.append(Plot(figure, f"Reliability at {condition}. Expected calibration errors: {errors}.", caption))
+    blocks += _table(compared, "ece", _of_kind(compared, "known"), "Expected calibration error.")
+    return Section("Calibration", "Of all families given a probability of 0.8, 80 % should be there.", blocks)
+
+
+def _precise(evaluation: Evaluation) -> Section:
+    compared, rows, low = evaluation.comparison, [], []
+    for condition in (c.name for c in _of_kind(compared, "known", "estimated", "unknown")):
+        row: list[Any] = [condition]
+        number = evaluation.changes(condition)
+        for change in CHANGES:
+            interval = compared.interval(f"precision_{change}", condition, OURS)
+            row += [rounded(interval.value), Cell(ends(interval), interval.low), rounded(number[change], 1)]
+            if interval.high < evaluation.precision:
+                low.append(f"{change} at {condition}")
+        rows.append(row)
+    columns = ["condition"]
+    for change in CHANGES:
+        columns += [f"{change}: precision", f"95 % interval, {change}", f"{change} per genome"]
+    text = (
+        f"Changes were asked to be right in {percent(evaluation.precision)} of the cases, with thresholds from "
+        "validation clades. The share that was right on test clades:"
+    )
+    blocks: list[Block] = []
+    if low:
+        blocks.append(Note("warning", f"Less precise than asked for, by more than chance: {', '.join(low)}."))
+    blocks.append(Table(f"Precision of changes by {_label(OURS)}.", columns, rows))
+    return Section("Precision of changes", text, blocks if rows else [])
+
+
+def _prevalence(evaluation: Evaluation) -> Section:
+    blocks: list[Block] = []
+    for condition in evaluation.decisive:
+        by_method = evaluation.by_prevalence(condition)
+        bins = list(dict.fromkeys(b for row in by_method.values() for b in row))
+        rows = [[_label(m), *(rounded(row[b]) for b in bins)] for m, row in by_method.items()]
+        columns = ["method", *(b.replace("-", "\N{EN DASH}") for b in bins)]
+        caption = f"F1 at {condition} by the share of training genomes that have the family."
+        blocks.append(Table(caption, columns, rows))
+    text = "Rare families are hard: few genomes show what they go with." if blocks else "Not measured."
+    return Section("Rare and common families", text, blocks)
+
+
+def _less_known(compared: Comparison) -> Section:
+    conditions = _of_kind(compared, "estimated", "unknown")
+    text = (
+        "Methods are given a completeness and contamination that is wrong by up to 5 points (estimated), or none at "
+        "all (unknown)."
+    )
+    if not conditions:
+        return Section("Quality estimated or unknown", "Not measured.")
+    blocks = _table(compared, "f1", conditions, "F1, quality not known.", mark=True)
+    blocks += _table(compared, "auprc_missing", conditions, "AUPRC of missing families, quality not known.")
+    blocks += _table(compared, "ece", conditions, "Expected calibration error, quality not known.")
+    return Section("Quality estimated or unknown", text, blocks)
+
+
+def _original(compared: Comparison) -> Section:
+    conditions = _of_kind(compared, "original")
+    if not conditions:
+        return Section("Independent noise", "Not measured.")
+    text = (
+        "Each family of a genome is missed, and each other one is added, independently at the given rates: noise as "
+        "the seed architecture was first judged with."
+    )
+    return Section("Independent noise", text, _table(compared, "f1", conditions, "F1, independent noise.", mark=True))
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _of_kind(compared: Comparison, *kinds: str) -> list[Condition]:
+    return [c for kind in kinds for c in CONDITIONS if c.kind == kind and c.name in compared.conditions]
+
+
+def _less(compared: Comparison, condition: str, score: str, method: str) -> bool:
+    """Less than for doing nothing, in the three decimals that are shown."""
+    one, other = (round(compared.interval(score, condition, m).value, 3) for m in (method, "as-is"))
+    return one < other
+
+
+def _table(
+    compared: Comparison, score: str, conditions: Sequence[Condition], caption: str, *, mark: bool = False
+) -> list[Block]:
+    """Condition by method; the intervals in a second table, shut. `mark`: what is less than for as-is."""
+    rows, wide, any_less = [], [], False
+    for condition in (c.name for c in conditions):
+        intervals = {m: compared.interval(score, condition, m) for m in compared.methods}
+        less = {m: mark and _less(compared, condition, score, m) for m in compared.methods}
+        cells = {m: rounded(interval.value) for m, interval in intervals.items()}
+        rows.append([condition, *(Cell(c.text + WORSE * less[m], c.value) for m, c in cells.items())])
+        wide.append([condition, *map(_with_interval, intervals.values())])
+        any_less |= any(less.values())
+    columns = ["condition", *map(_label, compared.methods)]
+    return [
+        Table(caption + (f" {WORSE} less than doing nothing (as-is)." if any_less else ""), columns, rows),
+        Table(f"{caption.rstrip('.')}, with 95 % intervals over clades.", columns, wide, folded=True),
+    ]
+
+
+def _lines(
+    compared: Comparison, score: str, ylabel: str, caption: str, bound: tuple[str, float] | None = None
+) -> list[Block]:
+    """By completeness without contamination, quality known; ours with its interval."""
+    levels = sorted((c for c in _of_kind(compared, "known") if c.level[1] == 0), key=lambda c: c.level[0])
+    x = [c.level[0] for c in levels]
+    series = {}
+    for method in compared.methods:
+        intervals = [compared.interval(score, c.name, method) for c in levels]
+        low, high = [i.low for i in intervals], [i.high for i in intervals]
+        values = [i.value for i in intervals]
+        if np.isfinite(values).any():
+            band = (low, high) if method == OURS else (None, None)
+            series[_label(method)] = Series(x, values, *band)
+    if not series:
+        return []
+    order = [_label(m) for m in compared.methods]
+    figure = figures.lines(series, "completeness, %", ylabel, order=order, reference=_label("as-is"), bound=bound)
+    drawn = "; ".join(f"{name} {', '.join(text_of(y) for y in one.y)}" for name, one in series.items())
+    alt = f"{ylabel} at completeness {', '.join(f'{c:g}' for c in x)} %: {drawn}."
+    return [Plot(figure, alt, caption)]
+
+
+def _label(method: str) -> str:
+    return f"{method} (ours)" if method == OURS else method
+
+
+def _with_interval(interval: Interval) -> Cell:
+    value = rounded(interval.value)
+    known = interval.value == interval.value
+    return Cell(f"{value.text} ({ends(interval)})", interval.value) if known else value

@@ -1,0 +1,70 @@
+"""The options of GenomeCompleter."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any, Literal
+
+from omniset import options as shared
+from omniset.options import Computing, option, options
+
+Method = Literal[
+    "model", "as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "autoencoder-evidence", "auto"
+]
+Rank = Literal["domain", "phylum", "class", "order", "family", "genus", "species"]
+
+
+@options
+class CompleterOptions(Computing):
+    """How a model of genomes is made."""
+
+    architecture: Literal["evidence", "seed"] = option(
+        "evidence",
+        '"evidence": a set transformer and reference genomes, plus what was observed. "seed": a set transformer alone, '
+        "as its document says, which cannot copy its input.",
+    )
+    _: KW_ONLY
+    method: Method = option(
+        "model",
+        'What completes: "model" (the architecture), a baseline, or "auto", which takes what lost least on validation '
+        "clades at the genome's completeness and contamination: the model, knn, prevalence-bayes or as-is.",
+        changes_fit=False,
+    )
+    encoder: str | None = shared.encoder(
+        None,
+        'Kind of set encoder, a name in `omniset.encoders.ENCODERS`. None: ust, or set-transformer-sab for "seed".',
+    )
+    dim: int = shared.dim(64)
+    depth: int = shared.depth(2)
+    num_heads: int = shared.num_heads(4)
+    num_inducing: int = shared.num_inducing(16, "Inducing points, through which families see each other.")
+    encoder_options: dict[str, Any] | None = shared.encoder_options()
+    epochs: int | None = shared.epochs(
+        None,
+        "How often, at most, each genome is learned from, each time with other noise. None: 6, or for few genomes "
+        "enough for 250 steps.",
+    )
+    batch_size: int = shared.batch_size(16, "Genomes per step, and at a time when completing.")
+    learning_rate: float = shared.learning_rate(1e-3)
+    weight_decay: float = shared.weight_decay(1e-2)
+    patience: int | None = shared.patience(3, "genomes")
+    validation_fraction: float = option(
+        0.1,
+        "Share of the genomes kept back, by whole clades, to watch the training and to calibrate.",
+        group="training",
+        above=0,
+        below=1,
+    )
+    clade: Rank = option("family", "Rank of the taxonomy whose clades are never split.", group="data")
+    completeness: tuple[float, float] = option(
+        (30.0, 100.0), "Lowest and highest completeness that is simulated, in percent.", group="training"
+    )
+    contamination: tuple[float, float] = option(
+        (0.0, 12.0), "Lowest and highest contamination that is simulated, in percent.", group="training"
+    )
+    min_genomes: int = option(
+        1, "Families of fewer training genomes are left out of the vocabulary.", group="data", least=1
+    )
+    max_references: int = option(
+        4000, "Training genomes kept to compare with, at most, drawn over the clades.", least=1
+    )

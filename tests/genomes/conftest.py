@@ -1,0 +1,42 @@
+"""A completer that knows all methods, and incomplete genomes with their qualities."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from genome_oracle import FRAME, fit_split, some_counts, some_frame
+
+from omniset.genomes import suite
+from omniset.genomes.calibration import LEVELS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quickly():
+    """Baselines need not be trained well."""
+    with pytest.MonkeyPatch.context() as patch:
+        for options in suite.TRAINING.values():
+            patch.setitem(options, "epochs", 1)
+        yield
+
+
+@pytest.fixture(scope="session")
+def completer():
+    return fit_split(also=["pca", "autoencoder"], levels=LEVELS)
+
+
+@pytest.fixture(scope="session")
+def mags():
+    """Eleven incomplete genomes, one of them empty; columns in another order than in training."""
+    rng = np.random.default_rng(5)
+    counts = rng.binomial(some_counts(11, clades=6, seed=3), rng.uniform(0.4, 1.0, (11, 1)))
+    counts[8] = 0
+    found = pd.DataFrame(counts, index=[f"m{i}" for i in range(11)], columns=some_frame().columns)
+    return found[rng.permutation(FRAME.columns)]
+
+
+@pytest.fixture(scope="session")
+def quality():
+    rng = np.random.default_rng(6)
+    found = pd.DataFrame({"completeness": rng.uniform(45, 100, 11), "contamination": rng.uniform(0, 11, 11)})
+    found.index = [f"m{i}" for i in rng.permutation(11)]
+    found.loc["m3", "contamination"] = np.nan
+    return found.drop("m4")

@@ -1,0 +1,435 @@
+"""What is said of genomes, one by one, and why: by methods, qualities, thresholds."""
+
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from genome_oracle import EVERY, FRAME, SPLIT, evidence, fit_split, prevalence, table
+
+from omniset.genomes import Genome
+from omniset.genomes.calibration import GRID, LEVELS, nearest_level
+
+pytestmark = pytest.mark.filterwarnings("ignore:quality")  # some genomes have none, some qualities no genome
+
+
+def one(completer, frame, quality=None, **options):
+    (found,) = completer.completions(table(frame), quality, **options)
+    return found
+
+
+# ---------------------------------------------------------------------- complete
+
+
+def test_all_forms_of_genomes_are_one(completer, mags, quality, tmp_path):
+    expected = completer.complete(mags, quality)
+    assert expected.index.tolist() == mags.index.tolist()
+    assert expected.columns.tolist() == completer.families_
+    assert expected.index.name == "genome"
+    assert ((expected > 0) & (expected < 1)).all().all()
+    assert completer.complete(table(mags), quality).equals(expected)
+    long = mags.rename_axis("genome").melt(var_name="family", value_name="count", ignore_index=False).reset_index()
+    long = long[(long["count"] > 0) | (long["genome"] == "m8")].sample(frac=1, random_state=0)
+    assert np.allclose(completer.complete(long, quality).loc[expected.index], expected, atol=1e-6)
+    mags.rename_axis("genome").reset_index().to_csv(tmp_path / "mags.tsv", sep="\t", index=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the reader: a genome without families
+        found = completer.complete(tmp_path / "mags.tsv", quality)
+    assert found.equals(expected)
+    assert completer.complete(mags[:0]).shape == (0, len(completer.families_))
+
+
+def test_the_order_of_families_in_a_genome_means_nothing(completer, mags, quality):
+    rng = np.random.default_rng(0)
+
+    def shuffled(genome):
+        order = rng.permutation(len(genome.families))
+        return Genome(genome.name, [genome.families[i] for i in order], genome.counts[order])
+
+    for method in EVERY:
+        genomes = list(table(mags))
+        expected = list(completer.completions(genomes, quality, method=method))
+        found = list(completer.completions([shuffled(g) for g in genomes], quality, method=method))
+        for a, b in zip(expected, found, strict=True):
+            assert np.array_equal(a.log_odds, b.log_odds)
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_streaming_in_any_batch_size(completer, mags, quality, method, monkeypatch):
+    whole = completer.complete(mags, quality, method=method)
+    for size in (1, 2, 7, 11):
+        monkeypatch.setattr(completer, "batch_size", size)
+        taken = []
+
+        def stream(taken=taken):
+            for genome in table(mags):
+                taken.append(genome.name)
+                yield genome
+
+        found = completer.completions(stream(), quality, method=method)
+        first = next(found)
+        assert len(taken) == size  # no more than a batch is read ahead
+        for i, completion in enumerate([first, *found]):
+            assert completion.name == mags.index[i]
+            assert np.abs(completion.probability - whole.iloc[i]).max() <= 1e-6
+
+
+def test_quality_is_found_by_name(completer, mags, quality):
+    found = {c.name: c for c in completer.completions(table(mags), quality)}
+    for name in ("m0", "m5"):
+        assert found[name].given
+        assert found[name].completeness == pytest.approx(quality.loc[name, "completeness"], rel=1e-5)
+        assert found[name].contamination == pytest.approx(quality.loc[name, "contamination"], rel=1e-4)
+    estimated = {c.name: c for c in completer.completions(table(mags))}
+    assert not found["m3"].given
+    assert found["m3"].completeness == pytest.approx(quality.loc["m3", "completeness"], rel=1e-5)
+    assert found["m3"].contamination == estimated["m3"].contamination
+    assert not found["m4"].given
+    assert np.array_equal(found["m4"].log_odds, estimated["m4"].log_odds)
+    only = completer.complete(mags, quality[["completeness"]])
+    both = completer.complete(mags, quality.assign(contamination=np.nan))
+    assert only.equals(both)
+
+
+def test_the_noise_level_changes_what_is_said(completer, mags):
+    """The less complete a genome, the likelier is what was not seen; the more contaminated, the less what was."""
+
+    def at(c, q):
+        told = pd.DataFrame({"completeness": c, "contamination": q}, index=mags.index)
+        return completer.complete(mags.drop("m8"), told, method="prevalence-bayes"), completer.complete(mags, told)
+
+    unseen = (mags[completer.families_] == 0).drop("m8").to_numpy()
+    (low, _), (high, _) = at(60.0, 0.0), at(95.0, 0.0)
+    assert (low.to_numpy() > high.to_numpy())[unseen].all()
+    (clean, _), (spoilt, _) = at(90.0, 1.0), at(90.0, 15.0)
+    assert (clean.to_numpy() > spoilt.to_numpy())[~unseen].all()
+    assert not np.allclose(at(60.0, 0.0)[1], at(95.0, 0.0)[1], atol=1e-2)
+
+
+def test_methods_are_what_they_say(completer, mags, quality):
+    """In float32, through the whole of `complete`; the mathematics of all methods is tested in float64 by itself."""
+    counts = FRAME.iloc[SPLIT[0]][completer.families_].to_numpy()
+    p, prior = prevalence(counts), np.log(prevalence(counts) / (1 - prevalence(counts)))
+    seen = mags[completer.families_].to_numpy()
+    found = {m: completer.complete(mags, quality, method=m) for m in ("prevalence", "prevalence-bayes", "as-is")}
+    for i, name in enumerate(mags.index):
+        if name in ("m3", "m4"):
+            continue
+        c, q = quality.loc[name] / 100
+        row = {m: probabilities.iloc[i].to_numpy() for m, probabilities in found.items()}
+        odds = prior + evidence(counts, seen[i] > 0, c, q) if name != "m8" else prior
+        assert np.allclose(row["prevalence"], p, atol=1e-5)
+        assert np.allclose(row["prevalence-bayes"], 1 / (1 + np.exp(-odds)), atol=1e-5)
+        if name != "m8":
+            assert ((row["as-is"] > 0.5) == (seen[i] > 0)).all()
+
+
+def test_the_completers_own_method(completer, mags, quality):
+    assert completer.complete(mags, quality).equals(completer.complete(mags, quality, method="evidence"))
+    simple = fit_split(method="knn")
+    assert simple.trained_ == []
+    assert np.allclose(simple.complete(mags, quality), completer.complete(mags, quality, method="knn"), atol=1e-6)
+    assert [c.method for c in simple.completions(table(mags))] == ["knn"] * 11
+    for asked in ("model", "evidence", "auto", "pca", "nonsense"):
+        with pytest.raises(ValueError, match=f"method must be one that was fitted, as-is, .*; got '{asked}'"):
+            simple.complete(mags, method=asked)
+    with pytest.raises(ValueError, match="explain is for architecture='evidence'"):
+        simple.explain(mags, "m5", "COG0001")
+    with pytest.raises(ValueError, match="fitted, as-is, .*, model, auto, evidence.*; got 'autoencoder-evidence'"):
+        completer.complete(mags, method="autoencoder-evidence")
+
+
+@pytest.mark.parametrize("method", ["autoencoder-evidence", "auto"])
+def test_other_methods_can_be_the_completers_own(method, mags, quality):
+    model = fit_split(method=method)
+    found = list(model.completions(table(mags), quality))
+    assert all(np.isfinite(c.log_odds).all() for c in found)
+    if method != "auto":
+        assert [c.method for c in found] == [method] * 11
+        assert model.levels_[0].loss.keys() == {method, "knn", "prevalence-bayes", "as-is"}
+
+
+def test_auto_takes_what_lost_least_at_the_nearest_level(completer, mags, monkeypatch):
+    names = ["evidence", "knn", "prevalence-bayes", "as-is"]
+    assert all(set(one.loss) == set(names) for one in completer.levels_)
+    for i, found in enumerate(completer.levels_):
+        losses = {name: 0.2 + 0.1 * ((i + j) % 4) for j, name in enumerate(names)}
+        monkeypatch.setattr(found, "loss", losses)
+    levels = [LEVELS[i] for i in (0, 1, 2, 3, 5, 7, 8, 10, 12, 13, 14)]
+    rng = np.random.default_rng(0)
+    told = pd.DataFrame(levels, index=mags.index, columns=["completeness", "contamination"]).astype(float)
+    told["contamination"] = (told["contamination"] + rng.uniform(-0.9, 0.9, 11)).clip(0)
+    own = {name: list(completer.completions(table(mags), told, method=name)) for name in names}
+    chosen = []
+    for i, found in enumerate(completer.completions(table(mags), told, method="auto")):
+        nearest = nearest_level(completer.levels_, told.iloc[i, 0], told.iloc[i, 1])
+        assert (nearest.completeness, nearest.contamination) == levels[i]
+        least = min(names, key=lambda name, level=nearest: level.loss[name])
+        assert found.method == least
+        assert np.allclose(found.log_odds, own[least][i].log_odds, atol=1e-5)
+        chosen.append(least)
+    assert set(chosen) == set(names)
+
+
+def test_families_that_are_not_known(completer, mags):
+    wider = mags.assign(COG9998=1, COG9999=[*[0] * 10, 5])
+    unknown = r"11 genomes have families that are not among the model's \d+, 14.\d+% of all on average: nothing is said"
+    with pytest.warns(UserWarning, match=unknown):
+        assert completer.complete(wider).equals(completer.complete(mags))
+    with pytest.warns(UserWarning, match=unknown):
+        *_, last = completer.completions(table(wider))
+    assert last.unknown == {"COG9998": 1, "COG9999": 5}
+    strange = table(mags.rename(columns={c: f"K{i:05}" for i, c in enumerate(mags.columns)}))
+    with pytest.raises(
+        ValueError,
+        match=r"none of the families of the first genomes .* 'K0\d{4}' \(KO\), the model's such as 'COG0001' \(COG\)",
+    ):
+        completer.complete(strange)
+    many = mags.iloc[:1].assign(**{f"COG80{i:02}": 1 for i in range(40)})
+    with pytest.warns(UserWarning, match=r"1 genomes have families .* Was the model fitted on other identifiers\?"):
+        found = one(completer, many)
+    assert any("40 of its" in w and "not in the vocabulary" in w for w in found.warnings)
+    assert not any("not in the vocabulary" in w for w in one(completer, mags.iloc[:1]).warnings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"completeness": 101.0}, "quality of genome 'm5': completeness is 101, it must be from 0 to 100"),
+        ({"completeness": -1.0}, "quality of genome 'm5': completeness is -1, it must be from 0 to 100"),
+        ({"contamination": -0.5}, "quality of genome 'm5': contamination is -0.5, it must be >= 0"),
+        ({"contamination": np.inf}, "quality of genome 'm5': contamination is inf, it must be >= 0 and finite"),
+    ],
+)
+def test_qualities_out_of_bounds(completer, mags, quality, change, message):
+    bad = quality.copy()
+    for column, value in change.items():
+        bad.loc["m5", column] = value
+    with pytest.raises(ValueError, match=message):
+        completer.complete(mags, bad)
+    with pytest.raises(ValueError, match=message):
+        completer.completions(table(mags), bad)  # before any genome is read
+
+
+def test_qualities_that_cannot_be_used(completer, mags, quality):
+    with pytest.raises(ValueError, match="quality has no column 'completeness', it has"):
+        completer.complete(mags, quality.rename(columns={"completeness": "c"}))
+    with pytest.raises(ValueError, match="quality: genome 'm5' is there twice"):
+        completer.complete(mags, pd.concat([quality, quality.loc[["m5"]]]))
+    for cell in ("9_5", "95,5", "inf", "0x5F"):
+        text = quality.astype(str).astype(object)
+        text.loc["m5", "completeness"] = cell
+        with pytest.raises(ValueError, match=f"quality of genome 'm5': completeness is '{cell}', it must be a number"):
+            completer.complete(mags, text)
+    assert completer.complete(mags, quality.astype(str)).equals(completer.complete(mags, quality))
+    with pytest.raises(
+        ValueError, match="quality: completeness is at most .* fractions: multiply completeness and cont"
+    ):
+        completer.complete(mags, quality / 100)
+    with pytest.raises(ValueError, match="quality: completeness is at most .* fractions: multiply completeness by 100"):
+        completer.complete(mags, quality.assign(completeness=quality["completeness"] / 100))
+    half = quality.assign(contamination=0.5)
+    assert one(completer, mags.iloc[:1], half).contamination == pytest.approx(0.5)
+
+
+def test_qualities_of_other_genomes_are_said(completer, mags, quality):
+    """m4 has none, m3 no contamination."""
+    some = mags.drop("m0")
+    with pytest.warns(UserWarning, match="^quality") as said:
+        completer.complete(some, quality)
+    assert [str(warning.message).partition(":")[0] for warning in said] == [
+        "quality does not give both completeness and contamination of 2 genomes, such as 'm3'",
+        "quality",
+    ]
+    assert str(said[1].message) == "quality: 1 of its 10 genomes are not in the table"
+    with pytest.raises(ValueError, match="of none of the genomes: its names are such as 'x0', the genomes' such as"):
+        completer.complete(mags, quality.rename(index=lambda name: name.replace("m", "x")))
+
+
+def test_bounds_of_threshold_and_precision(completer, mags):
+    for threshold in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"threshold must be between 0 and 1, got {threshold}"):
+            completer.completions(table(mags), threshold=threshold)
+    for precision in (0.4, 1.0):
+        with pytest.raises(ValueError, match=f"precision must be at least 0.5 and below 1, got {precision}"):
+            completer.completions(table(mags), precision=precision)
+
+
+# ---------------------------------------------------------------------- completions
+
+
+def test_an_empty_genome_gets_the_prior(completer, mags, quality):
+    for method in EVERY:
+        if method == "as-is":
+            continue
+        row = list(completer.completions(table(mags), quality, method=method))[8]
+        if row.method != "as-is":
+            assert np.array_equal(row.log_odds.astype(np.float32), completer.network_.noise.prior().numpy())
+        assert any("no family that the model knows was observed" in w for w in row.warnings)
+        assert not row.observed.any()
+    alone = one(completer, mags.loc[["m8"]])
+    assert np.isfinite(alone.log_odds).all()
+
+
+def test_calls_and_flags(completer, mags, quality):
+    for threshold in (0.5, 0.2, 0.9):
+        added = removed = 0
+        for completion in completer.completions(table(mags), quality, threshold=threshold):
+            observed = mags.loc[completion.name, completer.families_].to_numpy() > 0
+            call = completion.probability >= threshold
+            assert (completion.observed == observed).all()
+            assert (completion.call == call).all()
+            assert (completion.added == (call & ~observed)).all()
+            assert (completion.removed == (~call & observed)).all()
+            added, removed = added + completion.added.sum(), removed + completion.removed.sum()
+        assert added > 0
+        assert removed > 0 or threshold < 0.9
+
+
+def test_calls_at_a_precision_come_from_calibration(completer, mags, quality, monkeypatch):
+    """Against what was observed only where validation, at the genome's level, reached the precision."""
+    rising = np.linspace(0.55, 0.97, len(GRID)).tolist()
+    for number, found in enumerate(completer.levels_):
+        monkeypatch.setattr(found, "added", [v - 0.02 * number for v in rising])
+        monkeypatch.setattr(found, "removed", [v - 0.01 * number for v in rising] if number % 2 else [None] * len(GRID))
+    differ = 0
+    plain = list(completer.completions(table(mags), quality))
+    for base, found in zip(plain, completer.completions(table(mags), quality, precision=0.7), strict=True):
+        at = nearest_level(completer.levels_, found.completeness, found.contamination)
+        add, remove = at.threshold("added", 0.7), at.threshold("removed", 0.7)
+        for family in range(len(completer.families_)):
+            p = found.probability[family]
+            expected = not (1 - p >= remove) if found.observed[family] else p >= add
+            assert found.call[family] == expected
+        differ += (base.call != found.call).sum()
+        reached = completer.levels_.index(at) % 2
+        assert not any("reaches a precision" in w for w in found.warnings)  # additions do, at every level
+        assert reached or not found.removed.any()
+    assert differ > 0
+    for found in completer.levels_:
+        monkeypatch.setattr(found, "added", [None] * len(GRID))
+        monkeypatch.setattr(found, "removed", [None] * len(GRID))
+    for found in completer.completions(table(mags), quality, precision=0.95):
+        assert not found.added.any()
+        assert not found.removed.any()
+        assert any("no addition reaches a precision of 0.95" in w for w in found.warnings)
+
+
+def test_where_no_precision_is_reached_nothing_is_changed(completer, mags, monkeypatch):
+    """Not even where a probability is 1 in floating point."""
+    for found in completer.levels_:
+        monkeypatch.setattr(found, "added", [None] * len(GRID))
+        monkeypatch.setattr(found, "removed", [None] * len(GRID))
+    sure = {"forward": lambda self, observed: torch.where(observed.present, -90.0, 90.0)}
+    monkeypatch.setattr(type(completer.network_["evidence"]), "forward", sure["forward"])
+    for found in completer.completions(table(mags), precision=0.95):
+        assert (found.call == found.observed).all()
+
+
+def test_expected_sizes(completer, mags, quality):
+    for method in ("model", "knn", "as-is", "autoencoder"):
+        for found in completer.completions(table(mags), quality, method=method):
+            p = found.probability
+            assert found.expected == pytest.approx(p.sum())
+            assert 0 <= found.low <= found.expected <= found.high <= len(p)
+            at = nearest_level(completer.levels_, found.completeness, found.contamination)
+            half = at.spread * math.sqrt((p * (1 - p)).sum())
+            assert found.low == pytest.approx(max(found.expected - half, 0))
+            assert found.high == pytest.approx(min(found.expected + half, len(p)))
+
+
+def test_novelty(completer):
+    """A reference is as near as can be; a genome of random families is flagged."""
+    rng = np.random.default_rng(0)
+    complete = {"completeness": 100.0, "contamination": 0.0}
+    frame = FRAME.iloc[SPLIT[0]]
+    found = list(completer.completions(table(frame), pd.DataFrame(complete, index=frame.index)))
+    assert max(c.novelty for c in found) < 0.01
+    assert not any(c.far for c in found)
+    have = {name: frozenset(np.flatnonzero(row)) for name, row in zip(frame.index, frame.to_numpy(), strict=True)}
+    assert all(have[c.nearest] == have[c.name] for c in found)
+    random = pd.DataFrame((rng.random((13, FRAME.shape[1])) < 0.3).astype(int), columns=FRAME.columns).rename(index=str)
+    found = list(completer.completions(table(random), pd.DataFrame(complete, index=random.index)))
+    assert all(c.far for c in found)
+    assert all(any("farther from the reference genomes" in w for w in c.warnings) for c in found)
+    at = nearest_level(completer.levels_, 100.0, 0.0)
+    assert all(c.novelty > at.novelty for c in found)
+
+
+def test_warnings_of_quality(completer, mags):
+    told = pd.DataFrame({"completeness": 20.0, "contamination": 40.0}, index=mags.index)
+    found = one(completer, mags.iloc[:1], told)
+    assert any("completeness 20.0 % is below what was trained on, 30 %" in w for w in found.warnings)
+    assert any("contamination 40.0 % is above what was trained on, 12 %" in w for w in found.warnings)
+    told[:] = [90.0, 5.0]
+    assert not any("trained on" in w for w in one(completer, mags.iloc[:1], told).warnings)
+
+
+# ---------------------------------------------------------------------- explain
+
+
+def test_explanation(completer, mags, quality):
+    target = "COG0019"
+    found = completer.explain(mags, "m5", target, quality, steps=2)
+    whole = one(completer, mags.loc[["m5"]], quality)
+    position = completer.families_.index(target)
+    assert found.log_odds == pytest.approx(whole.log_odds[position], abs=1e-5)
+    assert sum(found.terms.values()) == pytest.approx(found.log_odds, abs=1e-6)
+    assert list(found.terms) == ["neighbours", "context", "evidence"]
+    assert found.probability == pytest.approx(whole.probability[position], abs=1e-6)
+    assert found.observed == (mags.loc["m5", target] > 0)
+    seen = mags.loc["m5"]
+    rows = found.families.set_index("family")
+    assert sorted(rows.index) == sorted(f for f in seen.index[seen > 0] if f in completer.families_)
+    assert (rows["count"] == seen[rows.index]).all()
+    assert found.families["change"].abs().is_monotonic_decreasing
+    assert rows["attribution"].between(0, 1).all()
+    assert rows["attribution"].max() == 1
+    for family in [*rows.index[:5], target if target in rows.index else rows.index[-1]]:
+        without = one(completer, mags.loc[["m5"]].assign(**{family: 0}), quality)
+        assert rows.loc[family, "change"] == pytest.approx(found.log_odds - without.log_odds[position], abs=1e-4)
+    assert rows["change"].abs().max() > 1e-3
+    assert len(found.references) == 15
+    assert found.references["similarity"].is_monotonic_decreasing
+    assert found.references["genome"][0] == whole.nearest
+    assert found.references["similarity"][0] == pytest.approx(1 - whole.novelty, abs=1e-6)
+    for _, row in found.references.iterrows():
+        assert row["has_family"] == (FRAME.loc[row["genome"], target] > 0)
+
+
+def test_explanation_without_given_quality(completer, mags):
+    """What is left out does not change the quality that was estimated."""
+    found = completer.explain(table(mags), "m2", "COG0003", steps=1)
+    whole = one(completer, mags.loc[["m2"]])
+    assert found.log_odds == pytest.approx(whole.log_odds[completer.families_.index("COG0003")], abs=1e-5)
+    assert found.families["change"].notna().all()
+
+
+def test_explaining_a_model_without_attention(mags):
+    model = fit_split(encoder="deep-sets", epochs=1)
+    assert model.explain(mags, "m2", "COG0003").families["attribution"].isna().all()
+
+
+def test_explanations_that_cannot_be_given(completer, mags):
+    with pytest.raises(ValueError, match="genome 'nobody' is not in the table"):
+        completer.explain(mags, "nobody", "COG0001")
+    with pytest.raises(ValueError, match="genome 'm8' has no family that the model knows"):
+        completer.explain(mags, "m8", "COG0001")
+    with pytest.raises(ValueError, match="family 'COG7777' is not in the model's vocabulary, .* such as 'COG0001'"):
+        completer.explain(mags, "m5", "COG7777")
+    seed = fit_split(architecture="seed", epochs=1)
+    with pytest.raises(ValueError, match="explain is for architecture='evidence'"):
+        seed.explain(mags, "m5", "COG0001")
+
+
+def test_thresholds_of_one_method_are_not_taken_for_another(completer, mags):
+    with pytest.raises(ValueError, match="precision is calibrated for method 'evidence', not for 'knn'"):
+        completer.completions(mags, method="knn", precision=0.9)
+    assert list(completer.completions(mags, method="auto", precision=0.9))
+
+
+def test_a_threshold_and_a_precision_are_one_too_many(completer, mags):
+    with pytest.raises(ValueError, match="give threshold or precision, not both: got 0.7 and 0.9"):
+        completer.completions(mags, threshold=0.7, precision=0.9)
