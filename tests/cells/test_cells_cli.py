@@ -1,21 +1,19 @@
 """`omniset cells` as at a shell: every verb on files, and every way to give it bad ones."""
 
-import inspect
 import json
 import os
 
 import anndata
 import h5py
-import jsonargparse
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 from anndata.io import read_elem, write_elem
 
-from omniset.cells import CellEmbedder, report, runs
+from omniset.cells import CellEmbedder, report, runs, vectors
+from omniset.cells import embedder as embedder_module
 from omniset.cells.data import read_cells
-from omniset.cli import cells as commands
 from omniset.cli import main
 from omniset.cli.parser import _underscored
 from omniset.report import figures
@@ -74,7 +72,8 @@ def study(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report.importlib.util, "find_spec", lambda name: None)
         assert run("fit", root / "all.h5ad", "--batch-key", "batch", "--out", root / "model", *SMALL) == 0
-        assert run("fit", root / "all.h5ad", "--out", root / "other", *SMALL, "--seed", "1") == 0
+        words = ["--batch_key", "none", "--out", root / "other", *SMALL, "--seed", "1"]
+        assert run("fit", root / "all.h5ad", *words) == 0
     assert run("embed", root / "all.h5ad", "--model", root / "model", "--out", root / "embedded.h5ad", *QUIET) == 0
     return root
 
@@ -88,7 +87,8 @@ def embedder(study):
 
 @pytest.fixture(scope="module")
 def z(study, embedder):
-    return embedder.transform(str(study / "all.h5ad"))
+    with pytest.warns(UserWarning, match="1 cell without counts of the model's genes, such as 'cell11': their vector"):
+        return embedder.transform(str(study / "all.h5ad"))
 
 
 def run(*words):
@@ -117,30 +117,6 @@ def elements(path):
 
 
 # ---------------------------------------------------------------------- options
-
-
-def test_the_shells_options_are_pythons():
-    """All arguments of the class, in their order, with their defaults."""
-    python = inspect.signature(CellEmbedder).parameters
-    shell = inspect.signature(commands.Learning).parameters
-    own = [name for name in shell if name not in ("layer", "input", "gene_column")]
-    assert sorted(own) == sorted(python)
-    assert [n for n in own if n != "progress"] == [n for n in python if n != "progress"]
-    for name in own:
-        assert shell[name].default == python[name].default, name
-    assert set(commands.Learning().embedder()) == set(python)
-
-
-def test_every_option_has_a_help_line():
-    parser = jsonargparse.capture_parser(lambda: main([]))
-    verbs = parser._subcommands_action.choices["cells"]._subcommands_action.choices
-    assert list(verbs) == ["inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
-    for verb, command in verbs.items():
-        own = [action for action in command._actions if action.dest not in ("help", "config", "print_config")]
-        assert len(own) > 7
-        for action in own:
-            assert len(action.help) > 10, (verb, action.dest)
-        assert [action.dest for action in own if not action.option_strings] == ["files"]
 
 
 def test_both_spellings_of_options(study, tmp_path, capsys):
@@ -176,7 +152,8 @@ def test_inspect_says_what_is_there(study, tmp_path, capsys):
     assert "integer counts" in said
     assert "31 of 31 genes matched" in said
     assert "vectors.txt: 2 of 31 genes matched" in said
-    assert "1 batch by file" in said
+    assert "fit would ask: which batches are to be mixed? No batch_key is given, and obs has 'batch' (2 values)" in said
+    assert "nothing" not in said.split("fit would ask")[1].replace("if there is nothing to mix", "")
     assert "kept in memory" in said
 
 
@@ -186,7 +163,10 @@ def test_inspect_reads_other_matrices_and_patterns(study, capsys):
     assert "part1.h5ad\n  41 cells" in said
     assert "part2.h5ad\n  56 cells" in said
     assert "100.0% of the counts are not 0" in said
-    assert "2 batches by file" in said
+    assert "fit would ask: which batches are to be mixed?" in said
+    assert "or batch_key='file' if each file is a batch" in said
+    assert run("inspect", study / "part*.h5ad", "--batch_key", "file", "--progress", "false") == 0
+    assert "2 batches by file" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------- fit
@@ -214,26 +194,6 @@ def test_fit_is_that_of_python(study, embedder):
     with pytest.warns(UserWarning, match="without counts"):
         again.fit(read_cells(str(study / "all.h5ad")), batch_key="batch")
     assert again.identity() == embedder.identity()
-
-
-def test_an_interrupted_fit_resumes(study, tmp_path, monkeypatch, capsys):
-    words = ["fit", study / "all.h5ad", "--batch_key", "batch", "--out", tmp_path / "model", *SMALL]
-    from omniset.cells.training import CellModule
-
-    step = CellModule.training_step
-
-    def interrupted(self, batch, index):
-        if self.current_epoch == 1:
-            raise KeyboardInterrupt
-        return step(self, batch, index)
-
-    monkeypatch.setattr(CellModule, "training_step", interrupted)
-    assert run(*words) == 130
-    assert "--resume true" in capsys.readouterr().err
-    assert not (tmp_path / "model/config.json").exists()
-    monkeypatch.setattr(CellModule, "training_step", step)
-    assert run(*words, "--resume", "true") == 0
-    assert CellEmbedder.load(tmp_path / "model").identity() == CellEmbedder.load(study / "model").identity()
 
 
 # ---------------------------------------------------------------------- embed
@@ -304,14 +264,14 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
         assert use(study, "embed", shared, "--out", out) == 2
         assert "input itself" in capsys.readouterr().err
     assert shared.read_bytes() == before
-    monkeypatch.setattr(runs, "KEY", "a/b/\0")  # no name that can be written
+    monkeypatch.setattr(vectors, "KEY", "a/b/\0")  # no name that can be written
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 2
     monkeypatch.undo()
 
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CellEmbedder, "_embed", interrupted)
+    monkeypatch.setattr(embedder_module, "embed", interrupted)
     assert use(study, "embed", shared, "--out", tmp_path / "out.h5ad") == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 
@@ -323,10 +283,15 @@ def test_query_transfers_labels(study, embedder, z, tmp_path, capsys):
     words = [study / "all.h5ad", "--reference", study / "embedded.h5ad", "--label", "type"]
     assert use(study, "query", *words, "--out", tmp_path / "calls.tsv", "--k", "5") == 0
     said = capsys.readouterr()
-    assert "1 cell has no type" in said.err
+    assert "1 of the 97 cells of the reference has no type and is left out, such as 'cell7'" in said.err
     found = pd.read_csv(tmp_path / "calls.tsv", sep="\t")
     known = np.arange(CELLS) != 7
     expected = embedder.query(z, z[known], adata().obs["type"][known].astype(str).tolist(), k=5)
+    with pytest.warns(UserWarning, match="no type and is left out, such as 'cell7'"):
+        again = embedder.query(z, z, adata().obs["type"], k=5)
+    assert again.label.tolist() == expected.label.tolist()
+    assert found["nearest"].tolist() == [NAMES[i] for i in again.neighbours[:, 0]]
+    assert 7 not in again.neighbours
     assert found["cell"].tolist() == NAMES
     assert found["label"].tolist() == expected.label.tolist()
     np.testing.assert_allclose(found["confidence"], expected.confidence, atol=1e-4)
@@ -436,15 +401,21 @@ def test_explain_is_that_of_python(study, embedder, tmp_path, capsys):
 
 def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
     out = tmp_path / "ev"
-    words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--baselines", "pca", "--seeds", "1"]
+    words = [study / "all.h5ad", "--batch-key", "batch", "--label-key", "type", "--methods", "pca", "--seeds", "1"]
     words = ["evaluate", *words, "--out", out, *SMALL]
     assert run(*words) == 0
     said = capsys.readouterr().out
-    for word in ("omniset", "pca", "holds", "kNN F1"):
-        assert word in said
     found = json.loads((out / "metrics.json").read_text())
-    assert list(found["table"]) == ["omniset", "pca"]
-    assert f"{found['table']['pca']['total']:.3f}" in said
+    total = next(s["value"] for s in found["scores"] if (s["score"], s["method"]) == ("total", "pca"))
+    for word in (
+        "total, all cells",
+        f"pca      {total:.3f}",
+        "kNN macro-F1, new batches",
+        "only 2 batches",
+        "cannot be told",
+    ):
+        assert word in said
+    assert {"scores.csv", "report.json", "omniset_metrics_mqc.json"} <= {path.name for path in out.iterdir()}
     page = (out / "report.html").read_text()
     for title in ("Summary", "All cells at hand", "Embeddings", "Batches that were not seen", "Checks"):
         assert title in page
@@ -499,6 +470,61 @@ def test_files_that_are_none(study, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.h5ad", "text.h5ad"]
 
 
+def test_batches_are_asked_about_and_not_guessed(study, tmp_path, capsys):
+    for verb, more in (("fit", SMALL), ("evaluate", ["--label_key", "type", *SMALL])):
+        assert run(verb, study / "all.h5ad", "--out", tmp_path / "out", *more) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert said.startswith(
+            "omniset: error: which batches are to be mixed? No batch_key is given, and obs has 'batch'"
+        )
+        assert "--batch_key batch" in said
+        assert "--batch_key none" in said
+        assert not (tmp_path / "out").exists()
+    assert CellEmbedder.load(study / "other").batches_ == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        *((verb, "X") for verb in ("inspect", "fit", "embed", "query", "decode", "explain", "evaluate")),
+        *(("inspect", "obs"), ("embed", "obs"), ("embed", "obsm"), ("decode", "obsm")),
+    ],
+)
+def test_links_that_lead_nowhere(study, tmp_path, capsys, verb, name):
+    path, out = tmp_path / "in.h5ad", tmp_path / ("out.h5ad" if verb in ("embed", "decode") else "out.tsv")
+    adata().write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file[name] = h5py.SoftLink(f"/{name}")
+    words = [] if verb == "inspect" else ["--out", out]
+    words += ["--model", study / "model"] if verb in ("embed", "query", "decode", "explain") else []
+    words += ["--reference", study / "embedded.h5ad"] if verb == "query" else []
+    words += ["--batch_key", "batch"] if verb in ("fit", "evaluate") else []
+    assert run(verb, path, *words, "--progress", "false") == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("omniset: error: ")
+    assert "in.h5ad" in said[-1]
+    assert f"'/{name}' is a link that leads nowhere or in a circle" in said[-1]
+    assert [file.name for file in tmp_path.iterdir()] == ["in.h5ad"]
+
+
+@pytest.mark.parametrize("change", ["fractions", "shape"])
+def test_a_damaged_reference(study, tmp_path, capsys, change):
+    path = tmp_path / "reference.h5ad"
+    path.write_bytes((study / "embedded.h5ad").read_bytes())
+    with h5py.File(path, "r+") as file:
+        if change == "fractions":
+            file["obsm/X_omniset"][3, 2] = np.nan
+        else:
+            del file["obsm/X_omniset"]
+            write_elem(file["obsm"], "X_omniset", np.zeros((CELLS, 3)))
+    words = ["--reference", path, "--label", "type", "--out", tmp_path / "calls.tsv"]
+    assert use(study, "query", study / "all.h5ad", *words) == 2
+    said = capsys.readouterr().err
+    assert 'reference.h5ad: obsm["X_omniset"] must be finite numbers, 97 x 5, it is 97 x' in said
+    assert "Traceback" not in said
+
+
 def test_bad_places(study, tmp_path, capsys):
     for words, word in (
         (["--out", tmp_path / "z.txt"], "must end in .h5ad, .npy"),
@@ -508,9 +534,6 @@ def test_bad_places(study, tmp_path, capsys):
     ):
         assert run("embed", study / "all.h5ad", "--model", study / "model", *words, "--progress", "false") == 2
         assert word in capsys.readouterr().err
-    words = ["--batch_key", "batch", "--label_key", "type", "--out", study / "model", *SMALL]
-    assert run("evaluate", study / "all.h5ad", *words) == 2
-    assert "holds a model" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -528,6 +551,24 @@ def test_genes_of_another_kind(study, tmp_path, capsys):
     assert use(study, "embed", tmp_path / "other.h5ad", *words) == 0
     with h5py.File(study / "embedded.h5ad") as root:
         assert np.array_equal(np.load(tmp_path / "z.npy"), read_elem(root["obsm/X_omniset"]))
+    said = []
+    for path, words in ((study / "all.h5ad", []), (tmp_path / "other.h5ad", ["--aliases", tmp_path / "aliases.tsv"])):
+        capsys.readouterr()
+        assert use(study, "explain", path, "--cells", "cell3", *words) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
+def test_the_commands_warnings_are_pythons(study, embedder, tmp_path, capsys):
+    few = adata()[:, :6].copy()
+    few.write_h5ad(tmp_path / "few.h5ad")
+    assert use(study, "embed", tmp_path / "few.h5ad", "--out", tmp_path / "z.npy") == 0
+    said = [line.removeprefix("warning: ") for line in capsys.readouterr().err.splitlines() if "warning: " in line]
+    with pytest.warns(UserWarning, match="few.h5ad|without counts") as caught:
+        embedder.transform(str(tmp_path / "few.h5ad"))
+    assert [str(warning.message) for warning in caught] == said
+    assert any("few.h5ad: 81% of the model's 31 genes are not in it, such as 'Gene6'" in line for line in said)
+    assert any("without counts of the model's genes" in line for line in said)
 
 
 def test_text_of_pandas_3_is_written(tmp_path):
@@ -541,7 +582,7 @@ def test_text_of_pandas_3_is_written(tmp_path):
             "flag": [True, False, True],
         }
     )
-    plain = runs._plain(obs, np.array(["i", "j", "i"], dtype=object))
+    plain = vectors.plain_obs(obs, np.array(["i", "j", "i"], dtype=object))
     with h5py.File(tmp_path / "t.h5", "w") as root:
         write_elem(root, "obs", plain)
         found = read_elem(root["obs"])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from omniset.cells import data
+from omniset.cells import readings
 from omniset.cells.data import read_cells
 
 # anndata as it is today and pandas 3: sets an option that does nothing any more, and cannot write the new type of text.
@@ -272,8 +272,8 @@ def test_counts_are_found_and_said(tmp_path):
 
 
 def test_a_decision_from_a_sample_is_said_to_be_one(monkeypatch):
-    monkeypatch.setattr(data, "SAMPLE", 100)
-    monkeypatch.setattr(data, "RUN", 20)
+    monkeypatch.setattr(readings, "SAMPLE", 100)
+    monkeypatch.setattr(readings, "RUN", 20)
     assert "307 cells, median about" in read_cells(adata()).notes[0]
 
 
@@ -312,7 +312,7 @@ def test_counts_come_back_out_of_logarithms(how, kind):
 def test_logarithms_of_no_counts_are_relative():
     """Values that are multiples of nothing: scaled to 10,000 per cell over all genes of the source."""
     values = counts(genes=53) * np.random.default_rng(11).uniform(0.5, 2, (307, 53))
-    cells = read_cells(adata(np.log1p(values)))  # of sums that differ
+    cells = read_cells(adata(np.log1p(values)), input="log1p")  # of sums that differ: it has to be said
     expected = values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9) * 1e4
     assert cells.relative == [True]
     assert (
@@ -363,7 +363,8 @@ def test_the_decision_is_that_of_the_source_and_never_of_a_cell():
     mixed[2700:2710] *= 0.37  # between the cells that are looked at
     cells = read_cells(adata(mixed))
     assert cells.kinds == ["counts"]
-    cells.scan(progress=False)
+    with pytest.warns(UserWarning, match="taken as integer counts, but 63 of its values are not whole"):
+        cells.scan(progress=False)
     assert any("taken as integer counts, but" in note and "are not whole" in note for note in cells.notes)
 
 
@@ -378,6 +379,99 @@ def test_input_is_obeyed_with_a_warning():
     assert cells.kinds == ["log1p"]
     with pytest.raises(ValueError, match="input must be one of 'auto', 'counts', 'log1p', got 'raw'"):
         read_cells(adata(), input="raw")
+
+
+def panel(fractions, values=1000):
+    """Counts of a panel of genes, all below 20, of which so many have a half, as SoupX and alevin leave them."""
+    rng = np.random.default_rng(2)
+    found = rng.integers(1, 20, values).astype(np.float32)
+    found[rng.choice(values, fractions, replace=False)] -= 0.5
+    return found.reshape(-1, 10)
+
+
+@pytest.mark.parametrize("fractions", [0, 1, 40, 50])
+def test_counts_of_which_a_few_are_not_whole_are_counts(fractions):
+    """Read as logarithms to base 2, a count of 9 would be 511."""
+    given = panel(fractions)
+    if not fractions:
+        cells = read_cells(adata(given))
+    else:
+        said = rf"AnnData: taken for counts, but {fractions} of 1,000 values looked at are not whole, such as \d+\.5; "
+        with pytest.warns(UserWarning, match=said + "they are taken as they are"):
+            cells = read_cells(adata(given))
+        assert f"counts, of which {fractions} of 1,000 values looked at are not whole" in cells.notes[0]
+    assert cells.kinds == ["counts"]
+    assert np.array_equal(everything(cells), given)
+    assert np.array_equal(cells.library(), given.sum(axis=1))
+
+
+def test_one_value_in_many_thousand_is_no_reason_to_take_logarithms():
+    given = panel(1, 25_900).reshape(-1, 100)
+    with pytest.warns(UserWarning, match="taken for counts, but 1 of 25,900 values looked at are not whole"):
+        assert np.array_equal(everything(read_cells(adata(given))), given)
+
+
+MIXED = np.concatenate([counts(genes=53), normalised(counts(genes=53, seed=5))])
+UNTOLD = {
+    "5.1 % fractions": (panel(51), "cannot be told to be counts .51 of 1,000 values looked at are not whole, such as"),
+    "6 % fractions": (panel(60), "cannot be told to be counts .60 of 1,000 values looked at are not whole, such as"),
+    "corrected counts": (
+        np.minimum(DENSE * np.random.default_rng(5).uniform(0.5, 1, DENSE.shape), 19),
+        "cannot be told to be counts",
+    ),
+    "counts and logarithms": (np.minimum(MIXED, 19), "cannot be told to be counts"),
+    "normalised only": (np.expm1(normalised(DENSE, 15)), "counts that were divided by a size of each cell, .*log1p of"),
+    "ones to base 2": (np.log2(1 + (np.arange(1000) % 50 == 3) + np.ones(1000)).reshape(-1, 10), "or .* to base 2"),
+}
+
+
+@pytest.mark.parametrize("what", UNTOLD)
+def test_what_cannot_be_told_is_asked(what):
+    values, message = UNTOLD[what]
+    assert values.max() < 20
+    with pytest.raises(ValueError, match=f"AnnData: X .*{message}.*: say|{message}.*, or say") as error:
+        read_cells(adata(values))
+    assert "say input='counts' if they are counts, input='log1p' if they are their logarithms" in str(error.value)
+    with pytest.warns(UserWarning, match="input='counts', but .* are not whole"):
+        cells = read_cells(adata(values), input="counts")
+    np.testing.assert_allclose(everything(cells), values, rtol=1e-6)
+
+
+def test_shallow_logarithms_are_logarithms():
+    """Nearly all counts are 1, and all of these are one number to the base that is not looked for."""
+    dense = (np.random.default_rng(3).random((307, 23)) < 0.3).astype(int)
+    dense[::29, 5] = 2
+    for values in (np.log1p(dense), normalised(dense), normalised(dense, base=2)):
+        cells = read_cells(adata(values))
+        assert cells.kinds == ["log1p"]
+        assert np.array_equal(everything(cells), dense)
+
+
+@pytest.mark.parametrize(
+    ("base", "words"), [(np.e, "logarithms normalised to"), (2, "logarithms to base 2 normalised")]
+)
+def test_equal_sums_tell_logarithms_whose_counts_do_not_come_back(base, words):
+    values = counts(genes=53) * np.random.default_rng(11).uniform(0.5, 2, (307, 53))
+    values[values.sum(axis=1) == 0, 0] = 1
+    expected = values / values.sum(axis=1, keepdims=True) * 1e4
+    cells = read_cells(adata(np.log1p(expected) / np.log(base)))
+    assert cells.relative == [True]
+    assert words in cells.notes[0]
+    np.testing.assert_allclose(everything(cells), expected, rtol=1e-4)
+
+
+def test_other_values_among_logarithms_are_named_by_the_scan(monkeypatch):
+    monkeypatch.setattr(readings, "SAMPLE", 100)
+    monkeypatch.setattr(readings, "RUN", 20)
+    values = normalised(counts(genes=53)).copy()
+    between = np.ones(307, dtype=bool)  # the cells that are not looked at
+    for start in np.linspace(0, 287, 5).astype(int):
+        between[start : start + 20] = False
+    values[between] *= np.random.default_rng(5).uniform(0.5, 1, (between.sum(), 53))
+    cells = read_cells(adata(values))
+    with pytest.warns(UserWarning, match="taken as logarithms of counts, but .* values give no whole counts"):
+        cells.scan(progress=False)
+    assert any("give no whole counts" in note for note in cells.notes)
 
 
 def test_large_fractions_are_not_guessed():

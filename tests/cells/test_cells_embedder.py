@@ -8,47 +8,15 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from cell_files import SEED, SMALL, cells
 
 import omniset.cells.embedder as embedder_module
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.training import Blocks, BlockSampler, CellData, start_from_axes
+from omniset.cells.networks import build
+from omniset.cells.training import cell_lesson, start_from_axes
 from omniset.cells.variable import Moments, most_variable
-from omniset.gene_vectors import GeneVectors
-
-SMALL = {
-    "embedding_dim": 5,
-    "dim": 8,
-    "num_heads": 2,
-    "num_outputs": 3,
-    "num_inducing": 3,
-    "epochs": 2,
-    "batch_size": 16,
-    "clusters": 4,
-    "progress": False,
-}
-SEED = {
-    **SMALL,
-    "architecture": "seed",
-    "depth": 1,
-    "encoder_options": {"slots": 20, "positives": 5, "negatives": 5, "shared": 7},
-}
-
-
-def cells(number: int = 53, genes: int = 41, seed: int = 0) -> ad.AnnData:
-    """Three types in two batches, which differ in depth."""
-    rng = np.random.default_rng(seed)
-    kind, batch = rng.integers(0, 3, number), rng.integers(0, 2, number)
-    rates = rng.lognormal(0, 1, (3, genes))
-    rates *= 60 / rates.sum(1, keepdims=True)
-    counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None])
-    names = pd.Index(["one", "two"], dtype=object)  # what pandas 3 makes of text is not written by anndata 0.12
-    obs = pd.DataFrame(
-        {"batch": pd.Categorical.from_codes(batch, names), "kind": kind},
-        index=pd.Index([f"cell{i}" for i in range(number)], dtype=object),
-    )
-    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(genes)], dtype=object))
-    return ad.AnnData(sp.csr_matrix(counts.astype(np.float32)), obs=obs, var=var)
+from omniset.tables.gene_vectors import GeneVectors
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +89,10 @@ def test_other_genes_duplicates_and_logarithms(fitted):
     assert np.allclose(fitted.transform(data), z, rtol=0, atol=1e-5)
     data = cells()
     data.var_names = data.var_names.str.upper()
-    assert np.allclose(fitted.transform(data), z, rtol=0, atol=1e-6)
+    with pytest.warns(
+        UserWarning, match="AnnData: 41 of 41 genes are matched by case only, as those of another species"
+    ):
+        assert np.allclose(fitted.transform(data), z, rtol=0, atol=1e-6)
     data.var_names = [f"Other{i}" for i in range(41)]
     with pytest.raises(ValueError, match="none of its genes is known"):
         fitted.transform(data)
@@ -135,17 +106,28 @@ def test_cells_without_counts_one_gene_and_all_genes(either):
     counts[4, 2] = 3
     counts[5] = 1
     data.X = sp.csr_matrix(counts)
-    z = either.transform(data)
+    with pytest.warns(
+        UserWarning, match="1 cell without counts of the model's genes, such as 'cell3': their vector is"
+    ):
+        z = either.transform(data)
     assert np.isfinite(z).all()
-    assert np.allclose(either.transform(data[[3]].copy())[0], z[3], rtol=0, atol=1e-5)
+    with pytest.warns(UserWarning, match="1 cell without counts"):
+        assert np.allclose(either.transform(data[[3]].copy())[0], z[3], rtol=0, atol=1e-5)
     assert np.linalg.norm(z[3] - z[4]) > 1e-3
 
 
 def test_one_gene(either):
     one = cells()[:, ["Gene3"]].copy()
-    assert np.isfinite(either.transform(one)).all()
+    with pytest.warns(
+        UserWarning, match="98% of the model's 41 genes are not in it, such as 'Gene0': they count as not"
+    ):
+        found = either.transform(one[one.X.toarray()[:, 0] > 0].copy())
+    assert np.isfinite(found).all()
+    embedder = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL))
     with pytest.warns(UserWarning, match="cells without counts, such as 'cell0', teach nothing: 27 of 53"):
-        z = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL)).fit(one).transform(one)
+        embedder.fit(one, batch_key="none")
+    with pytest.warns(UserWarning, match="27 cells without counts of the model's genes, such as 'cell0': their vector"):
+        z = embedder.transform(one)
     assert np.isfinite(z).all()
     counts = one.X.toarray()[:, 0]
     assert np.allclose(z[counts == 0], z[counts == 0][0], rtol=0, atol=1e-5)
@@ -191,10 +173,10 @@ def test_interrupted_and_resumed_is_uninterrupted(arguments, tmp_path):
     whole.fit(data, batch_key="batch")
     halved = CellEmbedder(**arguments | {"epochs": 4})
     calls = 0
-    take = CellEmbedder._lessons
+    take = embedder_module.lessons
 
-    def stopping(self, *more):
-        module, batches = take(self, *more)
+    def stopping(*given):
+        module, batches = take(*given)
 
         def on_train_batch_end(outputs, batch, batch_idx):
             nonlocal calls
@@ -206,7 +188,7 @@ def test_interrupted_and_resumed_is_uninterrupted(arguments, tmp_path):
         return module, batches
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CellEmbedder, "_lessons", stopping)
+        patch.setattr(embedder_module, "lessons", stopping)
         with pytest.raises(KeyboardInterrupt):
             halved.fit(data, batch_key="batch", folder=tmp_path)
     again = CellEmbedder(**arguments | {"epochs": 4}).fit(data, batch_key="batch", folder=tmp_path, resume=True)
@@ -230,7 +212,7 @@ def test_saved_and_loaded(either, tmp_path):
     assert {p.suffix for p in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet"}
     vocabulary = pd.read_parquet(tmp_path / "model" / "vocabulary.parquet")
     vocabulary.iloc[::-1].to_parquet(tmp_path / "model" / "vocabulary.parquet")
-    with pytest.raises(ValueError, match="is not the vocabulary that the model was saved with"):
+    with pytest.raises(ValueError, match="is not the table that the model was saved with"):
         CellEmbedder.load(tmp_path / "model")
 
 
@@ -297,6 +279,78 @@ def test_query_finds_the_cells_themselves(fitted):
         fitted.query(z, z, ["a", "b"])
 
 
+LACKING = {
+    "None": lambda labels: [None if i < 20 else name for i, name in enumerate(labels)],
+    "nan": lambda labels: pd.Series(labels, dtype=object).where(np.arange(len(labels)) >= 20),
+    "NA": lambda labels: pd.array([pd.NA if i < 20 else name for i, name in enumerate(labels)], dtype="string"),
+    "empty": lambda labels: np.array(["" if i < 10 else " " if i < 20 else name for i, name in enumerate(labels)]),
+    "category": lambda labels: pd.Categorical([None if i < 20 else name for i, name in enumerate(labels)]),
+}
+
+
+@pytest.mark.parametrize("how", LACKING)
+def test_missing_labels_do_not_vote(fitted, how):
+    """The neighbours are the nearest cells that have a label, as if there were no others."""
+    data = cells()
+    z, labels = fitted.transform(data), data.obs["kind"].astype(str).tolist()
+    expected = fitted.query(z, z[20:], labels[20:], k=5)
+    with pytest.warns(
+        UserWarning, match="^20 of the 53 cells of the reference have no label and are left out, such as"
+    ):
+        found = fitted.query(z, z, LACKING[how](labels), k=5)
+    assert found.label.tolist() == expected.label.tolist()
+    assert set(found.label) <= {"0", "1", "2"}
+    assert np.array_equal(found.neighbours, expected.neighbours + 20)
+    for name in ("distances", "confidence", "far"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_a_reference_without_labels(fitted):
+    z = fitted.transform(cells())
+    column = pd.Series([None] * 52 + ["a"], name="type", index=cells().obs_names)
+    with pytest.raises(ValueError, match="labels: 52 of the 53 cells of the reference have no type, at least 2 must"):
+        fitted.query(z, z, column)
+    with pytest.warns(
+        UserWarning, match="^1 of the 3 cells of the reference has no type and is left out, such as 'cell1'"
+    ):
+        fitted.query(z, z[:3], pd.Series(["a", "", "b"], name="type", index=cells().obs_names[:3]), k=2)
+    with pytest.warns(UserWarning, match="k=15, but the reference has 3 cells: all of them vote"):
+        assert fitted.query(z, z[:3]).neighbours.shape == (53, 3)
+    z[4, 1] = np.nan
+    with pytest.raises(ValueError, match="vectors must be finite, number 5 of the reference is not"):
+        fitted.query(z[:2], z)
+
+
+@pytest.mark.parametrize("verb", ["transform", "embed", "query", "explain"])
+def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, verb):
+    data, z = cells(), fitted.transform(cells())
+    arguments = {"query": (z,), "explain": ("cell2",)}.get(verb, ())
+    few = data[:, :8].copy()
+    few = few[few.X.toarray().any(1)].copy()
+    with pytest.warns(
+        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they count"
+    ):
+        getattr(fitted, verb)(few, *arguments)
+    data.var_names = data.var_names.str.upper()
+    with pytest.warns(
+        UserWarning, match="AnnData: 41 of 41 genes are matched by case only, as those of another species"
+    ):
+        getattr(fitted, verb)(data, *arguments)
+
+
+def test_aliases_reach_every_verb(fitted):
+    data, z = cells(), fitted.transform(cells())
+    expected = fitted.explain(data, "cell2", top=41)
+    data.var_names = [f"Other{i}" for i in range(41)]
+    aliases = {f"Other{i}": f"Gene{i}" for i in range(41)}
+    assert np.array_equal(fitted.transform(data, aliases=aliases), z)
+    pd.testing.assert_frame_equal(fitted.explain(data, "cell2", top=41, aliases=aliases), expected)
+    on = CellEmbedder(**SMALL).fit(cells(), batch_key="batch", start_from=fitted)
+    again = CellEmbedder(**SMALL).fit(data, batch_key="batch", start_from=fitted, aliases=aliases)
+    assert again.identity() == on.identity()
+    assert np.array_equal(again.mean_, on.mean_)
+
+
 def test_gene_vectors_alone_and_with_learned_ones():
     data, rng = cells(), np.random.default_rng(0)
     vectors = GeneVectors([f"GENE{i}" for i in range(1, 41)], rng.normal(size=(40, 11)).astype(np.float32))
@@ -309,10 +363,10 @@ def test_gene_vectors_alone_and_with_learned_ones():
     assert any("gene vectors: 40 of 41 genes matched" in note for note in both.notes_)
     assert not np.allclose(both.transform(data), z)
     with pytest.raises(ValueError, match="gene_tokens='given' needs gene_vectors"):
-        CellEmbedder(**SMALL, gene_tokens="given").fit(data)
+        CellEmbedder(**SMALL, gene_tokens="given").fit(data, batch_key="batch")
     none = GeneVectors(["A", "B"], np.ones((2, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="none of the genes, such as 'Gene0', has a vector"):
-        CellEmbedder(**SMALL).fit(data, gene_vectors=none)
+        CellEmbedder(**SMALL).fit(data, batch_key="batch", gene_vectors=none)
 
 
 def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
@@ -374,14 +428,15 @@ def test_genes_that_vary_most_are_chosen():
 def test_several_files_with_different_genes():
     data = cells()
     left, right = data[:25, :30].copy(), data[25:, 11:].copy()
-    embedder = CellEmbedder(**SMALL).fit([left, right])
+    with pytest.warns(UserWarning, match="AnnData [12]: 27% of the model's 41 genes are not"):
+        embedder = CellEmbedder(**SMALL).fit([left, right], batch_key="file")
     assert embedder.batches_ == ["AnnData 1", "AnnData 2"]
     assert len(embedder.genes_) == 41
     # What a file lacks is no zero: its shares are of the genes that it has.
     source = read_cells([left, right]).on(embedder.genes_)
     batch = next(
         iter(
-            CellData(
+            cell_lesson(
                 source, source.source_of, np.arange(53), np.arange(0), batch_size=53, hide=0.0, seed=0
             ).train_dataloader()
         )
@@ -391,57 +446,9 @@ def test_several_files_with_different_genes():
     assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
 
 
-def test_hidden_counts_are_not_seen_and_repeat():
-    source = read_cells(cells())
-
-    def batches(epoch: int, seed: int = 0):
-        loader = CellData(
-            source, np.zeros(53, dtype=np.int64), np.arange(53), np.arange(0), batch_size=17, hide=0.4, seed=seed
-        ).train_dataloader()
-        loader.sampler.set_epoch(epoch)
-        return list(loader)
-
-    first, again, later = batches(0), batches(0), batches(1)
-    for a, b in zip(first, again, strict=True):
-        assert torch.equal(a.seen, b.seen)
-    assert not torch.equal(first[0].counts, later[0].counts)
-    share = torch.cat([b.hidden for b in first]).double().mean()
-    assert 0.3 < share < 0.5
-    for batch in first:
-        assert torch.equal(batch.seen[batch.where][~batch.hidden], batch.counts[batch.where][~batch.hidden])
-        assert not batch.seen[batch.where][batch.hidden].any()
-
-
-def test_blocks_are_shuffled_whole_and_once():
-    positions = np.delete(np.arange(1000), [3, 500])
-    sampler = BlockSampler(positions, 5)
-    first = [i for _, i in sampler]
-    assert sorted(first) == positions.tolist()
-    assert first == [i for _, i in sampler]
-    sampler.set_epoch(1)
-    assert [i for _, i in sampler] != first
-    assert [i for _, i in BlockSampler(positions, None)] == positions.tolist()
-
-
-def test_every_block_is_read_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("omniset.cells.training.BLOCK", 5)
-    monkeypatch.setattr("omniset.cells.training.WINDOW", 3)
-    data = cells()
-    data.write_h5ad(tmp_path / "all.h5ad")
-    source = read_cells(tmp_path / "all.h5ad", memory=0)
-    asked: list[np.ndarray] = []
-    take = source.take
-    source.take = lambda rows: asked.append(rows) or take(rows)
-    blocks, counts = Blocks(source), data.X.toarray()
-    for rows in np.split(np.array([i for _, i in BlockSampler(np.arange(53), 3)]), [7, 14, 21, 28, 35, 42, 49]):
-        assert np.array_equal(blocks.take(rows).toarray(), counts[rows])
-    assert sorted(np.concatenate(asked)) == list(range(53))
-    assert len(blocks.kept) <= 6
-
-
 def test_tokens_start_on_the_principal_axes(fitted):
     source = read_cells(cells())
-    tokens = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    tokens = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
     before = tokens.own.clone()
     start_from_axes(tokens, source, np.arange(53), 0)
     values = cells().X.toarray().astype(np.float64)
@@ -451,11 +458,11 @@ def test_tokens_start_on_the_principal_axes(fitted):
     expected /= np.sqrt(np.square(expected).mean())
     ours = tokens.own.numpy()
     assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
-    one = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    one = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
     one.own.copy_(before)
     start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
     assert torch.equal(one.own, before)
-    wide = CellEmbedder(**SMALL | {"dim": 60})._build(41, 2, None).encoder.tokens
+    wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder.tokens
     start_from_axes(wide, source, np.arange(53), 0)
     assert not wide.own[:, 40:].any()  # 41 genes have 40 axes
 
@@ -465,7 +472,7 @@ def test_tokens_stay_on_the_axes_unless_learned():
     for how in ("axes", "learned", "random"):
         model = CellEmbedder(**SMALL, gene_tokens=how).fit(cells(), batch_key="batch")
         found[how] = model.network_.encoder.tokens.own.detach()
-    start = CellEmbedder(**SMALL)._build(41, 2, None).encoder.tokens
+    start = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
     start_from_axes(start, read_cells(cells()), np.arange(53), 0)
     assert torch.equal(found["axes"], start.own)
     moved, far = ((found[how] - start.own).norm() / start.own.norm() for how in ("learned", "random"))
@@ -479,11 +486,11 @@ BAD = {
     "likelihood": ("normal", "likelihood must be one of nb, poisson, mse, got 'normal'"),
     "embedding_dim": (0, "embedding_dim must be >= 1, got 0"),
     "batch_size": (1, "batch_size must be >= 2, got 1"),
-    "hide": (0.5, "hide must be >= 0 and below 0.5, got 0.5"),
+    "hide": (0.5, "hide must be >= 0 and < 0.5, got 0.5"),
     "beta": (-1.0, "beta must be >= 0, got -1.0"),
-    "learning_rate": (0.0, "learning_rate must be > 0, got 0.0"),
+    "learning_rate": (0.0, "learning_rate must be > 0 and <= 1e.09, got 0.0"),
     "num_heads": (3, "dim must be divisible by num_heads"),
-    "encoder_options": ({"colour": 1}, "encoder_options: .*does not take colour"),
+    "encoder_options": ({"colour": 1}, "encoder_options={.*does not take colour"),
     "device": ("abacus", "device"),
 }
 
@@ -505,11 +512,11 @@ def test_bad_input():
     with pytest.raises(ValueError, match="batch_key: cell 'cell5' has no batch"):
         CellEmbedder(**SMALL).fit(data, batch_key="batch")
     with pytest.raises(ValueError, match="there are 7 cells to learn from, at least 8 are needed"):
-        CellEmbedder(**SMALL).fit(cells()[:7])
+        CellEmbedder(**SMALL).fit(cells()[:7], batch_key="none")
     with pytest.raises(ValueError, match="not fitted yet"):
         CellEmbedder().transform(cells())
     with pytest.raises(ValueError, match="no gene is seen in min_cells=99 of the 53 cells"):
-        CellEmbedder(**SMALL, min_cells=99).fit(cells())
+        CellEmbedder(**SMALL, min_cells=99).fit(cells(), batch_key="none")
 
 
 @pytest.mark.parametrize(
@@ -519,6 +526,6 @@ def test_bad_input():
 )
 def test_every_variant_trains(options):
     data = cells(23)
-    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2} | options).fit(data)
+    embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2} | options).fit(data, batch_key="none")
     assert np.isfinite(embedder.transform(data)).all()
     assert np.isfinite(embedder.history[-1]["val_loss"])

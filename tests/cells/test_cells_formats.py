@@ -370,6 +370,166 @@ def test_bad_sources_are_refused(what, tmp_path):
         open_source(given)
 
 
+def replaced(name, make):
+    """A change of a part of X."""
+
+    def change(file):
+        values = file["X"][name][:]
+        del file["X"][name]
+        file["X"][name] = make(values)
+
+    return change
+
+
+def linked(name, link):
+    def change(file):
+        if name in file:
+            del file[name]
+        file[name] = link
+
+    return change
+
+
+def without(name):
+    return lambda file: file.__delitem__(name)
+
+
+def said(name, value):
+    return lambda file: file["X"].attrs.__setitem__(name, value)
+
+
+CIRCLE, NOWHERE = h5py.SoftLink("/X"), h5py.SoftLink("/nowhere")
+DAMAGE = {
+    "circle": (linked("X", CIRCLE), "'/X' is a link that leads nowhere or in a circle"),
+    "broken link": (linked("X", NOWHERE), "'/X' is a link that leads nowhere"),
+    "external link": (linked("X", h5py.ExternalLink("no.h5", "/X")), "'/X' is in another file, 'no.h5', which"),
+    "circle of values": (linked("X/data", h5py.SoftLink("/X/data")), "'/X/data' is a link that leads nowhere"),
+    "circle of obs": (linked("obs", h5py.SoftLink("/obs")), "'/obs' is a link that leads nowhere"),
+    "circle of layers": (linked("layers", h5py.SoftLink("/layers")), "'/layers' is a link that leads nowhere"),
+    "circle of raw": (linked("raw", h5py.SoftLink("/raw")), "'/raw' is a link that leads nowhere"),
+    "unknown encoding": (said("encoding-type", "banana"), "X cannot be read: .*it is said to be 'banana'"),
+    "nearly an encoding": (said("encoding-type", "csr_other"), "X cannot be read: .*it is said to be 'csr_other'"),
+    "number as encoding": (said("encoding-type", 3), "X cannot be read: .*it is said to be '3'"),
+    "encoding of obs": (lambda f: f["obs"].attrs.__setitem__("encoding-type", "x"), "obs or var cannot be read"),
+    "no data": (without("X/data"), "X cannot be read: .*it has no data"),
+    "no indices": (without("X/indices"), "X cannot be read: .*it has no indices"),
+    "no indptr": (without("X/indptr"), "X cannot be read: .*it has no indptr"),
+    "no shape": (lambda file: file["X"].attrs.__delitem__("shape"), "its shape must be two numbers.* it is None"),
+    "fraction in shape": (said("shape", (307.5, 13)), "shape must be whole numbers, one is 307.5"),
+    "shape of three": (said("shape", (307, 13, 2)), "its shape must be two numbers"),
+    "short indptr": (replaced("indptr", lambda v: v[:-1]), "X cannot be read: .*307 pointers .*for 307 rows"),
+    "fraction in indptr": (replaced("indptr", lambda v: v + (v == v[5]) / 2), "indptr must be whole numbers, one is"),
+    "nan in indptr": (replaced("indptr", lambda v: np.where(v == v[5], np.nan, v)), "indptr must be whole .* nan"),
+    "indptr of text": (replaced("indptr", lambda v: v.astype("S")), "indptr must be whole numbers, they are of"),
+    "indptr in columns": (replaced("indptr", lambda v: v[:, None]), "indptr must be a list of values"),
+    "fraction in indices": (replaced("indices", lambda v: v + 0.5), "cells 0 to .*indices must be whole numbers, one"),
+    "negative index": (replaced("indices", lambda v: v - 1), "cells 0 to .*indices must be within 0 and .*one is -1"),
+    "large index": (replaced("indices", lambda v: v * 400), "cells 0 to .*indices must be within 0 and"),
+    "short indices": (replaced("indices", lambda v: v[:-1]), "X cannot be read: .*do not fit"),
+    "data in columns": (replaced("data", lambda v: np.c_[v, v]), "data must be a list of values"),
+    "three dimensions": (linked("X", np.ones((CELLS, GENES, 2))), "X cannot be read: .*its shape is .307, 13, 2."),
+    "one dimension": (linked("X", np.ones(CELLS)), "X cannot be read: .*it must be cells x genes"),
+    "nothing": (linked("X", h5py.Empty("f")), "X cannot be read: .*it must be cells x genes"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("store", [sp.csr_matrix, sp.csc_matrix])
+def test_damaged_parts_are_named_with_the_file(what, store, tmp_path):
+    change, message = DAMAGE[what]
+    if store is sp.csc_matrix and what == "short indptr":
+        message = "X cannot be read: .*13 pointers .*for 13 rows"
+    path = h5ad(tmp_path, store(FLOATS))
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with pytest.raises(ValueError, match=f"^{path}: .*{message}") as error, open_source(path) as source:
+        source.rows(0, CELLS)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("part", ["barcodes", "shape", "features/name"])
+def test_a_group_in_place_of_a_list_in_a_10x_file(part, tmp_path):
+    path = write_10x(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        del file["matrix"][part]
+        file["matrix"].create_group(part)
+    with pytest.raises(ValueError, match=f"^{path}: is damaged.*{part.split('/')[-1]} must be a list of values"):
+        open_source(path)
+
+
+def test_what_a_library_says_of_its_own_classes_is_left_out(tmp_path):
+    path = h5ad(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["obs/batch/categories"].attrs["encoding-version"] = "x"
+    with pytest.raises(ValueError, match="a.h5ad: obs or var cannot be read: .* from h5py.*Dataset"):
+        open_source(path)
+
+
+def test_a_file_that_asks_for_too_much_memory_is_named(tmp_path, monkeypatch):
+    def lacking(path, *_):
+        raise MemoryError("Unable to allocate 8.00 TiB")
+
+    monkeypatch.setattr("anndata.io.read_elem", lacking)
+    with pytest.raises(ValueError, match="a.h5ad asks for more memory than there is: .*Unable to allocate 8.00 TiB"):
+        open_source(h5ad(tmp_path))
+
+
+@pytest.mark.parametrize("store", [sp.csr_matrix, sp.csc_matrix])
+def test_whole_numbers_that_are_kept_as_floats_are_read(store, tmp_path):
+    path = h5ad(tmp_path, store(FLOATS))
+    with h5py.File(path, "r+") as file:
+        for part in ("indices", "indptr"):
+            replaced(part, lambda values: values.astype(np.float64))(file)
+        kind = file["X"].attrs["encoding-type"]
+        file["X"].attrs["encoding-type"] = np.bytes_(kind)  # as some writers keep text
+        file["X"].attrs["shape"] = (float(CELLS), float(GENES))
+    assert np.array_equal(whole(open_source(path)), DENSE)
+
+
+def test_indices_of_a_matrix_in_memory_are_looked_at():
+    given = adata(sp.csc_matrix(FLOATS))
+    given.X.indices[7] = CELLS + 5
+    with pytest.raises(ValueError, match="AnnData: X cannot be read .*indices must be within 0 and 306, one is 312"):
+        open_source(given)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("part", ["data", "indices"])
+def test_chunks_that_a_zarr_store_lacks_are_no_zeros(version, part, tmp_path):
+    path = zarr_store(tmp_path, version)
+    chunks = [file for file in (path / "X" / part).rglob("*") if file.is_file() and file.name.isdigit()]
+    chunks[0].unlink()
+    with pytest.raises(ValueError, match=f"a.zarr: X cannot be read: .*1 of 1 chunks of {part} are not there: copy it"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("dense", [DENSE[:, :1], 0 * DENSE], ids=["one gene", "no counts"])
+def test_chunks_of_zeros_that_zarr_leaves_out(dense, tmp_path):
+    obs, var = frames()
+    matrix = sp.csr_matrix(dense.astype(np.float32))
+    write_zarr(anndata.AnnData(matrix, obs=obs, var=var[: dense.shape[1]]), tmp_path / "a.zarr", 3)
+    assert np.array_equal(whole(open_source(tmp_path / "a.zarr")), dense)
+
+
+def test_flipped_bytes_and_cut_files_give_one_line_that_names_the_file(tmp_path):
+    """Or values, where the damage is in them; never another kind of error."""
+    rng, path = np.random.default_rng(0), tmp_path / "a.h5ad"
+    h5ad(tmp_path)
+    given = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    refused = []
+    for number in range(40):
+        bad = given.copy() if number % 4 else given[: rng.integers(len(given))].copy()
+        bad[rng.integers(0, len(bad), 1 if number % 2 else 200)] = rng.integers(256)
+        path.write_bytes(bad.tobytes())
+        try:
+            with open_source(path) as source:
+                source.rows(0, source.shape[0])
+        except ValueError as error:
+            refused.append(str(error))
+    assert len(refused) > 10
+    assert all("a.h5ad" in message and "\n" not in message for message in refused)
+
+
 def test_no_cells_in_files(tmp_path):
     adata()[:0].copy().write_h5ad(tmp_path / "a.h5ad")
     with pytest.raises(ValueError, match="a.h5ad has no cells"):

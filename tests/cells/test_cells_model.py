@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 import torch
 
-from omniset.cells.losses import LOSSES, loss
+from omniset.cells.losses import loss
 from omniset.cells.model import DECAY, RIDGE, TEMPERATURE, Alignment, CellDecoder, CellEncoder, CellModel, GeneTokens
 from omniset.layers import PoolingByMultiheadAttention
 from omniset.layers.set_transformer import InducedSetAttentionBlock
@@ -129,7 +129,7 @@ def test_tokens_of_given_vectors():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", ["nb", "poisson", "mse"])
 def test_losses_against_scipy(kind, masked):
     torch.manual_seed(0)
     values = counts()

@@ -1,13 +1,6 @@
 """Cells as a stream of counts, out of one or many matrices: what is raw, what a logarithm, and which gene is which.
 
-Whether a matrix holds counts or log1p of them is decided once for each source, from a sample of its cells, and said in
-`Cells.notes`; it is never guessed cell by cell, since small panels and shallow cells look like logarithms.
-
-Counts out of logarithms. Let x = log1p(f_i c), c the counts of cell i and f_i its factor (target sum / library size).
-Then expm1(x) = f_i c, and where the cell has a gene with one count the smallest positive value is f_i. If expm1(x)
-divided by the smallest is whole, the counts are back. A cell whose smallest count is k > 1 shows in fractions of k: the
-smallest k <= 10 that makes all whole is taken. (Counts with a common divisor cannot be told from those of a shallower
-cell.)
+`omniset.cells.readings` decides what a matrix holds; `Cells.notes` says it.
 
 Known imperfection: files of a list are all kept open.
 """
@@ -18,9 +11,9 @@ import glob
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +22,11 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Bool, Float64, Int, Int64, Shaped
 
-from omniset.cells.formats import Source, open_source
-from omniset.genes import Match, canonical, match
-from omniset.progress import Progress
-from omniset.tables.files import _listed
-
-INPUTS = ("auto", "counts", "log1p")
-BLOCK = 256  # cells read at a time: single rows are read 20 to 50 times slower
-SAMPLE = 2000  # cells of a source that the decision is taken from
-RUN = 100  # of them next to each other
-MOST_LOG = 20.0  # log1p of a count is below: e^20 = 5e8
-WHOLE = 1e-3  # how far a stored count may be from a whole number
-NEAR = 0.02  # how far a recovered one
-SHARE = 0.95  # of the values of the sample must be recovered
-DIVISORS = 10
-TOTAL = 1e4  # of a cell whose counts are not known
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the values of a source become counts.
-
-    Attributes:
-        kind: "counts" or "log1p", what is stored.
-        how: "stored" (the values are the counts), "log1p" (expm1 is the counts), "normalised" (the counts are
-            recovered) or "relative" (they are not: expm1, scaled to `TOTAL` per cell).
-        note: The decision in one sentence.
-        base: Of the logarithm.
-    """
-
-    kind: str
-    how: str
-    note: str
-    base: float = math.e
+from omniset.cells.formats import Compressed, Source, open_source
+from omniset.cells.readings import BLOCK, INPUTS, Reading, decide, not_whole, read_counts, spans
+from omniset.runs.progress import Progress
+from omniset.tables.files import listed
+from omniset.tables.genes import Match, canonical, match
 
 
 @dataclass(frozen=True)
@@ -168,15 +133,17 @@ class Cells:
         """The same cells with these genes as columns: those of the same name are summed, unknown ones left out.
 
         Where another column of a source's `var` has more of the vocabulary than its names, that column is taken, with a
-        warning.
+        warning. What is on this vocabulary already stays as it was matched.
 
         Args:
-            aliases: Other names of genes, see `omniset.genes.match`.
+            aliases: Other names of genes, see `omniset.tables.genes.match`.
 
         Raises:
             ValueError: A source has none of these genes.
         """
         genes, store = list(vocabulary), self._store
+        if aliases is None and genes == self.genes:
+            return self
         matches = []
         for source, names in zip(store.sources, store.spelled, strict=True):
             found = match(names, genes, aliases)
@@ -187,8 +154,8 @@ class Cells:
                     best, found, taken, names = len(genes) - len(trial.missing), trial, column, others
             if not found.matched:
                 raise ValueError(
-                    f"{source.name}: none of its genes is known: they are such as {_listed(names, 3)}, known are such "
-                    f"as {_listed(genes, 3)}; give aliases, or the column of var that has the names"
+                    f"{source.name}: none of its genes is known: they are such as {listed(names, 3)}, known are such "
+                    f"as {listed(genes, 3)}; give aliases, or the column of var that has the names"
                 )
             if taken is not None:
                 warnings.warn(
@@ -223,7 +190,7 @@ class Cells:
                 continue
             for block in np.split(own, np.flatnonzero(np.diff(own // BLOCK)) + 1):
                 start = int(block[0])
-                counts, _ = _counts(store, number, start, int(block[-1]) + 1)
+                counts, _ = read_counts(store.sources[number], store.readings[number], start, int(block[-1]) + 1)
                 parts.append(self._on_columns(number, counts[block - start]))
         return sp.csr_array(sp.vstack(parts, format="csr"))[place]
 
@@ -262,7 +229,7 @@ class Cells:
             known = found.positions >= 0
             return np.bincount(found.positions[known], weights=seen[known], minlength=len(self.genes)).astype(np.int64)
         cells = np.zeros(len(self.genes), dtype=np.int64)  # genes that are one column may share cells: look
-        for start, stop in _runs(self.sources[number].shape[0]):
+        for start, stop in spans(self.sources[number].shape[0]):
             block = self.take(np.arange(start, stop) + self._store.starts[number])
             cells += np.bincount(block.indices, minlength=len(self.genes))
         return cells
@@ -294,8 +261,9 @@ def read_cells(
     Args:
         source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern such as "runs/*.h5ad", or a list of these.
         layer: Which matrix of each: None is X, "raw" that of `.raw`, else a layer.
-        input: What is stored: "counts", "log1p" (of counts, normalised or not), or "auto": whole numbers are counts,
-            others below 20 are log1p, and anything else is an error.
+        input: What is stored: "counts", "log1p" (of counts, normalised or not), or "auto": where at least 95 % of the
+            values are whole they are counts; others are log1p if counts come back out of them, or if cells have equal
+            sums without the logarithm; anything else is an error.
         gene_column: Column of `var` that has the genes' names. Default: its index, which also fills gaps.
         memory: Bytes of counts that may be kept; sources of more are read again each time.
 
@@ -314,7 +282,7 @@ def read_cells(
                 opened.name = f"AnnData {number}"
             sources.append(opened)
         spelled = [_names(opened, gene_column) for opened in sources]
-        readings = [_decide(opened, input) for opened in sources]
+        readings = [decide(opened, input) for opened in sources]
         return _cells(sources, readings, spelled, gene_column is None, memory)
     except BaseException:
         for opened in sources:
@@ -365,7 +333,7 @@ def _names(source: Source, column: str | None) -> list[str]:
     if column is None:
         return source.genes
     if column not in source.var:
-        columns = _listed([str(name) for name in source.var.columns]) or "none"
+        columns = listed([str(name) for name in source.var.columns]) or "none"
         raise ValueError(
             f"{source.name}: gene_column must be a column of var, it has no {column!r}; there are: {columns}"
         )
@@ -422,148 +390,31 @@ def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(columns, index=index)
 
 
-# What is stored, and counts out of it
+def as_cells(source: Any, **options: Any) -> Cells:
+    """Whatever holds cells."""
+    if isinstance(source, Cells):
+        if given := [name for name, value in options.items() if value not in (None, "auto")]:
+            raise ValueError(f"{given[0]} was decided when the cells were read")
+        return source
+    return read_cells(source, **options)
 
 
-def _decide(source: Source, wanted: str) -> Reading:
-    """Counts or logarithms, from a sample of cells spread over the source."""
-    sample = _sample(source)
-    values, cells = sample.data, source.shape[0]
-    fractions = values[_distance(values) > WHOLE]
-    size = f"{cells:,} {'cell' if cells == 1 else 'cells'}"
-
-    def middle(counts: sp.csr_array) -> str:
-        about = "median" if counts.shape[0] == cells else "median about"
-        return f"{about} {np.median(counts.sum(axis=1, dtype=np.float64)):,.0f} UMI"
-
-    def reading(kind: str, how: str, words: str, base: float = math.e) -> Reading:
-        return Reading(kind, how, f"{source.name}: {words}", base)
-
-    if not len(fractions) and wanted != "log1p":
-        what = "integer counts" if len(values) else "no counts at all in the cells looked at"
-        return reading("counts", "stored", f"{what}, {size}, {middle(sample)}")
-    if wanted == "counts":
-        warnings.warn(
-            f"{source.name}: input='counts', but {len(fractions):,} of {len(values):,} values looked at are not whole, "
-            f"such as {fractions[0]:g}; they are taken as they are",
-            stacklevel=4,
-        )
-        return reading("counts", "stored", f"counts that are not whole, {size}, {middle(sample)}")
-    if len(values) and values.max() >= MOST_LOG:
-        advice = "say input='counts' or 'auto'"
-        if wanted == "auto":
-            advice = f"if they are counts all the same say input='counts'; {_advice(source)}"
-        raise ValueError(
-            f"{source.name}: {_spelled(source)} has values up to {values.max():g}, which are no log1p (all are below "
-            f"{MOST_LOG:g})"
-            + (f", and some are not whole, such as {fractions[0]:g}" if len(fractions) else "")
-            + f": {advice}"
-            + ("; if they are normalised, take log1p of them first" if len(fractions) else "")
-        )
-    if len(values) and not len(fractions):
-        warnings.warn(
-            f"{source.name}: input='log1p', but all {len(values):,} values looked at are whole as counts are, such as "
-            f"{values[0]:g}; they are taken as log1p",
-            stacklevel=4,
-        )
-    # The best way, not the first that will do: where nearly all counts are 1 a wrong base is wrong on few values.
-    best: tuple[float, Reading | None] = (0.0, None)
-    for base, how in product((math.e, 2.0), ("log1p", "normalised")):
-        counts, near = _recovered(sample, how, base)
-        if near >= SHARE and near > best[0]:
-            words = f"logarithms{' to base 2' if base == 2 else ''} of counts"
-            words += _target(sample, base) if how == "normalised" else ""
-            best = near, reading("log1p", how, f"{words}, {size}; the counts are recovered, {middle(counts)}", base)
-        if near == 1:
-            break
-    if best[1] is not None:
-        return best[1]
-    words = "counts cannot be recovered, library sizes are not known: values are scaled to a sum of"
-    return reading("log1p", "relative", f"logarithms{_target(sample, math.e)}, {size}; {words} {TOTAL:,.0f}")
+@contextmanager
+def opened(source: Any, **options: Any) -> Iterator[Cells]:
+    """Whatever holds cells; files that are opened for it are closed at the end."""
+    cells = as_cells(source, **options)
+    try:
+        yield cells
+    finally:
+        if cells is not source:
+            cells.close()
 
 
-def _sample(source: Source) -> sp.csr_array:
-    """All cells, or runs of cells spread evenly over the source."""
-    cells = source.shape[0]
-    runs = _runs(cells)
-    if cells > SAMPLE:
-        runs = [(start, start + RUN) for start in np.linspace(0, cells - RUN, SAMPLE // RUN).astype(int).tolist()]
-    blocks = []
-    for start, stop in runs:
-        blocks.append(source.rows(start, stop))
-        _check(source, blocks[-1], start, log=False)
-    return sp.csr_array(sp.vstack(blocks, format="csr"))
-
-
-def _target(sample: sp.csr_array, base: float) -> str:
-    """What cells were normalised to, where their sums tell."""
-    values = _without_log(sample.data, base)
-    sums = sp.csr_array((values, sample.indices, sample.indptr), sample.shape).sum(axis=1)
-    sums = sums[sums > 0]
-    if len(sums) < 2 or sums.std() > 0.01 * sums.mean():
-        return ""
-    return f" normalised to {np.median(sums):,.0f} per cell"
-
-
-def _without_log(values: np.ndarray, base: float) -> np.ndarray:
-    return np.expm1(values.astype(np.float64) * math.log(base))
-
-
-def _runs(cells: int) -> list[tuple[int, int]]:
-    return [(start, min(start + BLOCK, cells)) for start in range(0, cells, BLOCK)]
-
-
-def _recovered(block: sp.csr_array, how: str, base: float) -> tuple[sp.csr_array, float]:
-    """Counts out of logarithms, and the share of values that are near whole numbers before they are rounded."""
-    values = _without_log(block.data, base)
-    if how == "normalised" and len(values):
-        lengths = np.diff(block.indptr)
-        filled = np.flatnonzero(lengths)
-        row_of = np.repeat(np.arange(len(filled)), lengths[filled])
-        values /= np.minimum.reduceat(values, block.indptr[filled])[row_of]
-        times = np.ones(len(filled))
-        pending = np.ones(len(filled), dtype=bool)
-        for divisor in range(1, DIVISORS + 1):
-            among = pending[row_of]
-            trial = values[among] * divisor
-            far = np.zeros(len(filled), dtype=bool)
-            far[row_of[among][_distance(trial) > _allowed(trial)]] = True
-            times[pending & ~far] = divisor
-            pending &= far
-            if not pending.any():
-                break
-        values *= times[row_of]
-    near = float((_distance(values) <= _allowed(values)).mean()) if len(values) else 1.0
-    counts = np.rint(values).astype(np.float32)
-    return sp.csr_array((counts, block.indices, block.indptr), block.shape), near
-
-
-def _distance(values: np.ndarray) -> np.ndarray:
-    return np.abs(values - np.rint(values))
-
-
-def _allowed(values: np.ndarray) -> np.ndarray:
-    # A logarithm kept as float32 gives its value back to a few 1e-7.
-    return NEAR + 1e-6 * values
-
-
-def _counts(store: _Store, number: int, start: int, stop: int) -> tuple[sp.csr_array, int]:
-    """Counts of some cells of a source over all its genes, and how many of its stored values are not whole."""
-    source, reading = store.sources[number], store.readings[number]
-    block = source.rows(start, stop)
-    _check(source, block, start, log=reading.how != "stored")
-    if reading.how == "stored":
-        return block, int((_distance(block.data) > WHOLE).sum())
-    if reading.how == "relative":
-        values = _without_log(block.data, reading.base)
-        lengths = np.diff(block.indptr)
-        rows = np.repeat(np.arange(stop - start), lengths)
-        sums = np.bincount(rows, weights=values, minlength=stop - start)
-        scaled = (values * TOTAL / sums[rows]).astype(np.float32)
-        return sp.csr_array((scaled, block.indices, block.indptr), block.shape), 0
-    counts, _ = _recovered(block, reading.how, reading.base)
-    counts.eliminate_zeros()
-    return counts, 0
+def with_counts(cells: Cells, counts: sp.csr_array) -> Cells:
+    """As many cells of the same genes, with these counts."""
+    matrix = Compressed(counts.data, counts.indices, counts.indptr, counts.shape)
+    source = Source("given", pd.DataFrame(index=range(len(cells))), pd.DataFrame(index=cells.genes), matrix)
+    return _cells([source], [Reading("counts", "stored", "given")], [cells.genes], False, source.nbytes)
 
 
 def _scan(store: _Store, progress: bool) -> Scan:
@@ -574,8 +425,8 @@ def _scan(store: _Store, progress: bool) -> Scan:
         for number, source in enumerate(store.sources):
             own = np.zeros(source.shape[1], dtype=np.int64)
             blocks, broken = [], 0
-            for start, stop in _runs(source.shape[0]):
-                counts, fractions = _counts(store, number, start, stop)
+            for start, stop in spans(source.shape[0]):
+                counts, fractions = read_counts(source, store.readings[number], start, stop)
                 broken += fractions
                 libraries.append(counts.sum(axis=1, dtype=np.float64))
                 genes.append(np.diff(counts.indptr).astype(np.int64))
@@ -587,10 +438,9 @@ def _scan(store: _Store, progress: bool) -> Scan:
             seen.append(own)
             if store.cached:
                 cache.append(sp.csr_array(sp.vstack(blocks, format="csr")))
-            if broken and "integer counts" in store.readings[number].note:
-                store.notes.append(
-                    f"{source.name}: taken as integer counts, but {broken:,} of its values are not whole"
-                )
+            if note := not_whole(source, store.readings[number], broken, int(own.sum())):
+                store.notes.append(note)
+                warnings.warn(note, stacklevel=2)
     library = np.concatenate(libraries).astype(np.float64)
     for number, source in enumerate(store.sources):
         empty = int((library[store.starts[number] : store.starts[number + 1]] == 0).sum())
@@ -598,46 +448,3 @@ def _scan(store: _Store, progress: bool) -> Scan:
             store.notes.append(f"{source.name}: {empty:,} {'cell has' if empty == 1 else 'cells have'} no counts")
     store.seen, store.cache = seen, cache
     return Scan(library, np.concatenate(genes), np.zeros(0, dtype=np.int64))
-
-
-def _check(source: Source, block: sp.csr_array, start: int, log: bool) -> None:
-    """Raise ValueError at a value that is neither a count nor a logarithm of one."""
-    values = block.data
-    bad = ~np.isfinite(values) | (values < 0)
-    if log:
-        bad |= values >= MOST_LOG
-    if not bad.any():
-        return
-    at = int(bad.argmax())
-    value = float(values[at])
-    cell = int(np.searchsorted(block.indptr, at, side="right")) - 1
-    where = (
-        f"{source.name}: {_spelled(source)} has {value:g} for gene {source.genes[int(block.indices[at])]!r} in cell "
-        f"{source.names[start + cell]!r} (number {start + cell + 1})"
-    )
-    if value >= MOST_LOG and math.isfinite(value):
-        raise ValueError(
-            f"{where}, which is no log1p (those are below {MOST_LOG:g}): say input='counts' or clean the values"
-        )
-    why = "negative (scaled or centred?)" if value < 0 else "missing" if math.isnan(value) else "infinite"
-    raise ValueError(f"{where}, which is {why}: counts or log1p of counts are needed; {_advice(source)}")
-
-
-def _advice(source: Source) -> str:
-    """Which other matrices of the source would do, by their first cells."""
-    good = []
-    for layer in source.choices:
-        if layer == source.layer:
-            continue
-        try:
-            with source.other(layer) as other:
-                values = other.rows(0, min(RUN, other.shape[0])).data
-        except ValueError:
-            continue
-        if np.isfinite(values).all() and (values >= 0).all():
-            good.append("None" if layer is None else repr(layer))
-    return f"layer={' or '.join(good)} would do" if good else "it has no other matrix that would do"
-
-
-def _spelled(source: Source) -> str:
-    return "X" if source.layer is None else f"layer {source.layer!r}"

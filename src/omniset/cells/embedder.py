@@ -7,85 +7,50 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 import omniset
-from omniset import devices, explain
-from omniset.cells.data import Cells, read_cells
-from omniset.cells.losses import LOSSES
+from omniset.cells.batches import batch_codes
+from omniset.cells.data import Cells, opened
+from omniset.cells.explaining import changes_of
 from omniset.cells.model import SCALE, CellModel
 from omniset.cells.neighbours import Transfer, transfer
+from omniset.cells.networks import Network, build, embed, lessons, shares, vectors_of_genes
+from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
-from omniset.cells.seed_training import SeedData, SeedModule, seed_decode, seed_embed, seed_options
-from omniset.cells.training import CellData, CellModule, start_from_axes
-from omniset.cells.variable import Moments, most_variable
-from omniset.encoders import ENCODERS
-from omniset.gene_vectors import GeneVectors, read_gene_vectors
-from omniset.progress import Progress
-from omniset.sets import SetBatch
-from omniset.training import artefacts
-from omniset.training.fit import TrainingModule
+from omniset.cells.training import start_from_axes
+from omniset.cells.variable import most_variable, survey
+from omniset.fitted import Estimator
+from omniset.options import blaming
+from omniset.report.blocks import many
+from omniset.runs import devices
+from omniset.tables.gene_vectors import GeneVectors
+from omniset.training import artefacts, schema
 from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
-ARCHITECTURES = ("multiset", "seed")
-COUNTS = ("multiplicity", "log1p", "tokens")
-TOKENS = {"axes": "fixed", "learned": "learned", "random": "learned", "given": "none"}
 SIZES = (  # that a model learned on from must have in common
     *("embedding_dim", "encoder", "dim", "depth", "num_heads", "num_inducing", "num_outputs", "encoder_options"),
     *("counts", "gene_tokens", "clusters"),
 )
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
-TOGETHER = 512  # cells embedded at a time
+MISSING = 0.1  # share of the model's genes from which on we speak of those that are not there
 
 
-class CellEmbedder(BaseEstimator):
+class CellEmbedder(EmbedderOptions, Estimator):
     """A vector for each cell, learned from counts without labels, in which batches are mixed and cell states are not.
 
     The vector is a function of the cell's own counts: the same whatever else is in the file, and without its batch.
 
     Args:
-        architecture: "multiset", or "seed": network and training of the document "State Embedding Neural Network
-            Architecture" (see `cells.seed`). Its sizes are dim, depth, num_heads and embedding_dim (published: 512, 8,
-            16, 512), with FFNs of width 2 dim, and encoder_options sets its branches and sentences (see
-            `cells.seed_training.DEFAULTS`). Of what follows it uses these, batch_size, epochs, the options of AdamW
-            (published: 1e-5 and 0.01), dropout and validation only.
-        embedding_dim: Width of the vectors.
-        encoder: In `omniset.encoders.ENCODERS`.
-        dim, depth, num_heads, num_inducing, num_outputs, encoder_options: Its size. With depth 0 (None; for "seed" 2)
-            genes are pooled by `num_outputs` attention queries at once, which costs one product per cell; with more
-            they see each other first, in U-ISABs.
-        counts: How counts enter: "multiplicity" (the gene is in the cell's multiset log(1 + 10^4 count / library)
-            times), "log1p" (log(1 + count) times), or "tokens" (once, its token changed by the count).
-        gene_tokens: What a gene's token is, beside the projection of its vector where gene vectors are given to fit:
-            "axes" (its place on the principal axes of the log-normalised counts), "learned" (from there on), "random"
-            (learned from a random start) or "given" (nothing: gene vectors are needed).
-        likelihood: Of the counts: "nb" (negative binomial), "poisson", or "mse" of log-normalised values.
-        beta: Weight of the divergence from a normal prior. 0: no noise, no prior.
-        alignment: Weight of mixing the batches within clusters of cells.
-        clusters: How many.
-        condition: Tell the decoder a cell's batch, so that its vector need not hold it.
-        hide: Mean share of expressed genes that are hidden from the encoder in training and predicted.
-        dropout: In the head of the encoder.
-        max_genes: Genes in the vocabulary, at most: those that vary most for their mean (see `cells.variable`). None:
-            all.
-        min_cells: Genes seen in fewer cells are left out of the vocabulary.
-        epochs: None: enough for 800 steps.
-        batch_size: Cells per step.
-        learning_rate, weight_decay: Of AdamW.
-        patience: Stop after so many epochs without a better validation loss. None: never, and keep the last weights.
-        validation_fraction: Share of the cells kept back to watch the training. 0: none.
-        seed: Of everything drawn. The same seed gives the same numbers to the bit on a CPU.
-        device: "auto", "cpu", "cuda" or "mps".
-        progress: Show progress.
+        {options}
 
     Attributes:
         genes_: The vocabulary.
@@ -95,71 +60,18 @@ class CellEmbedder(BaseEstimator):
         notes_: What was decided on the data, a sentence each.
     """
 
+    network_: Network
     genes_: list[str]
-    network_: CellModel | SeedModel
-
-    def __init__(
-        self,
-        architecture: str = "multiset",
-        *,
-        embedding_dim: int = 32,
-        encoder: str = "ust",
-        dim: int = 64,
-        depth: int | None = None,
-        num_heads: int = 4,
-        num_inducing: int = 16,
-        num_outputs: int = 8,
-        encoder_options: dict[str, Any] | None = None,
-        counts: str = "multiplicity",
-        gene_tokens: str = "axes",
-        likelihood: str = "nb",
-        beta: float = 0.0,
-        alignment: float = 20.0,
-        clusters: int = 30,
-        condition: bool = True,
-        hide: float = 0.2,
-        dropout: float = 0.1,
-        max_genes: int | None = 2000,
-        min_cells: int = 1,
-        epochs: int | None = None,
-        batch_size: int = 128,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 1e-4,
-        patience: int | None = None,
-        validation_fraction: float = 0.0,
-        seed: int = 0,
-        device: str = "auto",
-        progress: bool = True,
-    ) -> None:
-        self.architecture = architecture
-        self.embedding_dim = embedding_dim
-        self.encoder = encoder
-        self.dim = dim
-        self.depth = depth
-        self.num_heads = num_heads
-        self.num_inducing = num_inducing
-        self.num_outputs = num_outputs
-        self.encoder_options = encoder_options
-        self.counts = counts
-        self.gene_tokens = gene_tokens
-        self.likelihood = likelihood
-        self.beta = beta
-        self.alignment = alignment
-        self.clusters = clusters
-        self.condition = condition
-        self.hide = hide
-        self.dropout = dropout
-        self.max_genes = max_genes
-        self.min_cells = min_cells
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    batches_: list[str]
+    FITTED: ClassVar[dict[str, Any]] = {
+        "genes": schema.SIZE,
+        "batches": schema.array(schema.TEXT, minItems=1),
+        "vectors": schema.optional(schema.SIZE),
+        "sizes": schema.OBJECT,
+        "mean": schema.array(schema.NUMBER),
+        "notes": schema.array(schema.TEXT),
+    }
+    TABLES: ClassVar = {"vocabulary": ["gene"]}
 
     # ------------------------------------------------------------------ the verbs
 
@@ -184,7 +96,8 @@ class CellEmbedder(BaseEstimator):
             source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern, a list of these, or `Cells`. Nothing in it is
                 changed. Counts of more than 512 MB are read in blocks, each epoch anew.
             y: Ignored; labels are never used.
-            batch_key: Column of obs with the batch. None: each source is a batch.
+            batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
+                cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
             aliases: Other names of genes, for the vectors or for start_from.
@@ -194,23 +107,15 @@ class CellEmbedder(BaseEstimator):
             resume: Go on with an interrupted run in this folder.
 
         Raises:
-            ValueError: An argument out of its bounds or other than in start_from, bad values in the source, or too few
-                cells.
+            ValueError: An argument out of its bounds or other than in start_from, bad values in the source, too few
+                cells, or batches that are asked about.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
-        codes, self.batches_ = batch_codes(cells, batch_key)
-        return self.fit_cells(
-            cells,
-            codes,
-            np.arange(len(cells)),
-            gene_vectors=gene_vectors,
-            aliases=aliases,
-            start_from=start_from,
-            folder=folder,
-            resume=resume,
-        )
+        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+            codes, self.batches_ = batch_codes(cells, batch_key)
+            given: dict[str, Any] = {"gene_vectors": gene_vectors, "aliases": aliases, "start_from": start_from}
+            return self.fit_cells(cells, codes, np.arange(len(cells)), **given, folder=folder, resume=resume)
 
     def fit_cells(
         self,
@@ -232,8 +137,9 @@ class CellEmbedder(BaseEstimator):
         scan = cells.scan(self.progress)
         if base is not None:
             cells = cells.on(base.genes_, aliases)
-        self._choose_genes(cells, codes, rows, base)
-        genes = self.genes_
+        self.vocabulary_, note = _vocabulary(cells, codes, rows, self, base)
+        self.genes_ = self.vocabulary_["gene"].tolist()
+        self.notes_ = [*cells.notes, note]
         if not scan.library[rows].all():
             without = rows[scan.library[rows] == 0]
             warnings.warn(
@@ -242,48 +148,34 @@ class CellEmbedder(BaseEstimator):
                 stacklevel=3,
             )
         known = None if base is None else base.network_
-        vectors = known.encoder.tokens.vectors if isinstance(known, CellModel) else self._vectors(gene_vectors, aliases)
-        own = cells.on(genes)
+        if isinstance(known, CellModel):
+            vectors = known.encoder.tokens.vectors
+        else:
+            vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases, self.gene_tokens == "given")
+            self.notes_ += notes
+        on_genes = self.on(cells)
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = self._build(len(genes), len(self.batches_), vectors)
         rng = np.random.default_rng(self.seed)
-        kept = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
-        chosen = np.setdiff1d(rows, kept)
-        unwatched = ("device", "progress")
-        data = zlib.crc32(scan.library[rows].tobytes(), zlib.crc32(codes[rows].tobytes()))
-        data = data if vectors is None else zlib.crc32(vectors.numpy().tobytes(), data)
-        data = data if base is None else zlib.crc32(base.identity().encode(), data)
-        fingerprint = {k: v for k, v in self.get_params().items() if k not in unwatched} | {"data": data}
-        if base is not None and isinstance(network, CellModel) and isinstance(known, CellModel):
-            number = {name: i for i, name in enumerate(base.batches_)}
-            network.start_from(known, [number.get(name) for name in self.batches_])
-        elif isinstance(network, CellModel) and self.gene_tokens != "random":
-            start_from_axes(network.encoder.tokens, own, chosen, self.seed)
-        module, batches = self._lessons(network, own, codes, chosen, kept, fingerprint)
-        train(
-            module,
-            batches,
-            epochs=self.epochs or max(1, -(-STEPS * self.batch_size // len(chosen))),
-            patience=self.patience,
-            device=self.device,
-            progress=self.progress,
-            log=None,
-            folder=folder,
-            resume=resume,
-        )
+        validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
+        training = np.setdiff1d(rows, validation)
+        network = self._untrained(vectors, base, on_genes, training)
+        fingerprint = self.fingerprint() | {"data": _checksum(scan.library[rows], codes[rows], vectors, base)}
+        module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint)
+        epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
+        computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
+        train(module, batches, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
         self.network_ = network
         self.history_ = module.history
         self.seconds_ = round(time.monotonic() - start, 1)
-        self.sizes_ = {"cells": len(rows), "training": len(chosen), "validation": len(kept), "genes": len(genes)}
-        self.mean_ = self._embed(cells, rows).mean(0)
+        sizes = (len(rows), len(training), len(validation), len(self.genes_))
+        self.sizes_ = dict(zip(("cells", "training", "validation", "genes"), sizes, strict=True))
+        self.mean_ = self.embed_cells(cells, rows).mean(0)
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`fit`, then `transform`."""
-        read = {k: options[k] for k in ("layer", "input", "gene_column") if k in options}
+        read = {k: options[k] for k in ("layer", "input", "gene_column", "aliases") if k in options}
         return self.fit(source, **options).transform(source, **read)
 
     def transform(
@@ -298,14 +190,55 @@ class CellEmbedder(BaseEstimator):
         """The vectors of all cells, in their order; a cell without counts gets that of the empty set.
 
         Args:
-            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name.
+            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Where
+                many are missing, or are matched by case only, there is a warning.
+            aliases: Other names of genes.
 
         Raises:
             ValueError: None of the genes is known.
         """
-        self._fitted()
-        cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
-        return self._embed(cells, None, aliases)
+        self.require_fitted()
+        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+            known = self.on(cells, aliases)
+            vectors, empty = embed(self.network_, known, np.arange(len(known)), self)
+            if empty.any():
+                warnings.warn(
+                    f"{many(int(empty.sum()), 'cell')} without counts of the model's genes, such as "
+                    f"{known.names[empty.argmax()]!r}: their vector is that of an empty cell",
+                    stacklevel=2,
+                )
+            return vectors
+
+    def embed_cells(
+        self, cells: Cells, rows: Int[np.ndarray, " rows"] | None = None
+    ) -> Float[np.ndarray, "rows embedding_dim"]:
+        """Vectors of some of the cells, or of all: as `transform`, without a word on genes and empty cells."""
+        self.require_fitted()
+        rows = np.arange(len(cells)) if rows is None else rows
+        return embed(self.network_, cells.on(self.genes_), rows, self)[0]
+
+    def on(self, cells: Cells, aliases: Mapping[str, str] | None = None) -> Cells:
+        """The same cells with the model's genes as columns. Warns where these are hardly the cells' genes.
+
+        Raises:
+            ValueError: None of the genes is known.
+        """
+        known = cells.on(self.genes_, aliases)
+        for source, found in zip(known.sources, known.match, strict=True):
+            if found.case > found.matched / 2:
+                warnings.warn(
+                    f"{source.name}: {found.case:,} of {found.matched:,} genes are matched by case only, as those of "
+                    "another species would be",
+                    stacklevel=3,
+                )
+            share = len(found.missing) / len(self.genes_)
+            if share > MISSING:
+                warnings.warn(
+                    f"{source.name}: {share:.0%} of the model's {len(self.genes_):,} genes are not in it, such as "
+                    f"{found.missing[0]!r}: they count as not seen",
+                    stacklevel=3,
+                )
+        return known
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
@@ -335,23 +268,17 @@ class CellEmbedder(BaseEstimator):
         Raises:
             ValueError: A batch that was not learned from, or vectors of another width.
         """
-        network = self._fitted()
+        self.require_fitted()
         z = np.asarray(embedding, dtype=np.float32)
         if z.ndim != 2 or z.shape[1] != self.embedding_dim:
             raise ValueError(f"embedding must be cells x {self.embedding_dim}, got shape {z.shape}")
         if batch is not None and batch not in self.batches_:
             raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
-        if isinstance(network, SeedModel) and batch is not None:
+        if isinstance(self.network_, SeedModel) and batch is not None:
             raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
-        device = devices.find(self.device)
-        network.to(device).eval()
-        found = np.empty((len(z), len(self.genes_)), dtype=np.float32)
-        for start in range(0, len(z), TOGETHER):
-            some = torch.from_numpy(z[start : start + TOGETHER]).to(device)
-            found[start : start + TOGETHER] = self._shares(network, some, which).cpu().numpy()
-        network.to("cpu")
-        return found * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
+        share = shares(self.network_, z, which, len(self.batches_), self)
+        return share * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
 
     def query(
         self,
@@ -367,14 +294,21 @@ class CellEmbedder(BaseEstimator):
         Args:
             source: Cells as for transform; or their vectors.
             reference: Vectors that this model gave.
-            labels: Of the reference cells, a list, array or column.
+            labels: Of the reference cells, a list, array or column. Cells without one are left out, with a warning.
             k: Neighbours.
         """
         z = source if isinstance(source, np.ndarray) else self.transform(source, **options)
         return transfer(z, reference, labels, k)
 
     def explain(
-        self, source: Any, cells: Sequence[str] | str, *, top: int = 20, steps: int = 20, **options: Any
+        self,
+        source: Any,
+        cells: Sequence[str] | str,
+        *,
+        top: int = 20,
+        steps: int = 20,
+        aliases: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> pd.DataFrame:
         """Which genes make these cells' vectors what they are.
 
@@ -386,31 +320,38 @@ class CellEmbedder(BaseEstimator):
             cells: Their names, or one name.
             top: Genes per cell.
             steps: Of the attribution's integral.
+            aliases: Other names of genes.
 
         Raises:
             ValueError: A cell that is not there, or without counts of known genes.
         """
-        if isinstance(self._fitted(), SeedModel):
+        self.require_fitted()
+        network = self.network_
+        if isinstance(network, SeedModel):
             raise ValueError("explain is for architecture='multiset'")
         cells = [cells] if isinstance(cells, str) else cells
-        found = as_cells(source, **options).on(self.genes_)
-        names = pd.Index(found.names)
-        lacking = [name for name in cells if name not in names]
-        if lacking:
-            raise ValueError(f"cell {lacking[0]!r} is not in the source, whose cells are such as {names[0]!r}")
-        frames = []
-        for name in cells:
-            row = int(np.flatnonzero(names == name)[0])
-            counts = found.take(np.array([row]))
-            if not counts.nnz:
-                raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-            library = torch.from_numpy(found.library(np.array([row])).astype(np.float32))
-            frames.append(self._explained(name, torch.from_numpy(counts.toarray()), library, steps).head(top))
-        return pd.concat(frames, ignore_index=True)
+        with opened(source, **options) as given:
+            found = self.on(given, aliases)
+            names = pd.Index(found.names)
+            lacking = [name for name in cells if name not in names]
+            if lacking:
+                raise ValueError(f"cell {lacking[0]!r} is not in the source, whose cells are such as {names[0]!r}")
+            frames = []
+            for name in cells:
+                row = int(np.flatnonzero(names == name)[0])
+                counts = found.take(np.array([row]))
+                if not counts.nnz:
+                    raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
+                library = torch.from_numpy(found.library(np.array([row])).astype(np.float32))
+                cell = torch.from_numpy(counts.toarray())
+                frame = changes_of(network.encoder, cell, library, torch.from_numpy(self.mean_), self.genes_, steps)
+                frame.insert(0, "cell", name)
+                frames.append(frame.head(top))
+            return pd.concat(frames, ignore_index=True)
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        self._fitted()
+        self.require_fitted()
         return self.history_
 
     def provenance(self, key: str = KEY) -> dict[str, Any]:
@@ -427,136 +368,50 @@ class CellEmbedder(BaseEstimator):
     def identity(self) -> str:
         """A checksum of the weights: vectors of models that differ in it have nothing in common."""
         checksum = 0
-        for tensor in self._fitted().state_dict().values():
+        for tensor in self._networks().state_dict().values():
             checksum = zlib.crc32(tensor.contiguous().cpu().numpy().tobytes(), checksum)
         return f"{checksum:08x}"
 
-    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
-        """Write the artefact: config.json, model.safetensors, vocabulary.parquet, metrics.json."""
-        network = self._fitted()
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        artefacts.save_table(folder, "vocabulary", self.vocabulary_)
+    def _state(self) -> dict[str, Any]:
+        network = self.network_
         given = network.vectors if isinstance(network, SeedModel) else network.encoder.tokens.vectors
-        vectors = None if isinstance(given, nn.Parameter) else given
-        fitted = {
+        return {
             "genes": len(self.genes_),
-            "vocabulary": _checksum(self.genes_),
             "batches": self.batches_,
-            "vectors": None if vectors is None else vectors.shape[1],
+            "vectors": None if given is None or isinstance(given, nn.Parameter) else given.shape[1],
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
             "notes": self.notes_,
         }
-        kept = {"history": self.history_, **(metrics or {})}
-        artefacts.save(
-            folder, type(self).__name__, self.get_params(), fitted, network, kept, devices.find(self.device).type
-        )
 
-    @classmethod
-    def load(cls, folder: str | Path) -> CellEmbedder:
-        """Read an artefact. Checks format, version, class, vocabulary and every tensor, and says what differs."""
-        folder = Path(folder)
-        config = artefacts.load_config(folder, cls.__name__)
-        try:
-            embedder, fitted = cls(**config["arguments"]), config["fitted"]
-            embedder.check_arguments()
-            embedder.batches_, embedder.sizes_, embedder.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
-            embedder.mean_ = np.array(fitted["mean"], dtype=np.float32)
-            network = embedder._build(fitted["genes"], len(embedder.batches_), fitted["vectors"])
-            checksum = fitted["vocabulary"]
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
-        embedder.vocabulary_ = artefacts.load_table(folder, "vocabulary")
-        embedder.genes_ = embedder.vocabulary_["gene"].tolist()
-        if _checksum(embedder.genes_) != checksum:
-            raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
-        artefacts.load_weights(folder, network)
-        embedder.network_ = network.eval()
-        embedder.history_ = artefacts.load_metrics(folder).get("history", [])
-        return embedder
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        return {"vocabulary": self.vocabulary_}
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        self.vocabulary_ = tables["vocabulary"]
+        self.genes_ = self.vocabulary_["gene"].tolist()
+        if len(self.genes_) != fitted["genes"]:
+            raise ValueError(f"the vocabulary must have {fitted['genes']} genes, it has {len(self.genes_)}")
+        self.batches_, self.sizes_, self.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
+        self.mean_ = np.array(fitted["mean"], dtype=np.float32)
+        self.network_ = weights.build(lambda: build(self, len(self.genes_), len(self.batches_), fitted["vectors"]))
+        self.check_arguments()
 
     # ------------------------------------------------------------------ what they are made of
 
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without cells."""
-        for name, known in (
-            *(
-                ("architecture", ARCHITECTURES),
-                ("encoder", sorted(ENCODERS)),
-                ("counts", COUNTS),
-                ("gene_tokens", tuple(TOKENS)),
-                ("likelihood", LOSSES),
-            ),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        for name, least in (
-            *(("embedding_dim", 1), ("clusters", 1), ("min_cells", 1), ("epochs", 1), ("batch_size", 2), ("seed", 0)),
-            *(("patience", 1), ("num_outputs", 1), ("max_genes", 1)),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
-        for name, most in (("hide", 0.5), ("dropout", 1.0), ("validation_fraction", 0.5)):
-            if not 0 <= getattr(self, name) < most:
-                raise ValueError(f"{name} must be >= 0 and below {most:g}, got {getattr(self, name)}")
-        for name in ("beta", "alignment", "weight_decay"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        if not 0 < self.learning_rate < np.inf:
-            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
+        self.check_options()
         devices.find(self.device)
-        try:
-            with torch.random.fork_rng():
-                self._build(1, 1, 1 if self.gene_tokens == "given" else None)
-        except TypeError as error:
-            raise ValueError(f"encoder_options: {error}") from error
-
-    def _build(self, genes: int, batches: int, vectors: Tensor | int | None) -> CellModel | SeedModel:
-        if self.architecture == "seed":
-            options = seed_options(self.encoder_options)
-            table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
-            width = (options["token_dim"] or self.dim) if table is None else table.shape[1]
-            return SeedModel(
-                table,
-                genes,
-                width,
-                self.dim,
-                self.num_heads,
-                2 if self.depth is None else self.depth,
-                2 * self.dim,
-                self.embedding_dim,
-                counts=options["read_counts"],
-                datasets=batches if batches > 1 and options["dataset_token"] else 0,
-                depth_scalar=options["depth_scalar"],
-                dropout=self.dropout,
-                scale_tokens=options["scale_tokens"],
-            )
-        return CellModel(
-            genes,
-            batches,
-            latent=self.embedding_dim,
-            clusters=self.clusters,
-            encoder=self.encoder,
-            dim=self.dim,
-            depth=self.depth or 0,
-            num_heads=self.num_heads,
-            num_inducing=self.num_inducing,
-            num_outputs=self.num_outputs,
-            dropout=self.dropout,
-            counts=self.counts,
-            vectors=vectors,
-            own=TOKENS[self.gene_tokens],
-            options=self.encoder_options,
-        )
+        with blaming(self.encoder_options), torch.random.fork_rng():
+            build(self, 1, 1, 1 if self.gene_tokens == "given" else None)
 
     def _base(self, given: CellEmbedder | str | Path, gene_vectors: Any) -> CellEmbedder:
         """What is learned on from. Its sizes must be ours."""
         base = given if isinstance(given, CellEmbedder) else CellEmbedder.load(given)
         if "seed" in (self.architecture, base.architecture):
             raise ValueError("start_from is for architecture='multiset'")
-        base._fitted()
+        base.require_fitted()
         if gene_vectors is not None:
             raise ValueError("start_from comes with the gene vectors it had, if any: leave gene_vectors out")
         own, others = self.get_params(), base.get_params()
@@ -565,204 +420,47 @@ class CellEmbedder(BaseEstimator):
                 raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {own[name]!r}")
         return base
 
-    def _choose_genes(
-        self,
-        cells: Cells,
-        codes: Int[np.ndarray, " cells"],
-        rows: Int[np.ndarray, " rows"],
-        base: CellEmbedder | None = None,
-    ) -> None:
-        """The vocabulary: of the genes that are seen, those that vary most; or that of the base, all of it."""
-        seen = np.zeros(len(cells.genes), dtype=np.int64)
-        moments = [Moments.none(len(seen)) for _ in range(int(codes[rows].max()) + 1)]
-        with Progress("choosing genes", len(rows), self.progress, unit="cells") as progress:
-            for start in range(0, len(rows), TOGETHER):
-                some = rows[start : start + TOGETHER]
-                counts = cells.take(some)
-                seen += np.bincount(counts.indices[counts.data > 0], minlength=len(seen))
-                for batch in np.unique(codes[some]):
-                    moments[batch].add(counts[codes[some] == batch])
-                progress.at(min(start + TOGETHER, len(rows)))
-        if base is not None:
-            self.genes_ = list(base.genes_)
-            self.vocabulary_ = pd.DataFrame({"gene": self.genes_, "cells": seen})
-            found = f"{int((seen > 0).sum()):,} of its {len(seen):,} genes are seen in these cells"
-            self.notes_ = [*cells.notes, f"learned on from the model {base.identity()}: {found}"]
-            return
-        often = np.flatnonzero(seen >= self.min_cells)
-        if not len(often):
-            raise ValueError(f"no gene is seen in min_cells={self.min_cells} of the {len(rows)} cells")
-        chosen = often
-        if self.max_genes is not None:
-            chosen = often[most_variable([m.of_genes(often) for m in moments], self.max_genes)]
-        self.genes_ = [cells.genes[i] for i in chosen]
-        self.vocabulary_ = pd.DataFrame({"gene": self.genes_, "cells": seen[chosen]})
-        left = "" if len(chosen) == len(often) else f", the {len(chosen):,} that vary most are learned from"
-        self.notes_ = [*cells.notes, f"{len(often):,} of {len(cells.genes):,} genes are seen in these cells{left}"]
-
-    def _lessons(
-        self,
-        network: CellModel | SeedModel,
-        cells: Cells,
-        codes: Int[np.ndarray, " cells"],
-        chosen: Int[np.ndarray, " train"],
-        kept: Int[np.ndarray, " validation"],
-        fingerprint: dict[str, Any],
-    ) -> tuple[TrainingModule, Any]:
-        """What is trained, and the data that it is trained on."""
-        training = (self.learning_rate, self.weight_decay, self.seed, fingerprint)
-        if isinstance(network, SeedModel):
-            options = seed_options(self.encoder_options)
-            data = SeedData(cells, codes, chosen, kept, batch_size=self.batch_size, options=options, seed=self.seed)
-            return SeedModule(network, *training, shared=options["shared"]), data
-        objective = {name: getattr(self, name) for name in ("likelihood", "beta", "alignment", "condition")}
-        return (
-            CellModule(network, *training, objective=objective),
-            CellData(cells, codes, chosen, kept, batch_size=self.batch_size, hide=self.hide, seed=self.seed),
-        )
-
-    def _vectors(self, given: GeneVectors | str | Path | None, aliases: Mapping[str, str] | None) -> Tensor | None:
-        if given is None:
-            if self.gene_tokens == "given":
-                raise ValueError("gene_tokens='given' needs gene_vectors")
-            return None
-        vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
-        found, matched = vectors.of(self.genes_, aliases)
-        if not matched.matched:
-            raise ValueError(
-                f"gene_vectors: none of the genes, such as {self.genes_[0]!r}, has a vector; there are such as "
-                f"{vectors.names[0]!r}"
-            )
-        self.notes_.append(f"gene vectors: {matched.sentence()}")
-        lacking = int((matched.positions < 0).sum())
-        if lacking and self.gene_tokens == "given":
-            warnings.warn(
-                f"{lacking:,} of {len(self.genes_):,} genes have no vector and, as gene_tokens='given', are not seen "
-                f"by the model, such as {matched.unmatched[0]!r}",
-                stacklevel=4,
-            )
-        return torch.from_numpy(found)
-
-    def _fitted(self) -> CellModel | SeedModel:
-        if not hasattr(self, "network_"):
-            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
-        return self.network_
-
-    @torch.no_grad()
-    def _embed(
-        self,
-        cells: Cells,
-        rows: Int[np.ndarray, " rows"] | None,
-        aliases: Mapping[str, str] | None = None,
-    ) -> Float[np.ndarray, "rows embedding_dim"]:
-        """Vectors of some cells, or of all, read block by block."""
-        rows = np.arange(len(cells)) if rows is None else rows
-        device = devices.find(self.device)
-        network = self._fitted().to(device).eval()
-        own = cells.on(self.genes_, aliases)
-        found = np.empty((len(rows), self.embedding_dim), dtype=np.float32)
-        table = None if isinstance(network, SeedModel) else network.encoder.table()
-        with Progress("embedding", len(rows), self.progress, unit="cells") as progress:
-            for start in range(0, len(rows), TOGETHER):
-                some = rows[start : start + TOGETHER]
-                if isinstance(network, SeedModel):
-                    z = seed_embed(network, own, some, seed_options(self.encoder_options), device)
-                else:
-                    counts = torch.from_numpy(own.take(some).toarray()).to(device)
-                    library = torch.from_numpy(own.library(some).astype(np.float32)).to(device)
-                    z = network.encoder(counts, library, table)[0]
-                found[start : start + len(z)] = z.cpu().numpy()
-                progress.at(start + len(z))
-        network.to("cpu")
-        return found
-
-    @torch.no_grad()
-    def _shares(
-        self, network: CellModel | SeedModel, z: Float[Tensor, "cells embedding_dim"], batches: Sequence[int] | range
-    ) -> Float[Tensor, "cells genes"]:
-        """What each gene has of a cell's counts, mean over the batches."""
-        if isinstance(network, SeedModel):
-            counts = torch.expm1(seed_decode(network, z, 1.0)).clamp(min=0)
-            return counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
-        share = torch.zeros((), device=z.device)
-        for b in batches:
-            own = torch.zeros(len(z), len(self.batches_), device=z.device)
-            own[:, b] = self.condition
-            share = share + network.decoder(z, own).exp() / len(batches)
-        return share
-
-    def _explained(
-        self, name: str, counts: Float[Tensor, "1 genes"], library: Float[Tensor, " 1"], steps: int
-    ) -> pd.DataFrame:
-        network = self._fitted()
-        assert isinstance(network, CellModel)
-        encoder = network.encoder.eval()
-        which = counts[0].nonzero()[:, 0]
-        with torch.no_grad():
-            table = encoder.table()
-            z, mean = encoder(counts, library, table)[0], torch.from_numpy(self.mean_)
-            away = z - mean
-            direction = away[0] / away.norm().clamp(min=1e-12)
-            changes = []
-            for some in which.split(TOGETHER):
-                without = counts.repeat(len(some), 1)
-                without[torch.arange(len(some)), some] = 0
-                changes.append((z - encoder(without, library.expand(len(some)), table)[0]) @ direction)
-            tokens = encoder.sets_of(counts, library)
-        scores = np.full(len(which), np.nan)
-        if explain.attends(encoder.encoder):
-            scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0].numpy()
-        frame = pd.DataFrame(
-            {
-                "cell": name,
-                "gene": [self.genes_[i] for i in which.tolist()],
-                "count": counts[0, which].numpy(),
-                "change": torch.cat(changes).numpy(),
-                "attribution": scores,
-            }
-        )
-        return frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+    def _untrained(
+        self, vectors: Tensor | None, base: CellEmbedder | None, cells: Cells, rows: Int[np.ndarray, " rows"]
+    ) -> Network:
+        """With the weights of the base, or with tokens on the principal axes of these cells."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            network = build(self, len(self.genes_), len(self.batches_), vectors)
+        if base is not None and isinstance(network, CellModel) and isinstance(base.network_, CellModel):
+            number = {name: i for i, name in enumerate(base.batches_)}
+            network.start_from(base.network_, [number.get(name) for name in self.batches_])
+        elif isinstance(network, CellModel) and self.gene_tokens != "random":
+            start_from_axes(network.encoder.tokens, cells, rows, self.seed)
+        return network
 
 
-class _Along(nn.Module):
-    """How far a cell's vector lies along a direction, as a function of its tokens, for attribution."""
-
-    def __init__(self, encoder: Any, direction: Tensor, mean: Tensor) -> None:
-        super().__init__()
-        self.encoder, self.direction, self.middle = encoder, direction, mean
-
-    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
-        z = self.encoder.mean(self.encoder.head_of(self.encoder.encoder(tokens).summary))
-        return ((z - self.middle) @ self.direction)[:, None]
-
-
-def as_cells(source: Any, **options: Any) -> Cells:
-    """Whatever holds cells."""
-    if isinstance(source, Cells):
-        if given := [name for name, value in options.items() if value not in (None, "auto")]:
-            raise ValueError(f"{given[0]} was decided when the cells were read")
-        return source
-    return read_cells(source, **options)
-
-
-def batch_codes(cells: Cells, batch_key: str | None) -> tuple[Int[np.ndarray, " cells"], list[str]]:
-    """Number of each cell's batch, and the batches' names.
-
-    Raises:
-        ValueError: No such column, or a cell without a batch.
-    """
-    if batch_key is None:
-        return cells.source_of.astype(np.int64), [source.name for source in cells.sources]
-    if batch_key not in cells.obs:
-        columns = ", ".join(map(str, cells.obs.columns)) or "none"
-        raise ValueError(f"batch_key must be a column of obs, there is no {batch_key!r}; there are: {columns}")
-    values = cells.obs[batch_key]
-    if values.isna().any():
-        name = cells.names[np.flatnonzero(values.isna())[0]]
-        raise ValueError(f"batch_key: cell {name!r} has no {batch_key}")
-    codes, names = pd.factorize(values.astype(str), sort=True)
-    return codes.astype(np.int64), names.astype(str).tolist()
+def _vocabulary(
+    cells: Cells,
+    codes: Int[np.ndarray, " cells"],
+    rows: Int[np.ndarray, " rows"],
+    options: EmbedderOptions,
+    base: CellEmbedder | None,
+) -> tuple[pd.DataFrame, str]:
+    """Of the genes that are seen, those that vary most; or all genes of the base. And a sentence on how many."""
+    seen, moments = survey(cells, codes, rows, options.progress)
+    if base is not None:
+        known = f"{int((seen > 0).sum()):,} of its {len(seen):,} genes are seen in these cells"
+        note = f"learned on from the model {base.identity()}: {known}"
+        return pd.DataFrame({"gene": list(base.genes_), "cells": seen}), note
+    often = np.flatnonzero(seen >= options.min_cells)
+    if not len(often):
+        raise ValueError(f"no gene is seen in min_cells={options.min_cells} of the {len(rows)} cells")
+    chosen = often
+    if options.max_genes is not None:
+        chosen = often[most_variable([m.of_genes(often) for m in moments], options.max_genes)]
+    left = "" if len(chosen) == len(often) else f", the {len(chosen):,} that vary most are learned from"
+    note = f"{len(often):,} of {len(cells.genes):,} genes are seen in these cells{left}"
+    return pd.DataFrame({"gene": [cells.genes[i] for i in chosen], "cells": seen[chosen]}), note
 
 
-def _checksum(names: list[str]) -> int:
-    return zlib.crc32("\n".join(names).encode())
+def _checksum(library: np.ndarray, codes: np.ndarray, vectors: Tensor | None, base: CellEmbedder | None) -> int:
+    """Of what a model is learned from."""
+    checksum = zlib.crc32(library.tobytes(), zlib.crc32(codes.tobytes()))
+    checksum = checksum if vectors is None else zlib.crc32(vectors.numpy().tobytes(), checksum)
+    return checksum if base is None else zlib.crc32(base.identity().encode(), checksum)

@@ -7,7 +7,6 @@ Files as anndata wrote them before 0.7 are read whole into memory. Dense matrice
 from __future__ import annotations
 
 import importlib
-import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,9 +18,11 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.disk import Scratch
-from omniset.tables.files import _listed
+from omniset.core.disk import Scratch
+from omniset.tables.files import listed, tidy
+from omniset.tables.hdf5 import check_hdf5
 
+DAMAGED = "the file is damaged or cut off"
 EXPECTED = "an .h5ad file, a zarr store of AnnData or a .h5 file of 10x Genomics' Cell Ranger"
 RECORD = np.dtype([("row", "<i4"), ("column", "<i4"), ("value", "<f4")])
 CHUNK = 1 << 21  # stored values held at a time while a matrix is turned: about 330 MB with all copies
@@ -97,7 +98,7 @@ class Source:
         """
         if not 0 <= start <= stop <= len(self.obs):
             raise ValueError(f"rows must be within 0 and {len(self.obs)}, got {start} to {stop}")
-        with _clear(self.name, f"cells {start} to {stop - 1} cannot be read: the file is damaged or cut off"):
+        with with_our_words(self.name, f"cells {start} to {stop - 1} cannot be read: {DAMAGED}"):
             block = self._matrix.rows(start, stop)
         if self._keep is not None:
             block = block[:, self._keep]
@@ -172,8 +173,7 @@ class Compressed(Matrix):
     def rows(self, start: int, stop: int) -> sp.csr_array:
         first, last = int(self._indptr[start]), int(self._indptr[stop])
         data = single(self._data[first:last])
-        indices = np.array(self._indices[first:last], dtype=np.int64)
-        check_indices(indices, self.shape[1])
+        indices = places(self._indices[first:last], self.shape[1])
         return sp.csr_array(
             (data, indices.astype(np.int32), self._indptr[start : stop + 1] - first), (stop - start, self.shape[1])
         )
@@ -234,8 +234,7 @@ class Turned(Matrix):
             )
         lengths = np.zeros(self.shape[0], dtype=np.int64)
         for first in range(0, self.stored, CHUNK):
-            indices = np.asarray(self._indices[first : first + CHUNK], dtype=np.int64)
-            check_indices(indices, self.shape[0])
+            indices = places(self._indices[first : first + CHUNK], self.shape[0])
             lengths += np.bincount(indices, minlength=self.shape[0])
         self._indptr = np.concatenate([[0], np.cumsum(lengths)])
         bounds = self._stretches()
@@ -289,7 +288,7 @@ def pointers(indptr: Any, rows: int, data: int, indices: int) -> np.ndarray:
     Raises:
         ValueError: They do not fit the rest.
     """
-    held = np.asarray(indptr[:], dtype=np.int64)
+    held = whole(indptr[:], "indptr")
     if len(held) != rows + 1 or held[0] or held[-1] != data or indices != data or (np.diff(held) < 0).any():
         raise ValueError(
             f"indptr, indices and data do not fit: {len(held)} pointers to {held[-1] if len(held) else 0} values for "
@@ -298,10 +297,25 @@ def pointers(indptr: Any, rows: int, data: int, indices: int) -> np.ndarray:
     return held
 
 
-def check_indices(indices: np.ndarray, width: int) -> None:
-    if len(indices) and (indices.min() < 0 or indices.max() >= width):
-        wrong = indices.min() if indices.min() < 0 else indices.max()
+def places(indices: Any, width: int) -> np.ndarray:
+    """Indices, none of them outside of the matrix."""
+    held = whole(indices, "indices")
+    if len(held) and (held.min() < 0 or held.max() >= width):
+        wrong = held.min() if held.min() < 0 else held.max()
         raise ValueError(f"indices must be within 0 and {width - 1}, one is {wrong}")
+    return held
+
+
+def whole(values: Any, what: str) -> np.ndarray:
+    """A copy as int64, in which no fraction is cut off. Whole numbers that are kept as floats are accepted."""
+    held = np.asarray(values)
+    if held.dtype.kind not in "iuf":
+        raise ValueError(f"{what} must be whole numbers, they are of {held.dtype}")
+    if held.dtype.kind == "f":
+        wrong = ~np.isfinite(held) | (held != np.rint(held))
+        if wrong.any():
+            raise ValueError(f"{what} must be whole numbers, one is {held[wrong][0]:g}")
+    return held.astype(np.int64)
 
 
 # Files and objects
@@ -315,13 +329,13 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
             "genes: writing it to a file of its own avoids this",
             stacklevel=3,
         )
-        with _clear(name, "cannot be read as a view of a backed one: write it to a file of its own"):
+        with with_our_words(name, "cannot be read as a view of a backed one: write it to a file of its own"):
             adata = adata.to_memory()
     choices = _choices(adata.X is not None, list(adata.layers), adata.raw is not None)
     kind = _kind(name, layer, choices, list(adata.layers))
     var = adata.raw.var if kind == "raw" else adata.var
     x = adata.raw.X if kind == "raw" else adata.X if kind == "X" else adata.layers[layer]
-    with _clear(name, f"{_spelled(layer)} cannot be read"):
+    with with_our_words(name, f"{_spelled(layer)} cannot be read"):
         matrix = _matrix(name, x)
     return Source(name, adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices, origin=adata)
 
@@ -330,9 +344,9 @@ def _open_folder(path: Path, layer: str | None) -> Source:
     if not any((path / name).exists() for name in ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")):
         raise ValueError(f"{path} is a folder and no zarr store; for the files in it give '{path}/*.h5ad'")
     zarr = needed("zarr")
-    with _clear(str(path), "is no zarr store that can be read"):
+    with with_our_words(str(path), "is no zarr store that can be read"):
         root = zarr.open_group(str(path), mode="r")
-    return _open_store(str(path), root, layer, path, lambda: None)
+        return _open_store(str(path), root, layer, path, lambda: None)
 
 
 def _open_file(path: Path, layer: str | None) -> Source:
@@ -344,17 +358,18 @@ def _open_file(path: Path, layer: str | None) -> Source:
         raise ValueError(
             f"{name} is {'packed with gzip: unpack it' if packed else 'no HDF5 file'}; expected is {EXPECTED}"
         )
-    with _clear(name, "is damaged or cut off: copy it again"):
+    check_hdf5(path)
+    with with_our_words(name, "is damaged or cut off: copy it again"):
         root = h5py.File(path, "r")
     try:
-        with _clear(name, "is damaged or cut off: copy it again"):
+        with with_our_words(name, "is damaged or cut off: copy it again"):
             kind = _kind_of_file(name, root)
-        if kind == "anndata":
-            if isinstance(root["obs"], h5py.Dataset):
-                root.close()
-                return _open_old(path, layer)
-            return _open_store(name, root, layer, path, root.close)
-        return _open_10x(name, root, kind, layer, path)
+            if kind == "anndata":
+                if isinstance(_part(name, root, "obs"), h5py.Dataset):
+                    root.close()
+                    return _open_old(path, layer)
+                return _open_store(name, root, layer, path, root.close)
+            return _open_10x(name, root, kind, layer, path)
     except BaseException:
         root.close()
         raise
@@ -370,11 +385,9 @@ def _kind_of_file(name: str, root: Any) -> str:
         raise ValueError(f"{name} is a loom file: read it with anndata.io.read_loom and write it as .h5ad")
     groups = [key for key in root if {"barcodes", "data", "indices", "indptr", "shape"} <= _keys(root[key])]
     if len(groups) > 1:
-        raise ValueError(f"{name} has matrices of several genomes, {_listed(groups)}: write the one wanted as .h5ad")
+        raise ValueError(f"{name} has matrices of several genomes, {listed(groups)}: write the one wanted as .h5ad")
     if not groups or not {"features", "gene_names", "genes"} & _keys(root[groups[0]]):
-        raise ValueError(
-            f"{name} is an HDF5 file with {_listed(list(root)) or 'nothing in it'}; expected is {EXPECTED}"
-        )
+        raise ValueError(f"{name} is an HDF5 file with {listed(list(root)) or 'nothing in it'}; expected is {EXPECTED}")
     return groups[0]
 
 
@@ -382,15 +395,15 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
     """AnnData on disk, HDF5 or zarr."""
     read_elem = needed("anndata.io").read_elem
     if not _keys(root) >= {"obs", "var"}:
-        raise ValueError(f"{name} has no obs and var, it has {_listed(sorted(_keys(root)))}; expected is {EXPECTED}")
-    layers = sorted(_keys(root["layers"])) if "layers" in root else []
-    raw = "raw" in root and "X" in _keys(root["raw"])
-    choices = _choices("X" in root and root["X"].attrs.get("encoding-type") != "null", layers, raw)
+        raise ValueError(f"{name} has no obs and var, it has {listed(sorted(_keys(root)))}; expected is {EXPECTED}")
+    layers = sorted(_keys(_part(name, root, "layers"))) if "layers" in root else []
+    raw = "raw" in root and "X" in _keys(_part(name, root, "raw"))
+    choices = _choices("X" in root and attribute(_part(name, root, "X"), "encoding-type") != "null", layers, raw)
     kind = _kind(name, layer, choices, layers)
     where = {"X": "X", "raw": "raw/X", "layer": f"layers/{layer}"}[kind]
-    with _clear(name, "obs or var cannot be read: the file is damaged, or of a newer anndata than this one"):
+    with with_our_words(name, "obs or var cannot be read: the file is damaged, or of a newer anndata than this one"):
         obs, var = read_elem(root["obs"]), read_elem(root["raw/var" if kind == "raw" else "var"])
-    with _clear(name, f"{_spelled(layer)} cannot be read: the file is damaged or cut off"):
+    with with_our_words(name, f"{_spelled(layer)} cannot be read: {DAMAGED}"):
         matrix = _matrix(name, root[where])
     return Source(name, obs, var, matrix, layer=layer, choices=choices, origin=path, close=close)
 
@@ -400,7 +413,7 @@ def _open_old(path: Path, layer: str | None) -> Source:
     warnings.warn(
         f"{path} is of an anndata before 0.7 and read whole into memory: writing it again avoids this", stacklevel=2
     )
-    with warnings.catch_warnings(), _clear(str(path), "is of an old format that anndata cannot read"):
+    with warnings.catch_warnings(), with_our_words(str(path), "is of an old format that anndata cannot read"):
         warnings.simplefilter("ignore")  # anndata's own words on the old format
         adata = needed("anndata").read_h5ad(path)
     return _open_anndata(adata, str(path), layer)
@@ -410,26 +423,22 @@ def _open_10x(name: str, root: Any, group: str, layer: str | None, path: Path) -
     """10x Genomics' feature-barcode matrix, of Cell Ranger 2 or later: compressed columns, and a column is a cell."""
     if layer is not None:
         raise ValueError(f"{name} is a 10x file: it has one matrix and no layer {layer!r}")
-    keep = None
-    with _clear(name, "is damaged or cut off: copy it again"):
-        held = root[group]
-        genes, cells = (int(number) for number in held["shape"][:])
-        if "features" in held:
-            columns = {"gene_ids": "id", "feature_types": "feature_type", "genome": "genome"}
-            features = held["features"]
-            var = {column: _text(features[key]) for column, key in columns.items() if key in features}
-            index = _text(features["name"])
-        else:
-            var, index = {"gene_ids": _text(held["genes"])}, _text(held["gene_names"])
-        obs = pd.DataFrame(index=pd.Index(_text(held["barcodes"])))
-        matrix = Compressed(held["data"], held["indices"], held["indptr"], (cells, genes))
-        table = pd.DataFrame(var, index=pd.Index(index))
+    keep, held = None, root[group]
+    genes, cells = (int(number) for number in whole(_list(held, "shape")[:], "shape"))
+    if "features" in held:
+        columns = {"gene_ids": "id", "feature_types": "feature_type", "genome": "genome"}
+        features = held["features"]
+        var = {column: _text(features, key) for column, key in columns.items() if key in _keys(features)}
+        index = _text(features, "name")
+    else:
+        var, index = {"gene_ids": _text(held, "genes")}, _text(held, "gene_names")
+    obs = pd.DataFrame(index=pd.Index(_text(held, "barcodes")))
+    matrix = Compressed(*_compressed_parts(held), (cells, genes))
+    table = pd.DataFrame(var, index=pd.Index(index))
     if "feature_types" in table:
         kinds = table["feature_types"].value_counts()
         if "Gene Expression" not in kinds:
-            raise ValueError(
-                f"{name} has no features of type 'Gene Expression', it has {_listed(kinds.index.tolist())}"
-            )
+            raise ValueError(f"{name} has no features of type 'Gene Expression', it has {listed(kinds.index.tolist())}")
         if len(kinds) > 1:
             keep = np.flatnonzero(table["feature_types"] == "Gene Expression")
             others = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items() if kind != "Gene Expression")
@@ -442,18 +451,50 @@ def _matrix(name: str, x: Any) -> Matrix:
     if hasattr(x, "group"):
         x = x.group
     if sp.issparse(x):
+        if x.format == "csc":
+            places(x.indices, x.shape[0])  # SciPy turns it without a look at them
         held = x if x.format == "csr" else x.tocsr()
         return Compressed(held.data, held.indices, held.indptr, held.shape)
+    kind = attribute(x, "encoding-type") or attribute(x, "h5sparse_format")
     if hasattr(x, "shape"):
-        rows, columns = x.shape if len(x.shape) == 2 else (*x.shape, 0)[:2]
-        return Sliced(x, (int(rows), int(columns)))
-    kind = str(x.attrs.get("encoding-type", x.attrs.get("h5sparse_format", "")))
-    rows, columns = (int(number) for number in x.attrs["shape" if "shape" in x.attrs else "h5sparse_shape"])
+        if kind not in ("", "array"):
+            raise ValueError(f"it is an array that is said to be {kind!r}, which is not known")
+        if len(x.shape or ()) != 2:
+            raise ValueError(f"it must be cells x genes, its shape is {x.shape}")
+        return Sliced(x, (int(x.shape[0]), int(x.shape[1])))
+    if kind not in ("csr_matrix", "csc_matrix", "csr", "csc"):
+        raise ValueError(f"it must be an array, CSR or CSC, it is said to be {kind!r}")
+    given = x.attrs.get("shape", x.attrs.get("h5sparse_shape"))
+    shape = np.zeros(0) if given is None else whole(given, "shape")
+    if shape.shape != (2,) or (shape < 0).any():
+        raise ValueError(f"its shape must be two numbers, cells and genes, it is {given}")
+    rows, columns = int(shape[0]), int(shape[1])
     if kind.startswith("csr"):
-        return Compressed(x["data"], x["indices"], x["indptr"], (rows, columns))
-    if kind.startswith("csc"):
-        return Turned(name, x["data"], x["indices"], x["indptr"], (rows, columns))
-    raise ValueError(f"a matrix must be an array, CSR or CSC, it is {kind or 'none of them'}")
+        return Compressed(*_compressed_parts(x), (rows, columns))
+    return Turned(name, *_compressed_parts(x), (rows, columns))
+
+
+def _compressed_parts(group: Any) -> tuple[Any, Any, Any]:
+    """data, indices and indptr of a compressed matrix on disk."""
+    parts = {part: _list(group, part) for part in ("data", "indices", "indptr")}
+    if parts["data"].shape[0] >= parts["indptr"].shape[0]:  # else all may well be of the first gene, which is number 0
+        for part in ("data", "indices"):
+            _all_there(parts[part], part)
+    return parts["data"], parts["indices"], parts["indptr"]
+
+
+def _all_there(held: Any, part: str) -> None:
+    """A chunk that is not found is zeros to zarr, and here are none."""
+    lacking = getattr(held, "nchunks", 0) - getattr(held, "nchunks_initialized", 0)
+    if lacking > 0:
+        raise ValueError(f"{lacking} of {held.nchunks} chunks of {part} are not there: copy it again")
+
+
+def attribute(held: Any, name: str) -> str:
+    """An attribute as text, which some writers keep as bytes or as a list of one. Empty where there is none."""
+    value = np.asarray(getattr(held, "attrs", {}).get(name, "")).ravel()
+    first = value[0] if len(value) == 1 else ""
+    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
 def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
@@ -476,17 +517,38 @@ def _keys(group: Any) -> set[str]:
     return set(group.keys()) if hasattr(group, "keys") else set()
 
 
-def _text(values: Any) -> list[str]:
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in values[:]]
+def _list(group: Any, key: str) -> Any:
+    if key not in _keys(group):
+        raise ValueError(f"it has no {key}")
+    values = group[key]
+    if len(getattr(values, "shape", None) or ()) != 1:
+        raise ValueError(f"{key} must be a list of values")
+    return values
+
+
+def _text(group: Any, key: str) -> list[str]:
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in _list(group, key)[:]]
+
+
+def _part(name: str, root: Any, key: str) -> Any:
+    """A part of a file, which may be a link that leads nowhere."""
+    with with_our_words(name, f"{key} cannot be read: {DAMAGED}, or it is a link that leads nowhere"):
+        return root[key]
 
 
 @contextmanager
-def _clear(name: str, message: str) -> Iterator[None]:
-    """Errors of HDF5, zarr and anndata in our words. Ours, which begin with the name, stay as they are."""
+def with_our_words(name: str, message: str) -> Iterator[None]:
+    """Errors of HDF5, zarr and anndata, which are of many kinds, in our words. Ours begin with the name and stay."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except ImportError:
+        raise
+    except MemoryError as error:
+        raise ValueError(
+            f"{name} asks for more memory than there is: it is damaged, or too large for this machine "
+            f"({tidy(str(error))})"
+        ) from error
+    except Exception as error:
         if str(error).startswith(name) or (isinstance(error, OSError) and error.filename is not None):
             raise
-        reason = re.sub(r"\s+", " ", str(error))[:200]
-        raise ValueError(f"{name}: {message} ({reason})") from error
+        raise ValueError(f"{name}: {message} ({tidy(str(error))})") from error

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from omniset.cells.model import SCALE, depth_normalised
 
-LOSSES = ("nb", "poisson", "mse")
 Cells = Float[Tensor, " cells"]
 
 

@@ -20,9 +20,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.core.sets import SetBatch
 from omniset.encoders import AttentionEncoder
 from omniset.layers.set_transformer import InducedLayer
-from omniset.sets import SetBatch
 
 SCALE = 1e4  # counts per so many, before the logarithm
 WIDTH = 128  # of the head's and the decoder's hidden layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ class Transfer:
     """What the neighbours of each queried cell say.
 
     Attributes:
-        neighbours: (cells, k) positions in the reference, nearest first.
+        neighbours: (cells, k) positions in the reference, nearest first; with labels, of cells that have one.
         distances: (cells, k) Euclidean.
         label: The label with the most weight among the neighbours; None without labels.
         confidence: Its share of their weight. A neighbour weighs 1; at equal weight the nearer one decides.
@@ -80,8 +81,11 @@ def transfer(
 ) -> Transfer:
     """The k nearest cells of a reference, and what they say of each query.
 
+    Args:
+        labels: One per reference cell. Cells without one (see `unlabelled`) are left out, with a warning.
+
     Raises:
-        ValueError: k < 1, vectors of another width, or another number of labels than cells.
+        ValueError: k < 1, vectors of another width, another number of labels than cells, or fewer than 2 labels.
     """
     if k < 1:
         raise ValueError(f"k must be >= 1, got {k}")
@@ -89,14 +93,24 @@ def transfer(
         raise ValueError(f"the reference must have at least 2 cells, it has {len(reference)}")
     if queries.shape[1] != reference.shape[1]:
         raise ValueError(f"queries have {queries.shape[1]} dimensions, the reference has {reference.shape[1]}")
+    for name, vectors in (("queries", queries), ("the reference", reference)):
+        if not np.isfinite(vectors).all():
+            wrong = int(np.isfinite(vectors).all(1).argmin())
+            raise ValueError(f"vectors must be finite, number {wrong + 1:,} of {name} is not")
     if labels is not None and len(labels) != len(reference):
         raise ValueError(f"labels must be one per reference cell: there are {len(labels)} for {len(reference)}")
+    label = confidence = known = None
+    if labels is not None:
+        known = _labelled(labels)
+        reference = reference[known]
+    if k > len(reference):
+        warnings.warn(f"k={k}, but the reference has {len(reference):,} cells: all of them vote", stacklevel=3)
     distances, neighbours = nearest(queries, reference, k)
     limit = _usual(reference)
-    label = confidence = None
-    if labels is not None:
-        codes, names = pd.factorize(pd.Series(np.asarray(labels, dtype=object)).astype(str))
+    if known is not None:
+        codes, names = pd.factorize(pd.Series(np.asarray(labels, dtype=object)[known]).astype(str))
         found = codes[neighbours]
+        neighbours = known[neighbours]
         votes = np.zeros((len(queries), len(names)), dtype=np.int64)
         np.add.at(votes, (np.arange(len(queries))[:, None], found), 1)
         # Among labels with the most votes, that of the nearest neighbour which has one of them.
@@ -106,6 +120,32 @@ def transfer(
         label = np.asarray(names, dtype=object)[chosen]
         confidence = votes[np.arange(len(queries)), chosen] / found.shape[1]
     return Transfer(neighbours, distances, label, confidence, distances[:, 0] > limit)
+
+
+def unlabelled(labels: Any) -> Bool[np.ndarray, " cells"]:
+    """Which labels are missing: None, NaN, NA or text without a letter."""
+    values = pd.Series(np.asarray(labels, dtype=object))
+    return (values.isna() | (values.astype(str).str.strip() == "")).to_numpy(dtype=bool)
+
+
+def _labelled(labels: Any) -> Int[np.ndarray, " known"]:
+    """Positions of the cells with a label. Says how many have none; a column of a table says its name and theirs."""
+    lacking = unlabelled(labels)
+    known = np.flatnonzero(~lacking)
+    what, number = getattr(labels, "name", None) or "label", int(lacking.sum())
+    if len(known) < 2:
+        raise ValueError(
+            f"labels: {number:,} of the {len(lacking):,} cells of the reference have no {what}, at least 2 must"
+        )
+    if number:
+        first = int(lacking.argmax())
+        cell = f"{labels.index[first]!r}" if isinstance(labels, pd.Series) else f"number {first + 1:,}"
+        warnings.warn(
+            f"{number:,} of the {len(lacking):,} cells of the reference {'has' if number == 1 else 'have'} no {what} "
+            f"and {'is' if number == 1 else 'are'} left out, such as {cell}",
+            stacklevel=4,
+        )
+    return known
 
 
 def _usual(reference: Float[np.ndarray, "reference dim"], most: int = 2000) -> float:

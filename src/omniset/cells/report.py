@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,17 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
 
-from omniset.cells.data import BLOCK, Cells
+from omniset.cells.checks import THINNED
+from omniset.cells.data import Cells
 from omniset.cells.embedder import CellEmbedder
-from omniset.cells.evaluate import MINE, SCORES, THINNED, TIE, Evaluation
+from omniset.cells.evaluate import ALL, NEW, TRANSFER, WHOLE, Evaluation
 from omniset.cells.metrics import BATCH, BIO
-from omniset.report import figures
+from omniset.cells.readings import BLOCK
+from omniset.report import figures, frame
 from omniset.report.blocks import (
     Block,
     Cell,
     Facts,
-    Headline,
     Note,
     Plot,
     Report,
@@ -35,11 +36,11 @@ from omniset.report.blocks import (
     Table,
     listed,
     many,
+    rounded,
     text_of,
     whole,
 )
 
-FORMAT, VERSION = "omniset report of cells", 1
 DRAWN = 20_000  # cells, at most
 EXPLAINED = 6
 GENES = 15  # shown for each of these
@@ -47,7 +48,6 @@ FEW = 50  # values that a column of obs may have to be taken for categories
 COLUMNS = 4  # of these that are drawn
 BATCHES = 200  # listed
 NEIGHBOURS = 15  # of UMAP
-METHODS = {MINE: "Omniset (ours)", "pca": "PCA", "harmony": "Harmony", "scvi": "scVI"}
 PARTS = {
     "loss": "all parts together",
     "reconstruction": "minus the log-likelihood of the counts",
@@ -116,7 +116,7 @@ def draw(
     rows = np.arange(len(cells))
     if len(rows) > DRAWN:
         rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
-    z = embedder._embed(cells, rows)
+    z = embedder.embed_cells(cells, rows)
     groups = {}
     if len(embedder.batches_) > 1:
         groups[batch_key or "file"] = np.array(embedder.batches_, dtype=object)[codes[rows]]
@@ -136,7 +136,10 @@ def few_values(obs: pd.DataFrame) -> dict[str, int]:
         values = obs[name]
         if pd.api.types.is_float_dtype(values.dtype):
             continue
-        number = int(values.nunique())
+        try:
+            number = int(values.nunique())
+        except TypeError:  # such as lists, or records
+            continue
         if 2 <= number <= min(FEW, max(len(values) // 2, 2)):
             found[str(name)] = number
     return found
@@ -195,11 +198,7 @@ def of_fit(
     drawn: Drawn,
     explained: pd.DataFrame | None,
     batches: pd.DataFrame,
-    *,
-    title: str,
-    command: str,
-    notes: list[str],
-    provenance: dict[str, Any],
+    run: frame.Run,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on a fitted model.
 
@@ -220,64 +219,47 @@ def of_fit(
     if seconds is not None:
         items.append(("seconds", Cell(f"{seconds:,.0f}", seconds), "of training"))
     sections = [
-        Section("Summary", "", [Headline(items), *_warnings(notes), *(Note("info", n) for n in embedder.notes_)]),
         _batches(batches),
         _learning(embedder),
         _picture(drawn, how, places),
         _depth(drawn, first, correlation),
         _genes(explained),
-        Section("Settings", "", [Facts(list(embedder.get_params().items()))]),
     ]
     lead = (
         f"Vectors of cells, learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes without labels."
     )
-    found = {
+    numbers = {
         "sizes": sizes,
         "model": embedder.identity(),
         "seconds": seconds,
         "history": embedder.history_,
-        "decided": embedder.notes_,
         "batches": batches.to_dict("records"),
         "drawn": {"cells": len(drawn.rows), "of": drawn.of, "by": how, "columns": list(drawn.groups)},
         "library_correlation": correlation,
         "explained": [] if explained is None else explained.to_dict("records"),
-        "arguments": embedder.get_params(),
     }
-    return _finish("fit", Report(title, lead, sections, command, provenance), notes, found)
+    return frame.compose(run, lead, sections, numbers, headline=items, settings=embedder.get_params())
 
 
 def _batches(batches: pd.DataFrame) -> Section:
     rows = batches[["batch", "cells", "library"]].head(BATCHES).values.tolist()
     cut = f" The first {BATCHES} of {len(batches):,}." if len(batches) > BATCHES else ""
     table = Table(f"Cells of each batch.{cut}", ["batch", "cells", "median counts per cell"], rows, half=True)
-    text = "" if len(batches) > 1 else "All cells are of one batch: there is nothing to mix."
+    text = "" if len(batches) > 1 else "All cells are taken for one batch: nothing was mixed."
     return Section("Batches", text, [table])
 
 
 def _learning(embedder: CellEmbedder) -> Section:
     history = embedder.history_
-    if not history:
-        return Section("Learning curves", "Nothing was trained in this run.")
-    keys = list(dict.fromkeys(key for row in history for key in row if key != "epoch"))
-    kept = None
     watched = [row for row in history if "val_loss" in row]
+    kept = None
     if embedder.patience is not None and watched:
         kept = int(min(watched, key=lambda row: row["val_loss"])["epoch"])
-    blocks: list[Block] = []
-    for name in dict.fromkeys(key.removeprefix("train_").removeprefix("val_") for key in keys):
-        last = {figures.words(key): history[-1].get(key) for key in keys if key.endswith(f"_{name}")}
-        alt = f"Line plot of {name} by epoch. In the last epoch: {listed(last)}."
-        caption = f"{figures.words(name).capitalize()}: {PARTS.get(name, 'by epoch')}."
-        blocks.append(Plot(figures.learning_curve(history, name, kept), alt, caption))
-    rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in history]
-    blocks.append(Table("Learning curves as a table", ["epoch", *map(figures.words, keys)], rows, folded=True))
-    rising = [
-        name for part, name in (("kl", "divergence"), ("alignment", "alignment")) if f"train_{part}" in history[0]
-    ]
-    text = f"Training took {many(len(history), 'epoch')}."
-    if rising:
-        text += f" The weight of {' and of '.join(rising)} rises over the first half."
-    return Section("Learning curves", text, blocks)
+    keys = history[0] if history else {}
+    rising = [name for part, name in (("kl", "divergence"), ("alignment", "alignment")) if f"train_{part}" in keys]
+    text = f"The weight of {' and of '.join(rising)} rises over the first half. " if rising else ""
+    parts = [f"{name}: {what}." for name, what in PARTS.items() if f"train_{name}" in keys]
+    return frame.learning({"": history}, kept={"": kept}, text=f"{text}{' '.join(parts)}")
 
 
 def _picture(drawn: Drawn, how: str, places: Float[np.ndarray, "drawn 2"]) -> Section:
@@ -355,17 +337,13 @@ def _genes(explained: pd.DataFrame | None) -> Section:
 # ---------------------------------------------------------------------- an evaluation
 
 
-def of_evaluation(
-    evaluation: Evaluation, *, title: str, command: str, notes: list[str], provenance: dict[str, Any]
-) -> tuple[Report, dict[str, Any]]:
-    """The report on an evaluation: gates first, then every method."""
-    found = evaluation.numbers()
+def of_evaluation(evaluation: Evaluation, run: frame.Run) -> tuple[Report, dict[str, Any]]:
+    """The report on an evaluation: verdict and gates first, then every method."""
     drawn, how = _pictures(evaluation)
     sections = [
-        _gates(evaluation, found["gates"], notes),
-        _transductive(evaluation),
+        _all_cells(evaluation),
         drawn,
-        _inductive(evaluation),
+        _new_batches(evaluation),
         _checks(evaluation),
         Section(
             "What is measured",
@@ -373,74 +351,57 @@ def of_evaluation(
             [Table("The scores.", ["score", "what it is"], WHAT)],
         ),
     ]
-    methods, cells = len(evaluation.methods), len(evaluation.labels)
-    lead = f"{many(methods, 'method')} on {many(cells, 'cell')}, judged by labels that no method has seen."
-    found["drawn"] = {"cells": min(cells, DRAWN), "of": cells, "by": how}
-    return _finish("evaluation", Report(title, lead, sections, command, provenance), notes, found)
+    comparison, cells = evaluation.comparison, len(evaluation.labels)
+    lead = (
+        f"{many(len(comparison.methods), 'method')} on {many(cells, 'cell')}, judged by labels that no method has seen."
+    )
+    totals = comparison.table("total", ALL)["value"].sort_values(ascending=False, kind="stable")
+    numbers = {
+        **{"advice": evaluation.advice(), "checks": evaluation.checks, "not_run": evaluation.not_run},
+        **{"drawn": {"cells": min(cells, DRAWN), "of": cells, "by": how}},
+    }
+    return frame.compose(
+        run,
+        lead,
+        sections,
+        numbers,
+        headline=[(f"total, {method}", rounded(value), "all cells") for method, value in totals.items()],
+        summary=[Note("info", evaluation.advice())],
+        comparison=comparison,
+    )
 
 
-def label(method: Any) -> str:
-    """A method's name for readers."""
-    return METHODS.get(method, str(method))
-
-
-def _gates(evaluation: Evaluation, gates: list[dict[str, Any]], notes: list[str]) -> Section:
-    table = evaluation.table()
-    asked = [gate for gate in gates if gate["quality"]]
-    items: list[tuple[str, Any, str]] = [
-        ("gates held", Cell(f"{sum(g['holds'] for g in asked)} of {len(asked)}", sum(g["holds"] for g in asked)), "")
-    ]
-    for method in table.index:
-        low, high = (_rounded(table.loc[method, f"total_{end}"]) for end in ("low", "high"))
-        items.append((f"total, {label(method)}", _rounded(table.loc[method, "total"]), f"{low.text} to {high.text}"))
-    blocks: list[Block] = [Headline(items), *_warnings(notes), Note("info", evaluation.advice())]
-    failed = [gate for gate in asked if not gate["holds"]]
-    if failed:
-        said = "; ".join(f"{g['gate']}: {text_of(g['value'])}, asked for {g['bound']}" for g in failed)
-        blocks.append(Note("warning", f"{many(len(failed), 'gate')} of {len(asked)} not held. {said}."))
-    blocks += [Note("info", f"{label(name)} was not run: {why}") for name, why in evaluation.not_run.items()]
-    blocks += [Note("info", note) for note in evaluation.notes]
-    rows = [
-        [
-            gate["gate"],
-            gate["value"],
-            gate["bound"],
-            Cell(("yes" if gate["holds"] else "NO") + (", a tie" if gate["tie"] else ""), gate["holds"]),
-            "quality" if gate["quality"] else "speed on this machine",
-        ]
-        for gate in gates
-    ]
-    if rows:
-        blocks.append(Table("Gates.", ["gate", "value", "asked for", "holds", "of"], rows))
-    text = f"What a useful method must hold. Differences up to {TIE:g} are ties: seeds differ by as much."
-    return Section("Summary", text, blocks)
-
-
-def _transductive(evaluation: Evaluation) -> Section:
-    table, seeds = evaluation.table(), evaluation.transductive["seed"].nunique()
-    wide = [
-        [
-            label(method),
-            *(_rounded(row[name]) for name in ("total", "bio", "batch")),
-            f"{_rounded(row['total_low']).text} to {_rounded(row['total_high']).text}",
-            _rounded(row["fit_seconds"], 1),
-            _rounded(row["embed_seconds"], 1),
-        ]
-        for method, row in table.iterrows()
-    ]
-    columns = ["method", "total", "bio", "batch", "total, all seeds", "fit, s", "embedding, s"]
-    blocks: list[Block] = [
-        Table(f"Mean over {many(seeds, 'seed')}; smallest and largest total of any seed.", columns, wide)
-    ]
+def _all_cells(evaluation: Evaluation) -> Section:
+    comparison, seeds = evaluation.comparison, evaluation.transductive["seed"].nunique()
+    caption = f"Mean over {many(seeds, 'seed')}. What other cells would give cannot be told from one data set."
+    blocks: list[Block] = [frame.methods(comparison, ALL, ["total", "bio", "batch"], caption=caption)]
     for caption, names in (("Cell types together", BIO), ("Batches mixed", BATCH)):
-        rows = [[label(method), *(_rounded(row[name]) for name in names)] for method, row in table.iterrows()]
+        tables = [comparison.table(name, ALL)["value"] for name in names]
+        rows = [[method, *(rounded(table[method]) for table in tables)] for method in tables[0].index]
         blocks.append(Table(f"{caption}: single scores.", ["method", *names], rows))
-    every = evaluation.transductive
-    rows = [
-        [row["seed"], label(row["method"]), *(_rounded(row[n]) for n in SCORES)] for row in every.to_dict("records")
-    ]
-    blocks.append(Table("Every seed", ["seed", "method", *SCORES], rows, folded=True))
+    seconds = evaluation.seconds().itertuples(name=None)
+    rows = [[method, rounded(fit, 1), rounded(embed, 1)] for method, fit, embed in seconds]
+    blocks.append(Table("Seconds, median over seeds.", ["method", "fit", "embedding"], rows, half=True))
+    blocks.append(_rows("Every seed", evaluation.transductive, ["seed", "method"], WHOLE))
     return Section("All cells at hand", "Each method is fitted on all cells, with batches and without labels.", blocks)
+
+
+def _new_batches(evaluation: Evaluation) -> Section:
+    title = "Batches that were not seen"
+    if evaluation.inductive.empty:
+        return Section(title, "No batch was left out of a fit.")
+    text = (
+        "One batch at a time is left out of the fit altogether and then embedded without being named; its labels are "
+        "told from those of the other batches by 15 nearest neighbours, and by a linear classifier."
+    )
+    means = frame.methods(evaluation.comparison, NEW, TRANSFER)
+    every = _rows("Every batch", evaluation.inductive, ["seed", "batch", "method"], TRANSFER)
+    return Section(title, text, [means, every])
+
+
+def _rows(caption: str, scored: pd.DataFrame, names: list[str], scores: Sequence[str]) -> Table:
+    rows = [[*(row[n] for n in names), *(rounded(row[n]) for n in scores)] for row in scored.to_dict("records")]
+    return Table(caption, [*names, *scores], rows, folded=True)
 
 
 def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
@@ -453,46 +414,10 @@ def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
     for method, z in evaluation.embeddings.items():
         how, places = flat(z[rows], 0)
         for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
-            caption = f"{label(method)}: {how} by {name}."
+            caption = f"{method}: {how} by {name}."
             blocks.append(_drawn(places, labels[rows].astype(object), how, caption))
     said = f"All {number:,} cells." if len(rows) == number else f"{len(rows):,} of {number:,} cells, drawn at random."
     return Section("Embeddings", f"Of the first seed. {said} {_about(how)}", blocks), how
-
-
-def _inductive(evaluation: Evaluation) -> Section:
-    if evaluation.inductive.empty:
-        return Section("Batches that were not seen", "No batch was left out of a fit.")
-    table = evaluation.inductive_table()
-    rows = [
-        [
-            label(method),
-            _rounded(row["knn_f1"]),
-            f"{_rounded(row['knn_f1_low']).text} to {_rounded(row['knn_f1_high']).text}",
-            _rounded(row["linear_f1"]),
-            f"{_rounded(row['linear_f1_low']).text} to {_rounded(row['linear_f1_high']).text}",
-            _rounded(row["knn_accuracy"]),
-            _rounded(row["linear_accuracy"]),
-        ]
-        for method, row in table.iterrows()
-    ]
-    columns = ["method", "kNN macro-F1", "all seeds", "linear macro-F1", "all seeds, linear"]
-    columns += ["kNN accuracy", "linear accuracy"]
-    every = [
-        [row["seed"], row["batch"], label(row["method"]), _rounded(row["knn_f1"]), _rounded(row["linear_f1"])]
-        for row in evaluation.inductive.to_dict("records")
-    ]
-    text = (
-        "One batch at a time is left out of the fit altogether and then embedded without being named; its labels are "
-        "told from those of the other batches by 15 nearest neighbours, and by a linear classifier."
-    )
-    return Section(
-        "Batches that were not seen",
-        text,
-        [
-            Table("Mean over batches left out, then over seeds.", columns, rows),
-            Table("Every batch", ["seed", "batch", "method", "kNN macro-F1", "linear macro-F1"], every, folded=True),
-        ],
-    )
 
 
 def _checks(evaluation: Evaluation) -> Section:
@@ -511,7 +436,7 @@ def _checks(evaluation: Evaluation) -> Section:
         by = {(row["method"], row["kept"]): row for row in checks["thinning"]}
         methods = list(dict.fromkeys(row["method"] for row in checks["thinning"]))
         rows = [
-            [label(method), *(_rounded(by[method, share][what]) for share in THINNED for what in ("cosine", "found"))]
+            [method, *(rounded(by[method, share][what]) for share in THINNED for what in ("cosine", "found"))]
             for method in methods
         ]
         columns = ["method", *(f"{share:.0%} kept: {what}" for share in THINNED for what in ("cosine", "found"))]
@@ -521,30 +446,11 @@ def _checks(evaluation: Evaluation) -> Section:
         )
         blocks.append(Table(caption, columns, rows))
     if checks.get("library"):
-        rows = [[label(method), _rounded(value)] for method, value in checks["library"].items()]
+        rows = [[method, rounded(value)] for method, value in checks["library"].items()]
         caption = "Largest rank correlation of library size with one of the first five principal components."
         blocks.append(Table(caption, ["method", "|correlation|"], rows, half=True))
     text = "On our model of the first seed." if blocks else "Nothing was checked."
     return Section("Checks", text, blocks)
-
-
-# ---------------------------------------------------------------------- parts
-
-
-def _finish(kind: str, report: Report, notes: list[str], found: dict[str, Any]) -> tuple[Report, dict[str, Any]]:
-    about = {"format": FORMAT, "version": VERSION, "kind": kind, "title": report.title}
-    made = {"notes": notes, "command": report.command, "provenance": report.provenance}
-    return report, about | found | made
-
-
-def _warnings(texts: Iterable[str]) -> list[Block]:
-    return [Note("warning", text) for text in texts]
-
-
-def _rounded(value: float, digits: int = 3) -> Cell:
-    """With so many decimals; a dash if it is NaN."""
-    text = f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
-    return Cell(text_of(None) if value != value else text, value)
 
 
 def sample_of(names: Sequence[str], most: int = 8) -> str:

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from omniset.core.sets import SetBatch, check_sizes
 from omniset.layers import SetAttentionBlock
-from omniset.layers.base import check_sizes
-from omniset.sets import SetBatch
 
 BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512

@@ -5,13 +5,11 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from omniset.cells.data import Cells
 from omniset.cells.seed import (
@@ -26,8 +24,8 @@ from omniset.cells.seed import (
     seed_loss,
     sentence,
 )
-from omniset.cells.training import Blocks, BlockSampler, as_it_is
-from omniset.training.data import Key
+from omniset.cells.training import Blocks, BlockSampler
+from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
 
 CLIP = 0.8  # of the gradient's norm
@@ -57,25 +55,19 @@ def seed_options(given: dict[str, Any] | None) -> dict[str, Any]:
     return DEFAULTS | (given or {})
 
 
-class SeedCells(Dataset[Any]):
-    """Batches of sentences by (epoch, positions); drawn from (seed, epoch, cells) alone."""
+class SeedBatches:
+    """Batches of sentences by (epoch, position) pairs; drawn from (seed, epoch, cells) alone."""
 
-    def __init__(
-        self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int, training: bool
-    ) -> None:
-        self.cells, self.batch, self.options, self.seed, self.training = cells, batch, options, seed, training
-        self.blocks = Blocks(cells)
+    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], options: dict[str, Any], seed: int) -> None:
+        self.cells, self.batch, self.options, self.seed = cells, batch, options, seed
+        self.blocks = {True: Blocks(cells), False: Blocks(cells)}
 
-    def __getitems__(self, keys: list[Key]) -> Batch:
+    def __call__(self, keys: list[Key], training: bool) -> Batch:
         rows = np.array([i for _, i in keys])
-        epoch = keys[0][0] if self.training else 2**31
-        rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
+        rng = np.random.default_rng([self.seed, keys[0][0] if training else 2**31, zlib.crc32(rows.tobytes())])
         shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
-        counts = self.blocks.take(rows)
+        counts = self.blocks[training].take(rows)
         return sentences(self.cells, rows, counts, self.options, rng, shared), torch.from_numpy(self.batch[rows])
-
-    def __len__(self) -> int:
-        return len(self.cells)
 
 
 def sentences(
@@ -104,37 +96,26 @@ def sentences(
     )
 
 
-class SeedData(pl.LightningDataModule):
+def seed_lesson(
+    cells: Cells,
+    batch: Int[np.ndarray, " cells"],
+    train: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    *,
+    batch_size: int,
+    options: dict[str, Any],
+    seed: int,
+) -> Lesson:
     """Training and validation batches."""
-
-    def __init__(
-        self,
-        cells: Cells,
-        batch: Int[np.ndarray, " cells"],
-        train: Int[np.ndarray, " train"],
-        validation: Int[np.ndarray, " validation"],
-        *,
-        batch_size: int,
-        options: dict[str, Any],
-        seed: int,
-    ) -> None:
-        super().__init__()
-        self.cells, self.batch, self.train, self.validation = cells, batch, train, validation
-        self.batch_size, self.options, self.seed = batch_size, options, seed
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, False)
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return on_device(batch[0], device), batch[1].to(device)
-
-    def _loader(self, positions: np.ndarray, training: bool) -> DataLoader:
-        data = SeedCells(self.cells, self.batch, self.options, self.seed, training)
-        sampler = BlockSampler(positions, self.seed if training else None)
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is)
+    return Lesson(
+        SeedBatches(cells, batch, options, seed),
+        train,
+        validation,
+        batch_size=batch_size,
+        seed=seed,
+        move=lambda made, device: (on_device(made[0], device), made[1].to(device)),
+        sampler=BlockSampler,
+    )
 
 
 class SeedModule(TrainingModule):
@@ -183,10 +164,15 @@ def on_device(batch: SeedBatch, device: torch.device) -> SeedBatch:
 
 @torch.no_grad()
 def seed_embed(
-    network: SeedModel, cells: Cells, rows: Int[np.ndarray, " rows"], options: dict[str, Any], device: torch.device
+    network: SeedModel,
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    counts: sp.csr_array,
+    options: dict[str, Any],
+    device: torch.device,
 ) -> Float[Tensor, "rows out"]:
-    """Vectors of some cells; each sentence is drawn by a generator of its own."""
-    read = on_device(sentences(cells, rows, cells.take(rows), options, None), device)
+    """Vectors of some cells, of these counts; each sentence is drawn by a generator of its own."""
+    read = on_device(sentences(cells, rows, counts, options, None), device)
     return network.embed(read.genes, read.counts if network.count_encoder is not None else None, read.multiplicity)
 
 

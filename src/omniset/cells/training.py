@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.decomposition import PCA
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from omniset.cells.data import Cells
 from omniset.cells.losses import loss
 from omniset.cells.model import SCALE, CellModel, GeneTokens
-from omniset.training.data import EpochSampler, Key, as_it_is
+from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule
 
 BLOCK = 64  # cells that are next to each other in a file and are read together
@@ -132,20 +130,20 @@ class Blocks:
         return sp.csr_array(sp.vstack(parts, format="csr"))[np.argsort(order)]
 
 
-class CellDataset(Dataset[Any]):
-    """Batches by (epoch, positions). What is hidden depends on (seed, epoch, cells) alone; when not training, on the
-    cells alone.
+class CellBatches:
+    """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone; when not training, on
+    the cells alone.
     """
 
-    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int, training: bool) -> None:
-        self.cells, self.batch, self.hide, self.seed, self.training = cells, batch, hide, seed, training
-        self.blocks = Blocks(cells)
+    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int) -> None:
+        self.cells, self.batch, self.hide, self.seed = cells, batch, hide, seed
+        self.blocks = {True: Blocks(cells), False: Blocks(cells)}
         self.measured = None if cells.measured.all() else cells.measured
 
-    def __getitems__(self, keys: list[Key]) -> CellBatch:
-        epoch = keys[0][0] if self.training else 2**31
+    def __call__(self, keys: list[Key], training: bool) -> CellBatch:
+        epoch = keys[0][0] if training else 2**31
         rows = np.array([i for _, i in keys])
-        counts = self.blocks.take(rows)
+        counts = self.blocks[training].take(rows)
         rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
         # Cells differ in how much is hidden: none to twice the mean.
         share = np.repeat(rng.uniform(0, 2 * self.hide, len(rows)), np.diff(counts.indptr))
@@ -160,11 +158,17 @@ class CellDataset(Dataset[Any]):
             None if self.measured is None else torch.from_numpy(self.measured[self.cells.source_of[rows]]),
         )
 
-    def __len__(self) -> int:
-        return len(self.cells)
 
-
-class CellData(pl.LightningDataModule):
+def cell_lesson(
+    cells: Cells,
+    batch: Int[np.ndarray, " cells"],
+    train: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    *,
+    batch_size: int,
+    hide: float,
+    seed: int,
+) -> Lesson:
     """Training and validation batches.
 
     Args:
@@ -172,36 +176,16 @@ class CellData(pl.LightningDataModule):
         train, validation: Positions, each in ascending order.
         hide: Mean share of a cell's expressed genes that are hidden from the encoder.
     """
-
-    def __init__(
-        self,
-        cells: Cells,
-        batch: Int[np.ndarray, " cells"],
-        train: Int[np.ndarray, " train"],
-        validation: Int[np.ndarray, " validation"],
-        *,
-        batch_size: int,
-        hide: float,
-        seed: int,
-    ) -> None:
-        super().__init__()
-        self.cells, self.batch, self.train, self.validation = cells, batch, train, validation
-        self.batch_size, self.hide, self.seed = batch_size, hide, seed
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, False)
-
-    def transfer_batch_to_device(self, batch: CellBatch, device: torch.device, dataloader_idx: int) -> CellBatch:
-        return batch.to(device)
-
-    def _loader(self, positions: np.ndarray, training: bool) -> DataLoader:
-        data = CellDataset(self.cells, self.batch, self.hide, self.seed, training)
-        sampler = BlockSampler(positions, self.seed if training else None)
-        last = training and len(positions) >= self.batch_size  # a few cells tell little of a batch's place
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is, drop_last=last)
+    return Lesson(
+        CellBatches(cells, batch, hide, seed),
+        train,
+        validation,
+        batch_size=batch_size,
+        seed=seed,
+        move=lambda made, device: made.to(device),
+        sampler=BlockSampler,
+        whole=True,  # a few cells tell little of a batch's place
+    )
 
 
 class CellModule(TrainingModule):

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
+
+from omniset.cells.data import Cells
+from omniset.runs.progress import Progress
 
 COUNTS_PER_CELL = 1e4
 BINS = 20  # of mean expression
+TOGETHER = 512  # cells read at a time
 
 
 @dataclass
@@ -42,6 +46,23 @@ class Moments:
         genes = len(self.sums)
         self.sums += np.bincount(values.indices, values.data, minlength=genes)
         self.squares += np.bincount(values.indices, values.data**2, minlength=genes)
+
+
+def survey(
+    cells: Cells, codes: Int[np.ndarray, " cells"], rows: Int[np.ndarray, " rows"], progress: bool
+) -> tuple[Int64[np.ndarray, " genes"], list[Moments]]:
+    """In how many of these cells each gene has a count, and the moments of each batch."""
+    seen = np.zeros(len(cells.genes), dtype=np.int64)
+    moments = [Moments.none(len(seen)) for _ in range(int(codes[rows].max()) + 1)]
+    with Progress("choosing genes", len(rows), progress, unit="cells") as bar:
+        for start in range(0, len(rows), TOGETHER):
+            some = rows[start : start + TOGETHER]
+            counts = cells.take(some)
+            seen += np.bincount(counts.indices[counts.data > 0], minlength=len(seen))
+            for batch in np.unique(codes[some]):
+                moments[batch].add(counts[codes[some] == batch])
+            bar.at(min(start + TOGETHER, len(rows)))
+    return seen, moments
 
 
 def normalised(counts: sp.csr_array) -> sp.csr_array:

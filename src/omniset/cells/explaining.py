@@ -1,0 +1,69 @@
+"""Which genes make a cell's vector what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from omniset import explain
+from omniset.cells.networks import TOGETHER
+from omniset.core.sets import SetBatch
+
+
+def changes_of(
+    encoder: Any,
+    counts: Float[Tensor, "1 genes"],
+    library: Float[Tensor, " 1"],
+    mean: Float[Tensor, " embedding_dim"],
+    genes: list[str],
+    steps: int,
+) -> pd.DataFrame:
+    """The genes of one cell, largest change first: `gene`, `count`, `change`, `attribution`.
+
+    Args:
+        encoder: Of a `CellModel`.
+        mean: Of the vectors of the training cells, from which the vector's own direction starts.
+        steps: Of the attribution's integral.
+    """
+    encoder = encoder.eval()
+    which = counts[0].nonzero()[:, 0]
+    with torch.no_grad():
+        table = encoder.table()
+        z = encoder(counts, library, table)[0]
+        away = z - mean
+        direction = away[0] / away.norm().clamp(min=1e-12)
+        changes = []
+        for some in which.split(TOGETHER):
+            without = counts.repeat(len(some), 1)
+            without[torch.arange(len(some)), some] = 0
+            changes.append((z - encoder(without, library.expand(len(some)), table)[0]) @ direction)
+        tokens = encoder.sets_of(counts, library)
+    scores = np.full(len(which), np.nan)
+    if explain.attends(encoder.encoder):
+        scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0].numpy()
+    frame = pd.DataFrame(
+        {
+            "gene": [genes[i] for i in which.tolist()],
+            "count": counts[0, which].numpy(),
+            "change": torch.cat(changes).numpy(),
+            "attribution": scores,
+        }
+    )
+    return frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+
+
+class _Along(nn.Module):
+    """How far a cell's vector lies along a direction, as a function of its tokens, for attribution."""
+
+    def __init__(self, encoder: Any, direction: Tensor, mean: Tensor) -> None:
+        super().__init__()
+        self.encoder, self.direction, self.middle = encoder, direction, mean
+
+    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
+        z = self.encoder.mean(self.encoder.head_of(self.encoder.encoder(tokens).summary))
+        return ((z - self.middle) @ self.direction)[:, None]

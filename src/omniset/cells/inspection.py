@@ -1,0 +1,112 @@
+"""What `omniset cells inspect` says of files of cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from omniset.cells import report
+from omniset.cells.batches import FILE, NONE, batch_codes
+from omniset.cells.data import Cells
+from omniset.cells.embedder import LEAST, STEPS, CellEmbedder
+from omniset.report.blocks import many
+from omniset.runs.console import say
+from omniset.tables.files import listed
+
+MEMORY = 512 << 20  # bytes of counts that are kept; of more, blocks are read each epoch anew
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHOWN = 12  # columns
+SECONDS_PER_STEP, SECONDS_PER_STEP_AND_GENE = 0.03, 2e-5  # with the default options, on two cores of a server
+
+
+def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], genes: Int[np.ndarray, " cells"]) -> None:
+    """One source: its size, counts, names and columns."""
+    source, own = cells.sources[number], cells.source_of == number
+    rows, columns = source.shape
+    say(f"{source.name}")
+    stored = f"{'sparse' if source.sparse else 'dense'}, {source.dtype}, {source.nbytes / 1e6:,.0f} MB to read"
+    filled = genes[own].sum() / (rows * columns)
+    say(f"  {rows:,} cells, {columns:,} genes; {stored}; {filled:.1%} of the counts are not 0")
+    if cells.relative[number]:
+        say("  counts per cell: not known")
+    else:
+        say(f"  counts per cell: {_quantiles(library[own])}")
+    say(f"  genes per cell: {_quantiles(genes[own])}")
+    if empty := int((genes[own] == 0).sum()):
+        first = source.names[int((genes[own] == 0).argmax())]
+        say(f"  {many(empty, 'cell')} without counts, such as {first!r}")
+    twice = source.names[source.names.duplicated()]
+    if len(twice):
+        say(f"  {len(twice):,} names of cells occur again, such as {twice[0]!r}")
+    if same := cells.match[number].duplicates:
+        say(f"  {len(same):,} names of genes occur more than once and are summed, such as {same[0]!r}")
+    few = report.few_values(source.obs)
+    keys = [f"{name} ({values}: {_values(source.obs[name])})" for name, values in list(few.items())[:SHOWN]]
+    say(f"  obs columns with few values, for --batch_key or labels: {'; '.join(keys) or 'none'}")
+    rest = [str(name) for name in source.obs.columns if str(name) not in few]
+    if rest:
+        say(f"  other obs columns: {listed(rest)}")
+    choices = ["X" if choice is None else choice for choice in source.choices]
+    say(f"  matrices, for --layer: {', '.join(choices)}; read is {source.layer or 'X'}")
+
+
+def _quantiles(values: Any) -> str:
+    found = np.quantile(values, QUANTILES)
+    return ", ".join(f"{q:.0%} {v:,.0f}" for q, v in zip(QUANTILES, found, strict=True)).replace("50%", "median")
+
+
+def _values(column: pd.Series) -> str:
+    return report.sample_of([str(value) for value in column.value_counts().index], 5)
+
+
+def match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, aliases: dict[str, str] | None) -> None:
+    """How many of the model's genes each source has."""
+    try:
+        on = cells.on(embedder.genes_, aliases)
+    except ValueError as error:
+        say(f"  {model}: {error}")
+        return
+    for source, found in zip(on.sources, on.match, strict=True):
+        lacking = (
+            f"; {len(found.missing):,} of the model's {len(embedder.genes_):,} are not here" if found.missing else ""
+        )
+        say(f"  {model} on {source.name}: {found.sentence()}{lacking}")
+
+
+def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
+    """What fit would make of the cells, and how long it would take."""
+    if len(cells) < LEAST:
+        say(f"  nothing: there are {len(cells)} cells to learn from, at least {LEAST} are needed")
+        return
+    question = None
+    try:
+        codes, names = batch_codes(cells, batch_key)
+    except ValueError as error:
+        if batch_key is not None:
+            raise
+        question = str(error)
+        codes, names = batch_codes(cells, FILE)
+    numbers, usual = np.bincount(codes, minlength=len(names)), CellEmbedder().get_params()
+    size, most = usual["batch_size"], usual["max_genes"] or genes
+    epochs = max(1, -(-STEPS * size // len(cells)))
+    steps = epochs * max(1, len(cells) // size)
+    varying = f"; the {most:,} that vary most are learned" if genes > most else ""
+    say(f"  fit would learn from {len(cells):,} cells and {genes:,} genes that are seen in them{varying}")
+    if question is not None:
+        say(f"  fit would ask: {question}")
+    elif len(names) > 1:
+        least = int(numbers.argmin())
+        smallest = f"the smallest, {names[least]}, has {numbers[least]:,} cells"
+        say(f"  {len(names):,} batches by {batch_key or 'file'}; {smallest}")
+    else:
+        by = "" if batch_key == NONE else f" by {batch_key or 'file'}"
+        say(f"  1 batch{by}: nothing would be mixed")
+    fits = sum(source.nbytes for source in cells.sources) <= MEMORY
+    kept = "kept in memory" if fits else "read in blocks, each epoch anew"
+    say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {kept}")
+    seconds = steps * (SECONDS_PER_STEP + SECONDS_PER_STEP_AND_GENE * min(genes, most))
+    say(f"  a rough guess on two CPU cores: {max(1, round(seconds / 60))} min")

@@ -1,0 +1,183 @@
+"""The two architectures behind one form: how each is built from options, taught, and used."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+from torch import Tensor
+
+from omniset.cells.data import Cells
+from omniset.cells.model import CellModel
+from omniset.cells.options import EmbedderOptions
+from omniset.cells.seed import SeedModel
+from omniset.cells.seed_training import SeedModule, seed_decode, seed_embed, seed_lesson, seed_options
+from omniset.cells.training import CellModule, cell_lesson
+from omniset.runs import devices
+from omniset.runs.finite import require_finite_outputs
+from omniset.runs.progress import Progress
+from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
+from omniset.training.fit import TrainingModule
+
+TOGETHER = 512  # cells embedded at a time
+TOKENS = {"axes": "fixed", "learned": "learned", "random": "learned", "given": "none"}
+Network = CellModel | SeedModel
+
+
+def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:
+    """The network of the options, not trained.
+
+    Args:
+        vectors: Of the genes, (genes, width), or their width alone where weights are loaded afterwards.
+    """
+    if options.architecture == "seed":
+        further = seed_options(options.encoder_options)
+        table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
+        width = (further["token_dim"] or options.dim) if table is None else table.shape[1]
+        return SeedModel(
+            table,
+            genes,
+            width,
+            options.dim,
+            options.num_heads,
+            2 if options.depth is None else options.depth,
+            2 * options.dim,
+            options.embedding_dim,
+            counts=further["read_counts"],
+            datasets=batches if batches > 1 and further["dataset_token"] else 0,
+            depth_scalar=further["depth_scalar"],
+            dropout=options.dropout,
+            scale_tokens=further["scale_tokens"],
+        )
+    return CellModel(
+        genes,
+        batches,
+        latent=options.embedding_dim,
+        clusters=options.clusters,
+        encoder=options.encoder,
+        dim=options.dim,
+        depth=options.depth or 0,
+        num_heads=options.num_heads,
+        num_inducing=options.num_inducing,
+        num_outputs=options.num_outputs,
+        dropout=options.dropout,
+        counts=options.counts,
+        vectors=vectors,
+        own=TOKENS[options.gene_tokens],
+        options=options.encoder_options,
+    )
+
+
+def lessons(
+    options: EmbedderOptions,
+    network: Network,
+    cells: Cells,
+    codes: Int[np.ndarray, " cells"],
+    training: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    fingerprint: dict[str, Any],
+) -> tuple[TrainingModule, Any]:
+    """What is trained, and the data that it is trained on."""
+    steps = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
+    shared: dict[str, Any] = {"batch_size": options.batch_size, "seed": options.seed}
+    if isinstance(network, SeedModel):
+        further = seed_options(options.encoder_options)
+        data = seed_lesson(cells, codes, training, validation, options=further, **shared)
+        return SeedModule(network, *steps, shared=further["shared"]), data
+    objective = {name: getattr(options, name) for name in ("likelihood", "beta", "alignment", "condition")}
+    return (
+        CellModule(network, *steps, objective=objective),
+        cell_lesson(cells, codes, training, validation, hide=options.hide, **shared),
+    )
+
+
+def vectors_of_genes(
+    given: GeneVectors | str | Path | None, genes: Sequence[str], aliases: Mapping[str, str] | None, alone: bool
+) -> tuple[Tensor | None, list[str]]:
+    """Vectors of these genes, 0 where there is none, and a sentence on how many have one. None given: none.
+
+    Args:
+        alone: They are all that stands for a gene: genes without one, which the model does not see, are warned of.
+
+    Raises:
+        OSError, ValueError: The table cannot be read, or has none of the genes; or it is needed and not given.
+    """
+    if given is None:
+        if alone:
+            raise ValueError("gene_tokens='given' needs gene_vectors")
+        return None, []
+    table = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
+    vectors, matched = table.of(list(genes), aliases)
+    if not matched.matched:
+        raise ValueError(
+            f"gene_vectors: none of the genes, such as {genes[0]!r}, has a vector; there are such as {table.names[0]!r}"
+        )
+    lacking = int((matched.positions < 0).sum())
+    if lacking and alone:
+        warnings.warn(
+            f"{lacking:,} of {len(genes):,} genes have no vector and, as gene_tokens='given', are not seen by the "
+            f"model, such as {matched.unmatched[0]!r}",
+            stacklevel=4,
+        )
+    return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
+
+
+@torch.no_grad()
+def embed(
+    network: Network, cells: Cells, rows: Int[np.ndarray, " rows"], options: EmbedderOptions
+) -> tuple[Float[np.ndarray, "rows embedding_dim"], Bool[np.ndarray, " rows"]]:
+    """Vectors of some of the cells, read block by block, and which of these have no counts of the model's genes."""
+    device = devices.find(options.device)
+    network = network.to(device).eval()
+    vectors = np.empty((len(rows), options.embedding_dim), dtype=np.float32)
+    empty = np.zeros(len(rows), dtype=bool)
+    table = None if isinstance(network, SeedModel) else network.encoder.table()
+    with Progress("embedding", len(rows), options.progress, unit="cells") as progress:
+        for start in range(0, len(rows), TOGETHER):
+            some = rows[start : start + TOGETHER]
+            block = cells.take(some)
+            if isinstance(network, SeedModel):
+                z = seed_embed(network, cells, some, block, seed_options(options.encoder_options), device)
+            else:
+                counts = torch.from_numpy(block.toarray()).to(device)
+                library = torch.from_numpy(cells.library(some).astype(np.float32)).to(device)
+                z = network.encoder(counts, library, table)[0]
+            vectors[start : start + len(z)] = z.cpu().numpy()
+            empty[start : start + len(z)] = np.diff(block.indptr) == 0
+            progress.at(start + len(z))
+    network.to("cpu")
+    require_finite_outputs(vectors, [cells.names[row] for row in rows], "cell")
+    return vectors, empty
+
+
+@torch.no_grad()
+def shares(
+    network: Network,
+    vectors: Float32[np.ndarray, "cells embedding_dim"],
+    batches: Sequence[int] | range,
+    number: int,
+    options: EmbedderOptions,
+) -> Float32[np.ndarray, "cells genes"]:
+    """What each gene has of the counts of cells with these vectors: mean over some of `number` batches."""
+    device = devices.find(options.device)
+    network.to(device).eval()
+    parts = []
+    for some in torch.from_numpy(vectors).split(TOGETHER):
+        z = some.to(device)
+        if isinstance(network, SeedModel):
+            counts = torch.expm1(seed_decode(network, z, 1.0)).clamp(min=0)
+            share = counts / counts.sum(1, keepdim=True).clamp(min=1e-12)
+        else:
+            share = torch.zeros((), device=device)
+            for batch in batches:
+                one_hot = torch.zeros(len(z), number, device=device)
+                one_hot[:, batch] = options.condition
+                share = share + network.decoder(z, one_hot).exp() / len(batches)
+        parts.append(share.cpu().numpy())
+    network.to("cpu")
+    return np.concatenate(parts)

@@ -1,0 +1,101 @@
+"""The options of CellEmbedder."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY
+from typing import Any, Literal
+
+from omniset import options as shared
+from omniset.options import Computing, option, options
+
+
+@options
+class EmbedderOptions(Computing):
+    """How a model of cells is made."""
+
+    architecture: Literal["multiset", "seed"] = option(
+        "multiset",
+        '"multiset"; or "seed": network and training of the document "State Embedding Neural Network Architecture". '
+        "Its sizes are dim, depth, num_heads and embedding_dim (published: 512, 8, 16, 512), with FFNs of width 2 dim; "
+        "encoder_options sets its branches and sentences. Of the others it uses batch_size, epochs, the options of "
+        "AdamW (published: 1e-5 and 0.01), dropout and validation only.",
+    )
+    _: KW_ONLY
+    embedding_dim: int = option(32, "Width of the cells' vectors.", least=1)
+    encoder: str = shared.encoder("ust")
+    dim: int = shared.dim(64, "Width of the genes' vectors: more learns more, and slower.")
+    depth: int | None = shared.depth(
+        None,
+        "Layers in which the genes of a cell see each other before they are pooled. None: none, which costs one "
+        'product per cell; for "seed" 2.',
+        least=0,
+    )
+    num_heads: int = shared.num_heads(4)
+    num_inducing: int = shared.num_inducing(16, "Inducing points, through which genes see each other.")
+    num_outputs: int = option(8, "Attention queries that pool the genes of a cell.", least=1)
+    encoder_options: dict[str, Any] | None = shared.encoder_options()
+    counts: Literal["multiplicity", "log1p", "tokens"] = option(
+        "multiplicity",
+        'How counts enter: "multiplicity" (a gene is in the cell\'s multiset log(1 + 10^4 count / library) times), '
+        '"log1p" (log(1 + count) times) or "tokens" (once, its token changed by the count).',
+    )
+    gene_tokens: Literal["axes", "learned", "random", "given"] = option(
+        "axes",
+        'What stands for a gene, beside the projection of its vector where gene_vectors are given: "axes" (its place '
+        'on the principal axes of the log-normalised counts), "learned" (from there on), "random" (learned from a '
+        'random start) or "given" (nothing: gene_vectors are needed).',
+    )
+    likelihood: Literal["nb", "poisson", "mse"] = option(
+        "nb", "Of the counts: nb (negative binomial), poisson, or mse (of log-normalised values).", group="training"
+    )
+    beta: float = option(
+        0.0,
+        "Weight of the divergence of the vectors from a normal distribution. 0: no noise, no prior.",
+        group="training",
+        least=0,
+    )
+    alignment: float = option(
+        20.0, "Weight of mixing the batches within clusters of cells. 0: batches stay apart.", group="training", least=0
+    )
+    clusters: int = option(30, "Number of these clusters.", group="training", least=1)
+    condition: bool = option(True, "Tell the decoder a cell's batch, so that its vector need not hold it.")
+    hide: float = option(
+        0.2,
+        "Mean share of expressed genes that are hidden from the encoder in training and predicted.",
+        group="training",
+        least=0,
+        below=0.5,
+    )
+    dropout: float = option(
+        0.1, "Share of the encoder's head that is switched off in training.", group="training", least=0, below=1
+    )
+    max_genes: int | None = option(
+        2000,
+        "Genes in the vocabulary, at most: those that vary most for their mean. None: all.",
+        group="data",
+        least=1,
+    )
+    min_cells: int = option(1, "Genes seen in fewer cells are left out of the vocabulary.", group="data", least=1)
+    epochs: int | None = shared.epochs(
+        None, "How often, at most, each cell is learned from. None: enough for 800 steps."
+    )
+    batch_size: int = shared.batch_size(128, "Cells per step.", least=2)
+    learning_rate: float = shared.learning_rate(2e-3)
+    weight_decay: float = shared.weight_decay(1e-4)
+    patience: int | None = shared.patience(None, "cells")
+    validation_fraction: float = shared.validation_fraction(
+        0.0, "Share of the cells kept back to watch the training. 0: none.", below=0.5
+    )
+
+
+@options
+class Reading:
+    """How files of cells are read."""
+
+    layer: str | None = option(
+        None, 'Which matrix of each file: a layer, or "raw" for that of .raw. None: X.', group="data"
+    )
+    input: Literal["auto", "counts", "log1p"] = option(
+        "auto", 'What the matrix holds: counts, or log1p of counts. "auto": told by the values, or asked.', group="data"
+    )
+    gene_column: str | None = option(None, "Column of var that has the genes' names. None: its index.", group="data")

@@ -1,0 +1,217 @@
+"""Files of vectors and expected counts: .h5ad, .npy and tables, written and read again."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from omniset.cells.data import Cells
+from omniset.cells.embedder import KEY, CellEmbedder
+from omniset.cells.formats import DAMAGED, attribute, needed, with_our_words
+from omniset.runs.files import replacing
+from omniset.tables.files import TableWriter, kind_of
+from omniset.tables.hdf5 import check_hdf5
+
+TOGETHER = 1024  # cells written at a time
+
+
+def kind_to_write(out: Path) -> str:
+    """What is to be written, "h5ad", "npy" or "table", before any work is spent.
+
+    Raises:
+        ValueError: Another ending, or a folder.
+        FileNotFoundError: The folder that it is to be in is not there.
+    """
+    if out.is_dir():
+        raise ValueError(f"out must be a file, {out} is a directory")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no directory: make it before writing {out.name} to it")
+    if out.suffix.lower() in (".h5ad", ".npy"):
+        return out.suffix.lower()[1:]
+    try:
+        kind_of(out)
+    except ValueError as error:
+        raise ValueError(
+            f"{out}: the name must end in .h5ad, .npy, .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)"
+        ) from error
+    return "table"
+
+
+def copyable(cells: Cells) -> Path | None:
+    """The only source, where that is an .h5ad file that can be copied and added to."""
+    if len(cells.sources) > 1:
+        return None
+    path, h5py = Path(cells.sources[0].name).expanduser(), needed("h5py")
+    if not path.is_file() or not h5py.is_hdf5(path):
+        return None
+    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
+        if "obs" not in root or not all(isinstance(root.get(k, root), h5py.Group) for k in ("obs", "obsm", "uns")):
+            return None
+    return path
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise ValueError where an .h5ad file has vectors of ours already."""
+    h5py = needed("h5py")
+    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
+        for group, name in (("obsm", KEY), ("uns", "omniset")):
+            if group in root and name in root[group]:
+                raise ValueError(f'{path} has {group}["{name}"] already: --overwrite true replaces it in the copy')
+
+
+def copy_with(path: Path, out: Path, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
+    """The file as it is, to the byte, with these vectors added."""
+    write_elem = needed("anndata.io").write_elem
+    with replacing(out) as temporary:
+        shutil.copyfile(path, temporary)
+        try:
+            with needed("h5py").File(temporary, "r+") as root:
+                for group in ("obsm", "uns"):
+                    if group not in root:
+                        write_elem(root, group, {})
+                write_elem(root["obsm"], KEY, z)
+                write_elem(root["uns"], "omniset", about)
+        except (RuntimeError, KeyError, TypeError) as error:
+            raise ValueError(f"{out} cannot be written: {' '.join(str(error).split())[:200]}") from error
+
+
+def write_without_counts(out: Path, cells: Cells, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
+    """An .h5ad of obs and these vectors."""
+    with replacing(out) as temporary:
+        _write_frame(temporary, out, cells.obs, cells.names, [], {"omniset": about}, {KEY: z})
+
+
+def _write_frame(
+    path: Path, out: Path, obs: pd.DataFrame, names: np.ndarray, genes: list[str], uns: dict[str, Any], obsm: Any = None
+) -> None:
+    """An .h5ad without counts. anndata writes no text as pandas 3 keeps it: indexes and categories are objects."""
+    anndata = needed("anndata")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # names that occur twice: told when they were read
+        var = pd.DataFrame(index=pd.Index(genes, dtype=object))
+        made = anndata.AnnData(obs=plain_obs(obs, names), var=var, obsm=obsm, uns=uns)
+        try:
+            made.write_h5ad(path)
+        except OSError:
+            raise
+        except Exception as error:  # anndata's own are of no common kind
+            raise ValueError(f"{out} cannot be written: {' '.join(str(error).split())[:200]}") from error
+
+
+def plain_obs(obs: pd.DataFrame, names: np.ndarray) -> pd.DataFrame:
+    """With columns that every anndata writes: numbers as they are, all else as categories of plain text."""
+    columns = {}
+    for name in obs.columns:
+        values = obs[name]
+        if not isinstance(values.dtype, np.dtype) or values.dtype.kind not in "biuf":
+            text = values.astype(str).to_numpy(dtype=object, copy=True)
+            text[values.isna().to_numpy()] = None
+            known = np.array(sorted({value for value in text if value is not None}), dtype=object)
+            values = pd.Series(pd.Categorical(text, categories=pd.Index(known, dtype=object)))
+        columns[str(name)] = values.array
+    return pd.DataFrame(columns, index=pd.Index(names.astype(object), dtype=object))
+
+
+def write_table(out: Path, names: np.ndarray, columns: Sequence[str], blocks: Iterator[np.ndarray]) -> None:
+    """A row per cell, with its name first."""
+    start = 0
+    with TableWriter(out) as writer:
+        for block in blocks:
+            frame = pd.DataFrame(block, columns=list(columns))
+            frame.insert(0, "cell", names[start : start + len(block)], allow_duplicates=True)
+            writer.write(frame)
+            start += len(block)
+
+
+def read_embedded(
+    path: Path, embedder: CellEmbedder, model: Path
+) -> tuple[Float[np.ndarray, "cells dim"], pd.DataFrame]:
+    """Vectors and obs of what `embed` wrote with this model.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        ValueError: No .h5ad file, without vectors, or with those of another model.
+    """
+    h5py = needed("h5py")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there")
+    if not path.is_file() or not h5py.is_hdf5(path):
+        raise ValueError(f"{path} is no .h5ad file: write one with omniset cells embed")
+    check_hdf5(path)
+    with with_our_words(str(path), DAMAGED), h5py.File(path, "r") as root:
+        identity = _embedded_by(root)
+        if identity is None:
+            raise ValueError(f'{path} has no obsm["{KEY}"] of ours: write one with omniset cells embed')
+        if identity != embedder.identity():
+            raise ValueError(
+                f"{path} was embedded by model {identity}, {model} is model {embedder.identity()}: their vectors have "
+                "nothing in common; embed it again with this model"
+            )
+        read_elem = needed("anndata.io").read_elem
+        vectors, obs = read_elem(root[f"obsm/{KEY}"]), read_elem(root["obs"])
+        vectors = np.asarray(vectors, dtype=np.float32)
+    if vectors.shape != (len(obs), embedder.embedding_dim) or not np.isfinite(vectors).all():
+        raise ValueError(
+            f'{path}: obsm["{KEY}"] must be finite numbers, {len(obs):,} x {embedder.embedding_dim}, it is '
+            f"{' x '.join(map(str, vectors.shape))} of which {int((~np.isfinite(vectors)).sum()):,} are not finite; "
+            "embed it again with this model"
+        )
+    obs.index = obs.index.astype(str)
+    return vectors, obs
+
+
+def _embedded_by(root: Any) -> str | None:
+    """Identity of the model whose vectors an open .h5ad file has."""
+    if f"obsm/{KEY}" not in root or "uns/omniset/model" not in root:
+        return None
+    return str(needed("anndata.io").read_elem(root["uns/omniset/model"]))
+
+
+def embedding_in(path: Path) -> tuple[str | None, bool]:
+    """The model whose vectors an .h5ad file has, None if it has none; and whether it has counts."""
+    check_hdf5(path)
+    with with_our_words(str(path), DAMAGED), needed("h5py").File(path, "r") as root:
+        return _embedded_by(root), "X" in root and attribute(root["X"], "encoding-type") != "null"
+
+
+def write_counts(
+    kind: str, out: Path, obs: pd.DataFrame, genes: list[str], blocks: Iterator[np.ndarray], about: dict[str, Any]
+) -> None:
+    """Expected counts, blocks of cells x genes.
+
+    Args:
+        kind: What `kind_to_write` gave.
+        about: Of `uns["omniset"]`.
+    """
+    names = obs.index.to_numpy(dtype=object)
+    if kind == "table":
+        write_table(out, names, genes, blocks)
+        return
+    shape = (len(obs), len(genes))
+    with replacing(out) as temporary:
+        if kind == "npy":
+            array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+            _fill(array, blocks)
+            array.flush()
+            return
+        _write_frame(temporary, out, obs, names, genes, {"omniset": about})
+        with needed("h5py").File(temporary, "r+") as root:
+            if "X" in root:
+                del root["X"]
+            x = root.create_dataset("X", shape, np.float32)
+            x.attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
+            _fill(x, blocks)
+
+
+def _fill(array: Any, blocks: Iterator[np.ndarray]) -> None:
+    start = 0
+    for block in blocks:
+        array[start : start + len(block)] = block
+        start += len(block)

@@ -1,0 +1,40 @@
+"""Cells that tests make up, and the smallest models of them."""
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+SMALL = {
+    "embedding_dim": 5,
+    "dim": 8,
+    "num_heads": 2,
+    "num_outputs": 3,
+    "num_inducing": 3,
+    "epochs": 2,
+    "batch_size": 16,
+    "clusters": 4,
+    "progress": False,
+}
+SEED = {
+    **SMALL,
+    "architecture": "seed",
+    "depth": 1,
+    "encoder_options": {"slots": 20, "positives": 5, "negatives": 5, "shared": 7},
+}
+
+
+def cells(number: int = 53, genes: int = 41, seed: int = 0) -> ad.AnnData:
+    """Three types in two batches, which differ in depth."""
+    rng = np.random.default_rng(seed)
+    kind, batch = rng.integers(0, 3, number), rng.integers(0, 2, number)
+    rates = rng.lognormal(0, 1, (3, genes))
+    rates *= 60 / rates.sum(1, keepdims=True)
+    counts = rng.poisson(rates[kind] * np.array([1.0, 2.0])[batch][:, None])
+    names = pd.Index(["one", "two"], dtype=object)  # what pandas 3 makes of text is not written by anndata 0.12
+    obs = pd.DataFrame(
+        {"batch": pd.Categorical.from_codes(batch, names), "kind": kind},
+        index=pd.Index([f"cell{i}" for i in range(number)], dtype=object),
+    )
+    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(genes)], dtype=object))
+    return ad.AnnData(sp.csr_matrix(counts.astype(np.float32)), obs=obs, var=var)
