@@ -148,7 +148,7 @@ def npy(path, array):
     return path
 
 
-def mat73(path, names=None, key="connectivity", matrix=None):
+def mat73(path, names=None, key="connectivity", matrix=None, characters=(), decoded=""):
     """As MATLAB lays out a v7.3 file: a header of its own, arrays column by column, cell arrays of references."""
     with h5py.File(path, "w", userblock_size=512) as file:
         file[key] = (connectivity() if matrix is None else matrix).T
@@ -157,6 +157,12 @@ def mat73(path, names=None, key="connectivity", matrix=None):
         file["note"].attrs["MATLAB_class"] = np.bytes_("char")
         file["nothing"] = np.zeros(2, dtype=np.uint64)
         file["nothing"].attrs["MATLAB_empty"] = 1
+        if characters:
+            file["label"] = np.array([[ord(c) for c in name] for name in characters], dtype=np.uint16).T
+            file["label"].attrs["MATLAB_class"] = np.bytes_("char")
+        if decoded:  # as MATLAB keeps an array of strings: numbers that stand for an object
+            file[decoded] = np.arange(6, dtype=np.uint32)
+            file[decoded].attrs["MATLAB_object_decode"] = 3
         if names:
             texts = []
             for number, name in enumerate(names):
@@ -217,14 +223,21 @@ SQUARES = {  # a source, and the names it gives
     "npz, names": (lambda p: npz(p / "a.npz", m=connectivity(), names=np.array(NAMES)), NAMES),
     "npz, bytes": (lambda p: npz(p / "a.npz", m=connectivity(), labels=np.array(NAMES, dtype="S")), NAMES),
     "npz, networks": (lambda p: npz(p / "a.npz", m=connectivity(), label=["Vis"] * REGIONS, names=["a", "b"]), None),
-    "npz, objects": (lambda p: npz(p / "a.npz", m=connectivity(), names=cells(NAMES)), None),
+    "npz, names by another key": (lambda p: npz(p / "a.npz", m=connectivity(), who=np.array(NAMES)), NAMES),
+    "npz, names and objects": (lambda p: npz(p / "a.npz", m=connectivity(), o=cells(NAMES), n=np.array(NAMES)), NAMES),
+    "npz, ids": (lambda p: npz(p / "a.npz", m=connectivity(), ids=np.array(IDS, dtype=int)), IDS),
+    "npz, other numbers": (lambda p: npz(p / "a.npz", m=connectivity(), voxels=np.array(IDS, dtype=int)), None),
     "mat": (lambda p: mat(p / "a.mat", connectivity=connectivity(), other=np.eye(5)), None),
     "mat, only square": (lambda p: mat(p / "a.mat", sc=connectivity(), n=13.0, xyz=np.ones((REGIONS, 3))), None),
     "mat, names": (lambda p: mat(p / "a.mat", sc=connectivity(), labels=cells(NAMES), who="me"), NAMES),
     "mat, characters": (lambda p: mat(p / "a.mat", sc=connectivity(), region=np.array(NAMES)), NAMES),
+    "mat, names by another key": (lambda p: mat(p / "a.mat", sc=connectivity(), who=cells(NAMES)), NAMES),
+    "mat, struct": (lambda p: mat(p / "a.mat", sc=connectivity(), atlas={"n": 13.0, "label": cells(NAMES)}), NAMES),
+    "mat, ids": (lambda p: mat(p / "a.mat", sc=connectivity(), roi=np.array(IDS, dtype=float)), IDS),
     "mat, sparse": (lambda p: mat(p / "a.mat", sc=sp.csc_matrix(connectivity())), None),
     "mat 7.3": (lambda p: mat73(p / "a.mat"), None),
     "mat 7.3, names": (lambda p: mat73(p / "a.mat", NAMES, "sc"), NAMES),
+    "mat 7.3, characters": (lambda p: mat73(p / "a.mat", key="sc", characters=NAMES), NAMES),
     "array": (lambda p: connectivity(), None),
     "list": (lambda p: connectivity().tolist(), None),
     "sparse": (lambda p: sp.csr_array(connectivity()), None),

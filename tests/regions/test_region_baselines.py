@@ -1,246 +1,18 @@
-"""Baselines of regions: closed forms against explicit inverses, statistics against loops, planted truths recovered."""
+"""Baselines of regions: statistics against loops, planted truths recovered, and what every method keeps to."""
 
 import numpy as np
 import pytest
+from region_methods import GENES, REGIONS, TRAIN, UNKNOWN, every_pair, regions_of, squared, standardised
 from scipy.optimize import curve_fit
 
-from omniset.regions import baselines
-from omniset.regions.baselines import (
-    METHODS,
-    Bilinear,
-    Components,
-    GaussianKernel,
-    KernelRidge,
-    LinearKernel,
-    PairFeatures,
-    Scaling,
-    Space,
-    Spectrum,
-    filled,
-    squared_distances,
-    two_step,
-)
+from omniset.regions import baselines, ridge
+from omniset.regions.baselines import METHODS, PairFeatures
 from omniset.regions.data import Regions
+from omniset.regions.scaling import Components, Scaling
 from omniset.regions.scores import pearson
-from omniset.regions.splits import split
 
 PLACED = {"distance", "ridge-position", "ridge", "boosting-position", "boosting", "mlp"}
 SYMMETRIC = {"distance", "cge", "gaussian"}
-REGIONS, GENES = 23, 13
-UNKNOWN = ((0, 3), (2, 8), (15, 4))
-TRAIN = np.delete(np.arange(REGIONS), [1, 6, 7, 12, 18, 22])
-
-
-def regions_of(number=REGIONS, genes=GENES, directed=False, seed=0, missing=True, unknown=()):
-    """Connectivity that depends on places and genes; some expression is missing, some pairs are not known."""
-    rng = np.random.default_rng(seed)
-    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
-    expression = rng.random((number, genes))
-    connectivity = np.exp(-squared(places, places) / 5000) + rng.normal(scale=0.2, size=(number, number))
-    connectivity += expression[:, :1] * expression[:, 1]
-    if not directed:
-        connectivity = connectivity + connectivity.T
-    np.fill_diagonal(connectivity, np.nan)
-    if missing:
-        expression[3, 5] = expression[7, 2] = np.nan
-        expression[11] = np.nan
-    for i, j in unknown:
-        connectivity[i, j] = connectivity[j, i] = np.nan
-    names = [f"region {i}" for i in rng.permutation(number)]
-    return Regions(
-        names,
-        [f"G{g}" for g in range(genes)],
-        expression.astype(np.float32),
-        coordinates=places,
-        connectivity=connectivity,
-        directed=directed,
-    )
-
-
-def squared(a, b):
-    return np.array([[sum((x - y) ** 2) for y in b] for x in a])
-
-
-def every_pair(number, directed=True):
-    return np.array([(i, j) for i in range(number) for j in range(number) if i != j and (directed or i < j)])
-
-
-def standardised(values, train):
-    """Column by column, over what is known of the training rows."""
-    found = np.zeros(values.shape)
-    for g, column in enumerate(np.asarray(values, dtype=float).T):
-        known = column[train][~np.isnan(column[train])]
-        if len(set(known)) > 1:
-            found[:, g] = [0 if np.isnan(x) else (x - np.mean(known)) / np.std(known) for x in column]
-    return found
-
-
-def positive(rng, number):
-    root = rng.normal(size=(number, number))
-    return root @ root.T / number
-
-
-# ---------------------------------------------------------------------- closed forms
-
-
-@pytest.mark.parametrize("penalty", [0.03, 0.7, 10.0])
-def test_two_step_against_solve(penalty):
-    rng = np.random.default_rng(0)
-    kernel, target, cross = positive(rng, 11), rng.normal(size=(11, 11)), rng.normal(size=(5, 11))
-    right = np.linalg.solve(kernel + penalty * np.eye(11), cross.T)
-    found = two_step(Spectrum.of(kernel), target, penalty).predict(cross)
-    assert np.allclose(found, right.T @ target @ right, rtol=1e-9, atol=1e-10)
-    assert not np.allclose(found, found.T)
-
-
-def test_two_step_is_ridge_over_rows_and_then_over_columns():
-    rng = np.random.default_rng(1)
-    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
-    ridge = np.linalg.inv(kernel + 0.4 * np.eye(7))
-    rows = np.array([cross @ ridge @ target[:, j] for j in range(7)]).T  # new rows of known columns
-    both = np.array([cross @ ridge @ rows[i] for i in range(3)])
-    assert np.allclose(two_step(Spectrum.of(kernel), target, 0.4).predict(cross), both)
-
-
-def test_two_step_and_ridge_with_the_kronecker_kernel():
-    rng = np.random.default_rng(2)
-    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
-    # The same system over all pairs, its regularisation written out: l (K x I + I x K) + l^2.
-    one, low = np.eye(7), 0.3
-    system = np.kron(kernel, kernel) + low * (np.kron(kernel, one) + np.kron(one, kernel)) + low**2 * np.eye(49)
-    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(3, 3)
-    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
-
-    # Ordinary ridge, K x K + m I, is the same where all eigenvalues of K are s or 0, with m = 2 s l + l^2.
-    basis = np.linalg.qr(rng.normal(size=(7, 3)))[0]
-    kernel, cross = 1.7 * basis @ basis.T, rng.normal(size=(5, 3)) @ basis.T
-    system = np.kron(kernel, kernel) + (2 * 1.7 * low + low**2) * np.eye(49)
-    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(5, 5)
-    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
-
-
-@pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("unknown", [[], [(0, 1), (5, 2), (2, 5)]])
-def test_unknown_entries_are_their_own_fit(directed, unknown):
-    rng = np.random.default_rng(3)
-    kernel, target = positive(rng, 11), rng.normal(size=(11, 11))
-    if not directed:
-        target = target + target.T
-    smoother = kernel @ np.linalg.inv(kernel + 0.5 * np.eye(11))
-    np.fill_diagonal(target, np.nan)
-    for i, j in unknown:
-        target[i, j] = np.nan
-    found = filled(target, smoother)
-    where = np.isnan(target)
-    assert np.array_equal(found[~where], target[~where])
-    # Solved whole: y_u = (H x H)_uk y_k + (H x H)_uu y_u.
-    whole, u = np.kron(smoother, smoother), where.ravel()
-    known = whole[np.ix_(u, ~u)] @ target.ravel()[~u]
-    expected = np.linalg.solve(np.eye(u.sum()) - whole[np.ix_(u, u)], known)
-    assert np.allclose(found[where], expected, atol=1e-5 if unknown else 1e-10)
-    assert abs(expected).max() > 0.1
-
-
-def test_a_known_target_is_kept():
-    target = np.random.default_rng(0).normal(size=(5, 5))
-    assert np.array_equal(filled(target, np.eye(5) / 2), target)
-
-
-def test_kernels():
-    regions = regions_of()
-    train, others = regions.take(TRAIN), regions.take([1, 6, 7])
-    compared = Space(train, genes=True, place=True, components=5).compare(others)
-    z = standardised(regions.expression, TRAIN)
-    genes = np.exp(-0.3 * squared(z[[1, 6, 7]], z[TRAIN]) / GENES)
-    mirrored = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
-    near = {}
-    for form, c in ((False, regions.coordinates), (True, mirrored)):
-        scaled = c / c[TRAIN].std(0)
-        near[form] = np.exp(-squared(scaled[[1, 6, 7]], scaled[TRAIN]) / (2 * 0.8**2))
-    for kernel, expected in (
-        (GaussianKernel(rate=0.3), genes),
-        (GaussianKernel(width=0.8), near[True]),
-        (GaussianKernel(width=0.8, mirrored=False), near[False]),
-        (GaussianKernel(0.3, 0.8, False, 0.25), 0.25 * genes + 0.75 * near[False]),
-        (GaussianKernel(0.3, 0.8), genes * near[True]),
-    ):
-        assert np.allclose(kernel(compared), 1 + expected, rtol=1e-6)
-    p = z @ np.linalg.svd(z[TRAIN])[2][:3].T
-    expected = 1 + p[[1, 6, 7]] @ p[TRAIN].T / np.mean([row @ row for row in p[TRAIN]])
-    assert np.allclose(LinearKernel(3)(compared), expected)
-
-
-def test_squared_distances_are_not_negative():
-    a = np.full((3, 7), 1e3) + np.random.default_rng(0).normal(scale=1e-7, size=(3, 7))
-    assert (squared_distances(a, a) >= 0).all()
-
-
-# ---------------------------------------------------------------------- choice by inner folds
-
-
-class Table(baselines._Fold):
-    """A fold whose scores are given."""
-
-    def __init__(self, scores):
-        object.__setattr__(self, "given", scores)
-
-    def scores(self, kernel):
-        return [self.given.get((kernel.rank, penalty), 0.0) for penalty in baselines.PENALTIES]
-
-
-@pytest.mark.parametrize(
-    ("gains", "taken"),
-    [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -0.5), False), ((0.0, 0.0, 0.0, 0.0), False)],
-)
-def test_another_choice_must_be_clearly_better(gains, taken):
-    method = Bilinear()
-    method.kernel, method.penalty = LinearKernel(10), 0.3
-    folds = [Table({(10, 0.3): 0.1, (20, 3.0): 0.1 + gain, (5, 0.1): -1.0}) for gain in gains]
-    method._choose(folds, [LinearKernel(rank) for rank in (10, 5, 20, 40)])
-    assert (method.kernel.rank, method.penalty) == ((20, 3.0) if taken else (10, 0.3))
-    assert method.score == pytest.approx(0.1 + (np.mean(gains) if taken else 0))
-
-
-def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
-    monkeypatch.setattr(baselines, "RATES", (0.3,))
-    monkeypatch.setattr(baselines, "PENALTIES", (0.7,))
-    regions = regions_of(missing=False)
-    method = METHODS["ridge-genes"]().fit(regions, TRAIN, seed=5)
-    train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))
-    found = []
-    for fold in split("spatial", train, 4, 5):
-        rest = np.setdiff1d(np.arange(17), fold)
-        z = standardised(train.expression, rest)
-        known = every_pair(len(rest))
-        target = train.connectivity[np.ix_(rest, rest)]
-        target = target - target[tuple(known.T)].mean()
-        np.fill_diagonal(target, 0)
-        kernel = 1 + np.exp(-0.3 * squared(z[rest], z[rest]) / GENES)
-        cross = 1 + np.exp(-0.3 * squared(z[fold], z[rest]) / GENES)
-        inverse = np.linalg.inv(kernel + 0.7 * np.eye(len(rest)))
-        for _ in range(300):  # the diagonal is its own fit
-            np.fill_diagonal(target, np.diag(kernel @ inverse @ target @ inverse @ kernel))
-        predicted = cross @ inverse @ target @ inverse @ cross.T
-        pairs = every_pair(len(fold), directed=False)
-        found.append(pearson(train.connectivity[np.ix_(fold, fold)][tuple(pairs.T)], predicted[tuple(pairs.T)]))
-    assert method.score == pytest.approx(np.mean(found), abs=1e-6)
-
-
-def test_few_regions_take_the_first_choice():
-    regions = regions_of(missing=False)
-    method = KernelRidge().fit(regions, np.arange(5))
-    assert (method.kernel, method.penalty) == (GaussianKernel(0.3, 1.0, True, 0.5), 0.3)
-    assert np.isnan(method.score)
-    assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
-
-
-def test_inner_folds_choose_what_the_target_depends_on():
-    regions = regions_of(71, missing=False)
-    side = np.tanh(regions.coordinates[:, 0] / 20)
-    connectivity = side[:, None] * side
-    np.fill_diagonal(connectivity, np.nan)
-    method = METHODS["ridge-position"]().fit(regions.with_(connectivity=connectivity), np.arange(71))
-    assert not method.kernel.mirrored
 
 
 # ---------------------------------------------------------------------- recovery
@@ -307,28 +79,6 @@ def test_the_sign_of_coexpression_is_free():
     assert (method.slope, method.intercept) == pytest.approx((-0.6, 0.2))
 
 
-@pytest.mark.parametrize("directed", [False, True])
-def test_a_planted_bilinear_form_is_recovered(directed):
-    rng = np.random.default_rng(4)
-    scores = rng.normal(size=(67, 3))
-    expression = scores @ rng.normal(size=(3, 31)) + 1e-3 * rng.normal(size=(67, 31))
-    form = rng.normal(size=(3, 3))
-    form = form if directed else form + form.T
-    connectivity = scores @ form @ scores.T
-    np.fill_diagonal(connectivity, np.nan)
-    regions = Regions(
-        [f"r{i}" for i in range(67)],
-        [f"G{g}" for g in range(31)],
-        expression.astype(np.float32),
-        connectivity=connectivity,
-        directed=directed,
-    )
-    method = METHODS["bilinear"]().fit(regions, np.arange(50))
-    pairs = every_pair(17) + 50
-    assert pearson(connectivity[tuple(pairs.T)], method.predict(regions, pairs)) > 0.999
-    assert method.penalty == 0.03
-
-
 @pytest.mark.parametrize("name", ["ridge-genes", "boosting-genes", "mlp"])
 def test_connectivity_that_follows_expression_is_learned(name):
     """For one gene twice, as a dominant component, connectivity is a sum over both regions."""
@@ -368,7 +118,7 @@ def fit(name, *arguments, **options):
     """With less to choose from: it is quicker."""
     with pytest.MonkeyPatch.context() as patch:
         for grid, values in FEWER.items():
-            patch.setattr(baselines, grid, values)
+            patch.setattr(baselines if grid == "ITERATIONS" else ridge, grid, values)
         return METHODS[name]().fit(*arguments, **options)
 
 
@@ -573,7 +323,7 @@ def test_constant_expression(name):
 
 
 def test_a_method_needs_genes_or_places():
-    for method in (baselines.KernelRidge, baselines.Boosting):
+    for method in (ridge.KernelRidge, baselines.Boosting):
         with pytest.raises(ValueError, match="genes and place must not both be False"):
             method("none", genes=False, place=False)
 

@@ -1,50 +1,24 @@
 """The blend of distance and genes: weights are those of their formula, and of regions that nothing was learned from."""
 
-import itertools
-
 import numpy as np
 import pytest
+from region_methods import REGIONS, brain_of, pairs_once
 from scipy.optimize import minimize
 
-from omniset.regions import baselines
 from omniset.regions import blend as blend_module
-from omniset.regions.baselines import KernelRidge, Method
+from omniset.regions import ridge
 from omniset.regions.blend import NETWORK, PENALTY, PULL, SCALES, Blend, Geometry, stacked
-from omniset.regions.data import Regions
+from omniset.regions.methods import Method
+from omniset.regions.ridge import KernelRidge
 from omniset.regions.scores import pearson
 from omniset.regions.splits import split
-
-REGIONS, GENES = 23, 13
-
-
-def regions_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False, alike=0.5):
-    """Connectivity of distance, of the likeness of three genes, and noise."""
-    rng = np.random.default_rng(seed)
-    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
-    expression = rng.random((number, genes))
-    near = np.exp(-np.linalg.norm(places[:, None] - places, axis=2) / 40)
-    side = expression[:, :3] - 0.5
-    noise = 0.02 * rng.normal(size=(number, number))
-    connectivity = near + alike * 4 * (side @ side.T) + (noise if directed else noise + noise.T)
-    np.fill_diagonal(connectivity, np.nan)
-    connectivity[0, 3] = connectivity[3, 0] = np.nan
-    names = [f"region {i}" for i in rng.permutation(number)]
-    expression = expression.astype(np.float32)
-    genes_of = [f"G{g}" for g in range(genes)]
-    return Regions(
-        names, genes_of, expression, places if placed else None, connectivity=connectivity, directed=directed
-    )
-
-
-def every_pair(number):
-    return np.array(list(itertools.combinations(range(number), 2)))
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Ridges choose from little."""
     for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-        monkeypatch.setattr(baselines, name, getattr(baselines, name)[:1])
+        monkeypatch.setattr(ridge, name, getattr(ridge, name)[:1])
 
 
 class Spy(Method):
@@ -89,10 +63,10 @@ def geometry_features(regions, pairs):
 
 
 def test_geometry_is_ridge_regression_on_decays():
-    regions = regions_of()
+    regions = brain_of()
     rows = np.arange(17)
     method = Geometry().fit(regions, rows)
-    pairs = np.array([p for p in every_pair(17) if tuple(p) != (0, 3)])
+    pairs = np.array([p for p in pairs_once(17) if tuple(p) != (0, 3)])
     x, y = geometry_features(regions, pairs), regions.connectivity[tuple(pairs.T)]
     # Ridge as least squares with a row for each weight but the first.
     rows_of_penalty = np.sqrt(PENALTY * len(x)) * np.eye(10)[1:]
@@ -105,9 +79,9 @@ def test_geometry_is_ridge_regression_on_decays():
 
 def test_geometry_recovers_planted_weights(monkeypatch):
     monkeypatch.setattr(blend_module, "PENALTY", 1e-13)
-    regions = regions_of(31)
+    regions = brain_of(31)
     planted = np.array([0.3, 0.5, -0.2, 0.7, 0.1, -0.4, 0.25, 1.1, -0.6, 0.15])
-    pairs = every_pair(31)
+    pairs = pairs_once(31)
     values = np.full((31, 31), np.nan)
     values[tuple(pairs.T)] = geometry_features(regions, pairs) @ planted
     method = Geometry().fit(regions.with_(connectivity=values), np.arange(31))
@@ -115,10 +89,10 @@ def test_geometry_recovers_planted_weights(monkeypatch):
 
 
 def test_geometry_is_the_same_for_mirrored_pairs():
-    regions = regions_of()
+    regions = brain_of()
     method = Geometry().fit(regions, np.arange(REGIONS))
     mirrored = regions.with_(coordinates=regions.coordinates * [-1, 1, 1])
-    pairs = every_pair(REGIONS)
+    pairs = pairs_once(REGIONS)
     assert np.allclose(method.predict(mirrored, pairs), method.predict(regions, pairs), rtol=0, atol=1e-12)
 
 
@@ -127,7 +101,7 @@ def test_geometry_is_the_same_for_mirrored_pairs():
 
 @pytest.mark.parametrize("placed", [True, False])
 def test_no_part_is_weighed_on_regions_it_learned_from(spied, placed):
-    regions = regions_of(placed=placed)
+    regions = brain_of(placed=placed)
     rows = np.delete(np.arange(REGIONS), [2, 11])
     blend = Blend().fit(regions, rows)
     used = {regions.names[i] for i in rows}
@@ -157,8 +131,8 @@ def test_the_trunk_is_weighed_on_regions_it_did_not_learn_from(spied, monkeypatc
     monkeypatch.setattr(Geometry, "_fit", spied_fit)
     monkeypatch.setattr(Geometry, "_predict", spied_predict)
     blend = Blend()
-    blend._choose(regions_of())
-    blend._weigh(regions_of(), 0)
+    blend._choose(brain_of())
+    blend._weigh(brain_of(), 0)
     # Of each fold: what it leaves of the training pairs, then the pairs left out.
     assert len(log) == 8
     assert all(named <= learned for learned, named in log[::2])
@@ -218,7 +192,7 @@ def test_without_anything_to_learn_from_weights_are_the_usual_ones():
 
 
 def test_the_blend_is_the_weighted_sum_about_the_mean(spied):
-    regions = regions_of()
+    regions = brain_of()
     blend = Blend().fit(regions, np.arange(REGIONS), seed=5)
     train = regions.take(sorted(range(REGIONS), key=regions.names.__getitem__))
     columns, values = [], []
@@ -247,7 +221,7 @@ def test_the_blend_is_the_weighted_sum_about_the_mean(spied):
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_parts_are_fitted_to_connectivity_or_to_what_the_trunk_leaves(spied, directed):
-    regions = regions_of(directed=directed)
+    regions = brain_of(directed=directed)
     Blend().fit(regions, np.arange(REGIONS))
     fits = [(names, values) for kind, names, values in spied if kind == "fit"]
     assert len(fits) >= 8  # four folds of two parts
@@ -271,7 +245,7 @@ def test_a_network_has_to_earn_its_place(monkeypatch):
     given = []
     monkeypatch.setattr(Blend, "_choose", choose)
     monkeypatch.setattr(blend_module, "stacked", lambda x, y, usual: given.append(usual) or usual)
-    blend = Blend().fit(regions_of(), np.arange(REGIONS))
+    blend = Blend().fit(brain_of(), np.arange(REGIONS))
     assert given[0].tolist() == [0.5, 0.5, 0]
     assert list(blend.fitted) == ["one", "two", NETWORK]  # to be explained
 
@@ -290,7 +264,7 @@ def test_a_part_that_misleads_gets_no_weight(monkeypatch):
         self._parts = {"wrong": lambda: Wrong([]), "right": lambda: Right([])}
 
     monkeypatch.setattr(Blend, "_choose", choose)
-    regions = regions_of()
+    regions = brain_of()
     blend = Blend().fit(regions.with_(connectivity=np.nan_to_num(regions.connectivity)), np.arange(REGIONS))
     assert blend.weights["wrong"] == 0
     assert blend.weights["right"] > 0.9
@@ -310,7 +284,7 @@ class Ridge(Blend):
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_beats_the_trunk_on_planted_data(directed):
-    regions = regions_of(43, directed=directed)
+    regions = brain_of(43, directed=directed)
     rows, test = np.arange(31), np.arange(31, 43)
     own = regions.take(test)
     truth = own.connectivity[tuple(own.pairs().T)]
@@ -326,7 +300,7 @@ def test_beats_the_trunk_on_planted_data(directed):
 
 
 def test_genes_that_say_nothing_do_little_harm():
-    regions = regions_of(43, alike=0.0)
+    regions = brain_of(43, alike=0.0)
     rows, own = np.arange(31), regions.take(np.arange(31, 43))
     truth = own.connectivity[tuple(own.pairs().T)]
     blend = Ridge().fit(regions, rows)
@@ -335,60 +309,60 @@ def test_genes_that_say_nothing_do_little_harm():
 
 
 def test_without_coordinates():
-    regions = regions_of(placed=False)
+    regions = brain_of(placed=False)
     blend = Ridge().fit(regions, np.arange(REGIONS))
     assert isinstance(blend._parts["ridge-genes"](), KernelRidge)
     assert not blend._parts["ridge-genes"]().needs_coordinates
     assert set(blend.scores) == {"ridge-genes", "blend"}  # a constant has no correlation
-    pairs = every_pair(REGIONS)
+    pairs = pairs_once(REGIONS)
     found = blend.predict(regions, pairs)
     assert np.isfinite(found).all()
     assert pearson(np.nan_to_num(regions.connectivity[tuple(pairs.T)]), found) > 0.5
     values = regions.connectivity[tuple(regions.pairs().T)]
     assert blend.trunk(regions, pairs[:2]).tolist() == pytest.approx([values.mean()] * 2)
-    some = regions_of()
+    some = brain_of()
     some.coordinates[5, 1] = np.nan  # of one region alone
     assert Ridge().fit(some, np.arange(REGIONS)).weights.keys() == {"ridge-genes"}
 
 
 def test_the_default_parts():
     blend = Blend()
-    blend._choose(regions_of())
+    blend._choose(brain_of())
     own = ["ridge", "ridge-position", "boosting", "boosting-position"]
     over = [f"distance+{name}" for name in own]
     assert list(blend._parts) == [*own, *over, NETWORK]
     assert [make().name for make in blend._parts.values()] == [*own, *own, "attention"]
-    blend._choose(regions_of(placed=False))
+    blend._choose(brain_of(placed=False))
     assert list(blend._parts) == ["ridge-genes", "boosting-genes", NETWORK]
     assert [make().name for make in blend._parts.values()] == ["ridge-genes", "boosting-genes", "attention"]
     blend = Blend(None)
-    blend._choose(regions_of())
+    blend._choose(brain_of())
     assert list(blend._parts) == [*own, *over]
 
 
 def test_too_few_regions_to_weigh():
-    regions = regions_of(5)
+    regions = brain_of(5)
     blend = Ridge().fit(regions, np.arange(5))
     assert blend.weights == {"ridge": 0.5, "distance+ridge": 0.5}
     assert blend.scores == {}
-    assert np.isfinite(blend.predict(regions, every_pair(5))).all()
+    assert np.isfinite(blend.predict(regions, pairs_once(5))).all()
 
 
 @pytest.mark.parametrize("placed", [True, False])
 def test_restored_from_its_state(placed):
-    regions = regions_of(placed=placed)
+    regions = brain_of(placed=placed)
     blend = Ridge().fit(regions, np.arange(REGIONS), seed=7)
     train = regions.take(sorted(range(REGIONS), key=regions.names.__getitem__))
     again = Ridge().restore(blend.state(), train)
-    pairs = every_pair(REGIONS)
+    pairs = pairs_once(REGIONS)
     assert np.array_equal(again.predict(regions, pairs), blend.predict(regions, pairs))
     assert (again.weights, again.scores, again.state()) == (blend.weights, blend.scores, blend.state())
-    other = regions_of(seed=1, placed=placed)
+    other = brain_of(seed=1, placed=placed)
     assert not np.allclose(again.predict(other, pairs), again.predict(regions, pairs))
 
 
 def test_regions_that_are_not_learned_from_change_nothing():
-    regions = regions_of(29)
+    regions = brain_of(29)
     rows = np.arange(23)
     changed = regions.take(np.arange(29))
     changed.expression[23:] = 90
@@ -396,12 +370,12 @@ def test_regions_that_are_not_learned_from_change_nothing():
     changed.connectivity[23:] = changed.connectivity[:, 23:] = 7
     first, again = (Ridge().fit(given, rows) for given in (regions, changed))
     assert first.state() == again.state()
-    pairs = every_pair(23)
+    pairs = pairs_once(23)
     assert np.array_equal(first.predict(regions, pairs), again.predict(regions, pairs))
 
 
 def test_what_is_fitted_is_told():
     lines = []
-    blend = Ridge(say=lines.append).fit(regions_of(), np.arange(REGIONS))
+    blend = Ridge(say=lines.append).fit(brain_of(), np.arange(REGIONS))
     assert lines[:4] == [f"validation {k} of 4" for k in (1, 2, 3, 4)]
     assert lines[4:] == [f"fitting {name}" for name, weight in blend.weights.items() if weight > 0]

@@ -1,6 +1,5 @@
 """`omniset regions` as at a shell: every verb on files, and every way to give it bad ones."""
 
-import inspect
 import json
 
 import jsonargparse
@@ -9,9 +8,9 @@ import pandas as pd
 import pytest
 import safetensors.numpy
 
+from omniset import report as written
 from omniset.cli import main
-from omniset.cli import regions as commands
-from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, runs
+from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge, runs
 from omniset.regions.simulate import simulate, write
 
 REGIONS, GENES = 34, 13
@@ -31,7 +30,7 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
         for choice in ("PENALTIES", "RATES", "WIDTHS"):
-            patch.setattr(baselines, choice, getattr(baselines, choice)[:2])
+            patch.setattr(ridge, choice, getattr(ridge, choice)[:2])
         patch.setattr(blend, "FOLDS", 2)
         patch.setattr(report, "brain", lacking)
         yield
@@ -42,7 +41,7 @@ def without_pages(request, monkeypatch):
     """The pages of `fit` are those of `study` alone; so are those of any command but in tests that ask for `pages`."""
     if "pages" not in request.fixturenames:
         monkeypatch.setattr(report, "of_fit", lambda *_, **__: (None, {}))
-        monkeypatch.setattr(runs, "write_report", lambda *_: None)
+        monkeypatch.setattr(written, "write", lambda *_: None)
 
 
 @pytest.fixture
@@ -100,23 +99,6 @@ def refused(capsys, *words):
 
 
 # ---------------------------------------------------------------------- options
-
-
-def test_the_shells_options_are_pythons():
-    """All arguments of the class, in their order, with their defaults."""
-    python = inspect.signature(ConnectivityPredictor).parameters
-    shell = inspect.signature(commands.Learning).parameters
-    own = [name for name in shell if name not in ("fisher_z", "zero_negative", "directed", "aliases")]
-    common = [name for name in own if name not in ("device", "progress")]
-    assert sorted(own) == sorted(python)
-    assert common == [name for name in python if name not in ("device", "progress")]
-    for name in own:
-        assert shell[name].default == python[name].default, name
-    assert set(commands.Learning().predictor()) == set(python)
-    reading = inspect.signature(read_regions).parameters
-    for name, value in commands.Learning().read().items():
-        assert value == reading[name].default
-    assert set(commands.Learning(aliases=None).read()) == {"fisher_z", "zero_negative", "directed"}
 
 
 def test_every_option_has_a_help_line():
@@ -423,28 +405,32 @@ def test_explain_refuses(study, tmp_path, capsys):
 def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys):
     out = tmp_path / "evaluation"
     words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
-    words += ["--baselines", "cge", "--folds", "2", "--seeds", "2", "--null", "1"]
+    words += ["--methods", "cge", "--folds", "2", "--seeds", "2", "--null", "1"]
     assert run(*words) == 0
     said = capsys.readouterr().out
     found = json.loads((out / "metrics.json").read_text())
     assert set(found["table"]) == {"omniset", "cge"}
-    assert {f"{row['seed']}{row['fold']}{row['method']}" for row in found["rows"]} == {
+    assert (found["format"], found["unit"], found["units"]) == ("omniset evaluation", "brain region", REGIONS)
+    assert {f"{row['seed']}{row['fold']}{row['method']}" for row in found["by_fold"]} == {
         f"{seed}{fold}{method}" for seed in (0, 1) for fold in (0, 1) for method in found["table"]
     }
-    line = next(line for line in said.splitlines() if line.startswith("* omniset"))
+    line = next(line for line in said.splitlines() if line.startswith("  omniset "))
     for name in ("pearson", "spearman", "r2", "null", "gain"):
         assert f"{found['table']['omniset'][name]:.3f}" in line
     assert "Spatial split, 2 folds x 2 seeds." in said
-    gate = found["gates"][0]
-    assert ("Holds" if gate["value"] > 0 else "FAILS") in said
-    assert (out / "report.html").is_file()
+    assert found["verdict"] in said
+    assert f"{found['gates'][0]['verdict']}: {found['gates'][0]['gate']}" in said
+    rows = pd.read_csv(out / "scores.csv")
+    assert list(rows) == ["condition", "method", "seed", "fold", "region_a", "region_b", "truth", "predicted"]
+    assert len(rows) == 2 * 2 * 2 * (17 * 16 // 2)
+    assert {"report.html", "report.json", "omniset_metrics_mqc.json"} <= {path.name for path in out.iterdir()}
 
     def not_again(*_, **__):
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(ConnectivityPredictor, "fit_rows", not_again)
     assert run(*words, "--resume", "true") == 0
-    assert json.loads((out / "metrics.json").read_text())["rows"] == found["rows"]
+    assert json.loads((out / "metrics.json").read_text())["by_fold"] == found["by_fold"]
     said = refused(capsys, *words, "--resume", "true", "--split", "random")
     assert "cannot be resumed: split was 'spatial', is 'random'" in said
 
@@ -460,7 +446,7 @@ def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatc
 
     monkeypatch.setattr(ConnectivityPredictor, "fit_rows", interrupted)
     words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "evaluation", "--method", "cge", *QUIET]
-    words += ["--baselines", "distance", "--folds", "2", "--seeds", "1"]
+    words += ["--methods", "distance", "--folds", "2", "--seeds", "1"]
     assert run(*words) == 130
     assert "--resume true" in capsys.readouterr().err
     assert run(*words, "--resume", "true") == 0
@@ -493,7 +479,7 @@ def test_bad_arguments(study, tmp_path, capsys, words, said):
         (["--folds", "1"], "folds must be at least 2, got 1"),
         (["--folds", "12"], "folds must be at most 11 for 34 regions"),
         (["--seeds", "0"], "seeds must be >= 1, got 0"),
-        (["--baselines", "distance,forest"], "got 'forest'"),
+        (["--methods", "distance,forest"], "got 'forest'"),
     ],
 )
 def test_bad_arguments_of_evaluate(study, tmp_path, capsys, words, said):
@@ -582,8 +568,8 @@ def test_importance_takes_no_longer_than_it_may(study, monkeypatch, capsys):
     predictor = ConnectivityPredictor.load(study / "model")
     lines = []
     monkeypatch.setattr(runs, "SECONDS", 1e9)
-    assert len(runs._importance(predictor, lines.append)) == min(GENES, runs.GENES)
+    assert len(runs.measured_importance(predictor, lines.append)) == min(GENES, runs.GENES)
     assert not lines
     monkeypatch.setattr(runs, "SECONDS", 0.0)
-    assert runs._importance(predictor, lines.append) is None
+    assert runs.measured_importance(predictor, lines.append) is None
     assert "importance of genes is left out" in lines[0]

@@ -1,10 +1,12 @@
 """Whatever a file is written as, its pairs of regions are the same; what is wrong with it is named."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.io
 from region_files import (
     GOOD,
     IDS,
@@ -13,6 +15,7 @@ from region_files import (
     SQUARES,
     TEXT_AS_OBJECTS,
     UPPER,
+    VECTOR,
     cells,
     connectivity,
     csv,
@@ -28,6 +31,7 @@ from region_files import (
     truth,
     written,
 )
+from scipy.io.matlab import MatlabOpaque
 
 from omniset.regions.formats import Connectivity, read_connectivity
 
@@ -368,3 +372,94 @@ def test_files_of_arrays_that_do_not_say_which(tmp_path):
     np.save(tmp_path / "c.npy", cells(NAMES))
     with pytest.raises(ValueError, match="c.npy: is no array of NumPy, or damaged .*allow_pickle"):
         read_connectivity(tmp_path / "c.npy")
+
+
+# Names in arrays beside the matrix
+
+
+def opaque(name):
+    """What SciPy makes of an array of MATLAB's strings."""
+    found = np.array(
+        [[(name, b"MCOS", b"string", np.zeros(6))]], dtype=[(field, object) for field in ("s0", "s1", "s2", "arr")]
+    )
+    return found.view(MatlabOpaque)
+
+
+UNREAD = {
+    "objects": lambda p: npz(p / "a.npz", m=connectivity(), names=cells(NAMES)),
+    "a column of objects": lambda p: npz(p / "a.npz", m=connectivity(), names=cells(NAMES)[:, None]),
+    "objects and networks": lambda p: npz(p / "a.npz", m=connectivity(), label=["Vis"] * REGIONS, names=cells(NAMES)),
+    "objects of a triangle": lambda p: npz(p / "a.npz", m=VECTOR, names=cells(NAMES)),
+    "a dict": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array({"names": NAMES})),
+    "records": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array([(n, 1) for n in NAMES], "U9,i4")),
+    "two columns": lambda p: npz(p / "a.npz", m=connectivity(), names=np.array([(n, "Vis") for n in NAMES])),
+    "cells of numbers": lambda p: mat(p / "a.mat", m=connectivity(), names=cells([float(i) for i in IDS])),
+    "cells, one empty": lambda p: mat(p / "a.mat", m=connectivity(), names=cells([*NAMES[:-1], np.zeros(0)])),
+    "structs": lambda p: mat(p / "a.mat", m=connectivity(), names=np.array([(n,) for n in NAMES], [("n", object)])),
+    "strings of v7.3": lambda p: mat73(p / "a.mat", key="m", decoded="names"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_names_that_cannot_be_read_are_refused(kind, tmp_path):
+    """Another file's order would be taken for theirs."""
+    path = UNREAD[kind](tmp_path)
+    with pytest.raises(ValueError, match=r"the array 'names'.* may hold the names of the 13 regions, and cannot") as e:
+        read_connectivity(path)
+    remedy = "cellstr(names)" if path.suffix == ".mat" else "np.array(names, dtype=str)"
+    assert str(e.value).startswith(f"{path}: ")
+    assert f"save the names as text under 'names', such as {remedy}; or leave 'names' out" in str(e.value)
+
+
+def test_what_is_refused_only_where_it_is_as_many_as_the_regions(tmp_path):
+    for key in ("who", "atlas.who"):
+        path = npz(tmp_path / "a.npz", **{"m": connectivity(), key: cells(NAMES)})
+        with pytest.raises(ValueError, match=f"the array '{key}' \\(13\\) may hold the names of the 13 regions"):
+            read_connectivity(path)
+    path = npz(tmp_path / "b.npz", m=connectivity(), who=cells(NAMES[:-1]), about=np.array({"n": 3}))
+    found = read_connectivity(path)
+    assert found.names is None
+    assert found.notes[0] == f"{path}: 'about' cannot be read"
+
+
+def test_strings_of_matlab_are_refused_where_they_are_called_names(monkeypatch, tmp_path):
+    path = mat(tmp_path / "a.mat", m=connectivity())
+    read = scipy.io.loadmat
+    monkeypatch.setattr(sys, "executable", None)  # no other process: SciPy reads here
+    for held, key in ((b"names", "None"), (b"", "labels")):
+        monkeypatch.setattr(scipy.io, "loadmat", lambda path, held=held, key=key: {**read(path), key: opaque(held)})
+        with pytest.raises(ValueError, match="the array '(names|labels)' may hold the names of the 13 regions"):
+            read_connectivity(path)
+    monkeypatch.setattr(scipy.io, "loadmat", lambda path: {**read(path), "None": opaque(b"atlas")})
+    assert read_connectivity(path).notes[0] == f"{path}: 'atlas' cannot be read"
+
+
+def test_of_several_arrays_of_names_that_of_the_other_files_is_taken(tmp_path):
+    long = [f"area {name}" for name in NAMES]
+    path = npz(tmp_path / "a.npz", m=connectivity(), who=np.array(NAMES), long=np.array(long))
+    for regions, names, key, other in (
+        (NAMES, NAMES, "who", "long"),
+        (long, long, "long", "who"),
+        (None, NAMES, "who", "long"),
+    ):
+        found = read_connectivity(path, regions=regions)
+        assert found.names == names
+        assert found.notes[0] == f"{path}: names of regions are the texts in {key!r}, not those in {other!r}"
+    path = npz(tmp_path / "b.npz", m=connectivity(), who=np.array(NAMES))
+    assert read_connectivity(path).notes[0] == f"{path}: names of regions are the texts in 'who'"
+    path = npz(tmp_path / "c.npz", m=connectivity(), ids=np.array(IDS, dtype=int))
+    found = read_connectivity(path, regions=NAMES)
+    assert found.names is None
+    assert found.notes[0] == f"{path}: numbers in 'ids' are no names of other files and are passed over"
+
+
+def test_texts_called_names_that_are_none(tmp_path):
+    path = npz(tmp_path / "a.npz", m=connectivity(), label=["Vis"] * REGIONS, names=["a", "b"])
+    assert read_connectivity(path).notes[:2] == [
+        f"{path}: 'names' has 2 texts for 13 regions, they are taken for no names",
+        f"{path}: 'label' has 1 different text(s) for 13 regions, they are taken for no names",
+    ]
+    for names, said in (([n[2:] for n in NAMES], "'areaa' is there twice"), (["", *NAMES[1:]], "a region has no name")):
+        path = npz(tmp_path / "b.npz", m=connectivity(), names=np.array(names))
+        message = f"the array 'names' must have a name of its own for each region, {said}"
+        refused(read_connectivity, path, path, message)

@@ -11,7 +11,7 @@ from omniset.regions import training
 from omniset.regions.data import Regions
 from omniset.regions.model import RegionAttention
 from omniset.regions.scores import pearson
-from omniset.regions.training import Attention, Batches, PairsModule, SeedMethod, checksum
+from omniset.regions.training import Attention, PairsModule, SeedMethod, checksum, position_lesson
 from omniset.testing import relative_error
 
 REGIONS, OTHERS, GENES, AXES, PLACES, DIM, HEADS, QUERIES, RANK = 7, 5, 13, 3, 2, 10, 5, 3, 11
@@ -204,25 +204,25 @@ def test_sizes_out_of_bounds():
 
 @pytest.mark.parametrize(("number", "size"), [(1, 1), (7, 2), (13, 5), (13, 13), (5, 11)])
 def test_a_pass_has_every_position_once_but_for_the_last_smaller_batch(number, size):
-    batches = Batches(number, size, passes=3, seed=0, start=17)
-    found = list(batches)
+    lesson = position_lesson(number, size, passes=3, seed=0, watched=3)
+    loader = lesson.train_dataloader()
+    batches = [batch.numpy() for batch in loader]
     used = min(size, number)
-    assert len(batches) == len(found) == 3 * (number // used)
-    assert all(len(batch) == used for batch in found)
+    assert len(loader) == len(batches) == 3 * (number // used)
+    assert all(len(batch) == used for batch in batches)
     for at in range(3):
-        one = np.concatenate(found[at * (number // used) : (at + 1) * (number // used)])
+        one = np.concatenate(batches[at * (number // used) : (at + 1) * (number // used)])
         assert len(set(one)) == len(one) == number // used * used
-        assert set(one) <= set(range(17, 17 + number))
-    watched = Batches(number, size, start=17)
-    assert np.array_equal(np.concatenate(list(watched)), np.arange(17, 17 + number))
-    assert len(watched) == len(list(watched))
+        assert set(one) <= set(range(number))
+    assert [batch.tolist() for batch in lesson.val_dataloader()] == [[number, number + 1, number + 2]]
+    assert not len(position_lesson(number, size, 1, 0).validation)
 
 
 def test_the_order_of_batches_repeats_and_changes_with_seed_pass_and_epoch():
     def orders(seed, epoch=0, passes=2):
-        batches = Batches(31, 31, passes, seed)
-        batches.set_epoch(epoch)
-        return [tuple(batch) for batch in batches]
+        loader = position_lesson(31, 31, passes, seed).train_dataloader()
+        loader.batch_sampler.sampler.set_epoch(epoch)
+        return [tuple(batch.tolist()) for batch in loader]
 
     assert orders(0) == orders(0)
     assert len({*orders(0), *orders(1), *orders(0, epoch=1)}) == 6
@@ -409,7 +409,7 @@ def test_regions_that_are_watched_are_not_learned_from(monkeypatch):
     monkeypatch.setattr(SeedMethod, "_standardise", plain)
     losses = []
     for given in (train, changed):
-        monkeypatch.setattr(training, "_target", lambda train, given=given: (0.0, given.connectivity))
+        monkeypatch.setattr(training, "centred_target", lambda train, given=given: (0.0, given.connectivity))
         losses.append([line["train_loss"] for line in MAKERS["seed"](epochs=2).fit(given, np.arange(23), 0).history])
     assert losses[0] == losses[1]
 

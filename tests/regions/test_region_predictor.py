@@ -1,6 +1,5 @@
 """ConnectivityPredictor: every method through its verbs, to disk and back, and what it says of bad arguments."""
 
-import itertools
 import json
 import shutil
 import tracemalloc
@@ -9,15 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from region_methods import brain_of, every_pair, pairs_once
 from sklearn.base import clone
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from omniset.gene_vectors import GeneVectors
-from omniset.regions import ConnectivityPredictor, Regions, baselines, training
+from omniset.regions import ConnectivityPredictor, baselines, ridge, training
 from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
 from omniset.regions.training import REGIONS_TOGETHER
+from omniset.tables.gene_vectors import GeneVectors
 
 REGIONS, GENES = 17, 13
 QUIET = {"progress": False, "device": "cpu"}
@@ -33,28 +33,8 @@ KINDS = {
 }
 
 
-def regions_of(number=REGIONS, genes=GENES, seed=0, placed=True, directed=False):
-    rng = np.random.default_rng(seed)
-    places = rng.normal(size=(number, 3)) * [40.0, 50.0, 30.0]
-    expression = rng.random((number, genes)).astype(np.float32)
-    side = expression[:, :3] - 0.5
-    values = 0.4 * np.exp(-np.linalg.norm(places[:, None] - places, axis=2) / 40) + 0.5 * side @ side.T
-    if directed:
-        values = values + 0.3 * side[:, :1]
-    np.fill_diagonal(values, np.nan)
-    return Regions(
-        [f"region {i}" for i in rng.permutation(number)],
-        [f"G{g}" for g in range(genes)],
-        expression,
-        places if placed else None,
-        hemisphere=["L" if x < 0 else "R" for x in places[:, 0]] if placed else None,
-        connectivity=values,
-        directed=directed,
-    )
-
-
-def every_pair(number=REGIONS, directed=False):
-    return np.array(list((itertools.permutations if directed else itertools.combinations)(range(number), 2)))
+def complete(number=REGIONS, genes=GENES, **options):
+    return brain_of(number, genes, unknown=(), **options)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +44,7 @@ def _quick():
         patch.setattr(baselines, "ITERATIONS", 5)
         patch.setattr(training, "ROUNDS", 3)
         for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
-            patch.setattr(baselines, name, getattr(baselines, name)[:1])
+            patch.setattr(ridge, name, getattr(ridge, name)[:1])
         yield
 
 
@@ -76,7 +56,7 @@ def models() -> dict[str, ConnectivityPredictor]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Blend, "_weigh", weigh)
-        return {name: ConnectivityPredictor(**options).fit(regions_of()) for name, options in KINDS.items()}
+        return {name: ConnectivityPredictor(**options).fit(complete()) for name, options in KINDS.items()}
 
 
 @pytest.fixture(params=list(KINDS))
@@ -88,7 +68,7 @@ def model(request, models) -> ConnectivityPredictor:
 
 
 def test_pairs_by_names_positions_and_in_frames(model):
-    pairs = every_pair()[[2, 40, 71]]
+    pairs = pairs_once(REGIONS)[[2, 40, 71]]
     names = [(model.regions_.names[i], model.regions_.names[j]) for i, j in pairs]
     found = model.predict(pairs)
     assert found.shape == (3,)
@@ -104,14 +84,14 @@ def test_the_matrix_is_all_pairs(model):
     assert list(matrix.index) == list(matrix.columns) == model.regions_.names
     values = matrix.to_numpy()
     assert np.isnan(values.diagonal()).all()
-    pairs = every_pair()
+    pairs = pairs_once(REGIONS)
     assert np.array_equal(values[tuple(pairs.T)], model.predict(pairs))
     assert np.array_equal(values, values.T, equal_nan=True)
 
 
 def test_other_regions_with_genes_in_another_order_and_absent_genes(model):
-    other = regions_of(11, seed=3)
-    pairs = every_pair(11)
+    other = complete(11, seed=3)
+    pairs = pairs_once(11)
     found = model.predict(pairs, other)
     order = np.random.default_rng(0).permutation(GENES)
     shuffled = other.with_(genes=[other.genes[g] for g in order], expression=other.expression[:, order])
@@ -134,17 +114,17 @@ def test_other_regions_with_genes_in_another_order_and_absent_genes(model):
 
 def test_directed_connectivity():
     for name in ("attention", "ridge"):
-        predictor = ConnectivityPredictor(**KINDS[name]).fit(regions_of(directed=True))
+        predictor = ConnectivityPredictor(**KINDS[name]).fit(complete(directed=True))
         matrix = predictor.predict_matrix().to_numpy()
         assert np.isfinite(matrix[~np.eye(REGIONS, dtype=bool)]).all()
         assert not np.allclose(matrix, matrix.T, equal_nan=True)
-        pairs = every_pair(directed=True)
+        pairs = every_pair(REGIONS)
         assert np.allclose(predictor.predict(pairs), matrix[tuple(pairs.T)], rtol=0, atol=1e-7)
-        assert predictor.predict_matrix(regions_of(11, seed=1)).shape == (11, 11)  # without direction itself
+        assert predictor.predict_matrix(complete(11, seed=1)).shape == (11, 11)  # without direction itself
 
 
 def test_files_frames_and_regions_are_the_same(tmp_path):
-    made = regions_of()
+    made = complete()
     index = pd.Index(made.names, name="region")
     frames = {
         "expression": pd.DataFrame(made.expression, index, made.genes),
@@ -154,20 +134,20 @@ def test_files_frames_and_regions_are_the_same(tmp_path):
     for name, frame in frames.items():
         frame.to_csv(tmp_path / f"{name}.csv")
     paths = {name: tmp_path / f"{name}.csv" for name in frames}
-    expected = ConnectivityPredictor(**KINDS["ridge"]).fit(made).predict(every_pair())
+    expected = ConnectivityPredictor(**KINDS["ridge"]).fit(made).predict(pairs_once(REGIONS))
     for given in (frames, paths, {name: str(path) for name, path in paths.items()}):
         predictor = ConnectivityPredictor(**KINDS["ridge"]).fit(**given)
         assert predictor.regions_.names == made.names
-        assert np.allclose(predictor.predict(every_pair()), expected, rtol=0, atol=1e-9)
+        assert np.allclose(predictor.predict(pairs_once(REGIONS)), expected, rtol=0, atol=1e-9)
     others = {name: paths[name] for name in ("expression", "coordinates")}
-    assert np.allclose(predictor.predict(every_pair(), **others), expected, rtol=0, atol=1e-9)
+    assert np.allclose(predictor.predict(pairs_once(REGIONS), **others), expected, rtol=0, atol=1e-9)
     assert predictor.score(**paths) == pytest.approx(
-        pearson(made.connectivity[tuple(every_pair().T)], expected), abs=1e-6
+        pearson(made.connectivity[tuple(pairs_once(REGIONS).T)], expected), abs=1e-6
     )
 
 
 def test_fits_repeat_and_look_at_their_rows_alone():
-    made = regions_of(19)
+    made = complete(19)
     changed = made.take(np.arange(19))
     changed.expression[17:] = 50
     changed.connectivity[17:] = changed.connectivity[:, 17:] = 9
@@ -176,7 +156,7 @@ def test_fits_repeat_and_look_at_their_rows_alone():
         first = ConnectivityPredictor(**KINDS[name]).fit_rows(made, rows)
         again = ConnectivityPredictor(**KINDS[name]).fit_rows(changed, rows[::-1])
         assert again.regions_.names == first.regions_.names == made.names[:17]
-        assert np.array_equal(first.predict(every_pair()), again.predict(every_pair()))
+        assert np.array_equal(first.predict(pairs_once(REGIONS)), again.predict(pairs_once(REGIONS)))
         assert first.history_ == again.history_
 
 
@@ -191,15 +171,15 @@ def test_saved_and_loaded(model, tmp_path):
     assert again.weights_ == model.weights_
     assert again.seconds_ == model.seconds_
     assert again.regions_.names == model.regions_.names
-    assert np.array_equal(again.predict(every_pair()), model.predict(every_pair()))
-    other = regions_of(11, seed=3)
-    assert np.array_equal(again.predict(every_pair(11), other), model.predict(every_pair(11), other))
+    assert np.array_equal(again.predict(pairs_once(REGIONS)), model.predict(pairs_once(REGIONS)))
+    other = complete(11, seed=3)
+    assert np.array_equal(again.predict(pairs_once(11), other), model.predict(pairs_once(11), other))
     assert json.loads((tmp_path / "model" / "metrics.json").read_text())["note"] == 3
     assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors", ".parquet"}
 
 
 def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
-    made = regions_of(placed=False)
+    made = complete(placed=False)
     made.expression[2, 5] = np.nan
     made.connectivity[3, 8] = made.connectivity[8, 3] = np.nan
     predictor = ConnectivityPredictor(**MULTISET).fit(made)
@@ -207,7 +187,7 @@ def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
     assert list(predictor.weights_) == ["ridge-genes", "boosting-genes", NETWORK]
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
-    assert np.array_equal(again.predict(every_pair()), predictor.predict(every_pair()))
+    assert np.array_equal(again.predict(pairs_once(REGIONS)), predictor.predict(pairs_once(REGIONS)))
     assert again.regions_.coordinates is None
     assert again.method_.scores == predictor.method_.scores
 
@@ -231,7 +211,7 @@ def test_damaged_and_changed_artefacts(models, tmp_path):
         folder = damaged(f"half {file}")
         data = (folder / file).read_bytes()
         (folder / file).write_bytes(data[: len(data) // 2])
-        with pytest.raises(ValueError, match=rf"{file} is damaged"):
+        with pytest.raises(ValueError, match=rf"{file} is (damaged|not the table)"):
             ConnectivityPredictor.load(folder)
     folder = damaged("other config")
     config = json.loads((folder / "config.json").read_text())
@@ -242,14 +222,14 @@ def test_damaged_and_changed_artefacts(models, tmp_path):
     folder = damaged("other genes")
     genes = pd.read_parquet(folder / "vocabulary.parquet")
     genes.iloc[::-1].to_parquet(folder / "vocabulary.parquet")
-    with pytest.raises(ValueError, match=r"vocabulary.parquet is not the vocabulary that the model was saved with"):
+    with pytest.raises(ValueError, match=r"vocabulary.parquet is not the table that the model was saved with"):
         ConnectivityPredictor.load(folder)
     for name, column in (("expression", "3"), ("connectivity", "4"), ("regions", "x")):
         folder = damaged(f"changed {name}")
         frame = pd.read_parquet(folder / f"{name}.parquet")
         frame.loc[1, column] += 0.25
         frame.to_parquet(folder / f"{name}.parquet")
-        with pytest.raises(ValueError, match="are not those of the regions that the model was saved with"):
+        with pytest.raises(ValueError, match=rf"{name}.parquet is not the table that the model was saved with"):
             ConnectivityPredictor.load(folder)
 
 
@@ -265,7 +245,7 @@ def test_explained_weights_sum_to_1(models):
         assert found["weight"].sum() == pytest.approx(1, abs=1e-6)
         assert found["weight"].is_monotonic_decreasing
         pd.testing.assert_frame_equal(models[name].explain(first, second, top=5), found[:5])
-        other = regions_of(11, seed=3)
+        other = complete(11, seed=3)
         lacks = other.take(np.arange(11))
         lacks.expression[2, 6] = np.nan
         found = models[name].explain(lacks.names[2], lacks.names[5], lacks, top=GENES**2)
@@ -291,7 +271,7 @@ def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
         return dict.fromkeys(self._parts, 0.0) | {"distance+ridge": 1.0}
 
     monkeypatch.setattr(Blend, "_weigh", weigh)
-    predictor = ConnectivityPredictor(**MULTISET).fit(regions_of())
+    predictor = ConnectivityPredictor(**MULTISET).fit(complete())
     with pytest.warns(UserWarning, match="gave the network the weight 0"):
         found = predictor.explain(*predictor.regions_.names[:2], top=10**6)
     assert found["weight"].sum() == pytest.approx(1, abs=1e-5)
@@ -302,7 +282,7 @@ def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
 
 
 def test_the_planted_gene_is_the_most_important():
-    made = regions_of(23, placed=False)
+    made = complete(23, placed=False)
     carrier = made.expression[:, 7].astype(np.float64) - 0.5
     values = np.outer(carrier, carrier) + 0.01
     np.fill_diagonal(values, np.nan)
@@ -347,7 +327,7 @@ def test_importance_beside_attention(models):
         ({"cls": "none"}, "cls must be one of random, spatial, got 'none'"),
         ({"pooling": "none"}, "pooling must be one of mean, attention, cls, got 'none'"),
         ({"dim": 0}, "dim must be >= 1, got 0"),
-        ({"depth": 0}, "depth must be >= 1, got 0"),
+        ({"depth": 0}, "depth must be >= 1 and <= 1000, got 0"),
         ({"num_heads": 0}, "num_heads must be >= 1, got 0"),
         ({"num_heads": 5}, "dim must be divisible by num_heads, got dim=32 and num_heads=5"),
         ({"num_queries": 0}, "num_queries must be >= 1"),
@@ -357,17 +337,17 @@ def test_importance_beside_attention(models):
         ({"steps": 0}, "steps must be >= 1"),
         ({"epochs": 0}, "epochs must be >= 1"),
         ({"batch_size": 1}, "batch_size must be >= 2, got 1"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
-        ({"dropout": 1.0}, "dropout must be >= 0 and below 1, got 1.0"),
-        ({"weight_decay": -1.0}, "weight_decay must be >= 0, got -1.0"),
+        ({"seed": -1}, "seed must be >= 0 and <= 4294967295, got -1"),
+        ({"dropout": 1.0}, "dropout must be >= 0 and < 1, got 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay must be >= 0 and <= 1e.09, got -1.0"),
         ({"symmetry": np.nan}, "symmetry must be >= 0, got nan"),
-        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
+        ({"learning_rate": 0.0}, "learning_rate must be > 0 and <= 1e.09, got 0.0"),
         ({"device": "none"}, "device"),
     ],
 )
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
-        ConnectivityPredictor(**QUIET | options).fit(regions_of())
+        ConnectivityPredictor(**QUIET | options).fit(complete())
 
 
 def test_bad_pairs_and_calls(models):
@@ -387,21 +367,21 @@ def test_bad_pairs_and_calls(models):
     with pytest.raises(ValueError, match="coordinates and options come with expression"):
         model.predict([(0, 1)], coordinates=pd.DataFrame())
     with pytest.raises(ValueError, match="coordinates, connectivity and options are part of Regions"):
-        model.predict([(0, 1)], regions_of(), pd.DataFrame())
+        model.predict([(0, 1)], complete(), pd.DataFrame())
     with pytest.raises(ValueError, match="coordinates are not known of these regions"):
-        model.predict([(0, 1)], regions_of(placed=False))
+        model.predict([(0, 1)], complete(placed=False))
     for call in (lambda p: p.predict([(0, 1)]), lambda p: p.save("nowhere"), lambda p: p.importance()):
         with pytest.raises(ValueError, match="this ConnectivityPredictor is not fitted yet"):
             call(ConnectivityPredictor())
     with pytest.raises(ValueError, match="there are 11 regions to learn from, at least 12 are needed"):
-        ConnectivityPredictor(**KINDS["ridge"]).fit(regions_of(11))
+        ConnectivityPredictor(**KINDS["ridge"]).fit(complete(11))
     with pytest.raises(ValueError, match="connectivity is not known of these regions"):
-        ConnectivityPredictor(**KINDS["ridge"]).fit(regions_of().with_(connectivity=None))
+        ConnectivityPredictor(**KINDS["ridge"]).fit(complete().with_(connectivity=None))
     assert positions(np.zeros((0, 2)), ["a"]).shape == (0, 2)
 
 
 def test_gene_vectors(tmp_path):
-    made, rng = regions_of(), np.random.default_rng(0)
+    made, rng = complete(), np.random.default_rng(0)
     vectors = GeneVectors([f"g{g}" for g in range(2, GENES + 5)], rng.normal(size=(GENES + 3, 7)).astype(np.float32))
     options = {**OF_SEED, "architecture": "seed"}
     predictor = ConnectivityPredictor(**options).fit(made, gene_vectors=vectors)
@@ -411,7 +391,7 @@ def test_gene_vectors(tmp_path):
     assert np.array_equal(tokens.vectors.numpy(), vectors.vectors[:11])  # kept as they are
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
-    assert np.array_equal(again.predict(every_pair(), made), predictor.predict(every_pair()))
+    assert np.array_equal(again.predict(pairs_once(REGIONS), made), predictor.predict(pairs_once(REGIONS)))
     with pytest.raises(ValueError, match="gene_vectors are for architecture='seed' and 'concat'"):
         ConnectivityPredictor(**MULTISET).fit(made, gene_vectors=vectors)
     few = GeneVectors(["G1", "G2"], np.ones((2, 3), np.float32))
@@ -442,10 +422,10 @@ def peak_of(call):
 
 @pytest.mark.parametrize(("number", "genes", "most"), [(414, 282, 1e9), (300, 3000, 200e6)])
 def test_a_ridge_takes_little_memory(number, genes, most):
-    made = regions_of(number, genes)
+    made = complete(number, genes)
     assert number * (number - 1) / 2 * genes * 4 > min(most, 90e6)  # what genes of pairs would take
     predictor = ConnectivityPredictor(**KINDS["ridge"])
-    assert peak_of(lambda: predictor.fit(made).predict(every_pair(number))) < most
+    assert peak_of(lambda: predictor.fit(made).predict(pairs_once(number))) < most
 
 
 def test_attention_has_no_genes_of_pairs():
@@ -460,10 +440,22 @@ def test_attention_has_no_genes_of_pairs():
                 largest = max(largest, found.numel())
             return found
 
-    made = regions_of(number, genes)
+    made = complete(number, genes)
     predictor = ConnectivityPredictor(**KINDS["attention"]).fit(made)
     with Largest():
-        predictor.predict(every_pair(number))
+        predictor.predict(pairs_once(number))
     heads, width = 4, 8 // 4
     assert 0 < largest <= REGIONS_TOGETHER * heads * (width + 1) * genes
     assert largest < number * (number - 1) / 2 * genes / 5
+
+
+def test_integers_are_no_positions_where_names_are_other_numbers():
+    made = complete()
+    model = ConnectivityPredictor(**KINDS["ridge"]).fit(made.with_(names=[str(i + 1) for i in range(REGIONS)]))
+    pairs = pd.DataFrame({"i": [1, 4], "j": [2, 9]})
+    with pytest.raises(ValueError, match=r"pairs must be of text where names .* such as '1': integers, got \[1, 2\]"):
+        model.predict(pairs)
+    expected = model.predict_matrix().to_numpy()[[0, 3], [1, 8]]
+    assert np.allclose(model.predict(pairs.astype(str)), expected, rtol=0, atol=1e-9)
+    same = ConnectivityPredictor(**KINDS["ridge"]).fit(made.with_(names=[str(i) for i in range(REGIONS)]))
+    assert np.array_equal(same.predict(pairs), same.predict(pairs.astype(str)))

@@ -420,3 +420,16 @@ def test_real_regions(kind, atlas, regions, genes, unsampled, data_folder):
     turned = read_regions(e.T, folder / f"{kind}_connectivity.csv.gz", folder / "regions.csv")
     assert turned.names == found.names
     np.testing.assert_array_equal(turned.expression, found.expression)
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+def test_some_regions_of_a_file_that_counts_from_another_number_are_refused(begin, tmp_path):
+    """All but one would join with their neighbour."""
+    rng = np.random.default_rng(0)
+    counted = [str(i + begin) for i in range(15)]
+    some = [str(i + 1 - begin) for i in (*range(2), *range(3, 15))] if begin == 0 else [str(i) for i in (*range(9), 12)]
+    expression = pd.DataFrame(rng.random((len(some), 11)), some, [f"GENE{g}" for g in range(11)])
+    places = pd.DataFrame(rng.normal(size=(15, 3)) * 30, pd.Index(counted, name="region"), ["x", "y", "z"])
+    with pytest.raises(ValueError, match=f"count from {begin} in the first and from {1 - begin} in the second"):
+        read_regions(expression, None, places)
+    read_regions(expression.set_axis(counted[: len(some)]), None, places)  # some of them as they are

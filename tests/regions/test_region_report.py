@@ -15,16 +15,19 @@ from scipy.stats import pearsonr, spearmanr
 from omniset.regions import figures, report, tested
 from omniset.regions.blend import NETWORK, Blend
 from omniset.regions.data import Regions
-from omniset.regions.evaluate import METRICS, MINE, PARTS, Evaluation, groups_of
+from omniset.regions.evaluate import PARTS, Evaluation, groups_of
 from omniset.regions.nulls import distortion, spins
 from omniset.regions.predictor import ConnectivityPredictor
+from omniset.regions.scores import scores
 from omniset.report import render, write
 from omniset.report.blocks import value_of
 from omniset.report.figures import MORE_COLOURS
+from omniset.report.frame import Run
 from omniset.report.page import svg
+from omniset.trials.comparison import OURS
 
 REGIONS, GENES, FOLDS, SPINS = 43, 13, 3, 7
-ABOUT = {"title": "A title", "command": "omniset regions evaluate a&b", "provenance": {"seed": 0}}
+WARNING = "A <warning>."
 
 
 @pytest.fixture(autouse=True)
@@ -54,51 +57,52 @@ def regions(number=REGIONS, **changed):
     return Regions(**(made | changed))
 
 
-def evaluation(own=None, mine=0.5, **changed):
-    """Ours, two baselines and a variant; r of ours is `mine` on average, of the ridge 0.4."""
+def evaluation(own=None, mine=0.1, **changed):
+    """Ours with so much noise, two baselines and a variant with more; levels differ between folds."""
     own = own or regions()
     rng = np.random.default_rng(1)
-    folds = rng.permutation(np.arange(len(own)) % FOLDS)
-    rows = [
-        {"seed": seed, "fold": fold, "method": method, "seconds": 1.5, "pairs": 91.0}
-        | dict.fromkeys((*METRICS, *PARTS), 0.25)
-        | {"pearson": r + 0.01 * seed + 0.02 * fold - 0.025}
-        for method, r in ((MINE, mine), ("distance", 0.1), ("ridge", 0.4), ("<i>small</i>", 0.3))
-        for seed in (0, 1)
-        for fold in range(FOLDS)
-    ]
+    folds = np.stack([rng.permutation(np.arange(len(own)) % FOLDS) for _ in range(2)])
+    within = folds[:, :, None] == folds[:, None]
+    predictions = {}
+    for method, size in ((OURS, mine), ("distance", 0.9), ("ridge", 0.3), ("<i>small</i>", 0.5)):
+        noise = size * rng.normal(size=within.shape)
+        wrong = noise if own.directed else noise + noise.transpose(0, 2, 1)
+        predictions[method] = np.where(within, 0.5 * own.connectivity + wrong + folds[:, None], np.nan)
+    found = Evaluation(pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), predictions, folds, own, "spatial")
+    rows = []
+    for method in predictions:
+        for seed in (0, 1):
+            for fold in range(FOLDS):
+                i, j = np.array([pair for pair in found.tested(seed) if folds[seed, pair[0]] == fold]).T
+                about = {"seed": seed, "fold": fold, "method": method, "seconds": 1.5, **dict.fromkeys(PARTS, 0.25)}
+                rows.append(about | scores(own.connectivity[i, j], predictions[method][seed, i, j]))
     null = [
         {"seed": 0, "fold": fold, "method": method, "spin": spin, "pearson": r + 0.01 * spin + 0.1 * fold}
-        for method, r in ((MINE, 0.35), ("ridge", 0.1))
+        for method, r in ((OURS, 0.35), ("ridge", 0.1))
         for fold in range(FOLDS)
         for spin in range(SPINS)
     ]
     weights = [
-        {"seed": seed, "fold": fold, "method": MINE, "ridge": 0.5, "distance+ridge": 0.125, NETWORK: 0.0}
+        {"seed": seed, "fold": fold, "method": OURS, "ridge": 0.5, "distance+ridge": 0.125, NETWORK: 0.0}
         for seed in (0, 1)
         for fold in range(FOLDS)
     ]
-    predictions = {}
-    for method in (MINE, "distance", "ridge", "<i>small</i>"):
-        noise = rng.normal(0, 0.2, own.connectivity.shape)
-        found = 0.5 * own.connectivity + noise + (0 if own.directed else noise.T) + folds  # levels differ between folds
-        predictions[method] = np.where(folds[:, None] == folds, found, np.nan)
     made = {
-        "rows": pd.DataFrame(rows),
+        "by_fold": pd.DataFrame(rows),
         "null": pd.DataFrame(null),
         "weights": pd.DataFrame(weights),
-        "predictions": predictions,
-        "folds": folds,
-        "regions": own,
-        "split": "spatial",
         "not_run": {"gaussian": "it is <not> possible"},
     }
-    return Evaluation(**(made | changed))
+    return replace(found, **(made | changed))
 
 
-def page_of(found, notes=()):
+def about(found, warnings=()):
+    return Run("regions", "evaluation", "A title", "omniset regions evaluate a&b", {"seed": 0}, warnings, found)
+
+
+def page_of(found, warnings=()):
     """The page, its numbers, and what it says; figures are not rendered, which takes long."""
-    page, numbers = report.of_evaluation(found, notes=list(notes), **ABOUT)
+    page, numbers = report.of_evaluation(about(found.notes, warnings), found)
     return page, numbers, said_in(page)
 
 
@@ -117,7 +121,7 @@ def whole():
     """Page, numbers and text of one evaluation, for tests that only look."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "nilearn", None)
-        return page_of(evaluation(), ["A <warning>."])
+        return page_of(evaluation(), [WARNING])
 
 
 def section(page, title):
@@ -132,62 +136,35 @@ def plots(part):
 
 
 def test_the_report_on_an_evaluation(whole, tmp_path):
-    page, numbers, _ = whole
+    page, numbers, said = whole
     html = write(tmp_path, page, numbers).read_text(encoding="utf-8")
-    assert page.sections[0].title == "Verdict"
-    for word in (
-        "A &lt;warning&gt;.",
-        "What was decided.",
-        "Gaussian kernel was not run: it is &lt;not&gt; possible.",
-        "Ours is better than the best baseline, kernel ridge: Pearson&#39;s r, ours minus its, is +0.100",
-        "both regions of a test pair are new to it",
-        "folds and 2 seeds",
-        figures.NEEDS.replace("'", "&#39;"),
-    ):
+    verdict = evaluation().comparison.verdict()
+    assert verdict.startswith("Ours beats ridge, the best baseline")
+    for word in (verdict, "both regions of a test pair are new to it", "folds of 2 seeds", figures.NEEDS):
+        assert word in said
+    for word in ("A &lt;warning&gt;.", "What was decided.", "gaussian was not run: it is &lt;not&gt; possible"):
         assert word in html
     for tag in ("<b>Default", "<i>small"):
         assert tag not in html
     kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert kept["kind"] == "evaluation"
-    assert kept["notes"] == ["A <warning>."]
-    assert kept["decided"] == ["What was decided."]
-    assert kept["gates"][0]["holds"] is True
-    assert kept["table"]["ridge"]["pearson"] == pytest.approx(0.4, abs=1e-9)
-
-
-@pytest.mark.parametrize("mine", [0.4, 0.35])
-def test_where_a_baseline_is_as_good_it_is_recommended(mine):
-    found = evaluation(mine=mine)
-    verdict = report._verdict(found, [])
-    said = verdict.blocks[0]
-    assert said.kind == "warning"
-    assert said.text.startswith("On these data use kernel ridge (method='ridge'). Ours is not better")
-    assert report._signed(found.gates()[0]["value"]).text in said.text
-    assert verdict.blocks[1].items[0][1].text == "NOT held"
-
-
-def test_an_interval_with_zero_in_it_is_said():
-    gate = {"value": 0.01, "low": -0.02, "high": 0.03, "holds": True}
-    assert "includes 0: kernel ridge may be as good" in report._sentence(gate, "ridge").text
-    assert "includes 0" not in report._sentence(gate | {"low": 0.005}, "ridge").text
-    assert "interval" not in report._sentence(gate | {"low": np.nan, "high": np.nan}, "ridge").text
-    undefined = report._sentence(gate | {"value": np.nan, "holds": False}, "ridge")
-    assert "cannot be compared" in undefined.text
-    assert "use" not in undefined.text.split()
+    assert (kept["system"], kept["kind"], kept["warnings"]) == ("regions", "evaluation", [WARNING])
+    assert kept["notes"] == ["What was decided.", "gaussian was not run: it is <not> possible"]
+    assert kept["evaluation"]["gates"][0]["verdict"] == "holds"
+    assert kept["table"]["ridge"]["pearson"] == evaluation().table().loc["ridge", "pearson"]
 
 
 def test_without_ours_or_without_baselines_there_is_no_verdict():
     full = evaluation()
-    for left, why in (((MINE,), "ours was not run"), (("ridge", "distance"), "no baseline was run")):
+    for left, why in (((OURS,), "ours was not run"), (("ridge", "distance"), "no baseline was run")):
         some = replace(
             full,
-            rows=full.rows[~full.rows["method"].isin(left)],
+            by_fold=full.by_fold[~full.by_fold["method"].isin(left)],
             null=full.null[~full.null["method"].isin(left)],
             predictions={name: m for name, m in full.predictions.items() if name not in left},
         )
-        assert why in report._verdict(some, []).blocks[0].text
-        if MINE in left:
-            assert page_of(some)[1]["shown"] == "ridge"  # the best that there is
+        _, numbers, said = page_of(some)
+        assert f"Nothing is said of ours beside baselines: {why}." in said
+        assert numbers["shown"] == ("ridge" if OURS in left else OURS)  # the best that there is
 
 
 # ---------------------------------------------------------------------- numbers of pairs
@@ -209,23 +186,24 @@ def test_r_within_folds_is_that_of_each_fold_by_its_pairs():
 @pytest.mark.parametrize("directed", [False, True])
 def test_test_pairs_are_those_within_folds(directed):
     found = evaluation(regions(directed=directed))
-    pairs = tested.tested_pairs(found)
-    expected = {
-        (i, j)
-        for i in range(REGIONS)
-        for j in range(REGIONS)
-        if found.folds[i] == found.folds[j] and (i != j if directed else i < j)
-    }
-    assert {tuple(pair) for pair in pairs.tolist()} == expected
-    assert np.isfinite(found.predictions[MINE][tuple(pairs.T)]).all()
+    for seed, folds in enumerate(found.folds):
+        pairs = found.tested(seed)
+        expected = {
+            (i, j)
+            for i in range(REGIONS)
+            for j in range(REGIONS)
+            if folds[i] == folds[j] and (i != j if directed else i < j)
+        }
+        assert {tuple(pair) for pair in pairs.tolist()} == expected
+        assert np.isfinite(found.predictions[OURS][seed][tuple(pairs.T)]).all()
 
 
 def test_bins_of_distance(whole):
     found, numbers = evaluation(), whole[1]["by_distance"]
-    pairs = tested.tested_pairs(found)
+    pairs = found.tested()
     distance = np.array([np.linalg.norm(np.subtract(*found.regions.coordinates[[i, j]])) for i, j in pairs])
     ranked = np.argsort(distance)
-    for method in (MINE, "ridge"):
+    for method in (OURS, "ridge"):
         rows = [row for row in numbers if row["method"] == method]
         assert len(rows) == tested.BINS
         assert sum(row["pairs"] for row in rows) == len(pairs)
@@ -237,22 +215,24 @@ def test_bins_of_distance(whole):
             assert row["mean"] == pytest.approx(distance[own].mean(), rel=1e-12)
             assert (row["low"], row["high"]) == pytest.approx((distance[own].min(), distance[own].max()), rel=1e-15)
             i, j = pairs[own].T
-            truth, predicted = found.regions.connectivity[i, j], found.predictions[method][i, j]
-            expected = tested.within_folds(truth, predicted, found.folds[i])
+            truth, predicted = found.regions.connectivity[i, j], found.predictions[method][0, i, j]
+            expected = tested.within_folds(truth, predicted, found.folds[0, i])
             assert row["pearson"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_networks():
     found = evaluation()
-    names, r = tested.r_by_network(found, MINE, tested.tested_pairs(found))
+    names, r = tested.r_by_network(found, OURS, found.tested())
     assert names == ["<b>Default</b>", "Vis", "subcortex"]
     np.testing.assert_array_equal(r, r.T)
     parts, network = [], np.array(found.regions.network)
     for fold in range(FOLDS):
-        rows = [i for i in range(REGIONS) if found.folds[i] == fold]
+        rows = [i for i in range(REGIONS) if found.folds[0, i] == fold]
         pairs = [(i, j) for i in rows for j in rows if network[i] == "Vis" and network[j] == "subcortex"]
         i, j = np.array(pairs).T
-        parts.append((pearsonr(found.regions.connectivity[i, j], found.predictions[MINE][i, j]).statistic, len(pairs)))
+        parts.append(
+            (pearsonr(found.regions.connectivity[i, j], found.predictions[OURS][0, i, j]).statistic, len(pairs))
+        )
     assert r[1, 2] == pytest.approx(sum(a * n for a, n in parts) / sum(n for _, n in parts), rel=1e-12)
 
 
@@ -274,9 +254,9 @@ def test_order_and_groups():
 def test_pairs_that_are_not_predicted_are_grey_and_those_not_tested_are_pale(whole):
     found = evaluation()
     true, predicted, residual = (plot.figure for plot in plots(section(whole[0], "Matrices"))[:3])
-    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds[0])
     grey = np.round(255 * np.array(to_rgb(figures.UNKNOWN))).astype(np.uint8)
-    within = (found.folds[:, None] == found.folds)[np.ix_(order, order)]
+    within = (found.folds[0][:, None] == found.folds[0])[np.ix_(order, order)]
     off = ~np.eye(REGIONS, dtype=bool)
     for figure in (predicted, residual):
         image = figure.axes[0].images[0].get_array()
@@ -290,7 +270,7 @@ def test_pairs_that_are_not_predicted_are_grey_and_those_not_tested_are_pale(who
 
 def test_the_stripes_are_the_folds(whole):
     found = evaluation()
-    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds)
+    order, _ = figures.arranged(found.regions.network, found.regions.hemisphere, found.folds[0])
     axes = plots(section(whole[0], "Matrices"))[0].figure.axes[0]
     stripes = axes.collections[0]
     seen = np.full(REGIONS, -1)
@@ -301,13 +281,13 @@ def test_the_stripes_are_the_folds(whole):
             seen[round(y0) : round(y1)] = fold
         else:
             assert y1 < 0
-            assert (found.folds[order[round(x0) : round(x1)]] == fold).all()
-    np.testing.assert_array_equal(seen, found.folds[order])
+            assert (found.folds[0][order[round(x0) : round(x1)]] == fold).all()
+    np.testing.assert_array_equal(seen, found.folds[0][order])
 
 
 def test_matrices_of_many_regions_are_images_and_small():
     found = evaluation(regions(414))
-    drawn = plots(report._matrices(found, MINE, tested.tested_pairs(found)))[0]
+    drawn = plots(report._matrices(found, OURS))[0]
     page = svg(drawn, "p")
     assert page.count("data:image/png;base64,") == 2  # and the bar of colours
     assert len(page) < 6e5  # the largest of five; a page has 3 MB
@@ -328,11 +308,11 @@ def test_nulls_are_means_over_folds_beside_what_was_observed(whole):
     part = section(page, "Null model")
     table = next(block for block in part.blocks if isinstance(block, report.Table))
     first, second = ([value_of(cell) for cell in row] for row in table.rows)
-    observed = 0.5 - 0.025 + 0.02  # of the first seed
+    rows = evaluation().by_fold
+    observed = rows[(rows["method"] == OURS) & (rows["seed"] == 0)]["pearson"].mean()
     spun = 0.35 + 0.1 + 0.01 * np.arange(SPINS)
     above = int((spun >= observed).sum())
-    assert 0 < above < SPINS
-    assert first[0] == "Omniset (ours)"
+    assert first[0] == "omniset (ours)"
     np.testing.assert_allclose(first[1:3], [observed, spun.mean()], rtol=1e-12)
     np.testing.assert_allclose(first[4:], [observed - spun.mean(), (1 + above) / (1 + SPINS)], rtol=1e-12)
     assert second[5] == 1 / (1 + SPINS)
@@ -377,13 +357,13 @@ def importance():
     )
 
 
-def fit_page(predictor, genes, notes=()):
-    page, numbers = report.of_fit(predictor, genes, notes=list(notes), **ABOUT)
+def fit_page(predictor, genes, warnings=()):
+    page, numbers = report.of_fit(about(predictor.notes_, warnings), predictor, genes)
     return page, numbers, said_in(page)
 
 
 def test_the_report_on_a_model(predictor):
-    page, numbers, said = fit_page(predictor, importance(), ["A <warning>."])
+    page, numbers, said = fit_page(predictor, importance(), [WARNING])
     assert "A &lt;warning&gt;." in render(page)
     own = regions()
     i, j = np.triu_indices(REGIONS, 1)
@@ -401,7 +381,7 @@ def test_the_report_on_a_model(predictor):
         "What was decided.",
         "learned from. How well it does on regions that it has not seen",
         "without parts to weigh",
-        "The model has no network.",
+        "Nothing was trained by epochs.",
         "Attention says where the network looked, not what its prediction rests on",
         f"correlation {report.text_of(float(rank))}.",
         "903",
@@ -450,17 +430,17 @@ def pairs_of_genes():
 
 
 def test_the_report_on_an_explanation():
-    page, numbers = report.of_explanation(pairs_of_genes(), importance(), "one<b>", "two", notes=["Hm."], **ABOUT)
+    page, numbers = report.of_explanation(about([], ["Hm."]), pairs_of_genes(), importance(), "one<b>", "two")
     html = render(page)
     for word in ("not what its prediction rests on", "Hm.", "one&lt;b&gt;", "is of A and X", "&lt;i&gt;C"):
         assert word in html
     assert numbers["pairs"] == pairs_of_genes().to_dict("records")
     table = next(b for b in section(page, "Pairs of genes").blocks if isinstance(b, report.Table))
     assert [row[2] for row in table.rows] == [0.4, 0.35, 0.2, 0.1]
-    empty, _ = report.of_explanation(pairs_of_genes()[:0], importance()[:0], "one", "two", notes=[], **ABOUT)
+    empty, _ = report.of_explanation(about([]), pairs_of_genes()[:0], importance()[:0], "one", "two")
     assert "No weights were found." in said_in(empty)
     same = pairs_of_genes().assign(weight=0.0)
-    assert "is of A and X" in said_in(report.of_explanation(same, importance(), "one", "two", notes=[], **ABOUT)[0])
+    assert "is of A and X" in said_in(report.of_explanation(about([]), same, importance(), "one", "two")[0])
 
 
 def test_genes_with_the_largest_sums():
@@ -541,8 +521,8 @@ def test_without_nilearn_the_error_says_what_to_install(tmp_path):
 
 def test_with_nilearn_the_page_has_brains(nilearn):
     found = evaluation()
-    drawn = plots(report._brains(found, MINE))
+    drawn = plots(report._brains(found, OURS))
     assert len(drawn) == len(nilearn) == 2
     assert "data:image/png;base64," in svg(drawn[0], "p")
-    residual = found.predictions[MINE] - found.regions.connectivity
+    residual = found.predictions[OURS][0] - found.regions.connectivity
     np.testing.assert_array_equal(nilearn[1][0], np.nan_to_num(figures.strongest(residual, figures.SHARE)))

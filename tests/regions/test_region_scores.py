@@ -1,14 +1,16 @@
-"""Scores beside scipy and scikit-learn, parts beside loops over pairs, intervals beside every draw that there is."""
+"""Scores beside scipy and scikit-learn, parts beside loops over pairs, drawn regions beside pairs written out."""
 
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import mean_squared_error, r2_score
 
-from omniset.regions.scores import interval, pair_distance, pair_hemispheres, pearson, scores
+from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
+from omniset.trials.intervals import Draws
 
 LABELS = np.array(["L", "R", "LR", ""])
 
@@ -160,59 +162,84 @@ def test_hemispheres_of_pairs():
         pair_hemispheres(["L", "left"], np.array([[0, 1]]))
 
 
-# ---------------------------------------------------------------------- intervals
+# ---------------------------------------------------------------------- regions drawn again
 
 
-def draws_of(groups):
-    """The means of all ways to draw as many groups as there are."""
-    ways = itertools.product(groups, repeat=len(groups))
-    return [np.mean(np.concatenate(way)) for way in ways]
+def pairs_in_folds(directed=False, seeds=2, regions=17):
+    """Rows of test pairs in folds of several seeds, some pairs unknown, and the regions' codes."""
+    rng = np.random.default_rng(5)
+    rows = []
+    for seed in range(seeds):
+        folds = rng.permutation(np.arange(regions) % 2)
+        for i, j in itertools.permutations(range(regions), 2):
+            if folds[i] == folds[j] and (directed or i < j) and (i, j) != (0, 3):
+                rows.append((seed, folds[i], i, j))
+    frame = pd.DataFrame(rows, columns=["seed", "fold", "a", "b"])
+    frame["truth"] = rng.normal(size=len(frame)) + 3 * frame["fold"]
+    frame["predicted"] = 0.5 * frame["truth"] + rng.normal(size=len(frame))
+    return frame.sample(frac=1, random_state=0, ignore_index=True)
 
 
-@pytest.mark.parametrize("level", [0.95, 0.5])
-def test_interval_is_that_of_all_draws(level):
-    groups = [[0.1, 0.7], [0.2], [0.9, 1.1, 1.6]]
-    found = interval(np.concatenate(groups), groups=["b", "b", "c", "a", "a", "a"], level=level, seed=1, draws=40_000)
-    expected = np.quantile(draws_of(groups), [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
-    assert np.allclose(found, expected, atol=1e-12)
+def by_hand(rows, times):
+    """Every pair of drawn copies of two regions written out as a row of its own."""
+    drawn = [region for region, number in enumerate(times) for _ in range(int(number))]
+    found = []
+    for _, fold in rows.groupby(["seed", "fold"]):
+        known = {(a, b): (x, y) for a, b, x, y in fold[["a", "b", "truth", "predicted"]].itertuples(index=False)}
+        copies = [known[pair] for pair in itertools.product(drawn, repeat=2) if pair in known]
+        found.append(pearsonr(*np.array(copies).T).statistic)
+    return np.mean(found)
 
 
-def test_interval_without_groups_draws_values():
-    values = [0.3, 0.1, 0.9, 0.5]
-    expected = np.quantile(draws_of([[v] for v in values]), [0.05, 0.95], method="inverted_cdf")
-    assert np.allclose(interval(values, level=0.9, draws=40_000), expected, atol=1e-12)
-    assert interval(values, groups=[7, 3, 5, 2]) == interval(values)
+@pytest.mark.parametrize("directed", [False, True])
+def test_regions_that_are_drawn_again_repeat_their_pairs(directed):
+    rows = pairs_in_folds(directed)
+    weights = np.random.default_rng(1).multinomial(17, np.full(17, 1 / 17), size=7).astype(float)
+    weights = np.concatenate([weights, 1 - np.eye(17)[:2]])
+    found = pearson_of_draws(rows, Draws(rows[["a", "b"]].to_numpy(), weights))
+    np.testing.assert_allclose(found, [by_hand(rows, times) for times in weights], rtol=1e-12)
+    weighted = Draws(rows[["a", "b"]].to_numpy(), weights).rows()  # the same by a weight for each draw and pair
+    fold = ((rows["seed"] == 0) & (rows["fold"] == 1)).to_numpy()
+    x, y = rows["truth"].to_numpy()[fold], rows["predicted"].to_numpy()[fold]
+    alone = pearson_of_draws(rows[fold], Draws(rows[["a", "b"]].to_numpy()[fold], weights))
+    for w, r in zip(weighted[:, fold], alone, strict=True):
+        moments = np.cov(np.stack([x, y]), aweights=w)
+        assert r == pytest.approx(moments[0, 1] / np.sqrt(moments[0, 0] * moments[1, 1]), rel=1e-11)
 
 
-def test_values_that_depend_on_each_other_widen_the_interval():
-    values = np.repeat([0.1, 0.5, 0.9], 31)
-    low, high = interval(values)
-    wide = interval(values, groups=np.repeat([2, 3, 5], 31))
-    assert wide[0] < low - 0.1
-    assert wide[1] > high + 0.1
+def test_regions_that_are_drawn_once_have_the_mean_of_the_folds_to_the_bit():
+    rows = pairs_in_folds()
+    once = Draws(rows[["a", "b"]].to_numpy(), np.ones((1, 17)))
+    parts = pd.Series(
+        [pearson(f["truth"].to_numpy(), f["predicted"].to_numpy()) for _, f in rows.groupby(["seed", "fold"])]
+    )
+    assert pearson_of_draws(rows, once)[0] == parts.mean()
+    almost = pearson_of_draws(rows, Draws(once.codes, np.stack([np.ones(17), np.full(17, 2.0)])))
+    np.testing.assert_allclose(almost, parts.mean(), rtol=1e-13)
 
 
-def test_order_and_names_do_not_move_the_interval():
-    rng = np.random.default_rng(0)
-    values, groups = rng.normal(size=23), rng.integers(5, size=23)
-    order = rng.permutation(23)
-    names = np.array(["q", "a", "z", "b", "m"])
-    assert interval(values[order]) == interval(values)
-    assert interval(values[order], names[groups[order]]) == pytest.approx(interval(values, groups), rel=1e-12)
-    assert interval(values, groups, seed=1) != interval(values, groups, seed=0)
+@pytest.mark.parametrize(("shift", "scale"), [(1e7, 1.0), (0.0, 1e-120), (-3e4, 1e-3)])
+def test_level_and_unit_do_not_move_drawn_correlations(shift, scale):
+    rows = pairs_in_folds()
+    draws = Draws(
+        rows[["a", "b"]].to_numpy(), np.random.default_rng(2).multinomial(17, np.full(17, 1 / 17), size=5).astype(float)
+    )
+    moved = rows.assign(truth=shift + scale * rows["truth"], predicted=scale * rows["predicted"] - shift)
+    np.testing.assert_allclose(pearson_of_draws(moved, draws), pearson_of_draws(rows, draws), rtol=1e-8)
 
 
-def test_no_interval():
-    for values, groups in (([], None), ([0.5], None), ([0.5, 0.7], ["a", "a"]), ([0.5, np.nan, 0.7], None)):
-        assert np.isnan(interval(values, groups)).all()
-    assert interval([0.5] * 7) == (0.5, 0.5)
-
-
-def test_bad_intervals():
-    for level in (0.0, 1.0, 95.0, np.nan):
-        with pytest.raises(ValueError, match=f"level must be between 0 and 1, got {level}"):
-            interval([0.1, 0.2], level=level)
-    with pytest.raises(ValueError, match="draws must be at least 1, got 0"):
-        interval([0.1, 0.2], draws=0)
-    with pytest.raises(ValueError, match="groups must be as many as values, 3, got 2"):
-        interval([0.1, 0.2, 0.3], groups=["a", "b"])
+def test_folds_without_a_correlation_are_left_out():
+    rows = pairs_in_folds(seeds=1)
+    codes = rows[["a", "b"]].to_numpy()
+    weights = np.random.default_rng(2).multinomial(17, np.full(17, 1 / 17), size=5).astype(float)
+    first = (rows["fold"] == 0).to_numpy()
+    constant = rows.assign(predicted=rows["predicted"].where(first, 0.1))
+    alone = pearson_of_draws(rows[first], Draws(codes[first], weights))
+    np.testing.assert_array_equal(pearson_of_draws(constant, Draws(codes, weights)), alone)
+    assert np.isnan(pearson_of_draws(constant[~first], Draws(codes[~first], weights))).all()
+    inside = np.unique(codes[first])
+    few = np.zeros((2, 17))
+    few[0, inside[1:3]] = 9.0  # one pair, however often
+    few[1, inside[1:4]] = 3.0
+    found = pearson_of_draws(rows[first], Draws(codes[first], few))
+    assert np.isfinite(found).tolist() == [False, True]

@@ -8,13 +8,10 @@ import torch
 from torch import nn
 
 from omniset.regions.seed import (
-    ConnectivityHead,
     CrossAttention,
     ExpressionTokens,
     SelfAttentionConcat,
     TokenPooling,
-    symmetrised,
-    symmetry_loss,
 )
 from omniset.testing import relative_error
 
@@ -63,9 +60,6 @@ def regions(absent=True):
 
 def parameters_of(*modules):
     return sum(p.numel() for module in modules for p in module.parameters())
-
-
-# ---------------------------------------------------------------------- the published size
 
 
 def test_parameters_of_the_published_size():
@@ -445,9 +439,6 @@ def test_pooling_of_large_scores(pooling):
         assert relative_error(got[:, each], pool(x[[each]].expand(5, -1, -1), multiplicity)) < 1e-12
 
 
-# ---------------------------------------------------------------------- attention
-
-
 @pytest.mark.parametrize("cls", ["random", "spatial"])
 @pytest.mark.parametrize("layer", [0, 1, 2, -1, -3])
 def test_attention_is_that_of_torch(cls, layer):
@@ -480,25 +471,15 @@ def _genes(network, expression):
     return network.tokens(expression[None]).elements[0, present]
 
 
-# ---------------------------------------------------------------------- direction
-
-
 @some_networks
-def test_symmetrised(case):
+def test_both_directions_differ(case):
     network = network_of(case)
     expression, pairs, coordinates = regions()
     there, back = network(expression, pairs, coordinates), network(expression, pairs.flip(1), coordinates)
     apart = pairs[:, 0] != pairs[:, 1]
     assert ((there - back)[apart].abs() > 1e-6).all()
     assert relative_error(there[~apart], back[~apart]) < 1e-13
-    got = symmetrised(network, expression, pairs, coordinates)
-    assert relative_error(got, (there + back) / 2) < 1e-13
-    assert relative_error(symmetrised(network, expression, pairs.flip(1), coordinates, shard_size=5), got) < 1e-12
-    expected = sum((a - b) ** 2 for a, b in zip(there.tolist(), back.tolist(), strict=True)) / PAIRS
-    assert relative_error(symmetry_loss(there, back), torch.tensor(expected, dtype=torch.float64)) < 1e-12
-    nothing = pairs[:0]
-    assert network(expression, nothing, coordinates).shape == (0,)
-    assert symmetrised(network, expression, nothing, coordinates).shape == (0,)
+    assert network(expression, pairs[:0], coordinates).shape == (0,)
 
 
 def test_cls_pooling_knows_no_gene_of_region_i():
@@ -515,9 +496,6 @@ def test_cls_pooling_knows_no_gene_of_region_i():
         assert (abs(there[0] - back[0]) < 1e-13) == same
         assert abs(there[1] - back[1]) > 1e-6
     SelfAttentionConcat(pooling="cls", **SIZES)  # no warning
-
-
-# ---------------------------------------------------------------------- the rest
 
 
 def test_vectors_are_frozen_and_stored_once():
@@ -553,12 +531,6 @@ def test_dropout():
         assert relative_error(network(*given), network(*given)) > 1e-3
 
 
-def test_head_is_in_the_order_of_the_document():
-    kinds = [type(module).__name__ for module in ConnectivityHead(DIM).layers]
-    assert kinds == ["Linear", "ReLU", "RunningBatchNorm", "Dropout"] * 3 + ["Linear"]
-    assert [m.out_features for m in ConnectivityHead(DIM).layers if isinstance(m, nn.Linear)] == [512, 256, 128, 1]
-
-
 def cross(**options):
     return lambda: CrossAttention(**(SIZES | options))
 
@@ -580,6 +552,14 @@ def bad_places():
     return places
 
 
+def grid(rows, columns):
+    return lambda: network_of(CROSS[0]).grid(regions()[0], torch.tensor(rows), torch.tensor(columns))
+
+
+def standardise(case, places):
+    return lambda: network_of(CROSS[case]).standardise(places)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -592,46 +572,22 @@ def bad_places():
         (cross(cls="place"), "cls must be one of random, spatial, got 'place'"),
         (cross(pooling="max"), "pooling must be one of mean, attention, cls, got 'max'"),
         (cross(dropout=1.0), "dropout must be >= 0 and < 1, got 1.0"),
-        (
-            cross(vectors=torch.zeros(5, TOKEN)),
-            r"vectors must be \(genes, token_dim\) = \(13, >= 1\), got \(5, 11\)",
-        ),
-        (
-            cross(vectors=torch.zeros(GENES, TOKEN).index_fill(0, torch.tensor([7]), torch.nan)),
-            "vectors must be finite, that of gene 7 is not",
-        ),
+        (cross(vectors=torch.zeros(5, TOKEN)), r"must be \(genes, token_dim\) = \(13, >= 1\), got \(5, 11\)"),
+        (cross(vectors=torch.full((GENES, 7), torch.nan)), "vectors must be finite, that of gene 0 is not"),
         (asked(expression=torch.zeros(N, 3)), "expression must have 13 genes, got 3"),
         (asked(pairs=torch.tensor([[0, 5]])), "pairs must be >= 0 and < 5, the number of regions; got 5"),
         (asked(pairs=torch.tensor([[0, -2]])), "pairs must be >= 0 and < 5, the number of regions; got -2"),
         (asked(shard_size=0), "shard size must be an integer >= 1, got 0"),
         (asked("attention", layer=3), "layer must be >= -3 and < 3, got 3"),
         (asked("attention", layer=-4), "layer must be >= -3 and < 3, got -4"),
-        (
-            lambda: network_of(CROSS[0]).grid(regions()[0], torch.tensor([0]), torch.tensor([5])),
-            "columns must be >= 0 and < 5, the number of regions; got 5",
-        ),
-        (
-            lambda: network_of(CROSS[0]).grid(regions()[0], torch.tensor([-1]), torch.tensor([4])),
-            "rows must be >= 0 and < 5, the number of regions; got -1",
-        ),
+        (grid([0], [5]), "columns must be >= 0 and < 5, the number of regions; got 5"),
+        (grid([-1], [4]), "rows must be >= 0 and < 5, the number of regions; got -1"),
         (asked(cls="spatial", coordinates=None), "coordinates must be given: the model was made with cls='spatial'"),
-        (
-            asked(cls="spatial", coordinates=bad_places()),
-            r"coordinates must be finite, those of region 4 are \[.*, inf, .*\]",
-        ),
-        (
-            lambda: CrossAttention(cls="spatial", **SIZES)(*regions()),
-            "coordinates cannot be read before standardise was called with the training regions'",
-        ),
-        (lambda: network_of(CROSS[0]).standardise(regions()[2]), "cls='random' reads no coordinates"),
-        (
-            lambda: network_of(CROSS[3]).standardise(bad_places()),
-            "coordinates must be finite, those of region 4 are",
-        ),
-        (
-            lambda: network_of(CROSS[3]).standardise(torch.zeros(0, 3)),
-            "coordinates must be those of at least one region",
-        ),
+        (asked(cls="spatial", coordinates=bad_places()), r"must be finite, those of region 4 are \[.*, inf, .*\]"),
+        (lambda: CrossAttention(cls="spatial", **SIZES)(*regions()), "cannot be read before standardise was called"),
+        (standardise(0, regions()[2]), "cls='random' reads no coordinates"),
+        (standardise(3, bad_places()), "coordinates must be finite, those of region 4 are"),
+        (standardise(3, torch.zeros(0, 3)), "coordinates must be those of at least one region"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -9,11 +9,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import nnls
 
-from omniset.regions.baselines import METHODS, Method, _known, _places
+from omniset.regions.baselines import METHODS
 from omniset.regions.data import Regions
+from omniset.regions.methods import Method
+from omniset.regions.scaling import known_pairs, places_of
 from omniset.regions.scores import pair_distance, pearson
 from omniset.regions.splits import FEWEST, split
 from omniset.regions.training import Attention, NetworkMethod
+from omniset.training.artefacts import Weights
 
 SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
 PENALTY = 1e-3  # of the geometry's weights, per pair
@@ -42,7 +45,7 @@ class Geometry(Method):
     needs_coordinates = True
 
     def _fit(self, train: Regions, seed: int) -> None:
-        pairs, values = _known(train)
+        pairs, values = known_pairs(train)
         features = self._features(train, pairs)
         penalty = PENALTY * len(features) * np.eye(features.shape[1])
         penalty[0, 0] = 0
@@ -52,7 +55,7 @@ class Geometry(Method):
         return self._features(regions, pairs) @ self.weights
 
     def _features(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, "pairs features"]:
-        c = _places(regions)
+        c = places_of(regions)
         i, j = pairs.T
         straight = pair_distance(c, pairs)
         crossed = np.linalg.norm(c[i] * [-1, 1, 1] - c[j], axis=1)
@@ -98,7 +101,7 @@ class Blend(Method):
         self._seed = seed
         self._choose(train)
         self.weights = self._weigh(train, seed)
-        self.level = (1 - sum(self.weights.values())) * float(_known(train)[1].mean())
+        self.level = (1 - sum(self.weights.values())) * float(known_pairs(train)[1].mean())
         self.trunk, rest = self._trunk(train, seed)
         self.fitted = {}
         for name in self._used():
@@ -132,19 +135,19 @@ class Blend(Method):
             if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
                 continue
             trunk, rest = self._trunk(learn, seed)
-            pairs, known = _known(left)
+            pairs, known = known_pairs(left)
             trunks.append(trunk(left, pairs))
-            found = [
+            predicted = [
                 trunks[-1] * name.startswith(OVER) + self._fit_part(name, learn, rest, seed).predict(left, pairs)
                 for name in self._parts
             ]
-            columns.append(np.stack(found, 1))
+            columns.append(np.stack(predicted, 1))
             values.append(known)
         usual = np.array([float(name != NETWORK) for name in self._parts])
         weights = stacked(columns, values, usual / usual.sum())
         tried = {"distance": trunks, **{name: [x[:, at] for x in columns] for at, name in enumerate(self._parts)}}
         tried["blend"] = [x @ weights for x in columns]
-        scores = {name: [pearson(y, of) for of, y in zip(found, values, strict=True)] for name, found in tried.items()}
+        scores = {name: [pearson(y, of) for of, y in zip(tries, values, strict=True)] for name, tries in tried.items()}
         self.scores = {name: float(np.mean(r)) for name, r in scores.items() if len(r) and np.isfinite(r).all()}
         return {name: float(w) for name, w in zip(self._parts, weights, strict=True)}
 
@@ -152,7 +155,7 @@ class Blend(Method):
         self, train: Regions, seed: int
     ) -> tuple[Callable[[Regions, np.ndarray], Float[np.ndarray, " pairs"]], Regions]:
         """What predicts the trunk, and the regions with what it leaves."""
-        pairs, values = _known(train)
+        pairs, values = known_pairs(train)
         if self._placed:
             predict = Geometry().fit(train, np.arange(len(train)), seed).predict
         else:
@@ -172,8 +175,8 @@ class Blend(Method):
         parts = {name: part.state() for name, part in self.networks.items()}
         return {"weights": self.weights, "scores": self.scores, "level": self.level, "seed": self._seed, "parts": parts}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> Blend:
-        """Become as when `state` was taken, but for the weights of networks: what has no network is fitted again."""
+    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> Blend:
+        """Become as when `state` was taken: networks by their weights, where these are given; else by another fit."""
         self.genes, self.directed, self._seed = list(train.genes), train.directed, state["seed"]
         self.weights, self.scores, self.level = state["weights"], state["scores"], state["level"]
         self._choose(train)
@@ -182,7 +185,7 @@ class Blend(Method):
         for name in self._used():
             part = self._parts[name]()
             if isinstance(part, NetworkMethod):
-                self.fitted[name] = part.restore(state["parts"][part.name], rest)
+                self.fitted[name] = part.restore(state["parts"][part.name], rest, weights)
             else:
                 self.fitted[name] = self._fit_part(name, train, rest, self._seed)
         return self
@@ -193,12 +196,19 @@ class Blend(Method):
         return {part.name: part for part in self.fitted.values() if isinstance(part, NetworkMethod)}
 
     def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
-        found = np.full(len(pairs), self.level)
+        predicted = np.full(len(pairs), self.level)
         trunk = self.trunk(regions, pairs)
         for name, part in self.fitted.items():
             if self.weights[name]:
-                found += self.weights[name] * (trunk * name.startswith(OVER) + part.predict(regions, pairs))
-        return found
+                predicted += self.weights[name] * (trunk * name.startswith(OVER) + part.predict(regions, pairs))
+        return predicted
+
+
+def networks_of(method: Method) -> dict[str, NetworkMethod]:
+    """What has a network of a method, by name."""
+    if isinstance(method, Blend):
+        return method.networks
+    return {method.name: method} if isinstance(method, NetworkMethod) else {}
 
 
 def stacked(
@@ -232,5 +242,5 @@ def stacked(
     if not rows:
         return usual
     size = np.sqrt(PULL * sum(np.square(x).sum(0) for x in rows))
-    found, _ = nnls(np.vstack([*rows, np.diag(size)]), np.concatenate([*targets, size * usual]))
-    return found
+    weights, _ = nnls(np.vstack([*rows, np.diag(size)]), np.concatenate([*targets, size * usual]))
+    return weights

@@ -29,6 +29,7 @@ class Regions:
         connectivity: float64; NaN on the diagonal and for pairs that are not known; None: to be predicted.
         directed: May connectivity differ between (i, j) and (j, i)?
         notes: What was decided in reading, a sentence each.
+        structure: "cortex", "subcortex", or "" where files do not say it; None: of no region.
     """
 
     names: list[str]
@@ -40,6 +41,7 @@ class Regions:
     connectivity: Float[np.ndarray, "regions regions"] | None = None
     directed: bool = False
     notes: list[str] = field(default_factory=list)
+    structure: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,6 +60,7 @@ class Regions:
             coordinates=None if self.coordinates is None else self.coordinates[rows],
             hemisphere=listed(self.hemisphere),
             network=listed(self.network),
+            structure=listed(self.structure),
             connectivity=None if self.connectivity is None else self.connectivity[np.ix_(rows, rows)],
         )
 

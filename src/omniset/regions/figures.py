@@ -21,7 +21,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from omniset.report import figures
+from omniset.report import figures, outcome_figures
 
 GENES = 15  # drawn
 SHARE = 0.02  # of edges, in glass brains
@@ -59,19 +59,19 @@ def top_genes(
         for side in ("gene_i", "gene_j")
     ]
     weights = pairs_table.pivot_table(index="gene_i", columns="gene_j", values="weight", aggfunc="sum")
-    found = weights.reindex(index=sides[0], columns=sides[1]).to_numpy(np.float64)
-    return sides[0].tolist(), sides[1].tolist(), found
+    between = weights.reindex(index=sides[0], columns=sides[1]).to_numpy(np.float64)
+    return sides[0].tolist(), sides[1].tolist(), between
 
 
 def strongest(matrix: Float[np.ndarray, "regions regions"], share: float) -> Float[np.ndarray, "regions regions"]:
     """The entries of largest size off the diagonal, at least one, NaN elsewhere; equal sizes stay together."""
-    found = np.array(matrix, dtype=np.float64)
-    np.fill_diagonal(found, np.nan)
-    sizes = np.abs(found[np.isfinite(found)])
+    edges = np.array(matrix, dtype=np.float64)
+    np.fill_diagonal(edges, np.nan)
+    sizes = np.abs(edges[np.isfinite(edges)])
     if not len(sizes):
-        return found
+        return edges
     bound = np.sort(sizes)[-max(math.ceil(share * len(sizes)), 1)]
-    return np.where(np.abs(found) >= bound, found, np.nan)
+    return np.where(np.abs(edges) >= bound, edges, np.nan)
 
 
 def limits(values: Float[np.ndarray, " values"]) -> tuple[float, float]:
@@ -250,7 +250,7 @@ def scatter(
 ) -> Figure:
     """Predicted against true, coloured by distance where it is known."""
     if distance is None:
-        return figures.predicted_against_true(truth, predicted)
+        return outcome_figures.predicted_against_true(truth, predicted)
     figure, axes = _panel()
     figure.set_dpi(figures.DPI)
     both = np.concatenate([truth, predicted])
@@ -286,11 +286,11 @@ def estimates(
     """A row each, the first on top: a dot with its interval."""
     figure, axes = _panel(height=0.9 + 0.27 * max(len(labels), 3))
     places = np.arange(len(labels))
-    for place, own in zip(places, ours, strict=True):
-        colour = figures.ORANGE if own else figures.BLUE
+    for place, is_ours in zip(places, ours, strict=True):
+        colour = figures.ORANGE if is_ours else figures.BLUE
         if not math.isnan(low[place]):
             axes.hlines(place, low[place], high[place], color=colour, linewidth=2, alpha=0.55)
-        face = colour if own else "white"
+        face = colour if is_ours else "white"
         axes.plot(values[place], place, "o", color=colour, markerfacecolor=face, markersize=5.5)
     axes.set_yticks(places, [_cut(text, 26) for text in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from omniset.core.sets import check_sizes
 from omniset.layers import MultisetAttentionBlock, PoolingByMultiheadAttention
-from omniset.layers.base import check_sizes
 
 
 class RegionAttention(nn.Module):
@@ -81,15 +81,15 @@ class RegionAttention(nn.Module):
             genes: Positions of the genes that multiplicities are of; None: of all.
         """
         tokens = self.token(self.axes if genes is None else self.axes[genes])
-        own = self.queries(tokens, multiplicity, places)
+        queries = self.queries(tokens, multiplicity, places)
         if others is None:
-            found = self._directed(tokens, own, own, multiplicity)
-            return found if self.directed else (found + found.mT) / 2
+            values = self._directed(tokens, queries, queries, multiplicity)
+            return values if self.directed else (values + values.mT) / 2
         theirs = self.queries(tokens, others, other_places)
-        found = self._directed(tokens, own, theirs, others)
+        values = self._directed(tokens, queries, theirs, others)
         if self.directed:
-            return found
-        return (found + self._directed(tokens, theirs, own, multiplicity).mT) / 2
+            return values
+        return (values + self._directed(tokens, theirs, queries, multiplicity).mT) / 2
 
     def queries(
         self,
@@ -98,8 +98,8 @@ class RegionAttention(nn.Module):
         places: Float[Tensor, "regions places"] | None = None,
     ) -> Float[Tensor, "regions queries dim"]:
         """q: what a region is pooled to."""
-        found = self.pool.pool_tabulated(self.pool.tabulate(tokens), multiplicity)
-        return found if self.place is None or places is None else found + self.place(places)[:, None]
+        pooled = self.pool.pool_tabulated(self.pool.tabulate(tokens), multiplicity)
+        return pooled if self.place is None or places is None else pooled + self.place(places)[:, None]
 
     def weights(
         self,
@@ -111,22 +111,22 @@ class RegionAttention(nn.Module):
         other region when the queries attend to it.
         """
         tokens = self.token(self.axes)
-        own = self.queries(tokens, multiplicity, places)
-        pooled = self.pool.gather.weights(self.pool.points[0], tokens, multiplicity)
-        crossed = self.cross.weights(own.flatten(0, 1), tokens, other)[0].unflatten(0, own.shape[:2])
+        queries = self.queries(tokens, multiplicity, places)
+        pooled = self.pool.gather.mean_weights(self.pool.points[0], tokens, multiplicity)
+        crossed = self.cross.mean_weights(queries.flatten(0, 1), tokens, other)[0].unflatten(0, queries.shape[:2])
         return pooled, crossed
 
     def _directed(
         self,
         tokens: Float[Tensor, "genes dim"],
-        own: Float[Tensor, "regions queries dim"],
+        queries: Float[Tensor, "regions queries dim"],
         theirs: Float[Tensor, "others queries dim"],
         others: Float[Tensor, "others genes"],
     ) -> Float[Tensor, "regions others"]:
-        """Values of g for the regions whose queries are `own` with those whose genes are `others`."""
-        flat = own.flatten(0, 1)
+        """Values of g for the regions whose queries are `queries` with those whose genes are `others`."""
+        flat = queries.flatten(0, 1)
         seen = self.cross.attend_tabulated(flat, self.cross.tabulate(flat, tokens), others)  # (J, I k, d)
-        pooled = seen.unflatten(1, own.shape[:2]).mean(2)  # (J, I, d)
+        pooled = seen.unflatten(1, queries.shape[:2]).mean(2)  # (J, I, d)
         attended = self.head(self.dropout(self.norm(pooled)))[..., 0].mT
         form = self.form if self.directed else (self.form + self.form.mT) / 2
-        return attended + self.factor(own.mean(1)) @ form @ self.factor(theirs.mean(1)).mT
+        return attended + self.factor(queries.mean(1)) @ form @ self.factor(theirs.mean(1)).mT

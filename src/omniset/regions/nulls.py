@@ -73,14 +73,14 @@ def spins(
     # Four normal numbers, as a quaternion, are a uniform rotation (Shoemake, "Uniform random rotations", 1992).
     quaternions = np.random.default_rng(seed).normal(size=(number, 4))
     rotations = Rotation.from_quat(quaternions).as_matrix() if number else np.zeros((0, 3, 3))
-    found = np.tile(np.arange(len(places)), (number, 1))
+    turned = np.tile(np.arange(len(places)), (number, 1))
     for rows, mirrored in parts:
         sphere = _on_sphere(places[rows])
         for k, rotation in enumerate(rotations):
             turn = MIRROR @ rotation @ MIRROR if mirrored else rotation
             _, moved = linear_sum_assignment(cdist(sphere, sphere @ turn.T))
-            found[k, rows] = rows[moved]
-    return found
+            turned[k, rows] = rows[moved]
+    return turned
 
 
 def as_spins(array: Any, regions: int) -> Int[np.ndarray, "number regions"]:
@@ -108,15 +108,15 @@ def as_spins(array: Any, regions: int) -> Int[np.ndarray, "number regions"]:
             f"spins must be positions from 0 to {regions - 1}, "
             f"got {given[row, column]} in row {row}, column {column} ({len(wrong)} in all)"
         )
-    found = given.astype(np.int64)
-    if found.shape[0] != found.shape[1]:
-        return found if found.shape[1] == regions else found.T
-    in_rows, in_columns = (_permutes(side) for side in (found, found.T))
+    positions = given.astype(np.int64)
+    if positions.shape[0] != positions.shape[1]:
+        return positions if positions.shape[1] == regions else positions.T
+    in_rows, in_columns = (_permutes(side) for side in (positions, positions.T))
     if in_rows == in_columns:
         raise ValueError(
             f"spins are as many as regions, {regions}, and could be rows or columns: give one more or one less"
         )
-    return found if in_rows else found.T
+    return positions if in_rows else positions.T
 
 
 def distortion(
@@ -149,10 +149,10 @@ def _parts(
     labels = np.asarray([""] * regions if groups is None else groups, dtype=np.str_)
     if len(labels) != regions:
         raise ValueError(f"groups must have {regions} entries, got {len(labels)}")
-    found = []
+    parts = []
     for side, label in sorted(set(zip(sides.tolist(), labels.tolist(), strict=True))):
-        found.append((np.flatnonzero((sides == side) & (labels == label)), side == RIGHT))
-    return found
+        parts.append((np.flatnonzero((sides == side) & (labels == label)), side == RIGHT))
+    return parts
 
 
 def _on_sphere(places: Float[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 3"]:

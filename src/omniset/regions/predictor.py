@@ -4,38 +4,36 @@ from __future__ import annotations
 
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator
 from torch import nn
 
-from omniset import devices
-from omniset.gene_vectors import GeneVectors, read_gene_vectors
-from omniset.genes import match
-from omniset.progress import Progress
-from omniset.regions.baselines import METHODS, Method
-from omniset.regions.blend import NETWORK, Blend
+from omniset.fitted import Estimator
+from omniset.regions.baselines import METHODS
+from omniset.regions.blend import Blend, networks_of
 from omniset.regions.data import Regions
+from omniset.regions.genes import attended, permuted
+from omniset.regions.methods import Method
+from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
+from omniset.regions.scales import check_scale, rescaled
 from omniset.regions.scores import pearson
-from omniset.regions.seed import CrossAttention
-from omniset.regions.training import Attention, NetworkMethod, SeedMethod, checksum
-from omniset.training import artefacts
+from omniset.regions.training import Attention, NetworkMethod, SeedMethod
+from omniset.runs import devices
+from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
+from omniset.tables.genes import match
+from omniset.training import artefacts, schema
 
-ARCHITECTURES = ("multiset", "seed", "concat")
 LEAST, LEAST_GENES = 12, 10  # regions
-CLS, POOLING = ("random", "spatial"), ("mean", "attention", "cls")
 
 
-class ConnectivityPredictor(BaseEstimator):
+class ConnectivityPredictor(PredictorOptions, Estimator):
     """Predicts connectivity of pairs of brain regions from the genes that the regions express.
 
     The default, method="blend", is a weighted sum of two-step kernel ridges, boosted trees and a cross-attention
@@ -44,31 +42,7 @@ class ConnectivityPredictor(BaseEstimator):
     (j, i).
 
     Args:
-        architecture: Network: "multiset" (`omniset.regions.model.RegionAttention`); "seed", genes attending to genes as
-            first described (`omniset.regions.seed.CrossAttention`); or "concat", each region by itself, then both
-            (`omniset.regions.seed.SelfAttentionConcat`).
-        method: None: "blend" for architecture="multiset", else the network alone. Or "no-attention", the blend without
-            its network; "attention", the network alone; or a baseline: a name in
-            `omniset.regions.baselines.METHODS`, such as "ridge".
-        dim: Width of the network. None: 32; "seed" and "concat": 128.
-        depth: Layers of "seed" and "concat".
-        num_heads: Attention heads; must divide dim.
-        num_queries: Vectors that "multiset" pools a region to.
-        axes: Principal axes of expression on which the tokens of "multiset" lie.
-        cls: CLS token of "seed": "random" or "spatial", from the places of both regions.
-        pooling: Of "seed" and "concat": "mean", "attention" or "cls".
-        bins: Of expression, in "seed" and "concat".
-        dropout: In training.
-        seen: Genes that a step of training of "multiset" sees, drawn anew each time.
-        steps: Of the optimiser, for "multiset", or some more: ten epochs of whole passes over the regions.
-        epochs: Of "seed" and "concat", at most.
-        batch_size: Regions per step, all of whose pairs are learned from. None: 40; "seed" and "concat": 23.
-        learning_rate: Largest step size. None: 0.002; "seed" and "concat": 0.001.
-        weight_decay: Pull of the weights towards zero.
-        symmetry: Weight of the mean of (f(i, j) - f(j, i))^2 in "seed" and "concat".
-        seed: The same seed gives the same numbers.
-        device: "auto", "cpu", "cuda" or "mps".
-        progress: Show it.
+        {options}
 
     Attributes:
         regions_: Those learned from, with their notes.
@@ -77,55 +51,14 @@ class ConnectivityPredictor(BaseEstimator):
         seconds_: That the fit took.
     """
 
-    regions_: Regions
-    method_: Method
-
-    def __init__(
-        self,
-        architecture: str = "multiset",
-        method: str | None = None,
-        *,
-        dim: int | None = None,
-        depth: int = 4,
-        num_heads: int = 4,
-        num_queries: int = 1,
-        axes: int = 16,
-        cls: str = "random",
-        pooling: str = "mean",
-        bins: int = 5,
-        dropout: float = 0.1,
-        seen: int = 128,
-        steps: int = 150,
-        epochs: int = 100,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        weight_decay: float = 1e-2,
-        symmetry: float = 0.1,
-        seed: int = 0,
-        device: str = "auto",
-        progress: bool = True,
-    ) -> None:
-        self.architecture = architecture
-        self.method = method
-        self.dim = dim
-        self.depth = depth
-        self.num_heads = num_heads
-        self.num_queries = num_queries
-        self.axes = axes
-        self.cls = cls
-        self.pooling = pooling
-        self.bins = bins
-        self.dropout = dropout
-        self.seen = seen
-        self.steps = steps
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.symmetry = symmetry
-        self.seed = seed
-        self.device = device
-        self.progress = progress
+    FITTED: ClassVar[dict[str, Any]] = {
+        "state": schema.OBJECT,
+        "directed": schema.FLAG,
+        "token_dim": schema.optional(schema.SIZE),
+        "notes": schema.array(schema.TEXT),
+        "seconds": schema.NUMBER,
+    }
+    TABLES: ClassVar = {"vocabulary": ["gene"], "regions": ["region"], "expression": [], "connectivity": []}
 
     # ------------------------------------------------------------------ the verbs
 
@@ -185,7 +118,13 @@ class ConnectivityPredictor(BaseEstimator):
         return self
 
     def predict(
-        self, pairs: Any, expression: Any = None, coordinates: Any = None, **options: Any
+        self,
+        pairs: Any,
+        expression: Any = None,
+        coordinates: Any = None,
+        *,
+        rescale: str | None = None,
+        **options: Any,
     ) -> Float[np.ndarray, " pairs"]:
         """Connectivity of pairs of regions.
 
@@ -193,34 +132,57 @@ class ConnectivityPredictor(BaseEstimator):
             pairs: Names of regions, two columns: an array, a DataFrame or a list of pairs; or positions, as integers.
             expression, coordinates: Of other regions than those learned from, as for fit. Genes are matched by name;
                 those that are not there count as not measured.
+            rescale: What to do with expression on another scale than at fit, where the new regions are a sample like
+                those of the fit, and 10 at least. "genes": each gene is taken to its mean and deviation at fit;
+                "ranks": to its distribution there, by rank. None: nothing.
             **options: As for fit.
 
         Raises:
-            ValueError: A region that is not there, or bad values in the input.
+            ValueError: A region that is not there, expression that clearly is on another scale than at fit, too few
+                regions to rescale, or bad values in the input.
         """
-        regions = self._regions(expression, coordinates, **options)
+        regions = self._regions(expression, coordinates, rescale, **options)
         return self.method_.predict(regions, positions(pairs, regions.names))
 
-    def predict_matrix(self, expression: Any = None, coordinates: Any = None, **options: Any) -> pd.DataFrame:
+    def predict_matrix(
+        self, expression: Any = None, coordinates: Any = None, *, rescale: str | None = None, **options: Any
+    ) -> pd.DataFrame:
         """Connectivity of all pairs, NaN on the diagonal. Arguments as for predict."""
-        regions = self._regions(expression, coordinates, **options)
+        regions = self._regions(expression, coordinates, rescale, **options)
         number = len(regions)
         pairs = np.argwhere(~np.eye(number, dtype=bool)) if regions.directed else np.argwhere(np.tri(number, k=-1).T)
-        found = np.full((number, number), np.nan)
-        found[tuple(pairs.T)] = self.method_.predict(regions, pairs)
+        matrix = np.full((number, number), np.nan)
+        matrix[tuple(pairs.T)] = self.method_.predict(regions, pairs)
         if not regions.directed:
-            found = np.where(np.isnan(found), found.T, found)
-        return pd.DataFrame(found, regions.names, regions.names)
+            matrix = np.where(np.isnan(matrix), matrix.T, matrix)
+        return pd.DataFrame(matrix, regions.names, regions.names)
 
-    def score(self, expression: Any, coordinates: Any = None, connectivity: Any = None, **options: Any) -> float:
-        """Pearson's r of the predictions of all known pairs. Arguments as for fit."""
-        regions = self._aligned(_as_regions(expression, coordinates, connectivity, **options))
+    def score(
+        self,
+        expression: Any,
+        coordinates: Any = None,
+        connectivity: Any = None,
+        *,
+        rescale: str | None = None,
+        **options: Any,
+    ) -> float:
+        """Pearson's r of the predictions of all known pairs. Arguments as for fit, `rescale` as for predict."""
+        self._fitted()
+        regions = self._scaled(self.aligned(_as_regions(expression, coordinates, connectivity, **options)), rescale)
         pairs = regions.pairs()
         assert regions.connectivity is not None
         return pearson(regions.connectivity[tuple(pairs.T)], self.method_.predict(regions, pairs))
 
     def explain(
-        self, first: str, second: str, expression: Any = None, coordinates: Any = None, *, top: int = 50, **options: Any
+        self,
+        first: str,
+        second: str,
+        expression: Any = None,
+        coordinates: Any = None,
+        *,
+        top: int = 50,
+        rescale: str | None = None,
+        **options: Any,
     ) -> pd.DataFrame:
         """Which genes of one region attend to which of the other: a row per pair of genes, largest weight first.
 
@@ -232,7 +194,7 @@ class ConnectivityPredictor(BaseEstimator):
 
         Args:
             first, second: Names of regions i and j.
-            expression, coordinates, **options: As for predict.
+            expression, coordinates, rescale, **options: As for predict.
             top: Rows.
 
         Raises:
@@ -240,15 +202,8 @@ class ConnectivityPredictor(BaseEstimator):
         """
         if top < 1:
             raise ValueError(f"top must be >= 1, got {top}")
-        regions = self._regions(expression, coordinates, **options)
-        pair = positions([(first, second)], regions.names)[0]
-        weights, rows = self._attention(regions.take(pair))
-        order = np.argsort(weights, axis=None, kind="stable")[::-1][:top]
-        i, j = np.unravel_index(order, weights.shape)
-        genes = np.array(regions.genes, dtype=object)
-        return pd.DataFrame(
-            {"gene_i": np.array(rows, dtype=object)[i], "gene_j": genes[j], "weight": weights[i, j].astype(np.float64)}
-        )
+        regions = self._regions(expression, coordinates, rescale, **options)
+        return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), top)
 
     def importance(self, genes: Sequence[str] | None = None, *, repeats: int = 1, top: int = 100) -> pd.DataFrame:
         """How much the predictions of the regions learned from lose, where a gene's values change places.
@@ -264,104 +219,67 @@ class ConnectivityPredictor(BaseEstimator):
         Raises:
             ValueError: A gene that is not known, no genes or no permutations.
         """
-        self._fitted()
+        method = self._fitted()
         for name, value in (("repeats", repeats), ("top", top), ("genes", 1 if genes is None else len(genes))):
             if value < 1:
                 raise ValueError(f"{name} must be {'given' if name == 'genes' else '>= 1'}, got {value}")
-        regions = self.regions_
-        attention = self._gene_attention(regions)
-        if genes is None:
-            by = np.nanvar(regions.expression, axis=0) if np.isnan(attention).all() else attention
-            chosen = np.argsort(-np.nan_to_num(by), kind="stable")[:top]
-        else:
-            place = {gene: at for at, gene in enumerate(regions.genes)}
-            for gene in genes:
-                if gene not in place:
-                    raise ValueError(f"gene {gene!r} is not among the {len(place):,} of the model")
-            chosen = np.array([place[gene] for gene in genes])
-        pairs = regions.pairs()
-        assert regions.connectivity is not None
-        truth = regions.connectivity[tuple(pairs.T)]
-        base = pearson(truth, self.method_.predict(regions, pairs))
-        rng = np.random.default_rng(self.seed)
-        falls = []
-        with Progress("permuting genes", len(chosen), self.progress, "genes") as progress:
-            for number, gene in enumerate(chosen, 1):
-                found = []
-                for _ in range(repeats):
-                    changed = regions.expression.copy()
-                    changed[:, gene] = changed[rng.permutation(len(regions)), gene]
-                    found.append(base - pearson(truth, self.method_.predict(regions.with_(expression=changed), pairs)))
-                falls.append(float(np.mean(found)))
-                progress.at(number)
-        frame = pd.DataFrame(
-            {"gene": [regions.genes[g] for g in chosen], "importance": falls, "attention": attention[chosen]}
-        )
-        return frame.sort_values("importance", ascending=False, ignore_index=True)
+        return permuted(method, self.regions_, genes, repeats, top, self.seed, self.progress)
 
     # ------------------------------------------------------------------ on disk
 
-    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
-        """Write the artefact: config.json, model.safetensors, metrics.json, and tables of the regions learned from.
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "method_")
 
-        These are part of it: a kernel ridge is made of them, and methods without a network are fitted again when it is
-        loaded.
-        """
+    def _networks(self) -> nn.Module:
+        return nn.ModuleDict({name: part.network for name, part in networks_of(self._fitted()).items()})
+
+    def _state(self) -> dict[str, Any]:
         method = self._fitted()
-        train = self.regions_
-        fitted = {
+        return {
             "state": method.state() if isinstance(method, NetworkMethod | Blend) else {},
-            "directed": train.directed,
-            "genes": _checksum(train.genes),
-            "data": checksum(train),
+            "directed": self.regions_.directed,
             "token_dim": self._token_dim,
-            "notes": train.notes,
+            "notes": self.regions_.notes,
             "seconds": self.seconds_,
         }
-        networks = nn.ModuleDict({name: part.network for name, part in self._parts().items()})
-        kept = {**(metrics or {}), "history": self.history_}
-        artefacts.save(
-            folder, type(self).__name__, self.get_params(), fitted, networks, kept, devices.find(self.device).type
-        )
-        for name, table in _tables(train).items():
-            artefacts.save_table(folder, name, table)
 
-    @classmethod
-    def load(cls, folder: str | Path) -> ConnectivityPredictor:
-        """Read an artefact. Raises: FileNotFoundError, ValueError: it is not there, of another kind, or damaged."""
-        config = artefacts.load_config(folder, cls.__name__)
-        folder = Path(folder)
-        try:
-            predictor, fitted = cls(**config["arguments"]), config["fitted"]
-            tables = {name: artefacts.load_table(folder, name) for name in TABLES}
-            train = _of_tables(tables, fitted["directed"], fitted["notes"])
-            if _checksum(train.genes) != fitted["genes"]:
-                raise ValueError(f"{folder / 'vocabulary.parquet'} is not the vocabulary that the model was saved with")
-            if checksum(train) != fitted["data"]:
-                raise ValueError(f"the tables in {folder} are not those of the regions that the model was saved with")
-            width = fitted["token_dim"]
-            method = predictor.make(None if width is None else np.zeros((len(train.genes), width), np.float32))
-            if isinstance(method, NetworkMethod | Blend):
-                # In the order in which the method learned: sums are then the same to the bit.
-                method.restore(fitted["state"], train.take(sorted(range(len(train)), key=train.names.__getitem__)))
-            else:
-                method.fit(train, np.arange(len(train)), predictor.seed)
-            predictor.regions_, predictor.method_ = train, method
-            predictor._token_dim, predictor.seconds_ = width, fitted["seconds"]
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"{folder / 'config.json'} does not describe a {cls.__name__}: {error}") from error
-        parts = predictor._parts()
-        artefacts.load_weights(folder, nn.ModuleDict({name: part.network for name, part in parts.items()}))
-        history = artefacts.load_metrics(folder).get("history", {})
-        for name, part in parts.items():
-            part.history = history.get(name, [])
-        return predictor
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        """The regions learned from, which are part of the model: a kernel ridge is made of them, and methods without a
+        network are fitted again when it is loaded.
+        """
+        return _tables(self.regions_)
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        self.check_arguments()
+        train = _of_tables(tables, fitted["directed"], fitted["notes"])
+        width = fitted["token_dim"]
+        if width is not None and width * len(train.genes) > weights.numbers:
+            raise ValueError(f"fitted.token_dim={width} is more than the weights hold")
+        method = self.make(None if width is None else np.zeros((len(train.genes), width), np.float32))
+        if isinstance(method, NetworkMethod | Blend):
+            # In the order in which the method learned: sums are then the same to the bit.
+            ordered = train.take(sorted(range(len(train)), key=train.names.__getitem__))
+            method.restore(fitted["state"], ordered, weights)
+        else:
+            method.fit(train, np.arange(len(train)), self.seed)
+        self.regions_, self.method_ = train, method
+        self._token_dim, self.seconds_ = width, fitted["seconds"]
 
     # ------------------------------------------------------------------ what they are made of
 
     @property
+    def notes_(self) -> list[str]:
+        """What was decided on the data, a sentence each."""
+        return self.regions_.notes
+
+    @property
     def history_(self) -> dict[str, list[dict[str, Any]]]:
-        return {name: part.history for name, part in self._parts().items()}
+        return {name: part.history for name, part in networks_of(self._fitted()).items()}
+
+    @history_.setter
+    def history_(self, histories: dict[str, list[dict[str, Any]]]) -> None:
+        for name, part in networks_of(self._fitted()).items():
+            part.history = histories.get(name, []) if isinstance(histories, dict) else []
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -371,28 +289,12 @@ class ConnectivityPredictor(BaseEstimator):
 
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""
-        own = ("attention",) if self.architecture != "multiset" else ("blend", "no-attention", "attention", *METHODS)
-        for name, known in (("architecture", ARCHITECTURES), ("cls", CLS), ("pooling", POOLING)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        if self.method is not None and self.method not in own:
+        self.check_options()
+        names = ("attention",) if self.architecture != "multiset" else ("blend", "no-attention", "attention", *METHODS)
+        if self.method is not None and self.method not in names:
             raise ValueError(
-                f"method must be one of {', '.join(own)} with architecture={self.architecture!r}, got {self.method!r}"
+                f"method must be one of {', '.join(names)} with architecture={self.architecture!r}, got {self.method!r}"
             )
-        for name, least in (
-            *(("dim", 1), ("depth", 1), ("num_heads", 1), ("num_queries", 1), ("axes", 1), ("bins", 2)),
-            *(("seen", 1), ("steps", 1), ("epochs", 1), ("batch_size", 2), ("seed", 0)),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be >= {least}, got {value}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be >= 0 and below 1, got {self.dropout}")
-        for name in ("weight_decay", "symmetry"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        if self.learning_rate is not None and not 0 < self.learning_rate < np.inf:
-            raise ValueError(f"learning_rate must be > 0, got {self.learning_rate}")
         if self._dim % self.num_heads:
             raise ValueError(f"dim must be divisible by num_heads, got dim={self._dim} and num_heads={self.num_heads}")
         devices.find(self.device)
@@ -404,7 +306,12 @@ class ConnectivityPredictor(BaseEstimator):
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
         if self.architecture != "multiset":
-            options = {"dim": self._dim, "num_heads": self.num_heads, "depth": self.depth, "pooling": self.pooling}
+            options: dict[str, Any] = {
+                "dim": self._dim,
+                "num_heads": self.num_heads,
+                "depth": self.depth,
+                "pooling": self.pooling,
+            }
             options |= {"dropout": self.dropout, "bins": self.bins}
             options |= {"cls": self.cls} if self.architecture == "seed" else {}
             return SeedMethod(
@@ -446,42 +353,45 @@ class ConnectivityPredictor(BaseEstimator):
         return self.dim or (32 if self.architecture == "multiset" else 128)
 
     def _fitted(self) -> Method:
-        if not hasattr(self, "method_"):
-            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+        self.require_fitted()
         return self.method_
 
-    def _parts(self) -> dict[str, NetworkMethod]:
-        """What has a network, by name."""
-        method = self._fitted()
-        if isinstance(method, Blend):
-            return method.networks
-        return {method.name: method} if isinstance(method, NetworkMethod) else {}
-
-    def _regions(self, expression: Any, coordinates: Any, **options: Any) -> Regions:
+    def _regions(self, expression: Any, coordinates: Any, rescale: str | None, **options: Any) -> Regions:
         self._fitted()
         if expression is None:
             if coordinates is not None or options:
                 raise ValueError("coordinates and options come with expression: without, the regions of fit are meant")
+            if rescale is not None:
+                raise ValueError("rescale comes with expression: without, the regions of fit are meant")
             return self.regions_
-        return self._aligned(_as_regions(expression, coordinates, None, **options))
+        return self._scaled(self.aligned(_as_regions(expression, coordinates, None, **options)), rescale)
 
-    def _aligned(self, regions: Regions) -> Regions:
+    def _scaled(self, regions: Regions, rescale: str | None) -> Regions:
+        """With the genes of the fit, on their scale; refused where they are on another one."""
+        fit = self.regions_.expression
+        if rescale is not None:
+            return regions.with_(expression=rescaled(fit, regions.expression, rescale))
+        if self.method_.needs_genes:
+            check_scale(fit, regions.expression)
+        return regions
+
+    def aligned(self, regions: Regions) -> Regions:
         """With the genes of the fit, in their order; NaN where one is not there."""
         genes = self.regions_.genes
         if regions.genes == genes:
             return regions.with_(directed=self.regions_.directed)
-        found = match(genes, regions.genes)
-        if not found.matched:
+        joined = match(genes, regions.genes)
+        if not joined.matched:
             raise ValueError(
                 f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
             )
         values = np.full((len(regions), len(genes)), np.nan, np.float32)
-        here = found.positions >= 0
-        values[:, here] = regions.expression[:, found.positions[here]]
+        here = joined.positions >= 0
+        values[:, here] = regions.expression[:, joined.positions[here]]
         share = 1 - here.mean()
         if share > 0.1:
             warnings.warn(
-                f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {found.unmatched[0]!r}: they "
+                f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {joined.unmatched[0]!r}: they "
                 "count as not measured",
                 stacklevel=4,
             )
@@ -491,50 +401,23 @@ class ConnectivityPredictor(BaseEstimator):
         self, regions: Regions, given: GeneVectors | str | Path | None
     ) -> tuple[Regions, Float[np.ndarray, "genes token_dim"] | None]:
         """The regions with those genes that have a vector, and these."""
-        self._token_dim: int | None = None
+        self._token_dim = None
         if given is None:
             return regions, None
         if self.architecture == "multiset":
             raise ValueError("gene_vectors are for architecture='seed' and 'concat'")
         vectors = given if isinstance(given, GeneVectors) else read_gene_vectors(given)
-        chosen, found = vectors.of(regions.genes)
-        here = np.flatnonzero(found.positions >= 0)
+        chosen, joined = vectors.of(regions.genes)
+        here = np.flatnonzero(joined.positions >= 0)
         if len(here) < LEAST_GENES:
             raise ValueError(
                 f"gene_vectors: {len(here)} of {len(regions.genes):,} genes, such as {regions.genes[0]!r}, have a "
                 f"vector, at least {LEAST_GENES} are needed; there are such as {vectors.names[0]!r}"
             )
         self._token_dim = vectors.dim
-        notes = [*regions.notes, f"gene vectors: {found.sentence()}; only genes with a vector are used"]
+        notes = [*regions.notes, f"gene vectors: {joined.sentence()}; only genes with a vector are used"]
         genes = [regions.genes[g] for g in here]
         return regions.with_(genes=genes, expression=regions.expression[:, here], notes=notes), chosen[here]
-
-    @torch.no_grad()
-    def _attention(self, pair: Regions) -> tuple[Float[np.ndarray, "rows genes"], list[str]]:
-        """Weights of two regions, the first attending to the second, and what the rows are."""
-        part = next(iter(self._parts().values()), None)
-        if isinstance(part, Attention):
-            if isinstance(self.method_, Blend) and not self.method_.weights[NETWORK]:
-                warnings.warn(
-                    "validation gave the network the weight 0: predictions do not use what is explained here",
-                    stacklevel=3,
-                )
-            return part.weights(pair), pair.genes
-        if isinstance(part, SeedMethod) and isinstance(part.network, CrossAttention):
-            return part.weights(pair), ["CLS", *pair.genes]
-        raise ValueError(
-            "explain is for methods with cross-attention: the default, 'attention' and architecture='seed'"
-        )
-
-    def _gene_attention(self, regions: Regions) -> Float[np.ndarray, " genes"]:
-        """Mean weight of each gene over the regions that attend, and are attended to; NaN without attention."""
-        part = next(iter(self._parts().values()), None)
-        if isinstance(part, Attention):
-            return part.gene_weights(regions)
-        return np.full(len(regions.genes), np.nan)
-
-
-TABLES = ("vocabulary", "regions", "expression", "connectivity")
 
 
 def _tables(train: Regions) -> dict[str, pd.DataFrame]:
@@ -542,7 +425,7 @@ def _tables(train: Regions) -> dict[str, pd.DataFrame]:
     about = pd.DataFrame({"region": train.names})
     if train.coordinates is not None:
         about[["x", "y", "z"]] = train.coordinates
-    for name in ("hemisphere", "network"):
+    for name in ("hemisphere", "network", "structure"):
         if getattr(train, name) is not None:
             about[name] = getattr(train, name)
     columns = [str(i) for i in range(len(train))]
@@ -563,6 +446,7 @@ def _of_tables(tables: dict[str, pd.DataFrame], directed: bool, notes: list[str]
         coordinates=about[["x", "y", "z"]].to_numpy(np.float64) if "x" in about else None,
         hemisphere=about["hemisphere"].tolist() if "hemisphere" in about else None,
         network=about["network"].tolist() if "network" in about else None,
+        structure=about["structure"].tolist() if "structure" in about else None,
         connectivity=tables["connectivity"].to_numpy(np.float64),
         directed=directed,
         notes=notes,
@@ -573,7 +457,8 @@ def positions(pairs: Any, names: Sequence[str]) -> Int[np.ndarray, "pairs 2"]:
     """Pairs of names, or of positions, as positions.
 
     Raises:
-        ValueError: Not two columns, a region that is not there, or a region with itself.
+        ValueError: Not two columns, a region that is not there, a region with itself, or integers where names are other
+            integers: nobody can tell which of them are meant.
     """
     values = np.asarray(pairs.to_numpy() if isinstance(pairs, pd.DataFrame) else pairs)
     if values.size == 0:
@@ -581,8 +466,13 @@ def positions(pairs: Any, names: Sequence[str]) -> Int[np.ndarray, "pairs 2"]:
     if values.ndim != 2 or values.shape[1] != 2:
         raise ValueError(f"pairs must have two columns, got shape {values.shape}")
     if np.issubdtype(values.dtype, np.integer):
-        found = values.astype(np.int64)
-        bad = found[((found < 0) | (found >= len(names))).any(1)]
+        places = values.astype(np.int64)
+        if all(map(str.isdigit, names)) and [str(at) for at in range(len(names))] != list(names):
+            raise ValueError(
+                f"pairs must be of text where names of regions are numbers such as {names[0]!r}: integers, got "
+                f"{places[0].tolist()}, would be positions. Give pairs.astype(str)"
+            )
+        bad = places[((places < 0) | (places >= len(names))).any(1)]
         if len(bad):
             raise ValueError(f"pairs must be of positions from 0 to {len(names) - 1}, got {bad[0].tolist()}")
     else:
@@ -590,11 +480,11 @@ def positions(pairs: Any, names: Sequence[str]) -> Int[np.ndarray, "pairs 2"]:
         for name in map(str, values.ravel()):
             if name not in place:
                 raise ValueError(f"pairs: region {name!r} is not there, regions are such as {names[0]!r}")
-        found = np.array([[place[str(a)], place[str(b)]] for a, b in values], dtype=np.int64)
-    same = found[found[:, 0] == found[:, 1]]
+        places = np.array([[place[str(a)], place[str(b)]] for a, b in values], dtype=np.int64)
+    same = places[places[:, 0] == places[:, 1]]
     if len(same):
         raise ValueError(f"pairs must be of two regions, got {names[same[0, 0]]!r} with itself")
-    return found
+    return places
 
 
 def _as_regions(expression: Any, coordinates: Any, connectivity: Any, **options: Any) -> Regions:
@@ -603,7 +493,3 @@ def _as_regions(expression: Any, coordinates: Any, connectivity: Any, **options:
             raise ValueError("coordinates, connectivity and options are part of Regions: give these alone")
         return expression
     return read_regions(expression, connectivity, coordinates, **options)
-
-
-def _checksum(names: list[str]) -> int:
-    return zlib.crc32("\n".join(names).encode())

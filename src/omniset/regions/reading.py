@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
-from omniset.genes import match
 from omniset.regions.data import Regions
 from omniset.regions.formats import (
     Connectivity,
+    Expression,
     check_target,
     hemisphere_of_name,
     network_of_name,
@@ -24,7 +25,8 @@ from omniset.regions.formats import (
     unknown_regions,
 )
 from omniset.regions.formats.tables import WHOLE, name_of
-from omniset.tables.files import _listed
+from omniset.tables.files import listed
+from omniset.tables.genes import match
 
 LEAST = 10  # regions, and genes, that anything can be learned from
 PAIR = 2  # regions that anything can be predicted of
@@ -36,6 +38,17 @@ class _Named:
 
     file: str
     names: list[str]
+
+
+@dataclass
+class _Files:
+    """What was read, not joined yet."""
+
+    expressed: Expression
+    places: pd.DataFrame | None
+    matrix: Connectivity | None
+    named: list[_Named]
+    notes: list[str]
 
 
 def read_regions(
@@ -64,8 +77,8 @@ def read_regions(
         connectivity: See `read_connectivity` there, also for `fisher_z`, `zero_negative` and `directed`. None: to be
             predicted.
         coordinates: See `read_coordinates` there.
-        genes: Take these genes, in this order; names as `omniset.genes.match` finds them. Those that the expression
-            lacks are left out. None: all.
+        genes: Take these genes, in this order; names as `omniset.tables.genes.match` finds them. Those that the
+            expression lacks are left out. None: all.
         aliases: Other names of genes, alias to name.
         missing_rows: "keep" regions without any expression, as rows of NaN, or "drop" them.
 
@@ -78,8 +91,57 @@ def read_regions(
     if missing_rows not in ("drop", "keep"):
         raise ValueError(f"missing_rows must be 'drop' or 'keep', got {missing_rows!r}")
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
-    # What the other files call regions tells which side of the expression has them, and the expression's names tell
-    # which columns and numbers of the others are names: so these are read twice.
+    files = _read(expression, connectivity, coordinates, aliases, options)
+    notes, expressing, target = files.notes, files.named[0].file, files.named[-1].file
+    least = PAIR if connectivity is None else LEAST
+    rows = _join(files.named, least, notes)
+    measured, values = _chosen(files.expressed.frame, genes, aliases, expressing, notes)
+    values = values[rows[0]]
+    names = [files.named[0].names[i] for i in rows[0]]
+    kept = _expressed(values, names, expressing, missing_rows, notes)
+    square = None
+    if files.matrix is not None:
+        at = rows[-1][kept]
+        square = files.matrix.matrix[np.ix_(at, at)]
+        unknown = unknown_regions(square)
+        if unknown.any():
+            without = [names[i] for i in kept[unknown].tolist()]
+            notes.append(
+                f"{target}: {len(without)} region(s) have no known pair and are left out: {listed(without, 5)}"
+            )
+            kept, square = kept[~unknown], square[np.ix_(~unknown, ~unknown)]
+    if len(kept) < least:
+        raise ValueError(
+            f"{expressing} has {len(kept)} regions of which all is known, at least {least} are needed: "
+            f"{'; '.join(notes[-2:]) or 'there are no more'}"
+        )
+    if square is not None:
+        check_target(square, target)
+    measured, values = _with_values(measured, values[kept], expressing, notes)
+    names = [names[i] for i in kept]
+    return Regions(
+        names=names,
+        genes=measured,
+        expression=values.astype(np.float32),
+        connectivity=square,
+        directed=directed,
+        notes=notes,
+        **_about(names, None if files.places is None else files.places.iloc[rows[1][kept]]),
+    )
+
+
+def _read(
+    expression: Any,
+    connectivity: Any,
+    coordinates: Any,
+    aliases: Mapping[str, str] | None,
+    options: dict[str, Any],
+) -> _Files:
+    """All files, each by its own names.
+
+    What the other files call regions tells which side of the expression has them, and the expression's names tell which
+    columns and numbers of the others are names: so these are read twice.
+    """
     others: list[str] = []
     if coordinates is not None:
         others.extend(read_coordinates(coordinates).index)
@@ -87,74 +149,31 @@ def read_regions(
         others.extend(read_connectivity(connectivity, **options).names or [])
     expressed = read_expression(expression, aliases, regions=others)
     names = expressed.frame.index.tolist()
-    files = [_Named(name_of(expression, "expression"), names)]
-    notes = list(expressed.notes)
-    places: pd.DataFrame | None = None
+    files = _Files(expressed, None, None, [_Named(name_of(expression, "expression"), names)], list(expressed.notes))
     if coordinates is not None:
-        places = read_coordinates(coordinates, regions=names)
-        files.append(_Named(name_of(coordinates, "coordinates"), places.index.tolist()))
-        notes += places.attrs["notes"]
-    matrix: Connectivity | None = None
-    target = name_of(connectivity, "connectivity")
+        files.places = read_coordinates(coordinates, regions=names)
+        files.named.append(_Named(name_of(coordinates, "coordinates"), files.places.index.tolist()))
+        files.notes += files.places.attrs["notes"]
     if connectivity is not None:
-        matrix = read_connectivity(connectivity, regions=names, **options)
-        notes += matrix.notes
-        files.append(_Named(target, matrix.names or _ordered(matrix, target, files, notes)))
-    least = PAIR if connectivity is None else LEAST
-    rows = _join(files, least, notes)
-    kept = np.arange(len(rows[0]))
+        files.matrix = read_connectivity(connectivity, regions=names, **options)
+        files.notes += files.matrix.notes
+        target = name_of(connectivity, "connectivity")
+        known = files.matrix.names or _ordered(files.matrix, target, files.named, files.notes)
+        files.named.append(_Named(target, known))
+    return files
 
-    measured, values = _chosen(expressed.frame, genes, aliases, files[0].file, notes)
-    values = values[rows[0]]
-    joined = [names[i] for i in rows[0]]
-    empty = np.isnan(values).all(1)
-    if empty.any():
-        what = "kept" if missing_rows == "keep" else "left out"
-        without = [joined[i] for i in np.flatnonzero(empty)]
-        notes.append(
-            f"{files[0].file}: {len(without)} region(s) have no expression (no tissue sample) and are {what}: "
-            f"{_listed(without, 5)}"
-        )
-        if missing_rows == "drop":
-            kept = kept[~empty]
-    square = None
-    if matrix is not None:
-        at = rows[-1][kept]
-        square = matrix.matrix[np.ix_(at, at)]
-        unknown = unknown_regions(square)
-        if unknown.any():
-            without = [joined[i] for i in kept[unknown].tolist()]
-            notes.append(
-                f"{target}: {len(without)} region(s) have no known pair and are left out: {_listed(without, 5)}"
-            )
-            kept, square = kept[~unknown], square[np.ix_(~unknown, ~unknown)]
-    if len(kept) < least:
-        raise ValueError(
-            f"{files[0].file} has {len(kept)} regions of which all is known, at least {least} are needed: "
-            f"{'; '.join(notes[-2:]) or 'there are no more'}"
-        )
-    if square is not None:
-        check_target(square, target)
-    measured, values = _with_values(measured, values[kept], files[0].file, notes)
-    joined = [joined[i] for i in kept]
+
+def _about(names: list[str], places: pd.DataFrame | None) -> dict[str, Any]:
+    """Coordinates, hemisphere, network and structure, by the names where there is no file of places."""
+    labels: dict[str, list[str]] = {}
     if places is None:
-        hemisphere = [hemisphere_of_name(name) for name in joined]
-        network = [network_of_name(name) for name in joined]
+        labels["hemisphere"] = [hemisphere_of_name(name) for name in names]
+        labels["network"] = [network_of_name(name) for name in names]
     else:
-        places = places.iloc[rows[1][kept]]
-        hemisphere = places["hemisphere"].tolist()
-        network = places["network"].tolist() if "network" in places else []
-    return Regions(
-        names=joined,
-        genes=measured,
-        expression=values.astype(np.float32),
-        coordinates=None if places is None else places[["x", "y", "z"]].to_numpy(dtype=np.float64),
-        hemisphere=hemisphere if any(hemisphere) else None,
-        network=network if any(network) else None,
-        connectivity=square,
-        directed=directed,
-        notes=notes,
-    )
+        known = (name for name in ("hemisphere", "network", "structure") if name in places)
+        labels = {name: places[name].tolist() for name in known}
+    about: dict[str, Any] = {name: values if any(values) else None for name, values in labels.items()}
+    return {**about, "coordinates": None if places is None else places[["x", "y", "z"]].to_numpy(dtype=np.float64)}
 
 
 def _ordered(matrix: Connectivity, file: str, files: list[_Named], notes: list[str]) -> list[str]:
@@ -175,12 +194,13 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
         ValueError: They are too few; or count from 0 in one file and from 1 in another.
     """
     for one, other in combinations(files, 2):
-        begins = {_begin(one.names), _begin(other.names)}
-        if begins == {0, 1} and len(one.names) == len(other.names):
-            raise ValueError(
-                f"{one.file} and {other.file}: names of regions count from {_begin(one.names)} in the first and from "
-                f"{_begin(other.names)} in the second: give both files the same names"
-            )
+        for counted, named in ((one, other), (other, one)):
+            begin = _begin(counted.names)
+            if begin >= 0 and _shifted(counted.names, named.names, 1 - 2 * begin):
+                raise ValueError(
+                    f"{counted.file} and {named.file}: names of regions count from {begin} in the first and from "
+                    f"{1 - begin} in the second: give both files the same names"
+                )
     spelled = [file.names for file in files]
     common = set(spelled[0]).intersection(*spelled[1:])
     if not common:
@@ -194,15 +214,15 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
                     f"{files[0].names[plain[0].index(min(common, key=plain[0].index))]!r}, and are joined so"
                 )
     if len(common) < least:
-        have = "; ".join(f"{file.file} has {len(file.names)} such as {_listed(file.names[:3], 3)}" for file in files)
+        have = "; ".join(f"{file.file} has {len(file.names)} such as {listed(file.names[:3], 3)}" for file in files)
         raise ValueError(f"{len(common)} regions have the same name in all files, at least {least} are needed: {have}")
     order = [name for name in spelled[0] if name in common]
     for file, names in zip(files, spelled, strict=True):
-        apart = [own for own, name in zip(file.names, names, strict=True) if name not in common]
+        apart = [name_there for name_there, name in zip(file.names, names, strict=True) if name not in common]
         if apart:
             notes.append(
                 f"{file.file}: {len(apart)} of {len(names)} region(s) are not in every file and left out: "
-                f"{_listed(apart, 5)}"
+                f"{listed(apart, 5)}"
             )
     places = [{name: i for i, name in enumerate(names)} for names in spelled]
     return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
@@ -214,10 +234,17 @@ def _begin(names: list[str]) -> int:
     return next((begin for begin, numbers in counted.items() if set(numbers) == set(names)), -1)
 
 
+def _shifted(counted: list[str], names: list[str], by: int) -> bool:
+    """Numbers that are among those that count only if all of these are one more, or one less."""
+    if not all(map(str.isdigit, names)) or set(names) <= set(counted):
+        return False
+    return set(names) <= {str(int(number) + by) for number in counted}
+
+
 def _plain(name: str) -> str:
     """A whole number without the fraction of a float and zeros before it; other names as they are."""
-    found = WHOLE.fullmatch(re.sub(r"\.$", "", name))
-    return str(int(found[1])) if found else name
+    number = WHOLE.fullmatch(re.sub(r"\.$", "", name))
+    return str(int(number[1])) if number else name
 
 
 def _chosen(
@@ -227,17 +254,32 @@ def _chosen(
     names = frame.columns.tolist()
     if genes is None:
         return names, frame.to_numpy()
-    found = match(list(genes), names, aliases)
-    if found.duplicates:
-        raise ValueError(f"genes must have each gene once, {found.duplicates[0]!r} is there more than once")
-    if found.unmatched:
-        notes.append(f"{file} lacks {len(found.unmatched):,} of {len(genes):,} genes: {_listed(found.unmatched, 5)}")
-    if found.matched < LEAST:
+    joined = match(list(genes), names, aliases)
+    if joined.duplicates:
+        raise ValueError(f"genes must have each gene once, {joined.duplicates[0]!r} is there more than once")
+    if joined.unmatched:
+        notes.append(f"{file} lacks {len(joined.unmatched):,} of {len(genes):,} genes: {listed(joined.unmatched, 5)}")
+    if joined.matched < LEAST:
         raise ValueError(
-            f"{file} has {found.matched} of the {len(genes):,} genes asked for, at least {LEAST} are needed"
+            f"{file} has {joined.matched} of the {len(genes):,} genes asked for, at least {LEAST} are needed"
         )
-    here = found.positions >= 0
-    return [gene for gene, one in zip(genes, here, strict=True) if one], frame.to_numpy()[:, found.positions[here]]
+    here = joined.positions >= 0
+    return [gene for gene, one in zip(genes, here, strict=True) if one], frame.to_numpy()[:, joined.positions[here]]
+
+
+def _expressed(
+    values: np.ndarray, names: list[str], file: str, missing_rows: str, notes: list[str]
+) -> Int[np.ndarray, " kept"]:
+    """Positions of the regions with expression, or of all that are to be kept."""
+    empty = np.isnan(values).all(1)
+    keep = missing_rows == "keep"
+    if empty.any():
+        without = [names[i] for i in np.flatnonzero(empty)]
+        notes.append(
+            f"{file}: {len(without)} region(s) have no expression (no tissue sample) and are "
+            f"{'kept' if keep else 'left out'}: {listed(without, 5)}"
+        )
+    return np.arange(len(names)) if keep else np.flatnonzero(~empty)
 
 
 def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[str]) -> tuple[list[str], np.ndarray]:
@@ -246,7 +288,7 @@ def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[st
     if nowhere.any():
         without = [genes[i] for i in np.flatnonzero(nowhere)]
         notes.append(
-            f"{file}: {len(without):,} gene(s) have no value in any region and are left out: {_listed(without, 5)}"
+            f"{file}: {len(without):,} gene(s) have no value in any region and are left out: {listed(without, 5)}"
         )
     kept = np.flatnonzero(~nowhere)
     if len(kept) < LEAST:

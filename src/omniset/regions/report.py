@@ -5,17 +5,15 @@ Each composer returns the page and the plain numbers behind it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.stats import spearmanr
 
 from omniset.regions.blend import NETWORK, OVER, Blend
-from omniset.regions.evaluate import MINE, Evaluation
+from omniset.regions.evaluate import DECISIVE, Evaluation
 from omniset.regions.figures import (
     GENES,
     NEEDS,
@@ -34,33 +32,26 @@ from omniset.regions.figures import (
 )
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import FEWEST, pair_distance, pearson
-from omniset.regions.tested import (
-    kept_by_spins,
-    r_by_distance,
-    r_by_network,
-    tested_pairs,
-    true_and_predicted,
-    within_folds,
-)
-from omniset.report import figures
+from omniset.regions.tested import kept_by_spins, r_by_distance, r_by_network, true_and_predicted, within_folds
+from omniset.report import figures, frame
 from omniset.report.blocks import (
     Block,
     Cell,
-    Facts,
-    Headline,
     Note,
     Plot,
     Report,
     Section,
     Table,
+    between,
     listed,
     many,
+    rounded,
     text_of,
 )
+from omniset.trials.comparison import OURS
 
-FORMAT, VERSION = "omniset report of brain regions", 1
 METHODS = {
-    MINE: "Omniset (ours)",
+    OURS: "omniset (ours)",
     "distance": "distance decay",
     "cge": "co-expression",
     "gaussian": "Gaussian kernel",
@@ -85,70 +76,61 @@ CAVEAT = (
 
 
 def of_fit(
-    predictor: ConnectivityPredictor,
-    importance: pd.DataFrame | None,
-    *,
-    title: str,
-    command: str,
-    notes: list[str],
-    provenance: dict[str, Any],
+    run: frame.Run, predictor: ConnectivityPredictor, importance: pd.DataFrame | None
 ) -> tuple[Report, dict[str, Any]]:
     """The report on a fitted model.
 
     Args:
-        importance: What `ConnectivityPredictor.importance` gave; None: it was not asked for.
-        notes: Warnings of the run.
+        importance: What `ConnectivityPredictor.importance` gave; None: it was not measured.
     """
     regions, method = predictor.regions_, predictor.method_
     pairs = regions.pairs()
     assert regions.connectivity is not None
     truth, predicted = regions.connectivity[tuple(pairs.T)], method.predict(regions, pairs)
+    distance = None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
     possible = len(regions) * (len(regions) - 1) // (1 if regions.directed else 2)
     r = pearson(truth, predicted)
-    items: list[tuple[str, Any, str]] = [
-        ("regions", len(regions), "learned from"),
-        ("genes", len(regions.genes), _measured(regions.expression)),
-        ("pairs", len(pairs), f"known, of {possible:,}{', directed' if regions.directed else ''}"),
-        ("seconds", Cell(f"{predictor.seconds_:,.0f}", predictor.seconds_), "of training"),
-    ]
     scores = dict(method.scores) if isinstance(method, Blend) else {}
-    infos = [Note("info", text) for text in regions.notes]
     text = (
         "These are the pairs that the model has learned from. How well it does on regions that it has not seen, only "
         "an evaluation says."
     )
-    said = f"Pearson's r {text_of(r)} over {many(len(pairs), 'pair')} learned from."
-    points = scatter(
-        truth, predicted, None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
-    )
-    sections = [
-        Section("Summary", "", [Headline(items), *_warnings(notes), *infos]),
-        _weights_of(predictor.weights_, scores),
-        _learning(predictor.history_, predictor.weights_),
-        Section("Pairs learned from", text, [Plot(points, f"Predicted against true connectivity. {said}", said)]),
-        _importance(importance, "Genes"),
-        Section("Settings", "", [Facts(list(predictor.get_params().items()))]),
-    ]
+    caption = f"Pearson's r {text_of(r)} over {many(len(pairs), 'pair')} learned from."
+    points = Plot(scatter(truth, predicted, distance), f"Predicted against true connectivity. {caption}", caption)
     lead = (
         f"Connectivity of pairs of brain regions, learned from the expression of {many(len(regions.genes), 'gene')} in "
         f"{many(len(regions), 'region')}."
     )
-    found = {
-        "regions": len(regions),
-        "genes": len(regions.genes),
-        "pairs": len(pairs),
-        "directed": regions.directed,
-        "decided": regions.notes,
-        "method": method.name,
-        "weights": predictor.weights_,
-        "scores": scores,
-        "seconds": predictor.seconds_,
-        "history": predictor.history_,
-        "pearson_of_training_pairs": r,
-        "importance": [] if importance is None else importance.to_dict("records"),
-        "arguments": predictor.get_params(),
-    }
-    return _finish("fit", Report(title, lead, sections, command, provenance), notes, found)
+    return frame.compose(
+        run,
+        lead,
+        [
+            _weights_of(predictor.weights_, scores),
+            _learning(predictor),
+            Section("Pairs learned from", text, [points]),
+            _importance(importance, "Genes"),
+        ],
+        {
+            "regions": len(regions),
+            "genes": len(regions.genes),
+            "pairs": len(pairs),
+            "directed": regions.directed,
+            "method": method.name,
+            "weights": predictor.weights_,
+            "scores": scores,
+            "seconds": predictor.seconds_,
+            "history": predictor.history_,
+            "pearson_of_training_pairs": r,
+            "importance": [] if importance is None else importance.to_dict("records"),
+        },
+        headline=[
+            ("regions", len(regions), "learned from"),
+            ("genes", len(regions.genes), _measured(regions.expression)),
+            ("pairs", len(pairs), f"known, of {possible:,}{', directed' if regions.directed else ''}"),
+            ("seconds", Cell(f"{predictor.seconds_:,.0f}", predictor.seconds_), "of training"),
+        ],
+        settings=predictor.get_params(),
+    )
 
 
 def _measured(expression: Float[np.ndarray, "regions genes"]) -> str:
@@ -179,26 +161,11 @@ def _weights_of(weights: dict[str, float], scores: dict[str, float]) -> Section:
     return Section("Parts", text, [Table(caption, ["part", "weight", "r in validation"], rows, half=True)])
 
 
-def _learning(histories: dict[str, list[dict[str, Any]]], weights: dict[str, float]) -> Section:
-    blocks: list[Block] = []
-    for part, history in histories.items():
-        keys = list(dict.fromkeys(key for row in history for key in row if key != "epoch"))
-        for name in dict.fromkeys(key.removeprefix("train_").removeprefix("val_") for key in keys):
-            own = [key for key in keys if key in (name, f"train_{name}", f"val_{name}")]
-            last = {figures.words(key): history[-1].get(key) for key in own}
-            alt = f"Line plot of {figures.words(name)} by epoch. In the last epoch: {listed(last)}."
-            caption = f"{part_name(part).capitalize()}: {figures.words(name)} by epoch."
-            blocks.append(Plot(figures.learning_curve(history, name, None), alt, caption))
-        if history:
-            rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in history]
-            columns = ["epoch", *map(figures.words, keys)]
-            blocks.append(Table(f"{part_name(part).capitalize()}: as a table", columns, rows, folded=True))
-    if not blocks:
-        return Section("Learning curves", "The model has no network.")
-    unused = (
-        " Validation gave the network the weight 0: predictions do not use it." if weights.get(NETWORK) == 0 else ""
-    )
-    return Section("Learning curves", f"Connectivity is standardised over the pairs learned from.{unused}", blocks)
+def _learning(predictor: ConnectivityPredictor) -> Section:
+    text = "Connectivity is standardised over the pairs learned from."
+    if predictor.weights_.get(NETWORK) == 0:
+        text += " Validation gave the network the weight 0: predictions do not use it."
+    return frame.learning({part_name(name): history for name, history in predictor.history_.items()}, text=text)
 
 
 def _importance(importance: pd.DataFrame | None, title: str, text: str = CAVEAT) -> Section:
@@ -208,17 +175,16 @@ def _importance(importance: pd.DataFrame | None, title: str, text: str = CAVEAT)
     named = dict(zip(top["gene"], top["importance"].tolist(), strict=True))
     bars = figures.bars(top["gene"].tolist(), top["importance"].tolist(), "fall of Pearson's r")
     few_ticks(bars)
-    caption = "The most important genes."
-    blocks: list[Block] = [Plot(bars, f"Bars of importance: {listed(named)}.", caption)]
+    blocks: list[Block] = [Plot(bars, f"Bars of importance: {listed(named)}.", "The most important genes.")]
     both = importance.dropna(subset=["importance", "attention"])
     if len(both) >= FEWEST and both["attention"].nunique() > 1 and both["importance"].nunique() > 1:
         rank = float(spearmanr(both["attention"], both["importance"]).statistic)
-        said = f"Attention and importance of {many(len(both), 'gene')}: Spearman's correlation {text_of(rank)}."
+        caption = f"Attention and importance of {many(len(both), 'gene')}: Spearman's correlation {text_of(rank)}."
         drawn = figures.points(
             both["attention"].to_numpy(np.float64), both["importance"].to_numpy(np.float64), "attention", "importance"
         )
         few_ticks(drawn)
-        blocks.append(Plot(drawn, said, said))
+        blocks.append(Plot(drawn, caption, caption))
     elif importance["attention"].isna().all():
         text = f"{text} This method has no attention.".strip()
     rows = [[row["gene"], row["importance"], row["attention"]] for row in importance.to_dict("records")]
@@ -229,34 +195,43 @@ def _importance(importance: pd.DataFrame | None, title: str, text: str = CAVEAT)
 # ---------------------------------------------------------------------- an evaluation
 
 
-def of_evaluation(
-    evaluation: Evaluation, *, title: str, command: str, notes: list[str], provenance: dict[str, Any]
-) -> tuple[Report, dict[str, Any]]:
+def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[str, Any]]:
     """The report on an evaluation: the verdict first, then every method.
 
     Matrices, points and maps are of the first seed, and of ours; of the best method where ours was not run.
     """
-    found = evaluation.numbers()
-    shown = MINE if MINE in evaluation.predictions else str(evaluation.table().index[0])
-    tested = tested_pairs(evaluation)
-    bins, by_distance = r_by_distance(evaluation, shown, tested)
+    comparison, table = evaluation.comparison, evaluation.table()
+    best = comparison.best_baseline(DECISIVE.name, evaluation.split)
+    shown = OURS if OURS in evaluation.methods else str(table.index[0])
+    bins, by_distance = r_by_distance(evaluation, shown, evaluation.tested())
     kept = kept_by_spins(evaluation)
-    sections = [
-        _verdict(evaluation, notes),
-        _methods(evaluation),
-        _matrices(evaluation, shown, tested),
-        _distances(evaluation, shown, tested, bins, by_distance),
-        _nulls(evaluation, kept),
-        _weights(evaluation),
-        _brains(evaluation, shown),
-        _regions(evaluation),
+    headline = [
+        (f"r, {label(name)}", rounded(r), between(low, high))
+        for name, (r, low, high) in comparison.table(DECISIVE.name, evaluation.split).iterrows()
+        if name in (OURS, best, table.index[0])
     ]
+    alone = "ours was not run" if best is not None else "no baseline was run"
     lead = (
         f"{many(len(evaluation.methods), 'method')} on {many(len(evaluation.regions), 'brain region')}, judged by "
         "pairs of regions that no method has seen."
     )
-    found |= {"shown": shown, "by_distance": by_distance, "distances_kept_by_spins": kept}
-    return _finish("evaluation", Report(title, lead, sections, command, provenance), notes, found)
+    return frame.compose(
+        run,
+        lead,
+        [
+            _methods(evaluation),
+            _matrices(evaluation, shown),
+            _distances(evaluation, shown, bins, by_distance),
+            _nulls(evaluation, kept),
+            _weights(evaluation),
+            _brains(evaluation, shown),
+            _regions(evaluation),
+        ],
+        {**evaluation.numbers(), "shown": shown, "by_distance": by_distance, "distances_kept_by_spins": kept},
+        headline=headline,
+        summary=[] if comparison.gates else [Note("warning", f"Nothing is said of ours beside baselines: {alone}.")],
+        comparison=comparison,
+    )
 
 
 def label(method: Any) -> str:
@@ -264,52 +239,8 @@ def label(method: Any) -> str:
     return METHODS.get(method, str(method))
 
 
-def _verdict(evaluation: Evaluation, notes: list[str]) -> Section:
-    table, best, gates = evaluation.table(), evaluation.best_baseline(), evaluation.gates()
-    items: list[tuple[str, Any, str]] = []
-    said: Block
-    if gates and best is not None:
-        gate = gates[0]
-        items.append(
-            ("gate", Cell("held" if gate["holds"] else "NOT held", gate["holds"]), "ours above the best baseline")
-        )
-        items.append(("difference of r", _signed(gate["value"]), _between(gate["low"], gate["high"], _signed)))
-        said = _sentence(gate, best)
-    else:
-        why = "ours was not run" if best is not None else "no baseline was run"
-        said = Note("warning", f"Nothing can be said of ours beside baselines: {why}.")
-    for method in dict.fromkeys(name for name in (MINE, best, table.index[0]) if name in table.index):
-        r, low, high = (table[name].to_dict()[method] for name in ("pearson", "pearson_low", "pearson_high"))
-        items.append((f"r, {label(method)}", _rounded(r), _between(low, high)))
-    blocks: list[Block] = [said, Headline(items), *_warnings(notes)]
-    blocks += [Note("info", f"{label(name)} was not run: {why}.") for name, why in evaluation.not_run.items()]
-    blocks += [Note("info", note) for note in evaluation.regions.notes]
-    return Section("Verdict", "", blocks)
-
-
-def _sentence(gate: dict[str, Any], best: str) -> Note:
-    """Plainly, what to use."""
-    value, low, high = gate["value"], gate["low"], gate["high"]
-    if math.isnan(value):
-        return Note("warning", f"Ours and {label(best)} cannot be compared: Pearson's r is not defined in any fold.")
-    interval = "" if math.isnan(low) else f" (95 % interval {_between(low, high, _signed)})"
-    if not gate["holds"]:
-        return Note(
-            "warning",
-            f"On these data use {label(best)} (method={best!r}). Ours is not better than this, the best baseline: "
-            f"Pearson's r, ours minus its, is {_signed(value).text}{interval}.",
-        )
-    text = (
-        f"Ours is better than the best baseline, {label(best)}: Pearson's r, ours minus its, is {_signed(value).text}"
-        f"{interval}."
-    )
-    if low <= 0:
-        text += f" The interval includes 0: {label(best)} may be as good, and is simpler."
-    return Note("info", text)
-
-
 def _division(evaluation: Evaluation) -> str:
-    folds = int(evaluation.rows["fold"].nunique())
+    folds = int(evaluation.by_fold["fold"].nunique())
     how = {
         "spatial": "neighbourhoods, so that a test region has few neighbours among those learned from",
         "random": "drawn at random, so that most test regions have neighbours among those learned from",
@@ -320,75 +251,55 @@ def _division(evaluation: Evaluation) -> str:
     )
 
 
-def _meaning(evaluation: Evaluation) -> str:
-    seeds = int(evaluation.rows["seed"].nunique())
-    of = "the folds" if seeds == 1 else "the seeds, each with all of its folds"
-    over = "folds" if seeds == 1 else f"folds and {seeds} seeds"
-    return f"Scores are means over {over}; intervals are of 95 %, by drawing {of}."
-
-
 def _methods(evaluation: Evaluation) -> Section:
-    table = evaluation.table()
+    comparison, table = evaluation.comparison, evaluation.table()
     names = [label(method) for method in table.index]
     drawn = estimates(
         names,
         *(table[column].to_numpy(np.float64) for column in ("pearson", "pearson_low", "pearson_high")),
-        [method not in evaluation.baselines for method in table.index],
+        [method not in comparison.baselines for method in table.index],
     )
     alt = f"Pearson's r by method: {listed(dict(zip(names, table['pearson'].tolist(), strict=True)))}."
-    scores = [
+    plotted = "Pearson's r of test pairs, with 95 % intervals. Filled: ours. Open: baselines."
+    others = (
+        "Other scores, means over folds and seeds. Null: Pearson's r with expression from other places. Gain: what the "
+        "first seed has more than that. Fit: median seconds of a fold."
+    )
+    rows = [
         [
             label(method),
-            _rounded(row["pearson"]),
-            _between(row["pearson_low"], row["pearson_high"]),
-            *(_rounded(row[name]) for name in ("spearman", "r2")),
+            *(rounded(row[name]) for name in ("spearman", "r2")),
             Cell(text_of(row["mse"]), row["mse"]),
-            _rounded(row["null"]),
-            _rounded(row["gain"]),
-            _rounded(row["seconds"], 1),
+            *(rounded(row[name]) for name in ("null", "gain")),
+            rounded(row["seconds"], 1),
         ]
         for method, row in table.iterrows()
     ]
-    columns = [
-        "method",
-        "Pearson",
-        "95 % interval",
-        "Spearman",
-        "R\N{SUPERSCRIPT TWO}",
-        "MSE",
-        "null",
-        "gain",
-        "fit, s",
-    ]
+    square = "R\N{SUPERSCRIPT TWO}"
     parts = ["short", "mid", "long", "left", "right", "between"]
-    rows = [[label(method), *(_rounded(row[f"pearson_{p}"]) for p in parts)] for method, row in table.iterrows()]
-    every = [
-        [row["seed"], row["fold"] + 1, label(row["method"]), *(_rounded(row[n]) for n in ("pearson", "spearman", "r2"))]
-        for row in evaluation.rows.to_dict("records")
-    ]
-    caption = (
-        "Scores of test pairs, best first. Null: Pearson's r with expression from other places. Gain: what the first "
-        "seed has more than that. Fit: median seconds of a fold."
-    )
     where = (
         "Pearson's r of pairs that are near, at middle distance and far (a third of each fold's pairs each), and of "
         "pairs in the left hemisphere, in the right, and between the two."
     )
+    by_part = [[label(method), *(rounded(row[f"pearson_{p}"]) for p in parts)] for method, row in table.iterrows()]
+    by_fold = [
+        [row["seed"], row["fold"] + 1, label(row["method"]), *(rounded(row[n]) for n in ("pearson", "spearman", "r2"))]
+        for row in evaluation.by_fold.to_dict("records")
+    ]
+    text = (
+        f"{_division(evaluation)} Pearson's r is that within each fold, the mean over the folds of "
+        f"{many(len(evaluation.seeds), 'seed')}. Its intervals are of what other brain regions would give: regions, "
+        "with all of their pairs, are drawn again."
+    )
     return Section(
         "Methods",
-        f"{_division(evaluation)} {_meaning(evaluation)}",
+        text,
         [
-            Plot(
-                drawn, alt, "Pearson's r of test pairs, with 95 % intervals. Filled: ours. Open: baselines.", half=False
-            ),
-            Table(caption, columns, scores),
-            Table(where, ["method", *parts], rows),
-            Table(
-                "Every fold",
-                ["seed", "fold", "method", "Pearson", "Spearman", "R\N{SUPERSCRIPT TWO}"],
-                every,
-                folded=True,
-            ),
+            Plot(drawn, alt, plotted, half=False),
+            frame.methods(comparison, evaluation.split, [DECISIVE.name], label=label),
+            Table(others, ["method", "Spearman", square, "MSE", "null", "gain", "fit, s"], rows),
+            Table(where, ["method", *parts], by_part),
+            Table("Every fold", ["seed", "fold", "method", "Pearson", "Spearman", square], by_fold, folded=True),
         ],
     )
 
@@ -396,16 +307,16 @@ def _methods(evaluation: Evaluation) -> Section:
 # ---------------------------------------------------------------------- test pairs of the first seed
 
 
-def _matrices(evaluation: Evaluation, shown: str, tested: Int[np.ndarray, "pairs 2"]) -> Section:
+def _matrices(evaluation: Evaluation, shown: str) -> Section:
     regions = evaluation.regions
     assert regions.connectivity is not None
-    order, groups = arranged(regions.network, regions.hemisphere, evaluation.folds)
-    truth, predicted = (m[np.ix_(order, order)] for m in (regions.connectivity, evaluation.predictions[shown]))
+    order, groups = arranged(regions.network, regions.hemisphere, evaluation.folds[0])
+    truth, predicted = (m[np.ix_(order, order)] for m in (regions.connectivity, evaluation.predictions[shown][0]))
     residual = predicted - truth
     both = np.concatenate([truth[np.isfinite(truth)], predicted[np.isfinite(predicted)]])
     low, high = limits(both)
     most = limits(np.abs(residual[np.isfinite(residual)]))[1]
-    folds = evaluation.folds[order]
+    folds = evaluation.folds[0, order]
     test = folds[:, None] == folds
     blocks: list[Block] = []
     for name, values, ends, pale, caption in (
@@ -419,14 +330,14 @@ def _matrices(evaluation: Evaluation, shown: str, tested: Int[np.ndarray, "pairs
         alt = f"Heat map of {len(order)} by {len(order)} regions, {name} connectivity: {middle}."
         blocks.append(Plot(figure, alt, caption))
     if regions.network is not None:
-        networks, found = r_by_network(evaluation, shown, tested)
+        networks, r = r_by_network(evaluation, shown, evaluation.tested())
         if len(networks) > 1:
-            alt = f"Pearson's r within networks: {listed({n: found[i, i] for i, n in enumerate(networks)})}."
+            alt = f"Pearson's r within networks: {listed({n: r[i, i] for i, n in enumerate(networks)})}."
             caption = (
                 "Pearson's r of test pairs by the networks of both regions, within folds. Grey: fewer than "
                 f"{FEWEST} pairs in every fold."
             )
-            blocks.append(Plot(heat_map(found, networks, networks, "Pearson's r", (-1.0, 1.0), "RdBu_r"), alt, caption))
+            blocks.append(Plot(heat_map(r, networks, networks, "Pearson's r", (-1.0, 1.0), "RdBu_r"), alt, caption))
     by = "network, then hemisphere" if regions.network is not None else "hemisphere"
     text = (
         f"Of the first seed. Regions are ordered by {by}, then fold; columns are in the order of rows. The stripes at "
@@ -436,25 +347,20 @@ def _matrices(evaluation: Evaluation, shown: str, tested: Int[np.ndarray, "pairs
     return Section("Matrices", text, blocks)
 
 
-def _distances(
-    evaluation: Evaluation,
-    shown: str,
-    tested: Int[np.ndarray, "pairs 2"],
-    bins: list[dict[str, Any]],
-    rows: list[dict[str, Any]],
-) -> Section:
+def _distances(evaluation: Evaluation, shown: str, bins: list[dict[str, Any]], rows: list[dict[str, Any]]) -> Section:
+    tested = evaluation.tested()
     truth, predicted = true_and_predicted(evaluation, shown, tested)
     places = evaluation.regions.coordinates
     distance = None if places is None else pair_distance(places, tested)
-    r = within_folds(truth, predicted, evaluation.folds[tested[:, 0]])
-    said = f"{label(shown)}, {many(len(tested), 'test pair')}: Pearson's r within folds {text_of(r)}."
-    blocks: list[Block] = [Plot(scatter(truth, predicted, distance), f"Predicted against true. {said}", said)]
+    r = within_folds(truth, predicted, evaluation.folds[0, tested[:, 0]])
+    caption = f"{label(shown)}, {many(len(tested), 'test pair')}: Pearson's r within folds {text_of(r)}."
+    blocks: list[Block] = [Plot(scatter(truth, predicted, distance), f"Predicted against true. {caption}", caption)]
     if not rows:
         return Section("Distance", "Places are not known, so that r by distance is not either.", blocks)
     series = {
-        label(method): figures.Series([row["mean"] for row in own], [row["pearson"] for row in own])
+        label(method): figures.Series([row["mean"] for row in of_it], [row["pearson"] for row in of_it])
         for method in dict.fromkeys(row["method"] for row in rows)
-        for own in [[row for row in rows if row["method"] == method]]
+        for of_it in [[row for row in rows if row["method"] == method]]
     }
     ends = {
         name: f"{text_of(one.y[0])} for the nearest, {text_of(one.y[-1])} for the farthest"
@@ -467,7 +373,7 @@ def _distances(
         [
             Cell(f"{part['low']:.0f} to {part['high']:.0f}", part["mean"]),
             int(part["rows"].sum()),
-            *(_rounded(one.y[at]) for one in series.values()),
+            *(rounded(one.y[at]) for one in series.values()),
         ]
         for at, part in enumerate(bins)
     ]
@@ -486,22 +392,22 @@ def _nulls(evaluation: Evaluation, kept: float | None) -> Section:
     null = evaluation.null
     if not len(null):
         return Section("Null model", "No null model was asked for: how much of r is owed to smoothness is not known.")
-    first = evaluation.rows[evaluation.rows["seed"] == null["seed"].iloc[0]]
+    first = evaluation.by_fold[evaluation.by_fold["seed"] == null["seed"].iloc[0]]
     blocks: list[Block] = []
     rows = []
-    for method, own in null.groupby("method", sort=False):
-        values = own.groupby("spin")["pearson"].mean().to_numpy(np.float64)
+    for method, spun in null.groupby("method", sort=False):
+        values = spun.groupby("spin")["pearson"].mean().to_numpy(np.float64)
         seen = float(first[first["method"] == method]["pearson"].mean())
         above = int((values >= seen).sum())
         p = (1 + above) / (1 + len(values))
-        said = (
+        caption = (
             f"{label(method)}: r {text_of(seen)}; with spun expression {text_of(float(values.mean()))} on average, "
             f"as high in {above} of {many(len(values), 'spin')}."
         )
         drawn = against_null(values, f"observed: {seen:.3f}", seen)
-        blocks.append(Plot(drawn, f"Histogram. {said}", said))
-        ends = f"{_rounded(values.min()).text} to {_rounded(values.max()).text}"
-        rows.append([label(method), _rounded(seen), _rounded(values.mean()), ends, _rounded(seen - values.mean()), p])
+        blocks.append(Plot(drawn, f"Histogram. {caption}", caption))
+        ends = between(values.min(), values.max())
+        rows.append([label(method), rounded(seen), rounded(values.mean()), ends, rounded(seen - values.mean()), p])
     columns = ["method", "observed", "mean of spins", "lowest to highest", "gain", "p"]
     blocks.append(Table("Mean over the folds of the first seed. p: (1 + spins as high) / (1 + spins).", columns, rows))
     text = (
@@ -524,7 +430,7 @@ def _weights(evaluation: Evaluation) -> Section:
         return Section("Weights of the parts", "No method with weighed parts was run.")
     parts = [name for name in weights.columns if name not in ("seed", "fold", "method")]
     rows = [
-        [row["seed"], row["fold"] + 1, label(row["method"]), *(_rounded(row[name]) for name in parts)]
+        [row["seed"], row["fold"] + 1, label(row["method"]), *(rounded(row[name]) for name in parts)]
         for row in weights.to_dict("records")
     ]
     means = {part_name(name): float(weights[name].mean()) for name in parts}
@@ -541,7 +447,7 @@ def _brains(evaluation: Evaluation, shown: str) -> Section:
     if regions.coordinates is None:
         return Section("Glass brains", "Places are not known.")
     assert regions.connectivity is not None
-    predicted = evaluation.predictions[shown]
+    predicted = evaluation.predictions[shown][0]
     blocks: list[Block] = []
     try:
         for what, values in (
@@ -559,7 +465,7 @@ def _brains(evaluation: Evaluation, shown: str) -> Section:
 
 
 def _regions(evaluation: Evaluation) -> Section:
-    places, folds = evaluation.regions.coordinates, evaluation.folds
+    places, folds = evaluation.regions.coordinates, evaluation.folds[0]
     names = np.array([f"fold {f + 1}" for f in folds], dtype=object)
     blocks: list[Block] = []
     if places is not None:
@@ -583,15 +489,7 @@ def _regions(evaluation: Evaluation) -> Section:
 
 
 def of_explanation(
-    pairs_table: pd.DataFrame,
-    importance: pd.DataFrame,
-    first: str,
-    second: str,
-    *,
-    title: str,
-    command: str,
-    notes: list[str],
-    provenance: dict[str, Any],
+    run: frame.Run, pairs_table: pd.DataFrame, importance: pd.DataFrame, first: str, second: str
 ) -> tuple[Report, dict[str, Any]]:
     """The report on the genes behind a pair of regions.
 
@@ -618,45 +516,16 @@ def of_explanation(
         names = [f"gene of {first}", f"gene of {second}", "weight"]
         blocks.append(Table("Pairs of genes, largest weight first.", names, strong, half=True))
     text = "Which genes of the first region attend to which of the second." if blocks else "No weights were found."
-    sections = [
-        Section("Summary", "", [Note("warning", CAVEAT), *_warnings(notes)]),
-        Section("Pairs of genes", text, blocks),
-        _importance(importance, "Importance of genes", ""),
-    ]
     lead = f"Where the network looked for the connectivity of {first} and {second}, and what its predictions rest on."
-    found = {
-        "first": first,
-        "second": second,
-        "pairs": pairs_table.to_dict("records"),
-        "importance": importance.to_dict("records"),
-    }
-    return _finish("explanation", Report(title, lead, sections, command, provenance), notes, found)
-
-
-# ---------------------------------------------------------------------- parts
-
-
-def _finish(kind: str, report: Report, notes: list[str], found: dict[str, Any]) -> tuple[Report, dict[str, Any]]:
-    about = {"format": FORMAT, "version": VERSION, "kind": kind, "title": report.title}
-    # What was decided in reading stays under its own name: these are the warnings of the run.
-    decided = {"decided": found["notes"]} if "notes" in found else {}
-    made = {**decided, "notes": notes, "command": report.command, "provenance": report.provenance}
-    return report, about | found | made
-
-
-def _warnings(texts: Iterable[str]) -> list[Block]:
-    return [Note("warning", text) for text in texts]
-
-
-def _rounded(value: float, digits: int = 3) -> Cell:
-    """With so many decimals; a dash if it is NaN."""
-    text = f"{value:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
-    return Cell(text_of(None) if value != value else text, value)
-
-
-def _signed(value: float) -> Cell:
-    return Cell(text_of(None) if value != value else f"{value:+.3f}".replace("-", "\N{MINUS SIGN}"), value)
-
-
-def _between(low: float, high: float, form: Callable[[float], Cell] = _rounded) -> str:
-    return text_of(None) if low != low else f"{form(low).text} to {form(high).text}"
+    return frame.compose(
+        run,
+        lead,
+        [Section("Pairs of genes", text, blocks), _importance(importance, "Importance of genes", "")],
+        {
+            "first": first,
+            "second": second,
+            "pairs": pairs_table.to_dict("records"),
+            "importance": importance.to_dict("records"),
+        },
+        summary=[Note("warning", CAVEAT)],
+    )

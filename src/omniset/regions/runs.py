@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,22 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.console import noted, own_command, run_folder, say, say_notes
-from omniset.files import provenance, replacing, write_json
-from omniset.gene_vectors import read_gene_vectors
 from omniset.regions import report
 from omniset.regions.blend import Blend
 from omniset.regions.data import Regions
-from omniset.regions.evaluate import MINE, Evaluation
+from omniset.regions.evaluate import Evaluation
 from omniset.regions.evaluate import evaluate as run_evaluation
-from omniset.regions.predictor import ConnectivityPredictor, positions
+from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.reading import read_regions
 from omniset.regions.splits import split as divide
 from omniset.report import multiqc
-from omniset.report import write as write_report
 from omniset.report.blocks import many
+from omniset.runs.console import noted, say, say_notes, telling
+from omniset.runs.files import replacing
+from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableFile, TableWriter, kind_of
+from omniset.tables.gene_vectors import read_gene_vectors
+from omniset.tables.genes import read_aliases
 
 GENES = 100  # whose importance the report of fit has, at most
 SECONDS = 60.0  # that this may take, about
@@ -36,6 +36,7 @@ FEWEST = 5  # genes, or none: less is not worth the wait
 def fit(
     files: dict[str, Path | None],
     read: dict[str, Any],
+    aliases: Path | None,
     arguments: dict[str, Any],
     gene_vectors: Path | None,
     out: Path,
@@ -44,74 +45,64 @@ def fit(
     """See `omniset.cli.regions.fit`."""
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()
-    with run_folder(out), noted() as notes:
-        regions = _read(files, read)
-        talk = _talk(predictor.progress)
-        if (out / "config.json").exists() and not resume:
-            say(f"{out} holds a model already: it is replaced when this one is done")
+    with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
+        regions = _read(files, aliases, read)
+        talk = telling(predictor.progress)
         _describe(regions)
         everything = np.arange(len(regions))
         predictor.fit_rows(regions, everything, gene_vectors=gene_vectors, folder=out, resume=resume, say=talk)
-        about = provenance(predictor.seed)
-        predictor.save(out, {"provenance": about})
+        predictor.save(out, {"provenance": folder.provenance})
+        lines = []
         if predictor.weights_:
-            say("  weights: " + ", ".join(f"{name} {value:.2f}" for name, value in predictor.weights_.items()))
+            lines.append("  weights: " + ", ".join(f"{name} {w:.2f}" for name, w in predictor.weights_.items()))
         if isinstance(predictor.method_, Blend) and "blend" in predictor.method_.scores:
-            say(f"  Pearson's r on regions held back within the training: {predictor.method_.scores['blend']:.3f}")
+            r = predictor.method_.scores["blend"]
+            lines.append(f"  Pearson's r on regions held back within the training: {r:.3f}")
+        genes = measured_importance(predictor, talk)
         talk("writing the report")
-        page, numbers = report.of_fit(
-            predictor,
-            _importance(predictor, talk),
-            title=f"Model of {_title(files)}",
-            command=own_command(),
-            notes=notes(),
-            provenance=about,
+        about = folder.about(f"Model of {_title(files)}", predictor.notes_)
+        folder.write(
+            report.of_fit(about, predictor, genes), histories=predictor.history_, files=["the model"], lines=lines
         )
-        write_report(out, page, numbers)
-        histories = predictor.history_
-        multiqc.write(out, out.resolve().name, {}, next(iter(histories.values()), []))
-        say_notes(notes())
-        say(f"Written to {out}: the model, report.html, report.json")
         return predictor
 
 
 def predict(
     files: dict[str, Path | None],
-    read: dict[str, Any],
+    aliases: Path | None,
     overrides: dict[str, Any],
     model: Path,
     pairs: Path | None,
     out: Path,
+    rescale: str | None = None,
 ) -> Float[np.ndarray, "..."]:
     """See `omniset.cli.regions.predict`. Of pairs a vector, of all of them a square."""
-    matrix = out.suffix == ".npy"
-    if matrix and pairs is not None:
+    array = out.suffix == ".npy"
+    if array and pairs is not None:
         raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
-    if not matrix:
+    if not array:
         kind_of(out)
     predictor = _load(model, overrides)
-    with noted() as notes:
-        regions = _given(files, read)
+    with noted() as warnings:
+        regions = _given(files, aliases)
         if pairs is None:
-            found = predictor.predict_matrix(regions) if regions is not None else predictor.predict_matrix()
-            _write_matrix(found, out)
-            say(f"Written to {out}: {len(found):,} x {len(found):,} regions")
-            values = found.to_numpy()
+            matrix = predictor.predict_matrix(regions, rescale=rescale)
+            _write_matrix(matrix, out)
+            say(f"Written to {out}: {len(matrix):,} x {len(matrix):,} regions")
+            values = matrix.to_numpy()
         else:
-            names = (regions or predictor.regions_).names
-            listed = _pairs(pairs, names)
-            at = positions(listed, names)
-            values = predictor.predict(at) if regions is None else predictor.predict(at, regions)
+            listed = read_pairs(pairs, (regions or predictor.regions_).names)
+            values = predictor.predict(listed, regions, rescale=rescale)
             with TableWriter(out) as writer:
                 writer.write(listed.assign(connectivity=values))
             say(f"Written to {out}: {many(len(listed), 'pair')}")
-        say_notes(notes())
+        say_notes(warnings())
         return values
 
 
 def explain(
     files: dict[str, Path | None],
-    read: dict[str, Any],
+    aliases: Path | None,
     overrides: dict[str, Any],
     model: Path,
     first: str,
@@ -119,72 +110,62 @@ def explain(
     out: Path,
     top: int,
     repeats: int,
+    rescale: str | None = None,
 ) -> pd.DataFrame:
     """See `omniset.cli.regions.explain_pair`."""
     for name, value in (("top", top), ("repeats", repeats)):
         if value < 1:
             raise ValueError(f"{name} must be >= 1, got {value}")
-    _refuse_model(out)
-    predictor = _load(model, overrides)
-    with run_folder(out), noted() as notes:
-        regions = _given(files, read)
-        found = predictor.explain(first, second, *([] if regions is None else [regions]), top=top)
-        _talk(predictor.progress)("permuting genes")
+    with working_folder(out, "regions", "explanation") as folder:
+        predictor = _load(model, overrides)
+        regions = _given(files, aliases)
+        attended = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        telling(predictor.progress)("permuting genes")
         genes = predictor.importance(repeats=repeats, top=top)
-        say(f"{first} attends to {second}\n  {'gene':16}{'attends to':16}{'weight':>12}")
-        for row in found.head(10).to_dict("records"):
-            say(f"  {row['gene_i']:16}{row['gene_j']:16}{row['weight']:>12.3g}")
-        for name, frame in (("pairs", found), ("genes", genes)):
+        for name, table in (("pairs", attended), ("genes", genes)):
             with TableWriter(out / f"{name}.tsv") as writer:
-                writer.write(frame)
-        page, numbers = report.of_explanation(
-            found,
-            genes,
-            first,
-            second,
-            title=f"{first} and {second}",
-            command=own_command(),
-            notes=notes(),
-            provenance=provenance(predictor.seed),
-        )
-        write_report(out, page, numbers)
-        say_notes(notes())
-        say(f"Written to {out}: pairs.tsv (attention), genes.tsv (importance and attention), report.html")
-        return found
+                writer.write(table)
+        lines = [f"{first} attends to {second}\n  {'gene':16}{'attends to':16}{'weight':>12}"]
+        for row in attended.head(10).to_dict("records"):
+            lines.append(f"  {row['gene_i']:16}{row['gene_j']:16}{row['weight']:>12.3g}")
+        about = folder.about(f"{first} and {second}", (regions or predictor.regions_).notes)
+        made = report.of_explanation(about, attended, genes, first, second)
+        folder.write(made, files=["pairs.tsv (attention)", "genes.tsv (importance and attention)"], lines=lines)
+        return attended
 
 
 def evaluate(
     files: dict[str, Path | None],
     read: dict[str, Any],
+    aliases: Path | None,
     arguments: dict[str, Any],
     gene_vectors: Path | None,
     split: str,
     folds: int,
     seeds: int,
     null: int,
-    baselines: Sequence[str] | None,
+    methods: Sequence[str] | None,
     out: Path,
     resume: bool,
 ) -> Evaluation:
     """See `omniset.cli.regions.evaluate`."""
-    _refuse_model(out)
-    first = ConnectivityPredictor(**arguments)
-    first.check_arguments()  # before a folder of rows is made
-    if gene_vectors is not None and first.architecture == "multiset":
+    predictor = ConnectivityPredictor(**arguments)
+    predictor.check_arguments()  # before a folder of rows is made
+    if gene_vectors is not None and predictor.architecture == "multiset":
         raise ValueError("gene_vectors are for architecture='seed' and 'concat'")
     vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-    with run_folder(out), noted() as notes:
-        regions = _read(files, read)
+    with working_folder(out, "regions", "evaluation", seed=predictor.seed, resume=resume) as folder:
+        regions = _read(files, aliases, read)
         _describe(regions)
-        divide(split, regions, folds, arguments["seed"])
-        talk = _talk(arguments["progress"])
-        found = run_evaluation(
+        divide(split, regions, folds, predictor.seed)
+        talk = telling(predictor.progress)
+        evaluation = run_evaluation(
             regions,
             split_by=split,
             folds=folds,
             seeds=seeds,
             null=null,
-            baselines=baselines,
+            methods=methods,
             gene_vectors=vectors,
             folder=out,
             resume=resume,
@@ -192,72 +173,59 @@ def evaluate(
             **{**arguments, "progress": False},
         )
         talk("writing the report")
-        page, numbers = report.of_evaluation(
-            found,
-            title=f"Evaluation on {_title(files)}",
-            command=own_command(),
-            notes=notes(),
-            provenance=provenance(arguments["seed"]),
+        comparison = evaluation.comparison
+        comparison.write_rows(out / "scores.csv")
+        folder.write(
+            report.of_evaluation(folder.about(f"Evaluation on {_title(files)}", evaluation.notes), evaluation),
+            metrics={**comparison.numbers(), **evaluation.numbers()},
+            scores=multiqc.of_ours(comparison),
+            files=["scores.csv", "rows/"],
+            lines=_lines(evaluation),
         )
-        write_json(out / "metrics.json", found.numbers())
-        write_report(out, page, numbers)
-        _print_evaluation(found)
-        say_notes(notes())
-        say(f"\nWritten to {out}: metrics.json, report.html, report.json, rows/")
-        return found
+        return evaluation
 
 
-def _print_evaluation(found: Evaluation) -> None:
-    number = found.rows["seed"].nunique()
-    say(f"\n{found.split.capitalize()} split, {found.rows['fold'].nunique()} folds x {many(number, 'seed')}.")
-    say("Pearson's r between regions that were not seen, with a 95 % interval; null: expression without meaning\n")
-    say(f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'null':>8}{'gain':>8}{'fit, s':>9}")
-    for method, row in found.table().iterrows():
-        low, high = (_number(row[name]) for name in ("pearson_low", "pearson_high"))
-        texts = [_number(row["pearson"]), f"{low} to {high}", _number(row["spearman"]), _number(row["r2"])]
-        texts += [_number(row["null"]), _number(row["gain"]), f"{row['seconds']:,.1f}"]
-        mark = "*" if method == MINE else " "
-        widths = (8, 18, 10, 8, 8, 8, 9)
-        say(f"{mark} {method:20}" + "".join(f"{text:>{w}}" for text, w in zip(texts, widths, strict=True)))
-    for name, why in found.not_run.items():
-        say(f"  {name} was not run: {why}")
-    for gate in found.gates():
-        say(
-            f"\n* ours. {'Holds' if gate['holds'] else 'FAILS'}: {gate['gate']}, {gate['value']:+.3f} "
-            f"({_number(gate['low'])} to {_number(gate['high'])}), asked {gate['bound']}"
+def _lines(evaluation: Evaluation) -> Iterator[str]:
+    """Methods, best first, the verdict and the gates."""
+    number = many(len(evaluation.seeds), "seed")
+    yield f"\n{evaluation.split.capitalize()} split, {evaluation.by_fold['fold'].nunique()} folds x {number}."
+    yield "Pearson's r between regions that were not seen, with a 95 % interval; null: expression without meaning\n"
+    yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'null':>8}{'gain':>8}{'fit, s':>9}"
+    for method, row in evaluation.table().iterrows():
+        r, low, high, spearman, r2, null, gain = (
+            "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
+            for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "null", "gain")
         )
-
-
-def _number(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3f}"
+        scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{null:>8}{gain:>8}"
+        yield f"  {method:20}{scores}{row['seconds']:>9,.1f}"
+    for name, why in evaluation.not_run.items():
+        yield f"  {name} was not run: {why}"
+    yield from evaluation.comparison.lines([])
 
 
 # ---------------------------------------------------------------------- parts
 
 
-def _refuse_model(out: Path) -> None:
-    if (out / "config.json").exists():
-        raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
-
-
-def _read(files: dict[str, Path | None], read: dict[str, Any]) -> Regions:
+def _read(files: dict[str, Path | None], aliases: Path | None, read: dict[str, Any]) -> Regions:
     if files["expression"] is None:
         raise ValueError("expression must be given: a table of regions x genes")
-    return read_regions(files["expression"], files.get("connectivity"), files.get("coordinates"), **read)
+    if aliases is not None:
+        read = read | {"aliases": read_aliases(aliases)}
+    return read_regions(files["expression"], files["connectivity"], files["coordinates"], **read)
 
 
-def _given(files: dict[str, Path | None], read: dict[str, Any]) -> Regions | None:
+def _given(files: dict[str, Path | None], aliases: Path | None) -> Regions | None:
     """Other regions than those learned from, where files are given."""
     if files["expression"] is None:
-        if files.get("coordinates") is not None:
+        if files["coordinates"] is not None:
             raise ValueError("coordinates come with expression: without, the regions of the model are meant")
         return None
-    regions = _read(files, read)
+    regions = _read(files, aliases, {})
     _describe(regions)
     return regions
 
 
-def _importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
+def measured_importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
     """Of as many genes as can be permuted in about a minute: a network may take long for each. None: of too few."""
     most = min(GENES, len(predictor.regions_.genes))
     start = time.perf_counter()
@@ -283,7 +251,7 @@ def _load(model: Path, overrides: dict[str, Any]) -> ConnectivityPredictor:
     return predictor.set_params(**overrides)
 
 
-def _pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
+def read_pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
     """The first two columns of a table of pairs."""
     file = TableFile(path)
     if len(file.columns) < 2:
@@ -292,28 +260,24 @@ def _pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
     if set(columns) <= set(names):
         raise file.error(None, f"must have a header, its first line is a pair: {columns[0]!r}, {columns[1]!r}")
     frames = [pd.DataFrame({name: chunk.text(name).to_pylist() for name in columns}) for chunk in file.chunks()]
-    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+    pairs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
     known = set(names)
-    for row, pair in enumerate(found.to_numpy().tolist()):
+    for row, pair in enumerate(pairs.to_numpy().tolist()):
         lacking = [name for name in pair if name not in known]
         if lacking:
             raise ValueError(
                 f"{path}: pair {row + 1}: region {lacking[0]!r} is not there, regions are such as {names[0]!r}"
             )
-    return found
+    return pairs
 
 
-def _write_matrix(found: pd.DataFrame, out: Path) -> None:
+def _write_matrix(matrix: pd.DataFrame, out: Path) -> None:
     if out.suffix == ".npy":
         with replacing(out) as temporary, open(temporary, "wb") as file:
-            np.save(file, found.to_numpy())
+            np.save(file, matrix.to_numpy())
         return
     with TableWriter(out) as writer:
-        writer.write(found.reset_index(names="region"))
-
-
-def _talk(progress: bool) -> Callable[[str], None]:
-    return (lambda line: print(line, file=sys.stderr, flush=True)) if progress else lambda line: None
+        writer.write(matrix.reset_index(names="region"))
 
 
 def _title(files: dict[str, Path | None]) -> str:

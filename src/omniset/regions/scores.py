@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int, Shaped
 from scipy.stats import rankdata
 
 from omniset.regions.data import LEFT, RIGHT
+from omniset.trials.intervals import Draws, Values
 
 BETWEEN = LEFT + RIGHT
 FEWEST = 3  # pairs that a score needs: two always lie on a line
+ROUNDING = 1e-12  # of squares, below which what is left of them is rounding
 SCORES = ("pearson", "spearman", "r2", "mse")
 DISTANCES = ("short", "mid", "long")
 HEMISPHERES = {"left": LEFT, "right": RIGHT, "between": BETWEEN}
@@ -49,25 +52,25 @@ def scores(
             `pair_hemispheres` does not give.
     """
     x, y = _numbers("truth", truth, len(truth)), _numbers("predicted", predicted, len(truth))
-    found = {**dict.fromkeys(SCORES, np.nan), "pairs": float(len(x))}
+    measured = {**dict.fromkeys(SCORES, np.nan), "pairs": float(len(x))}
     if len(x) >= FEWEST:
         squares = np.square(x - y)
         spread = np.square(_centred(x)).sum()
-        found["pearson"] = pearson(x, y)
-        found["spearman"] = pearson(rankdata(x), rankdata(y))
-        found["r2"] = float(1 - squares.sum() / spread) if spread > 0 else np.nan
-        found["mse"] = float(squares.mean())
+        measured["pearson"] = pearson(x, y)
+        measured["spearman"] = pearson(rankdata(x), rankdata(y))
+        measured["r2"] = float(1 - squares.sum() / spread) if spread > 0 else np.nan
+        measured["mse"] = float(squares.mean())
     if distance is not None:
         d = _numbers("distance", distance, len(x))
         edges = np.quantile(d, [1 / 3, 2 / 3], method="inverted_cdf") if len(d) else np.zeros(2)
         part = np.searchsorted(edges, d)
-        found |= {f"pearson_{name}": pearson(x[part == i], y[part == i]) for i, name in enumerate(DISTANCES)}
+        measured |= {f"pearson_{name}": pearson(x[part == i], y[part == i]) for i, name in enumerate(DISTANCES)}
     if hemisphere_pairs is not None:
         of_pair = _labels("hemisphere_pairs", hemisphere_pairs, len(x), (*HEMISPHERES.values(), ""))
-        found |= {
+        measured |= {
             f"pearson_{name}": pearson(x[of_pair == label], y[of_pair == label]) for name, label in HEMISPHERES.items()
         }
-    return found
+    return measured
 
 
 def pearson(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) -> float:
@@ -99,51 +102,65 @@ def pair_hemispheres(hemisphere: Sequence[str], pairs: Int[np.ndarray, "pairs 2"
     return np.where((first == "") | (second == ""), "", either)
 
 
-def interval(
-    values: Sequence[float] | Float[np.ndarray, " values"],
-    groups: Any = None,
-    level: float = 0.95,
-    seed: int = 0,
-    draws: int = 1000,
-) -> tuple[float, float]:
-    """Percentile interval of the mean of values, by the bootstrap.
+def pearson_of_draws(rows: pd.DataFrame, draws: Draws) -> Values:
+    """Pearson's r of the pairs of each fold, where regions are drawn again; the mean over folds and seeds.
 
-    Whole groups are drawn with replacement, as many as there are; a draw's mean is over all values in it. The interval
-    does not depend on the order of the values nor on the names of the groups.
+    A pair of regions that are drawn c_i and c_j times counts w_ij = c_i c_j times. In a fold, with sums over its pairs,
+
+        W = sum w,   V_ab = sum w a b - (sum w a) (sum w b) / W,   r = V_xy / sqrt(V_xx V_yy).
+
+    x and y are taken from their plain means first, so that squares do not cancel. Every sum is c^T A c with the matrix
+    A of what is summed: products of matrices, without a weight for each draw and pair. A fold counts where r is defined
+    in it: of 3 different pairs at least that are not all alike. Where every region is drawn once, r is `pearson`'s to
+    the bit.
 
     Args:
-        values: A score of each fold.
-        groups: Of each value, what it depends on with others, such as the seed of its folds; None: on no other.
-        level: Of the draws that lie within the interval.
-        seed: Of the draws.
-        draws: At least 1.
+        rows: `seed`, `fold`, `truth` and `predicted` of each pair.
+        draws: Of both regions of each pair.
 
     Returns:
-        Low and high; NaN where there are fewer than two groups, or a value is not finite.
-
-    Raises:
-        ValueError: A level that is not between 0 and 1, no draws, or groups that are not as many as values.
-
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993.
+        NaN where r is defined in no fold.
     """
-    numbers = np.asarray(values, dtype=np.float64)
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1, got {level}")
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
-    labels = np.arange(len(numbers)) if groups is None else np.asarray(groups)
-    if len(labels) != len(numbers):
-        raise ValueError(f"groups must be as many as values, {len(numbers)}, got {len(labels)}")
-    _, group = np.unique(labels, return_inverse=True)
-    sizes = np.bincount(group)
-    if len(sizes) < 2 or not np.isfinite(numbers).all():
-        return np.nan, np.nan
-    sums = np.bincount(group, weights=numbers)
-    order = np.lexsort((sizes, sums))
-    drawn = order[np.random.default_rng(seed).integers(len(sizes), size=(draws, len(sizes)))]
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    truth, predicted = (rows[name].to_numpy(np.float64) for name in ("truth", "predicted"))
+    seeds, folds = (rows[name].to_numpy() for name in ("seed", "fold"))
+    order = np.lexsort((folds, seeds))
+    starts = np.flatnonzero(np.diff(seeds[order]) | np.diff(folds[order])) + 1
+    once = bool((draws.weights == 1).all())
+    parts = []
+    for fold in np.split(order, starts):
+        x, y = truth[fold], predicted[fold]
+        parts.append(np.full(len(draws), pearson(x, y)) if once else _of_draws(x, y, draws.codes[fold], draws.weights))
+    values = np.stack(parts, 1)
+    number = np.isfinite(values).sum(1)
+    return np.divide(np.nansum(values, 1), number, out=np.full(len(draws), np.nan), where=number > 0)
+
+
+def _of_draws(
+    x: Float[np.ndarray, " pairs"],
+    y: Float[np.ndarray, " pairs"],
+    pairs: Int[np.ndarray, "pairs 2"],
+    weights: Float[np.ndarray, "draws regions"],
+) -> Values:
+    """Pearson's r of the pairs of one fold in each draw."""
+    here = np.flatnonzero(np.bincount(pairs.ravel(), minlength=weights.shape[1]))
+    place = np.zeros(weights.shape[1], dtype=np.int64)
+    place[here] = np.arange(len(here))
+    i, j = place[pairs.T]
+    times = weights[:, here]
+
+    def total(values: Float[np.ndarray, " pairs"] | float, times: Float[np.ndarray, "draws _"] = times) -> Values:
+        matrix = np.zeros((len(here), len(here)))
+        matrix[i, j] = values
+        return np.einsum("dn,dn->d", times @ matrix, times)
+
+    a, b = (centred / (np.linalg.norm(centred) or 1.0) for centred in (_centred(x), _centred(y)))
+    number, sum_a, sum_b, square_a, square_b = (total(values) for values in (1.0, a, b, a * a, b * b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread_a, spread_b = square_a - sum_a**2 / number, square_b - sum_b**2 / number
+        r = (total(a * b) - sum_a * sum_b / number) / np.sqrt(spread_a * spread_b)
+        differ = (spread_a > ROUNDING * square_a) & (spread_b > ROUNDING * square_b)
+    different = total(1.0, (times > 0).astype(np.float64))
+    return np.where(differ & (different >= FEWEST), np.clip(r, -1, 1), np.nan)
 
 
 def check_hemispheres(hemisphere: Sequence[str], regions: int) -> Shaped[np.ndarray, " regions"]:

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from omniset.attention import log_multiplicity
+from omniset.core.attention import log_multiplicity
+from omniset.core.sets import SetBatch, check_sizes
+from omniset.core.states import State
 from omniset.layers import MultisetAttentionBlock
-from omniset.layers.base import check_sizes
-from omniset.sets import SetBatch
-from omniset.states import State
 from omniset.training.network import Standardize
 
 BINS, TOKEN_DIM, HIDDEN = 5, 200, (512, 256, 128)
@@ -97,8 +96,8 @@ class ExpressionTokens(nn.Module):
         if expression.shape[1] != self.genes:
             raise ValueError(f"expression must have {self.genes:,} genes, got {expression.shape[1]:,}")
         edges = torch.arange(1, self.bins, device=expression.device) / self.bins
-        found = F.one_hot(torch.bucketize(expression.float(), edges, right=True), self.bins)
-        return found.masked_fill(expression.isnan()[..., None], 0)
+        bins = F.one_hot(torch.bucketize(expression.float(), edges, right=True), self.bins)
+        return bins.masked_fill(expression.isnan()[..., None], 0)
 
 
 def _check_vectors(vectors: Tensor, genes: int) -> None:
@@ -321,7 +320,7 @@ class CrossAttention(PairNetwork):
               spatial:  Linear(0.02 [s(c_i) ; s(c_j)]), s the standardisation with the training regions' mean and
                         standard deviation per axis, stored with the model
 
-    f(i, j) is not f(j, i), see `symmetrised`. Genes that are absent are no keys and are not pooled.
+    f(i, j) is not f(j, i). Genes that are absent are no keys and are not pooled.
 
     The rows of Q never see one another: each row only meets region j. So with pooling="cls" no gene of region i reaches
     the prediction, against what the document says of this option; a warning says so. And so `grid` computes the rows of
@@ -515,30 +514,3 @@ class SelfAttentionConcat(PairNetwork):
             x = _attend(layer, x, SetBatch(x, multiplicity, validate=False), shard_size)
         pooled = self.pool(x, multiplicity)
         return self.head(torch.cat([pooled[i], pooled[j]], 1))
-
-
-# ---------------------------------------------------------------------- both directions
-
-
-def symmetrised(
-    network: PairNetwork,
-    expression: Float[Tensor, "regions genes"],
-    pairs: Int[Tensor, "pairs 2"],
-    coordinates: Float[Tensor, "regions 3"] | None = None,
-    **options: Any,
-) -> Float[Tensor, " pairs"]:
-    """(f(i, j) + f(j, i)) / 2, for connectivity that has no direction. Both directions are one batch.
-
-    Args:
-        **options: Passed on to the network.
-    """
-    both = network(expression, torch.cat([pairs, pairs.flip(1)]), coordinates, **options)
-    return both.view(2, len(pairs)).mean(0)
-
-
-def symmetry_loss(forward: Float[Tensor, " pairs"], backward: Float[Tensor, " pairs"]) -> Float[Tensor, ""]:
-    """Mean of (f(i, j) - f(j, i))^2, from the outputs for pairs (i, j) and for (j, i).
-
-    The document has no loss; its public original adds 0.1 times this to the mean squared error.
-    """
-    return (forward - backward).square().mean()

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.spatial.distance import cdist
 
-from omniset.console import run_folder
-from omniset.files import replacing
 from omniset.regions.data import LEFT, RIGHT, Regions
+from omniset.runs.console import run_folder
+from omniset.tables.files import TableWriter
 
 NETWORKS = ("Visual", "Motor", "Attention", "Limbic", "Default")
 RADII = (65.0, 85.0, 60.0)  # mm: left to right, back to front, down to up
@@ -77,6 +77,6 @@ def write(made: Regions, out: Path) -> list[str]:
     }
     with run_folder(out):
         for name, table in tables.items():
-            with replacing(out / f"{name}.csv") as temporary:
-                table.to_csv(temporary)
+            with TableWriter(out / f"{name}.csv") as writer:
+                writer.write(table.reset_index())
     return [f"{name}.csv" for name in tables]

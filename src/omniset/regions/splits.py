@@ -108,15 +108,15 @@ def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed:
     check_places(coordinates)
     rng = np.random.default_rng(seed)
     left = np.arange(regions)
-    found = []
+    parts = []
     for size in [len(part) for part in np.array_split(left, folds)]:
         centre = rng.integers(len(left))
         distance = np.linalg.norm(coordinates[left] - coordinates[left[centre]], axis=1)
         distance[centre] = -1  # first also where others are at the same place
         near = np.argsort(distance, kind="stable")[:size]
-        found.append(np.sort(left[near]))
+        parts.append(np.sort(left[near]))
         left = np.delete(left, near)
-    return found
+    return parts
 
 
 def check_places(coordinates: Float[np.ndarray, "regions 3"], names: Sequence[str] | None = None) -> None:

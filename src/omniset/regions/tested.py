@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from omniset.regions.evaluate import Evaluation, groups_of
+from omniset.regions.evaluate import DECISIVE, Evaluation, groups_of
 from omniset.regions.nulls import distortion, spins
 from omniset.regions.scores import pair_distance, pearson
 
@@ -16,18 +16,12 @@ BINS = 6  # of distance
 NULLS = 100  # spins, at most, whose distortion is measured
 
 
-def tested_pairs(evaluation: Evaluation) -> Int[np.ndarray, "pairs 2"]:
-    """The known pairs within folds of the first seed."""
-    pairs = evaluation.regions.pairs()
-    return pairs[evaluation.folds[pairs[:, 0]] == evaluation.folds[pairs[:, 1]]]
-
-
 def true_and_predicted(
     evaluation: Evaluation, method: str, pairs: Int[np.ndarray, "pairs 2"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is true, and what the method predicts."""
+    """What is true, and what the method predicts in the first seed."""
     assert evaluation.regions.connectivity is not None
-    return evaluation.regions.connectivity[tuple(pairs.T)], evaluation.predictions[method][tuple(pairs.T)]
+    return evaluation.regions.connectivity[tuple(pairs.T)], evaluation.predictions[method][0][tuple(pairs.T)]
 
 
 def within_folds(
@@ -37,9 +31,9 @@ def within_folds(
 
     So levels that differ between folds do not pass for predictions.
     """
-    found = [(pearson(truth[folds == f], predicted[folds == f]), int((folds == f).sum())) for f in np.unique(folds)]
-    good = [(r, n) for r, n in found if not math.isnan(r)]
-    return float(np.average([r for r, _ in good], weights=[n for _, n in good])) if good else math.nan
+    parts = [(pearson(truth[folds == f], predicted[folds == f]), int((folds == f).sum())) for f in np.unique(folds)]
+    known = [(r, n) for r, n in parts if not math.isnan(r)]
+    return float(np.average([r for r, _ in known], weights=[n for _, n in known])) if known else math.nan
 
 
 def r_by_distance(
@@ -58,13 +52,14 @@ def r_by_distance(
     bins, rows = [], []
     for at in np.unique(place):
         here = place == at
-        own = distance[here]
-        bins.append({"rows": here, "mean": float(own.mean()), "low": float(own.min()), "high": float(own.max())})
-    for method in dict.fromkeys([shown, evaluation.best_baseline() or shown]):
+        mm = distance[here]
+        bins.append({"rows": here, "mean": float(mm.mean()), "low": float(mm.min()), "high": float(mm.max())})
+    best = evaluation.comparison.best_baseline(DECISIVE.name, evaluation.split)
+    for method in dict.fromkeys([shown, best or shown]):
         truth, predicted = true_and_predicted(evaluation, method, pairs)
         for part in bins:
             here = part["rows"]
-            r = within_folds(truth[here], predicted[here], evaluation.folds[pairs[here, 0]])
+            r = within_folds(truth[here], predicted[here], evaluation.folds[0, pairs[here, 0]])
             about = {key: part[key] for key in ("mean", "low", "high")}
             rows.append({"method": method, **about, "pairs": int(here.sum()), "pearson": r})
     return bins, rows
@@ -76,15 +71,15 @@ def r_by_network(
     """Names, and r of the test pairs between each two."""
     of = np.array(evaluation.regions.network, dtype=np.str_)
     names = sorted({name for name in of.tolist() if name})
-    found = np.full((len(names), len(names)), np.nan)
+    r_of = np.full((len(names), len(names)), np.nan)
     truth, predicted = true_and_predicted(evaluation, shown, tested)
     i, j = of[tested].T
     for a, one in enumerate(names):
         for b, other in enumerate(names[: a + 1]):
             here = ((i == one) & (j == other)) | ((i == other) & (j == one))
-            r = within_folds(truth[here], predicted[here], evaluation.folds[tested[here, 0]])
-            found[a, b] = found[b, a] = r
-    return names, found
+            r = within_folds(truth[here], predicted[here], evaluation.folds[0, tested[here, 0]])
+            r_of[a, b] = r_of[b, a] = r
+    return names, r_of
 
 
 def kept_by_spins(evaluation: Evaluation) -> float | None:

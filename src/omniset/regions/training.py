@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Sampler
 
-from omniset import devices
-from omniset.regions.baselines import Components, Method, Scaling, _known, _mirrored, _target, squared_distances
 from omniset.regions.data import Regions
+from omniset.regions.methods import Method
 from omniset.regions.model import RegionAttention
+from omniset.regions.scaling import Components, Scaling, centred_target, known_pairs, mirrored_places, squared_distances
 from omniset.regions.seed import CrossAttention, PairNetwork, SelfAttentionConcat
 from omniset.regions.splits import FEWEST, split
+from omniset.runs import devices
+from omniset.training.artefacts import Weights
+from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
 ROUNDS = 10  # what the training loop takes for an epoch is a tenth of the steps
@@ -29,63 +32,49 @@ REGIONS_TOGETHER = 64  # on either side of the pairs that are computed at a time
 COLUMNS_TOGETHER = 4  # of the seed's grid
 CENTRES = 16  # of places
 PATIENCE = 10
+# What another value of makes another network.
+SHAPING = ("axes", "dim", "num_heads", "num_queries", "dropout", "seen")
+LEARNING = ("steps", "batch_size", "learning_rate", "weight_decay")
 VALIDATION_FOLDS = 5  # one of which is kept back
 
 
-class Batches(Sampler[Any]):
-    """Positions in batches; shuffled, and all of one size, in training.
-
-    Args:
-        number: Of positions.
-        size: Of a batch; the last one of a pass is left out in training where it is smaller.
-        passes: Over the positions, in an epoch.
-        seed: Of the order; None: in order.
-        start: The first position.
+class Passes(EpochSampler):
+    """Several passes over the positions in an epoch, each in an order of its own and in batches of one size: the rest
+    of a pass is left out. Without a seed the positions as they are.
     """
 
-    def __init__(self, number: int, size: int, passes: int = 1, seed: int | None = None, start: int = 0) -> None:
-        self.number, self.size, self.passes = number, min(size, number), passes
-        self.seed, self.start, self.epoch = seed, start, 0
+    def __init__(self, positions: Sequence[int] | np.ndarray, seed: int | None, *, size: int, passes: int) -> None:
+        super().__init__(positions, seed)
+        self.used, self.passes = (len(positions) // size * size, passes) if seed is not None else (len(positions), 1)
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[Int[np.ndarray, " batch"]]:
+    def __iter__(self) -> Iterator[Key]:
         for number in range(self.passes):
-            order = np.arange(self.number)
+            order = self.positions
             if self.seed is not None:
                 order = np.random.default_rng([self.seed, self.epoch, number]).permutation(order)
-            for start in range(0, self._used, self.size):
-                yield self.start + order[start : start + self.size]
+            yield from ((self.epoch, int(i)) for i in order[: self.used])
 
     def __len__(self) -> int:
-        return self.passes * -(-self._used // self.size)
-
-    @property
-    def _used(self) -> int:
-        return self.number if self.seed is None else self.number // self.size * self.size
+        return self.passes * self.used
 
 
-class _Positions(Dataset[Any]):
-    """What a batch holds are the positions themselves: the network's module has all the data."""
+def position_lesson(number: int, size: int, passes: int, seed: int, watched: int = 0) -> Lesson:
+    """Batches of positions: the network's module has all the data.
 
-    def __getitem__(self, positions: Int[np.ndarray, " batch"]) -> Tensor:
-        return torch.from_numpy(positions)
+    Args:
+        number: Positions to learn from.
+        size: Of a batch.
+        passes: Over the positions, in an epoch.
+        watched: The positions behind these, all in one batch.
+    """
 
+    def make(keys: list[Key], training: bool) -> Tensor:
+        return torch.tensor([i for _, i in keys]) if training else torch.arange(number, number + watched)
 
-class PositionData(pl.LightningDataModule):
-    """Batches of positions, to learn from and, where there are any, to watch."""
-
-    def __init__(self, train: Batches, validation: Batches | None = None) -> None:
-        super().__init__()
-        self.train, self.watched = train, validation
-        self.validation = range(0 if validation is None else validation.number)
-
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Positions(), batch_size=None, sampler=self.train)
-
-    def val_dataloader(self) -> DataLoader | list[Any]:
-        return [] if self.watched is None else DataLoader(_Positions(), batch_size=None, sampler=self.watched)
+    size = min(size, number)
+    sampler = partial(Passes, size=size, passes=passes)
+    validation = [0] if watched else []
+    return Lesson(make, range(number), validation, batch_size=size, seed=seed, sampler=sampler)
 
 
 class NetworkMethod(Method):
@@ -107,10 +96,10 @@ class NetworkMethod(Method):
         self.device, self.progress = device, progress
 
     def _standardise(self, train: Regions) -> None:
-        _, values = _known(train)
+        _, values = known_pairs(train)
         self._mean, self._scale = float(values.mean()), float(values.std()) or 1.0
 
-    def _run(self, module: TrainingModule, data: PositionData, epochs: int, patience: int | None) -> None:
+    def _run(self, module: TrainingModule, data: Lesson, epochs: int, patience: int | None) -> None:
         fit(
             module,
             data,
@@ -133,17 +122,20 @@ class NetworkMethod(Method):
         """What else than the weights is needed to predict, as plain numbers, text and lists."""
 
     @abstractmethod
-    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
-        """Become as when `state` was taken, but for the weights of the network."""
+    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
+        """Become as when `state` was taken; without `weights`, but for those of the network."""
+
+    def _restored(self, make: Callable[[], nn.Module], weights: Weights | None) -> Any:
+        return make().eval() if weights is None else weights.build(make, f"{self.name}.")
 
 
 def checksum(regions: Regions) -> int:
     """Of names, expression, coordinates and connectivity."""
-    found = zlib.crc32("\n".join([*regions.names, *regions.genes]).encode())
+    crc = zlib.crc32("\n".join([*regions.names, *regions.genes]).encode())
     for part in (regions.expression, regions.coordinates, regions.connectivity):
         if part is not None:  # NaN has many bit patterns, of which a file gives back one
-            found = zlib.crc32(np.ascontiguousarray(np.where(np.isnan(part), np.nan, part)).tobytes(), found)
-    return found
+            crc = zlib.crc32(np.ascontiguousarray(np.where(np.isnan(part), np.nan, part)).tobytes(), crc)
+    return crc
 
 
 class PairsModule(TrainingModule):
@@ -166,23 +158,23 @@ class PairsModule(TrainingModule):
         """All f of pairs among some regions."""
 
     def training_step(self, rows: Tensor, index: int) -> Tensor:
-        found = self.matrix(rows)
-        loss = self._error(found, rows)
+        predicted = self.matrix(rows)
+        loss = self._error(predicted, rows)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(rows), prog_bar=True)
         if self.symmetry:
-            loss = loss + self.symmetry * (found - found.mT).square().mean()
+            loss = loss + self.symmetry * (predicted - predicted.mT).square().mean()
         return loss
 
     def validation_step(self, rows: Tensor, index: int) -> None:
-        found = self.matrix(rows)
+        predicted = self.matrix(rows)
         if self.symmetry is not None:
-            found = (found + found.mT) / 2
-        self.log("val_loss", self._error(found, rows), batch_size=len(rows), prog_bar=True)
+            predicted = (predicted + predicted.mT) / 2
+        self.log("val_loss", self._error(predicted, rows), batch_size=len(rows), prog_bar=True)
 
-    def _error(self, found: Float[Tensor, "rows rows"], rows: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
-        target = self.target[rows.cpu()][:, rows.cpu()].to(found)
+    def _error(self, predicted: Float[Tensor, "rows rows"], rows: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
+        target = self.target[rows.cpu()][:, rows.cpu()].to(predicted)
         known = torch.isfinite(target)
-        error = torch.where(known, found - target.nan_to_num(), 0).square()
+        error = torch.where(known, predicted - target.nan_to_num(), 0).square()
         return error.sum() / known.sum().clamp(min=1)
 
 
@@ -219,6 +211,7 @@ class AttentionModule(PairsModule):
         return self.network(m.to(rows.device), places, genes=genes)
 
 
+@dataclass(eq=False)
 class Attention(NetworkMethod):
     """Genes of one region attend to those of the other: see `omniset.regions.model.RegionAttention`.
 
@@ -238,32 +231,24 @@ class Attention(NetworkMethod):
     """
 
     name = "attention"
-    network: RegionAttention
-
-    def __init__(
-        self,
-        axes: int = 16,
-        dim: int = 32,
-        num_heads: int = 4,
-        num_queries: int = 1,
-        dropout: float = 0.1,
-        seen: int = 128,
-        steps: int = 150,
-        batch_size: int = 40,
-        learning_rate: float = 2e-3,
-        weight_decay: float = 1e-2,
-        device: str = "cpu",
-        progress: bool = False,
-    ) -> None:
-        super().__init__(device, progress)
-        self.axes, self.dim, self.num_heads, self.num_queries = axes, dim, num_heads, num_queries
-        self.dropout, self.seen, self.steps, self.batch_size = dropout, seen, steps, batch_size
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+    network: RegionAttention = field(init=False)
+    axes: int = 16
+    dim: int = 32
+    num_heads: int = 4
+    num_queries: int = 1
+    dropout: float = 0.1
+    seen: int = 128
+    steps: int = 150
+    batch_size: int = 40
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-2
+    device: str = "cpu"
+    progress: bool = False
 
     def _fit(self, train: Regions, seed: int) -> None:
         self._standardise(train)
         self._learn_scales(train, seed)
-        _, target = _target(train)
+        _, target = centred_target(train)
         network = self._network(seed)
         size = min(self.batch_size, len(train))
         passes = -(-self.steps // (ROUNDS * (len(train) // size)))
@@ -273,26 +258,13 @@ class Attention(NetworkMethod):
             self.learning_rate,
             self.weight_decay,
             seed,
-            self._fingerprint(
-                train,
-                seed,
-                axes=self.axes,
-                dim=self.dim,
-                num_heads=self.num_heads,
-                num_queries=self.num_queries,
-                dropout=self.dropout,
-                seen=self.seen,
-                steps=self.steps,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                weight_decay=self.weight_decay,
-            ),
+            self._fingerprint(train, seed, **{name: getattr(self, name) for name in SHAPING + LEARNING}),
             multiplicity=multiplicity,
             places=places,
             target=torch.from_numpy(target / self._scale).float(),
             seen=self.seen,
         )
-        self._run(module, PositionData(Batches(len(train), size, passes, seed)), ROUNDS, None)
+        self._run(module, position_lesson(len(train), size, passes, seed), ROUNDS, None)
 
     def _learn_scales(self, train: Regions, seed: int) -> None:
         self._low, self._high = _range(train.expression)
@@ -303,8 +275,8 @@ class Attention(NetworkMethod):
         self._axes = torch.from_numpy(axes / (size or 1.0)).float()
         self._centres = None
         if train.coordinates is not None and np.isfinite(train.coordinates).all():
-            self._of_places = Scaling.of(_mirrored(train))
-            scaled = self._of_places(_mirrored(train))
+            self._of_places = Scaling.of(mirrored_places(train))
+            scaled = self._of_places(mirrored_places(train))
             number = min(CENTRES, len(np.unique(scaled, axis=0)))
             self._centres = KMeans(number, n_init=1, random_state=seed).fit(scaled).cluster_centers_
 
@@ -329,7 +301,7 @@ class Attention(NetworkMethod):
             return m, None
         if regions.coordinates is None or not np.isfinite(regions.coordinates).all():
             raise ValueError("coordinates must be known of every region, as they were of those learned from")
-        near = np.exp(-squared_distances(self._of_places(_mirrored(regions)), self._centres) / 2)
+        near = np.exp(-squared_distances(self._of_places(mirrored_places(regions)), self._centres) / 2)
         return m, torch.from_numpy(near).float()
 
     @torch.no_grad()
@@ -339,14 +311,14 @@ class Attention(NetworkMethod):
         m, places = self._inputs(regions)
         parts = m.to(device).split(REGIONS_TOGETHER)
         near = [None] * len(parts) if places is None else places.to(device).split(REGIONS_TOGETHER)
-        found = np.empty(len(pairs))
+        values = np.empty(len(pairs))
         block, within = np.divmod(pairs, REGIONS_TOGETHER)
         for a, b in np.unique(block, axis=0).tolist():
             here = np.flatnonzero((block == [a, b]).all(1))
             i, j = torch.from_numpy(within[here]).T
-            found[here] = network(parts[a], near[a], parts[b], near[b]).cpu()[i, j].numpy()
+            values[here] = network(parts[a], near[a], parts[b], near[b]).cpu()[i, j].numpy()
         network.to("cpu")
-        return found * self._scale + self._mean
+        return values * self._scale + self._mean
 
     @torch.no_grad()
     def weights(self, pair: Regions) -> Float[np.ndarray, "genes genes"]:
@@ -368,13 +340,12 @@ class Attention(NetworkMethod):
         centres = None if self._centres is None else self._centres.tolist()
         return {"mean": self._mean, "scale": self._scale, "centres": centres}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
+    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
         self.genes, self.directed = list(train.genes), train.directed
         self._learn_scales(train, 0)
         self._mean, self._scale = state["mean"], state["scale"]
         self._centres = None if state["centres"] is None else np.array(state["centres"])
-        self.network = self._network(0).eval()
-        self.history = []
+        self.network, self.history = self._restored(lambda: self._network(0), weights), []
         return self
 
 
@@ -404,8 +375,8 @@ class SeedModule(PairsModule):
 
     def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
         coordinates = None if self.coordinates is None else self.coordinates[rows.cpu()].to(rows.device)
-        own = torch.arange(len(rows), device=rows.device)
-        return self.network.grid(self.expression[rows.cpu()].to(rows.device), own, own, coordinates)
+        everything = torch.arange(len(rows), device=rows.device)
+        return self.network.grid(self.expression[rows.cpu()].to(rows.device), everything, everything, coordinates)
 
 
 class SeedMethod(NetworkMethod):
@@ -454,7 +425,7 @@ class SeedMethod(NetworkMethod):
             coordinates = torch.from_numpy(train.coordinates).float()
             assert isinstance(network, CrossAttention)
             network.standardise(coordinates[learn])
-        _, target = _target(train)
+        _, target = centred_target(train)
         order = np.concatenate([learn, watched])
         module = SeedModule(
             network,
@@ -480,10 +451,7 @@ class SeedMethod(NetworkMethod):
         )
         size = min(self.batch_size, len(learn))
         passes = max(1, round(len(learn) / size))
-        data = PositionData(
-            Batches(len(learn), size, passes, seed),
-            Batches(len(watched), len(watched), start=len(learn)) if len(watched) else None,
-        )
+        data = position_lesson(len(learn), size, passes, seed, len(watched))
         self._run(module, data, self.epochs, PATIENCE if len(watched) else None)
 
     def _split(self, train: Regions, seed: int) -> tuple[Int[np.ndarray, " learn"], Int[np.ndarray, " watched"]]:
@@ -516,11 +484,11 @@ class SeedMethod(NetworkMethod):
             coordinates = torch.from_numpy(regions.coordinates).float().to(device)
         rows = torch.arange(len(regions), device=device)
         parts = [network.grid(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
-        found = torch.cat(parts, 1).double().cpu().numpy()
+        matrix = torch.cat(parts, 1).double().cpu().numpy()
         network.to("cpu")
         if not self.directed:
-            found = (found + found.T) / 2
-        return found[tuple(pairs.T)] * self._scale + self._mean
+            matrix = (matrix + matrix.T) / 2
+        return matrix[tuple(pairs.T)] * self._scale + self._mean
 
     @torch.no_grad()
     def weights(self, pair: Regions) -> Float[np.ndarray, "rows genes"]:
@@ -530,16 +498,16 @@ class SeedMethod(NetworkMethod):
         if self.needs_coordinates:
             assert pair.coordinates is not None
             coordinates = torch.from_numpy(pair.coordinates).float()
-        found = self.network.attention(torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]]), coordinates)
-        return found[0].double().numpy()
+        weights = self.network.attention(torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]]), coordinates)
+        return weights[0].double().numpy()
 
     def state(self) -> dict[str, Any]:
         return {"mean": self._mean, "scale": self._scale}
 
-    def restore(self, state: dict[str, Any], train: Regions) -> NetworkMethod:
+    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
         self.genes, self.directed = list(train.genes), train.directed
         self._mean, self._scale = state["mean"], state["scale"]
-        self.network, self.history = self._network(len(train.genes), 0).eval(), []
+        self.network, self.history = self._restored(lambda: self._network(len(train.genes), 0), weights), []
         return self
 
 

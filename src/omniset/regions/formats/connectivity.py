@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from omniset.regions.formats.matrices import Edges, Grid, read_matrix
+from omniset.regions.formats.matrices import Beside, Edges, Grid, read_matrix, whole_numbers
 from omniset.regions.formats.tables import LARGEST, WHOLE, check_names, ids_of, is_name, name_of
-from omniset.tables.files import _listed
+from omniset.tables.files import listed
 
 SYMMETRIC = 1e-6
 MOST = 20_000  # regions of a list of edges: their matrix has to fit
@@ -48,7 +49,7 @@ def read_connectivity(
     | `.csv`, `.tsv`, `.txt` (also `.gz`, `.bz2`, `.xz`), `.parquet`, DataFrame | a square, with or without names in \
 the first row and the first column; or a list of edges: i, j, weight |
     | `.npy`, `.npz`, `.mat` (v7.3 too), array | a square; of several arrays the one called `connectivity`, or the \
-only square. Names from an array of as many texts, called names, labels or regions |
+only square. Names from another array: as many texts, all different, best of all called names, labels or regions |
     | `.pconn.nii` | the square of a parcellated connectome, with the names of its parcels |
 
     Each of the first two also: the upper triangle without the diagonal, row by row, as a vector of N(N-1)/2; and a
@@ -74,7 +75,8 @@ only square. Names from an array of as many texts, called names, labels or regio
         ImportError: The package that reads the format is not installed.
         ValueError: Naming the source and the pair: an entry that is no number or infinite; a matrix that is not
             symmetric, though not directed; |r| >= 1 with `fisher_z`; a pair twice with different weights; names of
-            rows and columns that differ; a shape that is none of those above; no known pair; all the same.
+            rows and columns that differ; an array that may hold names but cannot be read (Python's objects never are);
+            a shape that is none of those above; no known pair; all the same.
     """
     name = name_of(source, "connectivity")
     known = ids_of(regions or ())
@@ -172,28 +174,20 @@ def _squares(
 def _peeled(grid: Grid, values: np.ndarray) -> np.ndarray:
     """Whole numbers in the first row or column, of a matrix that has one too many for a square, are names."""
     rows, columns = values.shape
-    if columns == rows + 1 and (names := _whole(values[:, 0])):
+    if columns == rows + 1 and (names := whole_numbers(values[:, 0])):
         grid.rows = names
         if grid.columns is not None and len(grid.columns) == columns:
             grid.columns = grid.columns[1:]
         return values[:, 1:]
-    if grid.columns is None and rows == columns + 1 and (names := _whole(values[0])):
+    if grid.columns is None and rows == columns + 1 and (names := whole_numbers(values[0])):
         grid.columns = names
         return values[1:]
     if grid.columns is None and rows == columns > 2 and np.isnan(values[0, 0]):
-        names, others = _whole(values[1:, 0]), _whole(values[0, 1:])
+        names, others = whole_numbers(values[1:, 0]), whole_numbers(values[0, 1:])
         if names and set(names) == set(others):
             grid.rows, grid.columns = names, others
             return values[1:, 1:]
     return values
-
-
-def _whole(values: np.ndarray) -> list[str]:
-    """Distinct whole numbers from 0 on as text; empty if they are others."""
-    if not (np.isfinite(values) & (values >= 0) & (values < 2**53) & (values == np.floor(values))).all():
-        return []
-    names = [str(int(value)) for value in values]
-    return names if len(set(names)) == len(names) else []
 
 
 def _subjects(values: np.ndarray, name: str) -> np.ndarray:
@@ -243,15 +237,70 @@ def _names_of(grid: Grid, name: str, size: int, known: set[str], notes: list[str
         one = sorted(set(given[0]) - set(given[1]))
         other = sorted(set(given[1]) - set(given[0]))
         raise ValueError(
-            f"{name}: rows and columns must be of the same regions, only in rows: {_listed(one, 3)}; only "
-            f"in columns: {_listed(other, 3)}"
+            f"{name}: rows and columns must be of the same regions, only in rows: {listed(one, 3)}; only "
+            f"in columns: {listed(other, 3)}"
         )
-    for names in grid.named:
-        if not given and len(names) == size == len(set(names)) and "" not in names:
-            given.append(ids_of(names))
+    if not given and (names := _names_beside(grid, name, size, known, notes)):
+        given.append(names)
     if len(given) == 1 and grid.rows and grid.columns:
         grid.rows = grid.columns = None  # one of them is a count
     return given[0] if given else None
+
+
+def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list[str]) -> list[str] | None:
+    """The names in another array of the file: distinct texts, as many as there are regions.
+
+    Of several such arrays that with most of the known names is taken, else the first. Numbers have to be called names.
+
+    Raises:
+        ValueError: There are none, and an array may hold them that cannot be read, or has a name twice.
+    """
+    found: dict[str, list[str]] = {}
+    for one in grid.beside:
+        names = ids_of(one.texts or [])
+        if not len(names) == size == len(set(names)) or "" in names:
+            continue
+        if one.numbers and known and known.isdisjoint(names):
+            notes.append(f"{name}: numbers in {one.key!r} are no names of other files and are passed over")
+        else:
+            found[one.key] = names
+    if found:
+        key = max(found, key=lambda key: len(known.intersection(found[key])))
+        if len(found) > 1 or not any(one.called for one in grid.beside if one.key == key):
+            others = [other for other in found if other != key]
+            rest = f", not those in {listed(others, 3)}" if others else ""
+            notes.append(f"{name}: names of regions are the texts in {key!r}{rest}")
+        return found[key]
+    for one in grid.beside:
+        if said := _doubt(one, name, size):
+            notes.append(f"{name}: {said}")
+    return None
+
+
+def _doubt(one: Beside, name: str, size: int) -> str | None:
+    """What to say of an array that gives no names; raise ValueError where it should have given them."""
+    if one.texts is None or (len(one.texts) != size and size in (one.shape or ())):
+        as_many = one.shape is not None and (size in one.shape or math.prod(one.shape) == size)
+        if one.called or as_many:
+            held = f" ({' x '.join(map(str, one.shape))})" if one.shape else ""
+            as_text = "cellstr(names)" if name.lower().endswith(".mat") else "np.array(names, dtype=str)"
+            raise ValueError(
+                f"{name}: the array {one.key!r}{held} may hold the names of the {size} regions, and cannot be read as "
+                f"text: save the names as text under 'names', such as {as_text}; or leave {one.key!r} out if it is "
+                "something else"
+            )
+        return None if one.shape else f"{one.key!r} cannot be read"
+    if one.numbers or not one.called or len(one.texts) < 2:
+        return None
+    if len(one.texts) != size:
+        return f"{one.key!r} has {len(one.texts)} texts for {size} regions, they are taken for no names"
+    different = len(set(one.texts))
+    if different >= size / 2:  # fewer are networks
+        empty = "" in one.texts
+        twice = next(text for text in one.texts if not text or one.texts.count(text) > 1)
+        what = "a region has no name" if empty else f"{twice!r} is there twice"
+        raise ValueError(f"{name}: the array {one.key!r} must have a name of its own for each region, {what}")
+    return f"{one.key!r} has {different} different text(s) for {size} regions, they are taken for no names"
 
 
 def _square_of_edges(
@@ -267,7 +316,7 @@ def _square_of_edges(
     if all(map(WHOLE.fullmatch, order)):
         begin = _begin(order, known)
     elif not any(map(is_name, order)):
-        raise ValueError(f"{name}: edges must be between names or whole numbers, they are between {_listed(order, 2)}")
+        raise ValueError(f"{name}: edges must be between names or whole numbers, they are between {listed(order, 2)}")
     if begin is None:
         at, size = {one: i for i, one in enumerate(order)}, len(order)
     else:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from omniset.regions.formats.structures import CORTEX, SUBCORTEX, structure_of_text
 from omniset.regions.formats.tables import (
     MISSING,
     TABLES,
@@ -27,7 +28,7 @@ from omniset.regions.formats.tables import (
     read_parquet,
     text_of,
 )
-from omniset.tables.files import _listed, _short
+from omniset.tables.files import listed, short
 
 PLACES = (
     *(tuple(form.format(axis) for axis in "xyz") for form in ("mni_{}", "{}_mni", "{}")),
@@ -52,6 +53,7 @@ def read_coordinates(source: Any, *, regions: Sequence[str] | None = None) -> pd
     | hemisphere | hemisphere, hemi: L, LH, left; R, RH, right; B, M or nothing for none |
     | network | network, network_label, yeo7; else the names of Schaefer's atlas (7Networks_LH_Vis_1: Vis); else \
 structure; else `cortex` (cortex or subcortex) |
+    | structure | structure, as far as it tells cortex from what is below it; else `cortex`, true or false |
 
     A region whose hemisphere no column tells has the one that its name does (LH, RH, L_, _R, left, ...), else that of
     the sign of x.
@@ -62,8 +64,9 @@ structure; else `cortex` (cortex or subcortex) |
             is taken.
 
     Returns:
-        Index: names; columns: x, y, z, hemisphere ("L", "R" or ""), network where it is known, `cortex` where it is
-        given. Its `attrs["notes"]` says what was decided.
+        Index: names; columns: x, y, z, hemisphere ("L", "R" or ""), network where it is known; where they are given
+        structure ("cortex", "subcortex", or "" where it is not told) and `cortex`. Its `attrs["notes"]` says what was
+        decided.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -77,7 +80,7 @@ structure; else `cortex` (cortex or subcortex) |
         at.setdefault(re.sub("[ .-]", "_", title.lower()), number)
     places = next((found for found in PLACES if all(title in at for title in found)), None)
     if places is None:
-        raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {_listed(titles)}")
+        raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {listed(titles)}")
     if not rows:
         raise ValueError(f"{name} has no rows below its header")
     columns = [[row[number] for row in rows] for number in range(len(titles))]
@@ -87,7 +90,7 @@ structure; else `cortex` (cortex or subcortex) |
         for number, text in enumerate(columns[at[title]]):
             value = number_of(text)
             if value is None or not np.isfinite(value):
-                found = _short(text) if text else "empty"
+                found = short(text) if text else "empty"
                 raise ValueError(
                     f"{name}: region {names[number]!r}: {titles[at[title]]} is {found}, it must be a finite number"
                 )
@@ -101,6 +104,10 @@ structure; else `cortex` (cortex or subcortex) |
     network = _networks(columns, at, names, cortex)
     if network is not None:
         frame["network"] = network
+    told = [structure_of_text(text) for text in columns[at["structure"]]] if "structure" in at else [""] * len(names)
+    told = [one or flag for one, flag in zip(told, _of_flags(cortex, len(names)), strict=True)]
+    if any(told):
+        frame["structure"] = told
     if cortex is not None:
         frame["cortex"] = pd.array(cortex, dtype="boolean") if None in cortex else cortex
     frame.attrs["notes"] = notes
@@ -171,7 +178,7 @@ def _hemispheres(
     if given is not None:
         for region, text in zip(names, given, strict=True):
             if text.lower() not in HEMISPHERES:
-                raise ValueError(f"{name}: region {region!r}: hemisphere is {_short(text)}, it must be L, R or empty")
+                raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
         return [HEMISPHERES[text.lower()] for text in given]
     said = [hemisphere_of_name(region) for region in names]
     signs = ["L" if value < 0 else "R" if value > 0 else "" for value in x.tolist()]
@@ -216,11 +223,14 @@ def _networks(
     sources = [columns[at[title]] for title in ("network", "network_label", "yeo7") if title in at][:1]
     sources.append([network_of_name(region) for region in names])
     sources += [columns[at["structure"]]] if "structure" in at else []
-    if cortex is not None:
-        sources.append(["" if flag is None else "cortex" if flag else "subcortex" for flag in cortex])
+    sources.append(_of_flags(cortex, len(names)))
     for source in sources:
         found = [one or ("" if text.lower() in MISSING else text) for one, text in zip(found, source, strict=True)]
     return found if any(found) else None
+
+
+def _of_flags(cortex: list[bool | None] | None, number: int) -> list[str]:
+    return ["" if flag is None else CORTEX if flag else SUBCORTEX for flag in cortex or [None] * number]
 
 
 def _flag(text: str) -> bool | None:

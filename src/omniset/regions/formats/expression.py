@@ -14,7 +14,6 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Float
 
-from omniset.genes import canonical
 from omniset.regions.formats.tables import (
     LARGEST,
     TABLES,
@@ -35,7 +34,9 @@ from omniset.regions.formats.tables import (
     read_parquet,
     text_of,
 )
-from omniset.tables.files import _short
+from omniset.tables.files import short
+from omniset.tables.genes import canonical
+from omniset.tables.hdf5 import check_hdf5
 
 GENE_TITLES = ("gene_symbol", "symbol", "gene_name", "gene", "gene_id", "entrez_id", "ensembl_id")
 SYMBOL = re.compile(r"(?!(?:LH|RH|L|R)[-.])(?=..)[A-Z][A-Z0-9]*([-.][A-Z0-9]+)*|C(\d+|X|Y)orf\d+[A-Z]?")
@@ -76,8 +77,8 @@ the first three; else the first column, or the index |
     an Ensembl id, or in `aliases`) minus the share that are in `regions`. Genes are on the side where s is larger, if
     it is so by 0.25; else they are taken to be in the columns.
 
-    Genes are spelled as `omniset.genes.canonical` does. Of columns of one gene the mean is taken. Whole numbers (ids of
-    an atlas, Entrez ids) are kept as text.
+    Genes are spelled as `omniset.tables.genes.canonical` does. Of columns of one gene the mean is taken. Whole numbers
+    (ids of an atlas, Entrez ids) are kept as text.
 
     Args:
         aliases: Other names of genes, alias to name.
@@ -148,6 +149,7 @@ def _expression_table(source: Any, name: str) -> _Table:
     path = path_of(source)
     if path.name.lower().endswith(".h5ad"):
         anndata = needed("anndata", name, "'omniset[cells]'")
+        check_hdf5(path)
         with clear_errors(name, "is no .h5ad file that can be read"):
             adata = anndata.read_h5ad(path)
         return _anndata_table(adata, name)
@@ -200,7 +202,7 @@ def _text_table(lines: Lines) -> _Table:
         texts = [fields[i] for i in kept]
         bad = fill(values[number], texts)
         if bad is not None:
-            raise lines.error(line, f"{rows[-1]!r}, {columns[bad]!r} is {_short(texts[bad])}, it must be a number")
+            raise lines.error(line, f"{rows[-1]!r}, {columns[bad]!r} is {short(texts[bad])}, it must be a number")
     said = [f"{lines.name} has no names of regions: they are named by their number, from 1"] if names is None else []
     return _Table(lines.name, rows, columns, values[: len(rows)], said)
 

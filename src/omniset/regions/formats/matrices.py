@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.io
 import scipy.sparse as sp
 from jaxtyping import Float
 
@@ -30,7 +30,8 @@ from omniset.regions.formats.tables import (
     read_parquet,
     text_of,
 )
-from omniset.tables.files import _short
+from omniset.tables.files import short
+from omniset.tables.hdf5 import check_hdf5, read_mat, texts
 
 PAIRS = (
     ("i", "j"),
@@ -40,8 +41,42 @@ PAIRS = (
     ("from", "to"),
 )
 WEIGHTS = ("weight", "connectivity", "value", "strength", "correlation", "r", "z", "fc", "sc")
-NAMES = ("names", "labels", "regions", "region", "label", "parcels", "rois", "roi", "name", "region_names")  # of arrays
+# Arrays of names, the best first; the last two may be numbers of an atlas.
+NAMES = ("names", "labels", "regions", "region", "label", "parcels", "rois", "roi", "name", "region_names", "ids", "id")
 HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass
+class Unread:
+    """An array that is not read, since that would run code of the file, or that nobody knows how to read.
+
+    Attributes:
+        shape: Its own; None: not known.
+    """
+
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass
+class Beside:
+    """An array beside the numbers that may hold the names of the regions.
+
+    Attributes:
+        key: What the file calls it.
+        shape: None: not known.
+        texts: What it says; None: that cannot be read.
+        numbers: They were numbers.
+    """
+
+    key: str
+    shape: tuple[int, ...] | None
+    texts: list[str] | None
+    numbers: bool = False
+
+    @property
+    def called(self) -> bool:
+        """Its key says that these are names."""
+        return self.key.lower().rsplit(".", 1)[-1] in NAMES
 
 
 @dataclass
@@ -49,13 +84,13 @@ class Grid:
     """Numbers, and the names of their rows and columns where there are some.
 
     Attributes:
-        named: Names of regions that came apart from the numbers.
+        beside: What the file holds beside the numbers; keys that say names come first.
     """
 
     values: np.ndarray
     rows: list[str] | None = None
     columns: list[str] | None = None
-    named: list[list[str]] = field(default_factory=list)
+    beside: list[Beside] = field(default_factory=list)
 
 
 @dataclass
@@ -149,7 +184,7 @@ def _text_grid(lines: Lines) -> Grid | Edges:
         if bad is not None:
             of = columns[bad] if columns is not None and bad < len(columns) else str(bad + 1)
             where = rows[number] if rows else str(number + 1)
-            raise lines.error(first + number, f"pair {where!r}, {of!r} is {_short(fields[bad])}, it must be a number")
+            raise lines.error(first + number, f"pair {where!r}, {of!r} is {short(fields[bad])}, it must be a number")
     return Grid(values, rows, columns)
 
 
@@ -161,9 +196,7 @@ def _text_edges(lines: Lines, cells: list[list[str]], at: tuple[int, int, int], 
             raise lines.error(begin + number, "names one region only, an edge has two")
         value = number_of(text)
         if value is None:
-            raise lines.error(
-                begin + number, f"the weight of {one!r}, {other!r} is {_short(text)}, it must be a number"
-            )
+            raise lines.error(begin + number, f"the weight of {one!r}, {other!r} is {short(text)}, it must be a number")
         pairs.append((one, other))
         weights[number] = value
     return Edges(pairs, weights)
@@ -183,16 +216,25 @@ def _edge_columns(titles: list[str]) -> tuple[int, int, int] | None:
 
 
 def _npz(path: Path) -> Grid:
-    arrays = {}
+    arrays: dict[str, Any] = {}
     with open(path, "rb") as raw, clear_errors(str(path), "is no .npz file of NumPy, or damaged"):
         file = np.load(raw, allow_pickle=False)
         for key in file.files:
             try:
                 arrays[key] = file[key]
             except ValueError as error:
-                if "allow_pickle" not in str(error):  # objects: not read, since that may run code
+                if "allow_pickle" not in str(error):
                     raise
+                arrays[key] = Unread(_shape(file.zip, key))
         return _chosen(arrays, str(path))
+
+
+def _shape(archive: zipfile.ZipFile, key: str) -> tuple[int, ...] | None:
+    """Of an array of objects: its header is no object."""
+    with archive.open(key if key in archive.namelist() else f"{key}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        return readers[version](file)[0] if version in readers else None
 
 
 def _mat(path: Path) -> Grid:
@@ -201,14 +243,22 @@ def _mat(path: Path) -> Grid:
         head = file.read(520)
     with clear_errors(name, "is no .mat file of MATLAB, or damaged"):
         if HDF5 not in (head[:8], head[512:]):  # v7.3 has a header of its own before that of HDF5
-            found = scipy.io.loadmat(path)
-            return _chosen({key: value for key, value in found.items() if not key.startswith("__")}, name)
+            return _chosen({key: _variable(key, value) for key, value in read_mat(path).items()}, name)
         h5py = needed("h5py", name, "'omniset[cells]'")
+        check_hdf5(path)
         with h5py.File(path, "r") as file:
-            return _chosen(dict(_variables(file)), name)
+            return _chosen(dict(_variables_of_hdf5(file)), name)
 
 
-def _variables(file: Any) -> Iterator[tuple[str, np.ndarray]]:
+def _variable(key: str, value: Any) -> Any:
+    """One of a file before v7.3: an array, or the shape and the texts of what is none."""
+    if not isinstance(value, tuple):
+        return value
+    shape, said = value
+    return Unread() if shape is None else Beside(key, shape, said)
+
+
+def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
     """Those of a v7.3 file. Text is kept as its characters' numbers, cell arrays as references."""
 
     def text(held: Any) -> str:
@@ -218,9 +268,13 @@ def _variables(file: Any) -> Iterator[tuple[str, np.ndarray]]:
     for key, held in file.items():
         if not hasattr(held, "dtype") or "MATLAB_empty" in held.attrs:
             continue
-        if held.dtype.kind == "O":
+        if "MATLAB_object_decode" in held.attrs:  # a string, a table
+            yield key, Unread()
+        elif held.dtype.kind == "O":
             yield key, np.array([text(file[reference]) for reference in np.ravel(held[()])])
-        elif held.attrs.get("MATLAB_class") != b"char":
+        elif held.attrs.get("MATLAB_class") == b"char":
+            yield key, np.array(["".join(map(chr, row)) for row in np.atleast_2d(held[()].T).tolist()])
+        else:
             yield key, held[()].T  # arrays are kept column by column, so that HDF5 has their axes in reverse
 
 
@@ -228,7 +282,9 @@ def _chosen(arrays: dict[str, Any], name: str) -> Grid:
     """The array of a file that is the connectivity, and what of the others may be names."""
     numbers = {}
     for key, value in arrays.items():
-        array = value.toarray() if sp.issparse(value) else np.asarray(value)
+        if isinstance(value, Unread | Beside):
+            continue
+        array = np.asarray(value)
         if array.dtype.kind in "biuf" and array.ndim in (1, 2, 3) and array.size > 1:
             numbers[key] = array
     called = [key for key in numbers if key.lower() == "connectivity"]
@@ -236,25 +292,38 @@ def _chosen(arrays: dict[str, Any], name: str) -> Grid:
     stacks = [key for key, array in numbers.items() if array.ndim == 3]
     choice = called or square or stacks or list(numbers)
     if len(choice) != 1:
-        held = [f"{key} ({' x '.join(map(str, np.shape(value)))})" for key, value in arrays.items()]
+        held = [f"{key} ({' x '.join(map(str, value.shape or ()))})" for key, value in arrays.items()]
         raise ValueError(
             f"{name}: must have one square array, or one called 'connectivity'; it has {', '.join(held) or 'none'}"
         )
-    texts = {key.lower(): _texts(value) for key, value in arrays.items() if key != choice[0]}
-    return Grid(numbers[choice[0]], named=[texts[key] for key in NAMES if texts.get(key)])
+    others = [_beside(key, value) for key, value in arrays.items() if key != choice[0]]
+    beside = [one for one in others if one is not None]
+    order = {key: at for at, key in enumerate(NAMES)}
+    beside.sort(key=lambda one: order.get(one.key.lower().rsplit(".", 1)[-1], len(order)))
+    return Grid(numbers[choice[0]], beside=beside)
 
 
-def _texts(value: Any) -> list[str]:
-    """What an array of text, or MATLAB's cell array of it, says; empty if it is none."""
+def _beside(key: str, value: Any) -> Beside | None:
+    """None: numbers that are no names."""
+    if isinstance(value, Beside):
+        return value
+    if isinstance(value, Unread):
+        return Beside(key, value.shape, None)
     array = np.asarray(value)
-    if array.dtype.kind == "O":
-        parts = [np.ravel(np.asarray(part)) for part in array.ravel()]
-        if any(len(part) != 1 or part.dtype.kind not in "U" for part in parts):
-            return []
-        return [str(part[0]).strip() for part in parts]
-    if array.dtype.kind == "S":
-        return [text.decode("utf-8", "replace").strip() for text in array.ravel().tolist()]
-    return [text.strip() for text in array.ravel().tolist()] if array.dtype.kind == "U" else []
+    if array.dtype.kind not in "biufc":
+        return Beside(key, array.shape, texts(array) or None)
+    found = Beside(key, array.shape, [], numbers=True)
+    if found.called and array.dtype.kind in "uif":
+        found.texts = whole_numbers(array.ravel())
+    return found if found.texts else None
+
+
+def whole_numbers(values: np.ndarray) -> list[str]:
+    """Distinct whole numbers from 0 on as text; empty if they are others."""
+    if not (np.isfinite(values) & (values >= 0) & (values < 2**53) & (values == np.floor(values))).all():
+        return []
+    names = [str(int(value)) for value in values]
+    return names if len(set(names)) == len(names) else []
 
 
 def _pconn(path: Path) -> Grid:

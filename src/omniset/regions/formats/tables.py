@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.tables.files import OPENERS, TextFile, _short, _tidy
+from omniset.tables.files import OPENERS, TextFile, short, tidy
 from omniset.tables.labels import NUMBER
 
 MISSING = ("", "na", "nan", "n/a", "#n/a", "null", "none")
@@ -83,7 +83,7 @@ class Lines:
             )
             return [part.strip() for part in next(reader)]
         except csv.Error as error:
-            raise self.error(number, f'has a quote (") out of place ({error})') from error
+            raise self.error(number, 'has a quote (") out of place') from error
 
     def titles(self) -> list[str]:
         """The fields of the first line. R gives the column of names no title."""
@@ -131,7 +131,7 @@ def frame_numbers(
             else:
                 found = number_of(text_of(value)) if value is None or value is pd.NA or isinstance(value, str) else None
             if found is None:
-                raise ValueError(f"{name}: {rows[at]!r}, {columns[number]!r} is {_short(value)}, it must be a number")
+                raise ValueError(f"{name}: {rows[at]!r}, {columns[number]!r} is {short(value)}, it must be a number")
             values[at, number] = found
     return values
 
@@ -224,4 +224,4 @@ def clear_errors(name: str, message: str) -> Iterator[None]:
     except Exception as error:  # damaged files make these libraries raise errors of any kind
         if str(error).startswith(name) or (isinstance(error, OSError) and error.filename is not None):
             raise
-        raise ValueError(f"{name}: {message} ({_tidy(str(error))})") from error
+        raise ValueError(f"{name}: {message} ({tidy(str(error))})") from error

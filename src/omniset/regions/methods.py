@@ -1,0 +1,123 @@
+"""What every method has: it learns from some regions, and predicts pairs of any."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from omniset.regions.data import Regions
+from omniset.regions.scaling import Scaling
+from omniset.regions.scores import FEWEST
+from omniset.regions.splits import check_places
+from omniset.runs.finite import require_finite_outputs
+
+
+class Method(ABC):
+    """Connectivity of pairs of regions, learned from other regions.
+
+    Attributes:
+        name: As in METHODS.
+        needs_genes: Does it use expression?
+        needs_coordinates: Does it use coordinates?
+        genes: Of the fit, in order.
+        directed: Was it fitted to directed connectivity? If not, (i, j) and (j, i) are predicted alike.
+    """
+
+    name: str
+    needs_genes = True
+    needs_coordinates = False
+    genes: list[str]
+    directed: bool
+
+    def fit(self, regions: Regions, rows: Int[np.ndarray, " rows"], seed: int = 0) -> Method:
+        """Learn from the pairs among some regions; nothing of the others is looked at.
+
+        Args:
+            regions: With connectivity; pairs that are not known are left out.
+            rows: Positions of the regions to learn from, each once, in any order.
+            seed: The same gives the same predictions. It decides on inner folds, on pairs that are drawn and on where
+                a network starts; closed forms without choices do not depend on it.
+
+        Raises:
+            ValueError: Rows that are doubled or no region's, fewer than 3 known pairs among them, no gene that differs
+                between them or a region without coordinates where the method needs these.
+        """
+        _check_rows(rows, len(regions))
+        train = regions.take(sorted(rows.tolist(), key=regions.names.__getitem__))
+        known = len(train.pairs())
+        if known < FEWEST:
+            raise ValueError(f"rows must have at least {FEWEST} pairs of known connectivity among them, got {known}")
+        self._check_coordinates(train)
+        if self.needs_genes and not Scaling.of(train.expression).varies.any():
+            raise ValueError(f"expression must differ between the {len(train)} rows in a gene at least, it is constant")
+        self.genes, self.directed = list(regions.genes), regions.directed
+        self._fit(train, seed)
+        return self
+
+    def predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+        """Connectivity of pairs.
+
+        Args:
+            regions: Any, with the genes of the fit in the same order where the method uses genes.
+            pairs: Positions into these regions, (from, to) where connectivity is directed.
+
+        Raises:
+            ValueError: Not fitted, other genes, a pair of no region, or a region without coordinates where the method
+                needs them.
+        """
+        if not hasattr(self, "genes"):
+            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first")
+        if self.needs_genes:
+            _check_genes(regions.genes, self.genes)
+        if len(pairs) == 0:
+            return np.zeros(0)
+        outside = pairs[((pairs < 0) | (pairs >= len(regions))).any(1)]
+        if len(outside):
+            raise ValueError(f"pairs must be of positions from 0 to {len(regions) - 1}, got {outside[0].tolist()}")
+        if not self.directed:
+            pairs = np.sort(pairs, 1)
+        # Every pair once: (i, j) and (j, i) then have the same prediction to the bit.
+        codes, of = np.unique(pairs[:, 0] * np.int64(len(regions)) + pairs[:, 1], return_inverse=True)
+        used, at = np.unique(np.stack(np.divmod(codes, len(regions)), 1), return_inverse=True)
+        chosen = regions.take(used)
+        self._check_coordinates(chosen)
+        predicted = self._predict(chosen, at.reshape(-1, 2))
+        require_finite_outputs(
+            predicted, [" and ".join(chosen.names[i] for i in pair) for pair in at.reshape(-1, 2)], "pair"
+        )
+        return predicted[of]
+
+    def _check_coordinates(self, regions: Regions) -> None:
+        if not self.needs_coordinates:
+            return
+        if regions.coordinates is None:
+            raise ValueError(f"coordinates are not known of these regions: {self.name!r} needs them")
+        check_places(regions.coordinates, regions.names)
+
+    @abstractmethod
+    def _fit(self, train: Regions, seed: int) -> None: ...
+
+    @abstractmethod
+    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]: ...
+
+
+def _check_rows(rows: Int[np.ndarray, " rows"], regions: int) -> None:
+    outside = rows[(rows < 0) | (rows >= regions)]
+    if len(outside):
+        raise ValueError(f"rows must be from 0 to {regions - 1}, got {outside[0]}")
+    unique, number = np.unique(rows, return_counts=True)
+    if (number > 1).any():
+        raise ValueError(f"rows must hold each region once, {unique[number > 1][0]} is there more than once")
+
+
+def _check_genes(genes: list[str], fitted: list[str]) -> None:
+    if genes == fitted:
+        return
+    if len(genes) != len(fitted):
+        raise ValueError(f"regions must have the {len(fitted):,} genes of the fit, got {len(genes):,}")
+    at = next(k for k, (a, b) in enumerate(zip(genes, fitted, strict=True)) if a != b)
+    raise ValueError(
+        f"regions must have the genes of the fit in the same order, gene {at} is {genes[at]!r}, not {fitted[at]!r}"
+    )

@@ -1,0 +1,216 @@
+"""Two-step kernel ridge against explicit inverses, its choices by inner folds, planted truths recovered."""
+
+import numpy as np
+import pytest
+from region_methods import GENES, REGIONS, TRAIN, every_pair, regions_of, squared, standardised
+
+from omniset.regions import ridge
+from omniset.regions.baselines import METHODS
+from omniset.regions.data import Regions
+from omniset.regions.ridge import (
+    Bilinear,
+    Fold,
+    GaussianKernel,
+    KernelRidge,
+    LinearKernel,
+    Space,
+    Spectrum,
+    filled,
+    two_step,
+)
+from omniset.regions.scaling import squared_distances
+from omniset.regions.scores import pearson
+from omniset.regions.splits import split
+
+
+def positive(rng, number):
+    root = rng.normal(size=(number, number))
+    return root @ root.T / number
+
+
+# ---------------------------------------------------------------------- closed forms
+
+
+@pytest.mark.parametrize("penalty", [0.03, 0.7, 10.0])
+def test_two_step_against_solve(penalty):
+    rng = np.random.default_rng(0)
+    kernel, target, cross = positive(rng, 11), rng.normal(size=(11, 11)), rng.normal(size=(5, 11))
+    right = np.linalg.solve(kernel + penalty * np.eye(11), cross.T)
+    found = two_step(Spectrum.of(kernel), target, penalty).predict(cross)
+    assert np.allclose(found, right.T @ target @ right, rtol=1e-9, atol=1e-10)
+    assert not np.allclose(found, found.T)
+
+
+def test_two_step_is_ridge_over_rows_and_then_over_columns():
+    rng = np.random.default_rng(1)
+    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
+    ridge = np.linalg.inv(kernel + 0.4 * np.eye(7))
+    rows = np.array([cross @ ridge @ target[:, j] for j in range(7)]).T  # new rows of known columns
+    both = np.array([cross @ ridge @ rows[i] for i in range(3)])
+    assert np.allclose(two_step(Spectrum.of(kernel), target, 0.4).predict(cross), both)
+
+
+def test_two_step_and_ridge_with_the_kronecker_kernel():
+    rng = np.random.default_rng(2)
+    kernel, target, cross = positive(rng, 7), rng.normal(size=(7, 7)), rng.normal(size=(3, 7))
+    # The same system over all pairs, its regularisation written out: l (K x I + I x K) + l^2.
+    one, low = np.eye(7), 0.3
+    system = np.kron(kernel, kernel) + low * (np.kron(kernel, one) + np.kron(one, kernel)) + low**2 * np.eye(49)
+    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(3, 3)
+    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
+
+    # Ordinary ridge, K x K + m I, is the same where all eigenvalues of K are s or 0, with m = 2 s l + l^2.
+    basis = np.linalg.qr(rng.normal(size=(7, 3)))[0]
+    kernel, cross = 1.7 * basis @ basis.T, rng.normal(size=(5, 3)) @ basis.T
+    system = np.kron(kernel, kernel) + (2 * 1.7 * low + low**2) * np.eye(49)
+    expected = (np.kron(cross, cross) @ np.linalg.solve(system, target.ravel())).reshape(5, 5)
+    assert np.allclose(two_step(Spectrum.of(kernel), target, low).predict(cross), expected)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("unknown", [[], [(0, 1), (5, 2), (2, 5)]])
+def test_unknown_entries_are_their_own_fit(directed, unknown):
+    rng = np.random.default_rng(3)
+    kernel, target = positive(rng, 11), rng.normal(size=(11, 11))
+    if not directed:
+        target = target + target.T
+    smoother = kernel @ np.linalg.inv(kernel + 0.5 * np.eye(11))
+    np.fill_diagonal(target, np.nan)
+    for i, j in unknown:
+        target[i, j] = np.nan
+    found = filled(target, smoother)
+    where = np.isnan(target)
+    assert np.array_equal(found[~where], target[~where])
+    # Solved whole: y_u = (H x H)_uk y_k + (H x H)_uu y_u.
+    whole, u = np.kron(smoother, smoother), where.ravel()
+    known = whole[np.ix_(u, ~u)] @ target.ravel()[~u]
+    expected = np.linalg.solve(np.eye(u.sum()) - whole[np.ix_(u, u)], known)
+    assert np.allclose(found[where], expected, atol=1e-5 if unknown else 1e-10)
+    assert abs(expected).max() > 0.1
+
+
+def test_a_known_target_is_kept():
+    target = np.random.default_rng(0).normal(size=(5, 5))
+    assert np.array_equal(filled(target, np.eye(5) / 2), target)
+
+
+def test_kernels():
+    regions = regions_of()
+    train, others = regions.take(TRAIN), regions.take([1, 6, 7])
+    compared = Space(train, genes=True, place=True, components=5).compare(others)
+    z = standardised(regions.expression, TRAIN)
+    genes = np.exp(-0.3 * squared(z[[1, 6, 7]], z[TRAIN]) / GENES)
+    mirrored = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
+    near = {}
+    for form, c in ((False, regions.coordinates), (True, mirrored)):
+        scaled = c / c[TRAIN].std(0)
+        near[form] = np.exp(-squared(scaled[[1, 6, 7]], scaled[TRAIN]) / (2 * 0.8**2))
+    for kernel, expected in (
+        (GaussianKernel(rate=0.3), genes),
+        (GaussianKernel(width=0.8), near[True]),
+        (GaussianKernel(width=0.8, mirrored=False), near[False]),
+        (GaussianKernel(0.3, 0.8, False, 0.25), 0.25 * genes + 0.75 * near[False]),
+        (GaussianKernel(0.3, 0.8), genes * near[True]),
+    ):
+        assert np.allclose(kernel(compared), 1 + expected, rtol=1e-6)
+    p = z @ np.linalg.svd(z[TRAIN])[2][:3].T
+    expected = 1 + p[[1, 6, 7]] @ p[TRAIN].T / np.mean([row @ row for row in p[TRAIN]])
+    assert np.allclose(LinearKernel(3)(compared), expected)
+
+
+def test_squared_distances_are_not_negative():
+    a = np.full((3, 7), 1e3) + np.random.default_rng(0).normal(scale=1e-7, size=(3, 7))
+    assert (squared_distances(a, a) >= 0).all()
+
+
+# ---------------------------------------------------------------------- choice by inner folds
+
+
+class Table(Fold):
+    """A fold whose scores are given."""
+
+    def __init__(self, scores):
+        object.__setattr__(self, "given", scores)
+
+    def scores(self, kernel):
+        return [self.given.get((kernel.rank, penalty), 0.0) for penalty in ridge.PENALTIES]
+
+
+@pytest.mark.parametrize(
+    ("gains", "taken"),
+    [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -0.5), False), ((0.0, 0.0, 0.0, 0.0), False)],
+)
+def test_another_choice_must_be_clearly_better(gains, taken):
+    method = Bilinear()
+    method.kernel, method.penalty = LinearKernel(10), 0.3
+    folds = [Table({(10, 0.3): 0.1, (20, 3.0): 0.1 + gain, (5, 0.1): -1.0}) for gain in gains]
+    method._choose(folds, [LinearKernel(rank) for rank in (10, 5, 20, 40)])
+    assert (method.kernel.rank, method.penalty) == ((20, 3.0) if taken else (10, 0.3))
+    assert method.score == pytest.approx(0.1 + (np.mean(gains) if taken else 0))
+
+
+def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
+    monkeypatch.setattr(ridge, "RATES", (0.3,))
+    monkeypatch.setattr(ridge, "PENALTIES", (0.7,))
+    regions = regions_of(missing=False)
+    method = METHODS["ridge-genes"]().fit(regions, TRAIN, seed=5)
+    train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))
+    found = []
+    for fold in split("spatial", train, 4, 5):
+        rest = np.setdiff1d(np.arange(17), fold)
+        z = standardised(train.expression, rest)
+        known = every_pair(len(rest))
+        target = train.connectivity[np.ix_(rest, rest)]
+        target = target - target[tuple(known.T)].mean()
+        np.fill_diagonal(target, 0)
+        kernel = 1 + np.exp(-0.3 * squared(z[rest], z[rest]) / GENES)
+        cross = 1 + np.exp(-0.3 * squared(z[fold], z[rest]) / GENES)
+        inverse = np.linalg.inv(kernel + 0.7 * np.eye(len(rest)))
+        for _ in range(300):  # the diagonal is its own fit
+            np.fill_diagonal(target, np.diag(kernel @ inverse @ target @ inverse @ kernel))
+        predicted = cross @ inverse @ target @ inverse @ cross.T
+        pairs = every_pair(len(fold), directed=False)
+        found.append(pearson(train.connectivity[np.ix_(fold, fold)][tuple(pairs.T)], predicted[tuple(pairs.T)]))
+    assert method.score == pytest.approx(np.mean(found), abs=1e-6)
+
+
+def test_few_regions_take_the_first_choice():
+    regions = regions_of(missing=False)
+    method = KernelRidge().fit(regions, np.arange(5))
+    assert (method.kernel, method.penalty) == (GaussianKernel(0.3, 1.0, True, 0.5), 0.3)
+    assert np.isnan(method.score)
+    assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
+
+
+def test_inner_folds_choose_what_the_target_depends_on():
+    regions = regions_of(71, missing=False)
+    side = np.tanh(regions.coordinates[:, 0] / 20)
+    connectivity = side[:, None] * side
+    np.fill_diagonal(connectivity, np.nan)
+    method = METHODS["ridge-position"]().fit(regions.with_(connectivity=connectivity), np.arange(71))
+    assert not method.kernel.mirrored
+
+
+# ---------------------------------------------------------------------- recovery
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_a_planted_bilinear_form_is_recovered(directed):
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(67, 3))
+    expression = scores @ rng.normal(size=(3, 31)) + 1e-3 * rng.normal(size=(67, 31))
+    form = rng.normal(size=(3, 3))
+    form = form if directed else form + form.T
+    connectivity = scores @ form @ scores.T
+    np.fill_diagonal(connectivity, np.nan)
+    regions = Regions(
+        [f"r{i}" for i in range(67)],
+        [f"G{g}" for g in range(31)],
+        expression.astype(np.float32),
+        connectivity=connectivity,
+        directed=directed,
+    )
+    method = METHODS["bilinear"]().fit(regions, np.arange(50))
+    pairs = every_pair(17) + 50
+    assert pearson(connectivity[tuple(pairs.T)], method.predict(regions, pairs)) > 0.999
+    assert method.penalty == 0.03
