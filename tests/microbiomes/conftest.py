@@ -14,6 +14,7 @@ SMALL = {
     **{"reads": 64, "views": 1, "steps": 12, "batch_size": 2, "sequence_epochs": 4, "sequence_batch": 16},
     **{"sequence_rate": 1e-2, "validation_fraction": 0.25, "device": "cpu", "progress": False},
 }
+FEW = {"steps": 1, "sequence_epochs": 1}
 
 
 def changed(text, rate, rng):

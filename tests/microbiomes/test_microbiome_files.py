@@ -12,14 +12,13 @@ import scipy.sparse as sp
 from omniset.microbiomes.samples import are_sequences, read_samples
 from omniset.microbiomes.sequences import (
     IUPAC,
-    SequenceFile,
     dereplicate,
     extract,
     primers_of,
     read_fasta,
     reverse_complement,
 )
-from omniset.microbiomes.taxonomy import Taxa, cut, lineage_of, read_taxonomy
+from omniset.microbiomes.taxonomy import Taxa, cut, read_taxonomy
 
 
 def written(folder, name, text):
@@ -156,10 +155,6 @@ def test_clades_are_those_of_whole_lineages():
     assert taxa.clade.tolist() == [[0, 0, 0], [0, 1, 1], [0, 1, 2]]
 
 
-def test_a_lineage_keeps_places():
-    assert lineage_of("k__B; p__; c__C; o__ ;") == ("k__B", "p__", "c__C")
-
-
 # ---------------------------------------------------------------------- feature tables
 
 
@@ -201,12 +196,19 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
     ("text", "message"),
     [
         ("", "has no counts"),
-        ("#OTU ID\tA\nx\t-1\n", "line 2: column 'A' must be a count >= 0, is '-1'"),
-        ("#OTU ID\tA\tB\nx\t1\tmany\n", "line 2: column 'B' must be a count >= 0, is 'many'"),
+        ("#OTU ID\tA\nx\t-1\n", "line 2: column 'A' must be a count from 0 to 1e.15, is '-1'"),
+        ("#OTU ID\tA\tB\nx\t1\tmany\n", "line 2: column 'B' must be a count from 0 to 1e.15, is 'many'"),
         ("#OTU ID\tA\tB\nx\t1\n", "line 2: has 2 fields, the header has 3"),
         ("#OTU ID\tA\nx\t1\nx\t2\n", "line 3: has the feature 'x' a second time"),
-        ("#OTU ID\tA\tA\nx\t1\t2\n", "line 1: has the sample 'A' 2 times"),
+        ("#OTU ID\tA\tA\nx\t1\t2\n", "line 1: has the sample 'A' a second time"),
         ("x\t1\t2\n", "line 1: must be a header"),
+        ("#OTU ID\tA\nx\t1_000\n", "line 2: column 'A' must be a count from 0 to 1e.15, is '1_000'"),
+        ("#OTU ID\tA\nx\tnan\n", "line 2: column 'A' must be a count from 0 to 1e.15, is 'nan'"),
+        ("#OTU ID\tA\tB\nx\t1\t\n", "line 2: column 'B' must be a count from 0 to 1e.15, is ''"),
+        ("#OTU ID\tA\nx\t\u0661\n", "line 2: column 'A' must be a count"),
+        ("#OTU ID\tA\nx\t1e30\n", "line 2: column 'A' must be a count from 0 to 1e.15, is '1e30'"),
+        ("#OTU ID\tA\n\t1\n", "line 2: has no name of a feature"),
+        ("#OTU ID\tA\t\nx\t1\t2\n", "line 1: has a sample without a name, number 2"),
         ('{"id": null}', "BIOM 1.0"),
     ],
 )
@@ -217,21 +219,108 @@ def test_bad_tables(tmp_path, text, message):
 
 def test_bad_biom_files(tmp_path):
     bad = biom(tmp_path / "bad.biom", np.array([[1.0, -2.0]]), ["x", "y"], ["A"])
-    with pytest.raises(ValueError, match="sample 'A', feature 'y': the count must be a finite number >= 0, is -2"):
+    with pytest.raises(ValueError, match="sample 'A', feature 'y': the count must be a number from 0 to 1e.15, is -2"):
         read_samples(bad)
     with h5py.File(tmp_path / "other.biom", "w") as root:
         root["sample/ids"] = np.array(["A"], dtype="S")
-    with pytest.raises(ValueError, match="is no BIOM 2.1 file: it has no observation/ids"):
+    with pytest.raises(ValueError, match="no BIOM 2.1 file: it has no observation/ids"):
         read_samples(tmp_path / "other.biom")
     (tmp_path / "cut.biom").write_bytes(bad.read_bytes()[:600])
-    with pytest.raises(ValueError, match="cut off or damaged"):
+    with pytest.raises(ValueError, match="is cut off, damaged or"):
         read_samples(tmp_path / "cut.biom")
+
+
+def damage(name, make=None):
+    """What replaces a part of a BIOM file: nothing, or what `make` gives of its values."""
+
+    def change(root):
+        values = root[name][:]
+        del root[name]
+        if make is not None:
+            root[name] = make(values)
+
+    return change
+
+
+def circle(root):
+    del root["sample/ids"]
+    root["sample/ids"] = h5py.SoftLink("/sample/ids")
+
+
+def broken(root):
+    del root["sample/matrix"]
+    root["sample/matrix"] = h5py.ExternalLink("nowhere.h5", "/matrix")
+
+
+def group(root):
+    del root["sample/matrix/data"]
+    root.create_group("sample/matrix/data")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (damage("sample/matrix/indptr"), "it has no sample/matrix/indptr "),
+        (damage("sample/matrix/indices", lambda v: v + 0.4), "sample/matrix/indices must be a row of whole numbers"),
+        (damage("sample/matrix/indptr", lambda v: v + 0.0), "sample/matrix/indptr must be a row of whole numbers"),
+        (damage("sample/matrix/indices", lambda v: v + 9), "indices"),
+        (
+            damage("sample/matrix/indices", lambda v: v * 0),
+            "is damaged: it has two counts of one feature in one sample",
+        ),
+        (damage("sample/matrix/indptr", lambda v: v[:-1]), "2 samples must have 3 numbers in .*indptr, which has 2"),
+        (damage("sample/matrix/indptr", lambda v: np.minimum(v, 2)), "must end with the number of data, 3, not 2"),
+        (damage("sample/matrix/indptr", lambda v: v[::-1]), "must end with the number of data, 3, not 0"),
+        (damage("sample/matrix/data", lambda v: v[1:]), "as many indices as data, which are 3 and 2"),
+        (damage("sample/matrix/data", lambda v: v.astype("S8")), "sample/matrix/data must be a row of numbers"),
+        (damage("sample/matrix/data", lambda v: v * np.nan), "feature 'x': the count must be a number from 0"),
+        (damage("sample/ids", lambda v: v[:, None]), "sample/ids must be a row of texts"),
+        (damage("sample/ids", lambda v: np.array([b"\xff", b"B"])), "utf-8"),
+        (damage("sample/ids", lambda v: np.array([b"", b"B"])), "has a sample without a name, number 1"),
+        (damage("observation/ids", lambda v: np.array([b"x", b"y", b"x"])), "has the feature 'x' a second time"),
+        (damage("observation/metadata/taxonomy", lambda v: v[1:]), "taxonomy has 2 rows for 3 features"),
+        (circle, "'/sample/ids' is a link that leads nowhere or in a circle"),
+        (broken, "'/sample/matrix' is in another file, 'nowhere.h5', which is not opened"),
+        (group, "sample/matrix/data must be a row of numbers"),
+    ],
+)
+def test_biom_files_with_damaged_parts(tmp_path, change, message):
+    counts = np.array([[3.0, 2, 0], [0, 0, 1]])
+    path = biom(tmp_path / "bad.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"]] * 3)
+    with h5py.File(path, "r+") as root:
+        change(root)
+    with pytest.raises(ValueError, match=message) as raised:
+        read_samples(path)
+    assert str(raised.value).startswith(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_taxa_of_biom_files_as_one_text(tmp_path):
+    """Each may be a row of names or one text, of fixed length or not."""
+    path = biom(tmp_path / "t.biom", np.array([[1.0, 2]]), ["x", "y"], ["A"])
+    for values in (
+        np.array(["k__B; p__P", "k__B"], dtype="S"),
+        np.array(["k__B; p__P", "k__B"], dtype=h5py.string_dtype()),
+    ):
+        with h5py.File(path, "r+") as root:
+            root.pop("observation/metadata", None)
+            root["observation/metadata/taxonomy"] = values
+        assert read_samples(path).taxa == {"x": ("k__B", "p__P"), "y": ("k__B",)}
+
+
+def test_taxa_of_tables_that_cannot_be_read(tmp_path):
+    """Few need them: the table is read all the same, and says so."""
+    path = written(tmp_path, "t.tsv", "#OTU ID\tA\ttaxonomy\nx\t1\tk__B; c__C\n")
+    with pytest.warns(UserWarning, match=r"t.tsv: its taxa are left out: .*'c__C' at rank 2, phylum belongs there"):
+        assert read_samples(path).taxa == {}
+
+
+def test_reads_that_say_how_often_they_were_read(tmp_path):
+    path = written(tmp_path, "d.fasta", ">a;size=5;\nACGT\n>b\nACGT\n>c;size=2\nAC\n")
+    with pytest.warns(UserWarning, match=r"d.fasta: 2 of 3 reads say by ;size= how often they were read"):
+        assert dereplicate(path) == {"ACGT": 6, "AC": 2}
 
 
 def test_features_that_are_sequences():
     assert are_sequences(["ACGT" * 20, "acgtn" * 20])
     assert not are_sequences(["ACGT" * 20, "ASV1"])
-
-
-def test_positions_of_lines(tmp_path):
-    assert SequenceFile(written(tmp_path, "a.fa", ">a\nA\n")).where(0) == "line 2"

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from omniset.core.sets import SetBatch
 from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_shares
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
@@ -13,7 +14,6 @@ from omniset.microbiomes.references import References, held_out
 from omniset.microbiomes.spectra import spectra, strand_table
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import loss_of, temper
-from omniset.sets import SetBatch
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
 

@@ -22,6 +22,13 @@ ROUNDS = 50  # of expectation and maximisation
 SPREAD = 0.1  # of the abundances that all taxa share, so that none is ruled out
 TOGETHER = 1024
 
+Pairs = Int[np.ndarray, " chosen"]  # of references
+Profiles = Float[np.ndarray, "profiles taxa"]
+Rows = Int[np.ndarray, " distinct"]  # numbers of sequences that were read
+Reads = Float[np.ndarray, " distinct"]
+Logits = Float[np.ndarray, "distinct taxa"]
+Confidences = Float[np.ndarray, " distinct"]
+
 
 class Method(ABC):
     """A way to name the sequences of a sample.
@@ -30,12 +37,7 @@ class Method(ABC):
     """
 
     @abstractmethod
-    def fit(
-        self,
-        references: References,
-        chosen: Int[np.ndarray, " chosen"],
-        profiles: Float[np.ndarray, "profiles taxa"] | None,
-    ) -> None:
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
         """Args: profiles: Of the communities that samples will be of, where that is known."""
 
     @abstractmethod
@@ -43,16 +45,10 @@ class Method(ABC):
         """Prepare for these sequences."""
 
     @abstractmethod
-    def logits(
-        self, rows: Int[np.ndarray, " distinct"], reads: Float[np.ndarray, " distinct"]
-    ) -> Float[np.ndarray, "distinct taxa"]:
+    def logits(self, rows: Rows, reads: Reads) -> Logits:
         """Of sequences by number, as they are in a sample, up to a constant for each; -inf: impossible."""
 
-    def confidence(
-        self,
-        rows: Int[np.ndarray, " distinct"],
-        logits: Float[np.ndarray, "distinct taxa"],
-    ) -> Float[np.ndarray, " distinct"]:
+    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
         """How sure the most probable taxon is: its probability."""
         return 1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)
 
@@ -75,12 +71,7 @@ class NaiveBayes(Method):
             analyzer="char_wb", lowercase=False, ngram_range=(WORDS, WORDS), n_features=HASHED, alternate_sign=False
         )
 
-    def fit(
-        self,
-        references: References,
-        chosen: Int[np.ndarray, " chosen"],
-        profiles: Float[np.ndarray, "profiles taxa"] | None,
-    ) -> None:
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
         words = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
         self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(words, references.taxon[chosen])
         self.taxa = references.taxa
@@ -88,19 +79,16 @@ class NaiveBayes(Method):
         self.share = (1 - SPREAD) * share + SPREAD / self.taxa
 
     def read(self, texts: Sequence[str]) -> None:
-        found = self.model.feature_log_prob_
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
         for start in range(0, len(texts), TOGETHER):
             words = self.reader.transform(texts[start : start + TOGETHER])
-            self.table[start : start + words.shape[0], self.model.classes_] = words @ found.T
+            self.table[start : start + words.shape[0], self.model.classes_] = words @ self.model.feature_log_prob_.T
 
-    def logits(
-        self, rows: Int[np.ndarray, " distinct"], reads: Float[np.ndarray, " distinct"]
-    ) -> Float[np.ndarray, "distinct taxa"]:
-        found = self.table[rows]
+    def logits(self, rows: Rows, reads: Reads) -> Logits:
+        alone = self.table[rows]
         if self.prior == "community":
-            return found + np.log(self.share)
-        return found + np.log(most_probable_shares(found, reads)) if self.prior == "sample" else found
+            return alone + np.log(self.share)
+        return alone + np.log(most_probable_shares(alone, reads)) if self.prior == "sample" else alone
 
 
 def most_probable_shares(
@@ -122,12 +110,7 @@ def most_probable_shares(
 class Nearest(Method):
     """The taxon of the reference with the largest cosine of 7-mer counts."""
 
-    def fit(
-        self,
-        references: References,
-        chosen: Int[np.ndarray, " chosen"],
-        profiles: Float[np.ndarray, "profiles taxa"] | None,
-    ) -> None:
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
         self.words = _counts([references.texts[i] for i in references.sequence[chosen]])
         self.order = np.argsort(references.taxon[chosen], kind="stable")
         self.taxon, self.taxa = references.taxon[chosen][self.order], references.taxa
@@ -140,14 +123,10 @@ class Nearest(Method):
             cosines = (_counts(texts[start : start + TOGETHER]) @ words).toarray()
             self.table[start : start + len(cosines), present] = np.maximum.reduceat(cosines, starts, axis=1)
 
-    def logits(
-        self, rows: Int[np.ndarray, " distinct"], reads: Float[np.ndarray, " distinct"]
-    ) -> Float[np.ndarray, "distinct taxa"]:
+    def logits(self, rows: Rows, reads: Reads) -> Logits:
         return self.table[rows]
 
-    def confidence(
-        self, rows: Int[np.ndarray, " distinct"], logits: Float[np.ndarray, "distinct taxa"]
-    ) -> Float[np.ndarray, " distinct"]:
+    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
         """The cosine itself."""
         return logits.max(1)
 

@@ -8,11 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from omniset.core.sets import SetBatch
 from omniset.microbiomes.calls import Confidence, most_probable
 from omniset.microbiomes.model import TaxonNetwork
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import SampleDataset
-from omniset.sets import SetBatch
+from omniset.microbiomes.training import SampleBatches
 
 SAMPLES = 48
 FIRST = 1 << 20  # their number: none that training is watched by
@@ -23,7 +23,7 @@ FOREIGN = 0.1  # share of what is not known that is of no taxon at all
 def calibrated(
     network: TaxonNetwork,
     taxa: Taxa,
-    samples: SampleDataset,
+    samples: SampleBatches,
     foreign: Float[Tensor, "sequences width"],
     novel: float,
 ) -> Confidence:

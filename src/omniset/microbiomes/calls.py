@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, joined
+from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
 
 MOST = 16.0
 
@@ -27,13 +27,13 @@ def most_probable(
     """
     shares = logits.softmax(1)
     taxon = shares.argmax(1)
-    found = []
+    odds = []
     for of_rank in clade:
         clades = shares.new_zeros(len(shares), int(of_rank.max()) + 1).index_add_(1, of_rank, shares)
-        own = of_rank[taxon][:, None]
-        inside, outside = clades.gather(1, own), clades.scatter(1, own, 0.0).sum(1, keepdim=True)
-        found.append((inside.log() - outside.log()).clamp(-MOST, MOST))
-    return taxon, torch.cat(found, 1)
+        chosen = of_rank[taxon][:, None]
+        inside, outside = clades.gather(1, chosen), clades.scatter(1, chosen, 0.0).sum(1, keepdim=True)
+        odds.append((inside.log() - outside.log()).clamp(-MOST, MOST))
+    return taxon, torch.cat(odds, 1)
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Calls:
         """A row per call: sample, Feature ID, count, Taxon to the deepest rank that is confident, Confidence in it."""
         head = {"sample": np.array(self.samples, dtype=object)[self.sample]}
         head |= {"Feature ID": np.array(self.features, dtype=object)[self.feature], "count": self.count}
-        return pd.DataFrame(head | _told(self.taxa, self.taxon, self.confidence, threshold))
+        return pd.DataFrame(head | _named(self.taxa, self.taxon, self.confidence, threshold))
 
     def per_feature(self, threshold: float) -> pd.DataFrame:
         """A row per feature, as QIIME 2 has taxonomies: Feature ID, Taxon, Confidence.
@@ -150,8 +150,8 @@ class Calls:
             agree = clade[taxon] == clade[winner[feature]]
             summed = np.bincount(feature, count * agree * self.confidence[known, rank], minlength=number)
             confidence[:, rank] = np.divide(summed, total, out=np.zeros(number), where=total > 0)
-        told = _told(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
-        return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | told)
+        named = _named(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
+        return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | named)
 
     def abundance(self, threshold: float, rank: str | int | np.integer | None = None) -> pd.DataFrame:
         """Reads of each sample (rows) by taxon (columns), most abundant first.
@@ -180,7 +180,7 @@ def depth(confidence: Float[np.ndarray, "calls ranks"], threshold: float) -> Int
     return (confidence >= threshold).sum(1)
 
 
-def _told(taxa: Taxa, taxon: np.ndarray, confidence: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
+def _named(taxa: Taxa, taxon: np.ndarray, confidence: np.ndarray, threshold: float) -> dict[str, np.ndarray]:
     """Texts of taxa and confidences. Of what is unassigned, the confidence is that it is not of the first rank's clade,
     and 0 where nothing could be read.
     """
@@ -196,9 +196,45 @@ def _texts(taxa: Taxa, taxon: np.ndarray, deep: np.ndarray) -> tuple[np.ndarray,
     ranks = len(taxa.clade)
     key = np.where(deep > 0, 1 + (deep - 1) * len(taxa) + taxon, 0)
     distinct, place = np.unique(key, return_inverse=True)
-    said = [
+    names = [
         joined(taxa.lineages[(k - 1) % len(taxa)][: min((k - 1) // len(taxa) + 1, ranks)]) if k else UNASSIGNED
         for k in distinct.tolist()
     ]
-    texts, again = np.unique(np.array(said, dtype=object).astype(str), return_inverse=True)
+    texts, again = np.unique(np.array(names, dtype=object).astype(str), return_inverse=True)
     return texts.astype(object), again[place]
+
+
+def agreement(calls: Calls, by_feature: pd.DataFrame, others: Taxonomy) -> pd.DataFrame:
+    """How often our calls and others have the same name at a rank: `rank`, `by_reads`, `by_sequences`, and
+    `compared_reads`, the share of all reads that this is of.
+
+    Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies differ.
+    """
+    reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
+    ours = lineages_of(dict(zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)), calls.taxa.ranks)
+    rows = []
+    for rank, name in enumerate(calls.taxa.ranks):
+        known = {bare(lineage[rank]) for lineage in calls.taxa.lineages}
+        called = dict(names_at(ours, rank))
+        given = dict(names_at(others, others.ranks.index(name))) if name in others.ranks else {}
+        both = [i for i, f in enumerate(calls.features) if f in called and given.get(f) in known]
+        same = np.array([called[calls.features[i]] == given[calls.features[i]] for i in both], dtype=bool)
+        weight = reads[both]
+        rows.append(
+            {
+                "rank": name,
+                "by_reads": float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan,
+                "by_sequences": float(same.mean()) if len(same) else np.nan,
+                "compared_reads": float(weight.sum() / max(reads.sum(), 1e-300)),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def share_of(value: float | None) -> str:
+    """In percent; all only where it is all.
+
+    >>> share_of(0.9999), share_of(1.0), share_of(float("nan"))
+    ('99.9%', '100.0%', '-')
+    """
+    return "-" if value is None or np.isnan(value) else f"{min(value, 0.999) if value < 1 else value:.1%}"

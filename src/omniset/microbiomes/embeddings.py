@@ -5,20 +5,27 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset import devices
-from omniset.files import replacing, writable_folder
+from omniset.report.blocks import many
+from omniset.runs import devices
+from omniset.runs.files import writable_folder
+from omniset.runs.locks import held
 
 TOGETHER = 32  # sequences a transformer reads at a time
+BLOCK = 4096  # rows of a cache read at a time
+CODE = (".json", ".txt", ".model", ".py")  # files of a transformer beside its weights that its vectors depend on
 
 
 class TransformerEmbedding:
@@ -62,7 +69,7 @@ class TransformerEmbedding:
         if cache is None:
             cache = tempfile.mkdtemp(prefix="omniset-")
             weakref.finalize(self, shutil.rmtree, cache, ignore_errors=True)
-        self._cache = VectorCache(cache, self.identity, self.width)
+        self._cache = VectorCache(cache, f"{self.identity}-{settings_checksum(self.folder)}", self.width)
 
     def __call__(self, texts: Sequence[str]) -> Float[Tensor, "sequences width"]:
         return torch.from_numpy(self._cache.of(texts, self._compute))
@@ -81,36 +88,107 @@ class TransformerEmbedding:
 
 
 class VectorCache:
-    """Vectors by sequence on disk: added to, mapped rather than read.
+    """Vectors by sequence on disk, for any number of processes at once.
 
-    Two files: `NAME.f32` with the vectors, and `NAME.keys.npy` with the hashes of their sequences, written last: what
-    was added and not named yet, by a run that was killed, is written over.
+    One file, `NAME.rows`: each row is a key, the hash of the sequence and of what made the vector; the vector; and a
+    checksum of both. Rows are written under a lock that ends with its process, and each is checked when it is read:
+    what is damaged, or what a process that was killed left half written, is computed and written anew.
+
+    Args:
+        name: Of what makes the vectors: another one has other rows.
     """
 
     def __init__(self, folder: str | Path, name: str, width: int) -> None:
         folder = writable_folder(folder)
-        self.rows, self.index, self.width = folder / f"{name}.f32", folder / f"{name}.keys.npy", width
-        keys = np.load(self.index, allow_pickle=False) if self.index.exists() else np.zeros(0, dtype="S16")
-        self.place = {bytes(key.ljust(16, b"\0")): i for i, key in enumerate(keys)}
+        self.rows, self._lock, self.name = folder / f"{name}.rows", folder / f"{name}.lock", name
+        self.width = width
+        self._row = np.dtype([("key", "V16"), ("vector", "<f4", (width,)), ("check", "<u4")])
+        self._place: dict[bytes, int] = {}
+        self._known = 0  # rows whose keys were read
+        self._look()
 
     def of(
         self, texts: Sequence[str], compute: Callable[[Sequence[str]], Float[np.ndarray, "sequences width"]]
     ) -> Float[np.ndarray, "sequences width"]:
         """Vectors of all sequences; those that are not kept are computed, and kept."""
-        keys = [hashlib.blake2b(text.encode("ascii"), digest_size=16).digest() for text in texts]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self.place}
-        if new:
-            found = compute(list(new.values())).astype("<f4")
-            with open(self.rows, "r+b" if self.rows.exists() else "w+b") as file:
-                file.seek(len(self.place) * 4 * self.width)
-                file.write(found.tobytes())
-            self.place |= {key: len(self.place) + i for i, key in enumerate(new)}
-            with replacing(self.index) as temporary, open(temporary, "wb") as out:
-                np.save(out, np.array(list(self.place), dtype="S16"))
+        keys = [self._key(text) for text in texts]
+        text_of = dict(zip(keys, texts, strict=True))
+        if any(key not in self._place for key in text_of):
+            self._look()  # others may have added some
+        found = self._read([key for key in text_of if key in self._place])
+        if damaged := sum(key in self._place and key not in found for key in text_of):
+            warnings.warn(f"{self.rows} has {many(damaged, 'damaged vector')}: computed anew", stacklevel=3)
+        lacking = [key for key in text_of if key not in found]
+        if lacking:
+            computed = compute([text_of[key] for key in lacking]).astype("<f4")
+            self._write(lacking, computed)
+            found |= dict(zip(lacking, computed, strict=True))
+        return np.array([found[key] for key in keys], dtype=np.float32).reshape(len(keys), self.width)
+
+    def _key(self, text: str) -> bytes:
+        return hashlib.blake2b(f"{self.name} {text}".encode("ascii"), digest_size=16).digest()
+
+    def _look(self) -> None:
+        """Read the keys of rows that are new."""
+        if not self.rows.exists():
+            return
+        with open(self.rows, "rb") as file:
+            file.seek(self._known * self._row.itemsize)
+            while len(some := np.frombuffer(self._whole(file.read(BLOCK * self._row.itemsize)), self._row)):
+                self._place |= {key.tobytes(): self._known + i for i, key in enumerate(some["key"])}
+                self._known += len(some)
+
+    def _whole(self, rows: bytes) -> bytes:
+        """Without the part of a row at the end."""
+        return rows[: len(rows) // self._row.itemsize * self._row.itemsize]
+
+    def _read(self, keys: list[bytes]) -> dict[bytes, Float[np.ndarray, " width"]]:
+        """The vectors of those rows that are whole."""
         if not keys:
-            return np.zeros((0, self.width), dtype=np.float32)
-        kept = np.memmap(self.rows, dtype="<f4", mode="r", shape=(len(self.place), self.width))
-        return np.asarray(kept[[self.place[key] for key in keys]])
+            return {}
+        found = {}
+        with open(self.rows, "rb") as file:
+            for key in keys:
+                file.seek(self._place[key] * self._row.itemsize)
+                row = file.read(self._row.itemsize)
+                if len(row) == self._row.itemsize and row[:16] == key and _check(row[:-4]) == row[-4:]:
+                    found[key] = np.frombuffer(row[16:-4], "<f4")
+        return found
+
+    def _write(self, keys: list[bytes], vectors: Float[np.ndarray, "sequences width"]) -> None:
+        """Rows of what is new, and of what is damaged in the place where it is."""
+        damaged = self._place.keys() & set(keys)
+        with held(self._lock, "the cache"), self._opened() as file:
+            self._look()
+            for key, vector in zip(keys, vectors, strict=True):
+                if key in self._place and key not in damaged:  # another process was faster
+                    continue
+                if key not in self._place:
+                    self._place[key], self._known = self._known, self._known + 1
+                file.seek(self._place[key] * self._row.itemsize)
+                row = key + vector.tobytes()
+                file.write(row + _check(row))
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        try:
+            with open(self.rows, "r+b" if self.rows.exists() else "w+b") as file:
+                yield file
+        except OSError as error:
+            raise OSError(error.errno, f"cache cannot be written: {error.strerror}", str(self.rows)) from error
+
+
+def _check(row: bytes) -> bytes:
+    return zlib.crc32(row).to_bytes(4, "little")
+
+
+def settings_checksum(folder: Path) -> str:
+    """A hash of what a transformer's vectors depend on beside its weights: configuration, tokenizer, code."""
+    found = hashlib.blake2b(digest_size=8)
+    for path in sorted(path for path in folder.iterdir() if path.suffix in CODE and path.is_file()):
+        found.update(f"{path.name} {path.stat().st_size} ".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _checksum(model: torch.nn.Module) -> str:

@@ -8,11 +8,11 @@ sequences alone. In samples "with unknown taxa" a tenth of the reads is of taxa 
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,22 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.files import plain, writable_folder, write_json
-from omniset.microbiomes.baselines import Method, NaiveBayes, Nearest
+from omniset.core.sets import SetBatch
+from omniset.microbiomes.baselines import Confidences, Logits, Method, NaiveBayes, Nearest, Pairs, Profiles, Reads, Rows
 from omniset.microbiomes.calls import most_probable
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
 from omniset.microbiomes.references import References
+from omniset.microbiomes.splits import KNOWN, Split, TestSample, communities, condition, split
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import embed
-from omniset.sets import SetBatch
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
+from omniset.trials.intervals import Draws, Values
+from omniset.trials.kept import Done, Kept
 
-MINE = "omniset"
 NETWORKS: dict[str, dict[str, Any]] = {
-    MINE: {},  # as the user has it
+    OURS: {},  # as the user has it
     "general": {},
     "sab": {"encoder": "set-transformer-sab"},
     "no-context": {"encoder": "none"},
@@ -48,289 +48,220 @@ BASELINES: dict[str, Callable[[], Method]] = {
 }
 METHODS = (*NETWORKS, *BASELINES)
 SIZES = tuple(1024 << i for i in range(8))
-KNOWN, NEW, UNKNOWN = "known communities", "new communities", "with unknown taxa"
-UNKNOWN_READS = 8192
-UNKNOWN_SHARE = 0.1
-COMMUNITIES, REPLICATES = 10, 100
-TESTED = 2  # test replicates of each community, and as many new communities altogether
 BINS = 10
+BIN_COLUMNS = [f"confidence_bin{i}" for i in range(BINS)]
 
 
 class NetworkMethod(Method):
-    """Ours, or a variant of it, as a method among others."""
+    """Ours, or a variant of it, as a method among others.
 
-    def __init__(self, classifier: TaxonClassifier, told: bool, folder: Path | None, resume: bool) -> None:
-        self.classifier, self.told, self.folder, self.resume = classifier, told, folder, resume
+    Args:
+        informed: It learns from the communities that samples will be of.
+        folder: For checkpoints.
+    """
 
-    def fit(
-        self,
-        references: References,
-        chosen: Int[np.ndarray, " chosen"],
-        profiles: Float[np.ndarray, "profiles taxa"] | None,
-    ) -> None:
-        texts = [references.texts[i] for i in np.unique(references.sequence[chosen])]
-        place = {text: i for i, text in enumerate(texts)}
-        sequence = np.array([place[references.texts[i]] for i in references.sequence[chosen]])
-        own = References(texts, sequence, references.taxon[chosen], references.taxa)
-        self.classifier.fit_references(own, profiles if self.told else None, folder=self.folder, resume=self.resume)
+    def __init__(self, classifier: TaxonClassifier, informed: bool, folder: Path | None, resume: bool) -> None:
+        self.classifier, self.informed, self.folder, self.resume = classifier, informed, folder, resume
+
+    @classmethod
+    def named(
+        cls, name: str, like: TaxonClassifier, taxa: Taxa, seed: int, folder: Path | None, resume: bool
+    ) -> Method:
+        """One of `NETWORKS`, with the other options of a classifier, for taxa that are known."""
+        classifier = TaxonClassifier(**like.get_params()).set_params(seed=seed, **NETWORKS[name])
+        classifier.taxa_, classifier.notes_ = taxa, []
+        return cls(classifier, name != "general", folder, resume)
+
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
+        used, sequence = np.unique(references.sequence[chosen], return_inverse=True)
+        texts = [references.texts[i] for i in used]
+        known = References(texts, sequence, references.taxon[chosen], references.taxa)
+        profiles = profiles if self.informed else None
+        self.classifier.fit_references(known, profiles, folder=self.folder, resume=self.resume)
 
     def read(self, texts: Sequence[str]) -> None:
-        network = self.classifier.network_
         self.vectors = np.empty((len(texts), self.classifier.width), dtype=np.float32)
-        read = self.classifier._reader(network)
-        embed(network.alone, read, texts, self.vectors)
+        embed(self.classifier.network_.alone, self.classifier.reader, texts, self.vectors)
 
     @torch.no_grad()
-    def logits(
-        self, rows: Int[np.ndarray, " distinct"], reads: Float[np.ndarray, " distinct"]
-    ) -> Float[np.ndarray, "distinct taxa"]:
+    def logits(self, rows: Rows, reads: Reads) -> Logits:
         batch = SetBatch(torch.from_numpy(self.vectors[rows])[None], torch.from_numpy(reads).float()[None])
-        network = self.classifier.network_
-        return network(batch)[0].numpy()
+        return self.classifier.network_(batch)[0].numpy()
 
     @torch.no_grad()
-    def confidence(
-        self, rows: Int[np.ndarray, " distinct"], logits: Float[np.ndarray, "distinct taxa"]
-    ) -> Float[np.ndarray, " distinct"]:
+    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
         clade = torch.from_numpy(self.classifier.taxa_.clade)
         odds = most_probable(torch.from_numpy(logits), clade)[1].numpy()
         similar = self.classifier.network_.alone.cosines(torch.from_numpy(self.vectors[rows])).amax(1).numpy()
         return self.classifier.confidence_.of(odds, similar)[:, -1]
 
 
+# ---------------------------------------------------------------------- what is counted in a sample
+
+
 @dataclass
-class Split:
-    """What is learned from, and what is tested.
+class Answers:
+    """What a method says of a sample.
 
     Attributes:
-        references: Of the taxa that are known.
-        train, test: Their pairs.
-        unknown: Distinct sequences of taxa that were held out.
-        taxa: Those that are known.
+        called: The most probable taxon of each sequence.
+        confidence: In it.
+        truth: The taxon; -1: unknown.
+        reads: Of each sequence.
     """
 
-    references: References
-    train: Int[np.ndarray, " train"]
-    test: Int[np.ndarray, " test"]
-    unknown: list[str]
-    taxa: Taxa
-
-
-def split(
-    references: References, taxa: Taxa, *, least: int, test_fraction: float, unknown_fraction: float, seed: int
-) -> Split:
-    """Hold out taxa, and distinct sequences of the others, at random.
-
-    Args:
-        least: Taxa of fewer distinct sequences are left out of everything.
-
-    Raises:
-        ValueError: Too little is left.
-    """
-    rng = np.random.default_rng([seed, 11])
-    sizes = np.bincount(references.taxon, minlength=references.taxa)
-    enough = np.flatnonzero(sizes >= least)
-    order = rng.permutation(enough)
-    held = np.sort(order[: round(unknown_fraction * len(order))])
-    known = np.sort(order[len(held) :])
-    if len(known) < 2 or not len(held):
-        raise ValueError(
-            f"{len(enough)} taxa have at least least={least} distinct sequences: too few to hold out "
-            f"unknown_fraction={unknown_fraction:g} of them"
-        )
-    number = np.full(references.taxa, -1)
-    number[known] = np.arange(len(known))
-    mine = number[references.taxon] >= 0
-    used = np.unique(references.sequence[mine])
-    place = np.full(len(references.texts), -1)
-    place[used] = np.arange(len(used))
-    own = References(
-        [references.texts[i] for i in used],
-        place[references.sequence[mine]],
-        number[references.taxon[mine]],
-        len(known),
-    )
-    tested = np.zeros(len(used), dtype=bool)
-    tested[rng.permutation(len(used))[: round(test_fraction * len(used))]] = True
-    # A sequence that a known taxon has too is not unknown.
-    others = np.setdiff1d(np.unique(references.sequence[np.isin(references.taxon, held)]), used)
-    pairs = tested[own.sequence]
-    return Split(
-        own,
-        np.flatnonzero(~pairs),
-        np.flatnonzero(pairs),
-        [references.texts[i] for i in others],
-        Taxa.of([taxa.lineages[i] for i in known]),
-    )
-
-
-@dataclass
-class TestSample:
-    """Attributes: rows: Numbers of the test sequences. reads: Of each. taxon: Of each; -1: unknown."""
-
-    kind: str
-    size: int
-    rows: Int[np.ndarray, " distinct"]
+    called: Int[np.ndarray, " distinct"]
+    confidence: Float[np.ndarray, " distinct"]
+    truth: Int[np.ndarray, " distinct"]
     reads: Float[np.ndarray, " distinct"]
-    taxon: Int[np.ndarray, " distinct"]
+
+    @classmethod
+    def of(cls, method: Method, sample: TestSample) -> Answers:
+        logits = method.logits(sample.rows, sample.reads)
+        return cls(logits.argmax(1), method.confidence(sample.rows, logits), sample.taxon, sample.reads)
+
+    @classmethod
+    def pooled(cls, several: Sequence[Answers]) -> Answers:
+        parts = ((one.called, one.confidence, one.truth, one.reads) for one in several)
+        return cls(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+    def sums(self, taxa: Taxa) -> dict[str, float]:
+        """What scores are formulas of: right and known reads and sequences at the last two ranks; and of each tenth of
+        the confidences, the sum over its reads of confidence less being right, where unknown reads are never right.
+        """
+        known = self.truth >= 0
+        sums = {"known_reads": float(self.reads[known].sum()), "known_sequences": float(known.sum())}
+        for rank, clade in last_ranks(taxa).items():
+            right = known & (clade[self.called] == clade[self.truth])
+            sums[f"{rank}_right_reads"] = float(self.reads[right].sum())
+            sums[f"{rank}_right_sequences"] = float(right.sum())
+        bins = np.minimum((self.confidence * BINS).astype(np.int64), BINS - 1)
+        excess = self.confidence.astype(np.float64) - (self.called == self.truth)
+        by_bin = np.bincount(bins, self.reads * excess, minlength=BINS)
+        return sums | dict(zip(BIN_COLUMNS, by_bin.tolist(), strict=True))
+
+    def pooled_scores(self, taxa: Taxa) -> dict[str, float]:
+        """What is no formula of sums: macro-F1 of known reads at the last two ranks; where there are unknown ones, the
+        area under the ROC curve of the confidence that tells known from unknown reads.
+        """
+        known = self.truth >= 0
+        scores: dict[str, float] = {}
+        for rank, clade in last_ranks(taxa).items():
+            truth, called = clade[self.truth[known]], clade[self.called[known]]
+            options: dict[str, Any] = {"labels": np.unique(truth), "average": "macro", "zero_division": 0.0}
+            scores[f"{rank}_macro_f1"] = float(f1_score(truth, called, sample_weight=self.reads[known], **options))
+        if not known.all():
+            scores["rejection_auroc"] = float(roc_auc_score(known, self.confidence, sample_weight=self.reads))
+        return scores
 
 
-@dataclass
-class Communities:
-    """Attributes: train: Replicates to learn from. tests: Samples."""
-
-    train: Float[np.ndarray, "profiles taxa"]
-    tests: list[TestSample]
+def last_ranks(taxa: Taxa) -> Mapping[str, Int[np.ndarray, " taxa"]]:
+    """The clades of the taxa at their rank and at the one above it."""
+    return dict(zip(reversed(taxa.ranks[-2:]), reversed(taxa.clade[-2:]), strict=True))
 
 
-def communities(parts: Split, texts: Sequence[str], sizes: Sequence[int], seed: int) -> Communities:
-    """Replicates of ten communities to learn from; test samples of every kind and size.
+# ---------------------------------------------------------------------- scores of all samples
 
-    Args:
-        texts: Test sequences, then unknown ones, by which rows are numbered.
+
+def _of_seeds(rows: pd.DataFrame, draws: Draws, columns: Sequence[str]) -> Float[np.ndarray, "columns draws seeds"]:
+    """The weighted sums over the samples of each seed."""
+    seed = rows["seed"].to_numpy()
+    values = rows[[*columns]].to_numpy(np.float64)[:, :, None] * (seed[:, None, None] == np.unique(seed))
+    sums = draws.sums(values.reshape(len(rows), -1)).reshape(len(draws), len(columns), -1)
+    return sums.transpose(1, 0, 2)
+
+
+def _mean_share(part: Float[np.ndarray, "draws seeds"], whole: Float[np.ndarray, "draws seeds"]) -> Values:
+    """Mean over the seeds that a draw has samples of."""
+    with np.errstate(invalid="ignore"):
+        return np.nanmean(part / whole, axis=1)
+
+
+def share(part: str, whole: str, rows: pd.DataFrame, draws: Draws) -> Values:
+    """Mean over seeds of the sum of one column over all samples, by that of another."""
+    return _mean_share(*_of_seeds(rows, draws, (part, whole)))
+
+
+def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
+    """Mean over seeds of the expected calibration error of all reads,
+
+        sum_b |sum over the reads of bin b of (confidence - right)| / reads,
+
+    bins of equal width (Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015).
     """
-    rng = np.random.default_rng([seed, 12])
-    taxa = parts.references.taxa
-    bases = [(de_novo(taxa, rng), rng.uniform(*NOISE)) for _ in range(COMMUNITIES)]
-    train = np.stack([replicate(base, noise, rng) for base, noise in bases for _ in range(REPLICATES)])
-    known = [replicate(base, noise, rng) for base, noise in bases for _ in range(TESTED)]
-    new = [de_novo(taxa, rng) for _ in range(COMMUNITIES * TESTED)]
-    members = Members.of(parts.test, parts.references.taxon[parts.test], taxa)
-    row_of = {text: i for i, text in enumerate(texts)}
-    tests = []
-    for kind, profiles in ((KNOWN, known), (NEW, new)):
-        for size in sizes:
-            for profile in profiles:
-                rows, reads, taxon = _drawn(parts, profile, size, members, row_of, rng)
-                tests.append(TestSample(kind, size, rows, reads, taxon))
-    for profile in known:
-        foreign = round(UNKNOWN_SHARE * UNKNOWN_READS)
-        rows, reads, taxon = _drawn(parts, profile, UNKNOWN_READS - foreign, members, row_of, rng)
-        others, times = np.unique(rng.integers(len(parts.unknown), size=foreign), return_counts=True)
-        rows = np.concatenate([rows, len(texts) - len(parts.unknown) + others])
-        reads, taxon = np.concatenate([reads, times]), np.concatenate([taxon, np.full(len(others), -1)])
-        tests.append(TestSample(UNKNOWN, UNKNOWN_READS, rows, reads.astype(np.float64), taxon))
-    return Communities(train, tests)
+    *excess, reads = _of_seeds(rows, draws, (*BIN_COLUMNS, "reads"))
+    return _mean_share(np.abs(excess).sum(0), reads)
 
 
-def _drawn(
-    parts: Split,
-    profile: np.ndarray,
-    size: int,
-    members: Members,
-    row_of: dict[str, int],
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    drawn, times = draw(profile, size, members, rng)
-    rows = np.array([row_of[parts.references.texts[i]] for i in parts.references.sequence[drawn]])
-    return rows, times.astype(np.float64), parts.references.taxon[drawn]
-
-
-def score(method: Method, tests: Sequence[TestSample], taxa: Taxa) -> list[dict[str, Any]]:
-    """A row per kind and size: what `_scores` finds over all samples of it."""
-    found = []
-    for kind, size in dict.fromkeys((t.kind, t.size) for t in tests):
-        parts = []
-        for test in (t for t in tests if (t.kind, t.size) == (kind, size)):
-            logits = method.logits(test.rows, test.reads)
-            parts.append((logits.argmax(1), method.confidence(test.rows, logits), test.taxon, test.reads, test.rows))
-        called, sure, taxon, reads, rows = (np.concatenate(values) for values in zip(*parts, strict=True))
-        found.append({"kind": kind, "reads": size} | _scores(called, sure, taxon, reads, rows, taxa))
-    return found
-
-
-def _scores(
-    called: np.ndarray, sure: np.ndarray, taxon: np.ndarray, reads: np.ndarray, rows: np.ndarray, taxa: Taxa
-) -> dict[str, float]:
-    """Accuracies and macro-F1 of known reads, at the last two ranks; by sequences, accuracy with each sequence once per
-    sample; expected calibration error by reads; where there are unknown ones, the area under the ROC curve of the
-    confidence that tells known from unknown reads.
-    """
-    known = taxon >= 0
-    found: dict[str, float] = {}
-    if not known.all():
-        found["rejection_auroc"] = float(roc_auc_score(known, sure, sample_weight=reads))
-    for place in (len(taxa.ranks) - 1, len(taxa.ranks) - 2):
-        clade = taxa.clade[place]
-        right = clade[called[known]] == clade[taxon[known]]
-        rank = taxa.ranks[place]
-        found[f"{rank}_accuracy"] = float(np.average(right, weights=reads[known]))
-        found[f"{rank}_accuracy_by_sequence"] = float(right.mean())
-        truth, said = clade[taxon[known]], clade[called[known]]
-        found[f"{rank}_macro_f1"] = float(
-            f1_score(
-                truth, said, labels=np.unique(truth), average="macro", sample_weight=reads[known], zero_division=0.0
-            )
-        )
-    right = np.where(known, called == taxon, False)
-    bins = np.minimum((sure * BINS).astype(np.int64), BINS - 1)
-    total = np.bincount(bins, reads, minlength=BINS)
-    gaps = np.abs(np.bincount(bins, reads * right, minlength=BINS) - np.bincount(bins, reads * sure, minlength=BINS))
-    found["calibration_error"] = float(gaps[total > 0].sum() / reads.sum())
-    return found
+def scores_of(ranks: Sequence[str]) -> list[Score]:
+    """The scores of samples, the one that decides first."""
+    scores = []
+    for rank in ranks:
+        by_reads = partial(share, f"{rank}_right_reads", "known_reads")
+        by_sequence = partial(share, f"{rank}_right_sequences", "known_sequences")
+        scores.append(Score(f"{rank}_accuracy", f"{rank} accuracy", share=True, formula=by_reads))
+        text = f"{rank} accuracy by sequence"
+        scores.append(Score(f"{rank}_accuracy_by_sequence", text, share=True, formula=by_sequence))
+    error = Score("calibration_error", "calibration error", larger=False, share=True, formula=calibration_error)
+    return [*scores, error]
 
 
 @dataclass
 class Evaluation:
-    """What was found.
+    """What was measured.
 
     Attributes:
-        rows: A row per seed, method, kind of samples and number of reads, with the scores; `seconds` of the fit.
+        rows: A row per method and test sample: `condition`, `method`, `seed`, `community`, `replicate`, `kind`,
+            `reads`, and the sums of `Answers.sums`.
+        pooled: A row per seed, method and condition, with what is no formula of sums over samples: macro-F1,
+            `rejection_auroc`, and `seconds` of the fit.
+        ranks: At which calls are scored, that of the taxa first.
         sizes: Of the split of the first seed.
-        rank: Which taxa are told apart.
     """
 
     rows: pd.DataFrame
-    rank: str
+    pooled: pd.DataFrame
+    ranks: Sequence[str]
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def table(self, kind: str, reads: int) -> pd.DataFrame:
-        """Means over seeds by method, best accuracy first."""
-        some = self.rows[(self.rows["kind"] == kind) & (self.rows["reads"] == reads)]
-        means = some.drop(columns=["kind", "reads", "seed"]).groupby("method", sort=False).mean()
-        return means.sort_values(f"{self.rank}_accuracy", ascending=False)
-
-    def by_size(self, kind: str) -> pd.DataFrame:
-        """Mean accuracy over seeds: methods x reads."""
-        some = self.rows[self.rows["kind"] == kind]
-        return some.pivot_table(index="method", columns="reads", values=f"{self.rank}_accuracy", sort=False)
-
-    def gates(self) -> list[dict[str, Any]]:
-        """What a useful method must hold: `gate`, `value`, `low`, `high` (its 95 % interval over seeds), `bound`,
-        `holds` (the value reaches the bound).
+    @cached_property
+    def comparison(self) -> Comparison:
+        """By communities. The gates: in small samples of known communities ours is better than the best baseline, and
+        than without context; and in large ones not worse by more than .01 than in small ones of the same communities.
         """
-        here = set(self.rows["method"])
-        if MINE not in here:
-            return []
-        column = f"{self.rank}_accuracy"
-        known = self.rows[self.rows["kind"] == KNOWN]
-        least, most = int(known["reads"].min()), int(known["reads"].max())
+        accuracy = f"{self.ranks[0]}_accuracy"
+        small, large = (condition(KNOWN, size) for size in (self.reads(KNOWN)[0], self.reads(KNOWN)[-1]))
+        in_small = f"{OURS}, {small.removeprefix(f'{KNOWN}, ')}"
+        rows, aims = self.rows, [Aim(small, accuracy), Aim(small, accuracy, "no-context")]
+        ours = rows[(rows["method"] == OURS) & (rows["condition"] == small)]
+        if small != large and len(ours):
+            rows = pd.concat([rows, ours.assign(method=in_small, condition=large)], ignore_index=True)
+            aims.append(Aim(large, accuracy, in_small, bound=-0.01))
+        return Comparison(
+            rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=[*BASELINES], aims=aims
+        )
 
-        def of(method: str, reads: int) -> pd.Series:
-            some = known[(known["method"] == method) & (known["reads"] == reads)]
-            return some.set_index("seed")[column]
+    def reads(self, kind: str) -> list[int]:
+        """The numbers of reads of the samples of a kind."""
+        return sorted(self.rows.loc[self.rows["kind"] == kind, "reads"].unique().tolist())
 
-        found = []
-        for other in ("naive-bayes", "no-context"):
-            if other in here:
-                gap = of(MINE, least) - of(other, least)
-                found.append(_gate(f"accuracy of ours minus {other}, {least:,} reads", gap, 0.0))
-        if most > least:
-            gap = of(MINE, most) - of(MINE, least)
-            found.append(_gate(f"accuracy of ours, {most:,} reads minus {least:,}", gap, -0.01))
-        return found
+    @property
+    def smallest(self) -> list[str]:
+        """Of each kind, the condition with the least reads."""
+        return [condition(kind, self.reads(kind)[0]) for kind in self.rows["kind"].unique()]
 
+    def pooled_means(self, condition: str) -> pd.DataFrame:
+        """Means over seeds by method of what `pooled` has."""
+        table = self.pooled[self.pooled["condition"] == condition].drop(columns=["condition", "seed"])
+        return table.groupby("method", sort=False).mean().dropna(axis=1, how="all")
 
-def _gate(name: str, values: pd.Series, bound: float) -> dict[str, Any]:
-    mean, n = float(values.mean()), len(values)
-    half = float(stats.t.ppf(0.975, n - 1) * values.std() / np.sqrt(n)) if n > 1 else np.nan
-    holds = mean > bound if bound == 0 else mean >= bound
-    return {"gate": name, "value": mean, "low": mean - half, "high": mean + half, "bound": bound, "holds": holds}
+    def numbers(self) -> dict[str, Any]:
+        """For metrics.json."""
+        pooled = self.pooled.to_dict("records")
+        return {**self.comparison.numbers(), "pooled": pooled, "ranks": [*self.ranks], "sizes": self.sizes}
 
 
-def asked(gate: dict[str, Any]) -> str:
-    """What a gate's value is to be."""
-    return f"at least {gate['bound']:g}" if gate["bound"] else "above 0"
+# ---------------------------------------------------------------------- the run
 
 
 def evaluate(
@@ -351,7 +282,7 @@ def evaluate(
 
     Args:
         classifier: With the arguments of ours and its variants; its `taxa_` are those of the references.
-        folder: Keep what is done here, a JSON file per seed and method.
+        folder: Keep what is done here, in files per seed and method.
         resume: Take what is done from there; otherwise it is done anew.
 
     Raises:
@@ -361,76 +292,53 @@ def evaluate(
         raise ValueError(f"methods must be among {', '.join(METHODS)}, got {unknown[0]!r}")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"sizes must be numbers of reads >= 1, got {list(sizes)}")
+    if not sizes or min(sizes) < 1 or len({*sizes}) < len(sizes):
+        raise ValueError(f"sizes must be different numbers of reads >= 1, got {list(sizes)}")
     for name, value in (("test_fraction", test_fraction), ("unknown_fraction", unknown_fraction)):
         if not 0 < value <= 0.5:
             raise ValueError(f"{name} must be above 0 and at most 0.5, got {value}")
-    root = None if folder is None else writable_folder(Path(folder) / "seeds")
+    kept = Kept(folder, resume, say)
     options: dict[str, Any] = {"least": least, "test_fraction": test_fraction, "unknown_fraction": unknown_fraction}
-    told = {"sizes": [*sizes], **options, "data": _checksum(references)}
-    told["arguments"] = {k: v for k, v in classifier._plain().items() if k not in ("device", "progress", "seed")}
-    rows: list[dict[str, Any]] = []
+    arguments = classifier.fingerprint() | {"threshold": classifier.threshold}
+    del arguments["seed"]
+    settings = {"sizes": [*sizes], **options, "data": references.checksum(), "arguments": arguments}
+    tables, pooled = [], []
     counted: dict[str, int] = {}
     for seed in range(classifier.seed, classifier.seed + seeds):
         parts = split(references, classifier.taxa_, seed=seed, **options)
-        counted = counted or {
-            "taxa": len(parts.taxa),
-            "training sequences": len(np.unique(parts.references.sequence[parts.train])),
-            "test sequences": len(np.unique(parts.references.sequence[parts.test])),
-            "unknown sequences": len(parts.unknown),
-        }
-        tested = np.unique(parts.references.sequence[parts.test])
-        texts = [parts.references.texts[i] for i in tested] + parts.unknown
-        drawn = communities(parts, texts, sizes, seed)
+        counted = counted or parts.sizes()
+        profiles, tests = communities(parts, sizes, seed)
         for name in methods:
-            file = None if root is None else root / f"{name}.{seed}.json"
-            if done := _done(file, told) if resume else None:
-                rows += done
-                continue
-            work = None if root is None else root / f"{name}.{seed}"
-            start = time.monotonic()
-            method = _method(name, classifier, parts.taxa, seed, work, resume)
-            method.fit(parts.references, parts.train, drawn.train)
-            seconds = time.monotonic() - start
-            method.read(texts)
-            found = [
-                {"seed": seed, "method": name, "seconds": seconds} | row
-                for row in score(method, drawn.tests, parts.taxa)
+            unit = f"{name}.{seed}"
+            if name in BASELINES:
+                method = BASELINES[name]()
+            else:
+                method = NetworkMethod.named(name, classifier, parts.taxa, seed, kept.scratch(unit), resume)
+            work = partial(_tested, method, parts, profiles, tests)
+            done = kept.do(unit, settings, work, line=f"seed {seed}, {name}")
+            tables.append(pd.DataFrame(done.rows).assign(method=name, seed=seed))
+            pooled += [
+                {"method": name, "seed": seed, "seconds": done.facts["seconds"], **scores}
+                for scores in done.facts["pooled"]
             ]
-            if file is not None:
-                write_json(file, plain({"told": told, "rows": found}))
-            if work is not None and work.exists():
-                shutil.rmtree(work)
-            rows += found
-            first = found[0]
-            accuracy = first[f"{parts.taxa.ranks[-1]}_accuracy"]
-            say(
-                f"seed {seed}, {name}: accuracy {accuracy:.4f} ({first['kind']}, {first['reads']:,} reads), "
-                f"{seconds:,.0f} s"
-            )
-    return Evaluation(pd.DataFrame(rows), classifier.rank, counted)
+    rows = pd.concat(tables, ignore_index=True)
+    rows["community"] = rows["seed"].astype(str) + "." + rows["community"].astype(str).str.zfill(2)
+    return Evaluation(rows, pd.DataFrame(pooled), [*last_ranks(classifier.taxa_)], counted)
 
 
-def _method(name: str, classifier: TaxonClassifier, taxa: Taxa, seed: int, folder: Path | None, resume: bool) -> Method:
-    if name in BASELINES:
-        return BASELINES[name]()
-    own = TaxonClassifier(**classifier.get_params()).set_params(seed=seed, **NETWORKS[name])
-    own.taxa_, own.notes_ = taxa, []
-    return NetworkMethod(own, name != "general", folder, resume)
-
-
-def _done(file: Path | None, told: dict[str, Any]) -> list[dict[str, Any]] | None:
-    if file is None or not file.exists():
-        return None
-    kept = json.loads(file.read_text(encoding="utf-8"))
-    if kept["told"] != plain(told):
-        raise ValueError(f"{file} is of another evaluation: take another --out, or do not resume")
-    return kept["rows"]
-
-
-def _checksum(references: References) -> int:
-    import zlib
-
-    data = zlib.crc32("".join(references.texts).encode("ascii"))
-    return zlib.crc32(references.taxon.tobytes(), zlib.crc32(references.sequence.tobytes(), data))
+def _tested(method: Method, parts: Split, profiles: np.ndarray, tests: Sequence[TestSample]) -> Done:
+    start = time.monotonic()
+    method.fit(parts.references, parts.train, profiles)
+    seconds = time.monotonic() - start
+    method.read(parts.texts)
+    rows, pooled = [], []
+    for name, samples in groupby(tests, key=lambda sample: sample.condition):
+        several = []
+        for sample in samples:
+            answers = Answers.of(method, sample)
+            several.append(answers)
+            about = {"condition": name, "kind": sample.kind, "reads": sample.size}
+            place = {"community": sample.community, "replicate": sample.replicate}
+            rows.append({**about, **place, **answers.sums(parts.taxa)})
+        pooled.append({"condition": name, **Answers.pooled(several).pooled_scores(parts.taxa)})
+    return Done({"seconds": seconds, "pooled": pooled}, pd.DataFrame(rows))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset import explain
+from omniset.core.sets import SetBatch
 from omniset.microbiomes.model import TaxonNetwork
-from omniset.sets import SetBatch
+from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.taxonomy import Taxa
 
 
 @dataclass
@@ -64,6 +68,61 @@ def moved(network: TaxonNetwork, sample: SetBatch, place: int, top: int, steps: 
     return Moved(logits, alone, members, np.array(changes), attribution[members])
 
 
+def place_of(samples: Samples, feature: str, sample: str | None) -> tuple[int, int]:
+    """Number of a sample, by default the one with most reads of the feature, and of the feature.
+
+    Raises:
+        ValueError: One that is not there, or a feature without reads in the sample.
+    """
+    if feature not in samples.features:
+        raise ValueError(f"feature {feature!r} is not in the table, whose features are such as {samples.features[0]!r}")
+    column = samples.features.index(feature)
+    reads = samples.counts[:, [column]].toarray()[:, 0]
+    if sample is not None and sample not in samples.names:
+        raise ValueError(f"sample {sample!r} is not in the table, whose samples are such as {samples.names[0]!r}")
+    row = int(reads.argmax()) if sample is None else samples.names.index(sample)
+    if not reads[row]:
+        raise ValueError(f"feature {feature!r} has no reads in sample {samples.names[row]!r}")
+    return row, column
+
+
+def members_of(samples: Samples, row: int) -> tuple[Int[np.ndarray, " members"], Float[np.ndarray, " members"]]:
+    """Numbers of the features that have reads in a sample, and their reads."""
+    counts = samples.counts[[row]].tocsr()
+    present = counts.data > 0
+    return counts.indices[present], counts.data[present]
+
+
+def explained(
+    network: TaxonNetwork, sample: SetBatch, features: Sequence[str], place: int, taxa: Taxa, top: int, steps: int
+) -> pd.DataFrame:
+    """`moved` as a table, with names; its `attrs` have the call, and its probability in the sample and alone.
+
+    Args:
+        features: Names of the sample's members.
+    """
+    outcome = moved(network, sample, place, top, steps)
+    names = np.array(["; ".join(lineage) for lineage in taxa.lineages], dtype=object)
+    table = pd.DataFrame(
+        {
+            "Feature ID": np.array(features, dtype=object)[outcome.members],
+            "count": sample.multiplicity[0].numpy()[outcome.members],
+            "Taxon": names[outcome.logits.argmax(1)[outcome.members]],
+            "change": outcome.changes,
+            "attribution": outcome.attribution,
+        }
+    ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+    together, alone = outcome.logits[place].softmax(0), outcome.alone.softmax(0)
+    table.attrs = {
+        "feature": features[place],
+        "taxon": names[int(together.argmax())],
+        "probability": float(together.max()),
+        "alone": float(alone[int(together.argmax())]),
+        "taxon_alone": names[int(alone.argmax())],
+    }
+    return table
+
+
 class _LogOdds(nn.Module):
     """Log-odds of one taxon for one sequence, as a function of the sample that it is in, for attribution."""
 
@@ -73,5 +132,7 @@ class _LogOdds(nn.Module):
 
     def forward(self, sample: SetBatch, **options: Any) -> Float[Tensor, "1 1"]:
         logits = self.network.in_context(SetBatch(self.vector), self.network.prior(sample, **options))[0]
-        own = torch.arange(logits.shape[1]) == self.taxon
-        return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(own, -torch.inf).logsumexp(1, keepdim=True)
+        chosen = torch.arange(logits.shape[1]) == self.taxon
+        return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(chosen, -torch.inf).logsumexp(
+            1, keepdim=True
+        )

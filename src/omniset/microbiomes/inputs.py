@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.microbiomes.samples import Samples, are_sequences, read_samples
-from omniset.microbiomes.sequences import read_fasta
+from omniset.microbiomes.samples import Samples, are_sequences, check, read_samples
+from omniset.microbiomes.sequences import OTHER, PLAIN, EmptyFileError, alike, dereplicate, read_fasta
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 
@@ -48,7 +48,7 @@ def matched(
                     f"sequences must be given: features are names, such as {samples.features[0]!r}, not sequences"
                 )
             samples = samples.turned()
-        return [name.upper().replace("U", "T") for name in samples.features], samples
+        return [name.translate(PLAIN) for name in samples.features], samples
     known = np.array([name in texts for name in samples.features], dtype=bool)
     if not known.any() and any(name in texts for name in samples.names):
         samples = samples.turned()
@@ -56,14 +56,15 @@ def matched(
     if not known.any():
         raise ValueError(
             f"sequences and counts have no feature in common: the table has such as {samples.features[0]!r}, the "
-            f"sequences such as {next(iter(texts), None)!r}"
+            f"sequences such as {next(iter(texts), None)!r}{alike(samples.features, texts)}"
         )
     if not known.all():
         lacking = samples.features[int((~known).argmax())]
         share = float(samples.counts[:, ~known].sum() / max(samples.counts.sum(), 1e-300))
         warnings.warn(
             f"{int((~known).sum()):,} of {len(known):,} features have no sequence and are left out, such as "
-            f"{lacking!r}; {share:.1%} of all reads are theirs",
+            f"{lacking!r}; {share:.1%} of all reads are theirs"
+            + alike((samples.features[i] for i in np.flatnonzero(~known)), texts),
             stacklevel=3,
         )
         features = [name for name, there in zip(samples.features, known.tolist(), strict=True) if there]
@@ -72,31 +73,40 @@ def matched(
 
 
 def named(sequences: Any, argument: str) -> dict[str, str]:
-    """Sequences by name, of a mapping or a pandas Series.
+    """Sequences by name, of a mapping or a pandas Series, in capitals and as DNA.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: It is something else, or a sequence has a letter that is none of the IUPAC code or is empty.
     """
     if not isinstance(sequences, (Mapping, pd.Series)):
         raise ValueError(
             f"{argument} must be a mapping of names to sequences, or a FASTA file, got a {type(sequences).__name__}"
         )
-    found = dict(sequences.items())
-    for name, text in found.items():
+    texts: dict[Any, str] = {}
+    for name, text in sequences.items():
         if not isinstance(text, str):
             raise ValueError(f"{argument} must be text, {name!r} is a {type(text).__name__}")
-    return found
+        if name in texts:
+            raise ValueError(f"{argument} has {name!r} a second time")
+        texts[name] = text.translate(PLAIN)
+        if other := OTHER.search(texts[name]):
+            raise ValueError(f"{argument}: {name!r} has {other[0]!r}, which is no base of the IUPAC code")
+        if not texts[name]:
+            raise ValueError(f"{argument}: {name!r} has no sequence")
+    return texts
 
 
 def _as_samples(counts: Samples | str | Path | pd.DataFrame) -> Samples:
-    if isinstance(counts, Samples):
-        return counts
+    if isinstance(counts, (str, Path)):
+        return read_samples(counts)
     if isinstance(counts, pd.DataFrame):
-        values = counts.to_numpy(dtype=np.float64)
-        if not (np.isfinite(values) & (values >= 0)).all():
-            raise ValueError("counts must be finite and >= 0")
-        return Samples(counts.index.astype(str).tolist(), counts.columns.astype(str).tolist(), sp.csr_array(values))
-    return read_samples(counts)
+        for name, kind in counts.dtypes.items():
+            if kind.kind not in "iufb":
+                raise ValueError(f"counts must be numbers, column {name!r} is {kind}")
+        values = sp.csr_array(counts.to_numpy(dtype=np.float64))
+        counts = Samples(counts.index.astype(str).tolist(), counts.columns.astype(str).tolist(), values)
+    check(counts.counts, counts.names, counts.features, "counts")
+    return counts
 
 
 def sample_name(path: str | Path) -> str:
@@ -109,3 +119,40 @@ def sample_name(path: str | Path) -> str:
     while Path(name).suffix.lower() in (".gz", ".xz", ".bz2", ".fastq", ".fq", ".fasta", ".fa", ".fna"):
         name = Path(name).stem
     return name
+
+
+def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Samples]:
+    """Distinct reads of several files by name, and how often each file has them. The most frequent are named first.
+
+    An empty file among others, such as that of a negative control, is a sample without reads.
+
+    Raises:
+        EmptyFileError: All are.
+        ValueError: Two files of one name, or damaged ones.
+    """
+    names = [sample_name(path) for path in files]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"reads: two files would both be the sample {name!r}")
+    each: list[dict[str, int]] = []
+    for path in files:
+        try:
+            each.append(dereplicate(path, progress))
+        except EmptyFileError:
+            if len(files) == 1:
+                raise
+            each.append({})
+    if not any(each):
+        raise EmptyFileError(f"reads: all {len(files)} files are empty")
+    total: dict[str, int] = {}
+    for counts in each:
+        for text, number in counts.items():
+            total[text] = total.get(text, 0) + number
+    order = sorted(total, key=lambda text: (-total[text], text))
+    place = {text: i for i, text in enumerate(order)}
+    rows = np.repeat(np.arange(len(each)), [len(counts) for counts in each])
+    columns = np.array([place[text] for counts in each for text in counts])
+    values = np.array([number for counts in each for number in counts.values()], dtype=np.float64)
+    table = sp.csr_array((values, (rows, columns)), shape=(len(each), len(order)))
+    features = [f"read{i}" for i in range(1, len(order) + 1)]
+    return dict(zip(features, order, strict=True)), Samples(names, features, table)

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.core.sets import SetBatch
 from omniset.microbiomes.spectra import Spectra, spectra
-from omniset.sets import SetBatch
 
 STRONGEST = 10.0  # logarithm of the largest weight of the class token's shares
+STRAND = 7  # length of the words that tell a strand
 NONE = "none"  # in place of an encoder's name: every sequence by itself
 
 
@@ -174,7 +175,12 @@ class TaxonNetwork(nn.Module):
     Args:
         encoder: In the registry, with a class token; or "none": there is no prior.
         **sizes: For the encoder.
+
+    Attributes:
+        strand: How much each word of `STRAND` bases speaks for the strand of the references.
     """
+
+    strand: Tensor
 
     def __init__(self, alone: SequenceNetwork, encoder: str, **sizes: Any) -> None:
         super().__init__()
@@ -185,6 +191,7 @@ class TaxonNetwork(nn.Module):
         if encoder != NONE:
             self.encoder = encoders.build(encoder, input_dim=width, class_token=True, **sizes)
             self.shares = SampleShares(sizes["dim"], taxa)
+        self.register_buffer("strand", torch.zeros(4**STRAND))
 
     def prior(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "samples taxa"]:
         """What the samples tell, however large; zeros without an encoder. Options: as `Encoder.forward`."""

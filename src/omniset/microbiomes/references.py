@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,8 +17,19 @@ from jaxtyping import Bool, Float, Int
 
 from omniset.microbiomes.communities import Members
 from omniset.microbiomes.samples import Samples
-from omniset.microbiomes.sequences import SHORTEST, extract
-from omniset.microbiomes.taxonomy import Lineage, Taxa, bare, cut, depth_of, joined
+from omniset.microbiomes.sequences import SHORTEST, alike, extract
+from omniset.microbiomes.taxonomy import (
+    RANKS,
+    Lineage,
+    Taxa,
+    Taxonomy,
+    bare,
+    cut,
+    depth_of,
+    joined,
+    lineage_of,
+    lineages_of,
+)
 from omniset.report.blocks import many
 
 MOST_FOUND = 0.8  # share of the references that have the region: below, a warning is due
@@ -35,6 +50,11 @@ class References:
     taxon: Int[np.ndarray, " pairs"]
     taxa: int
 
+    def checksum(self) -> int:
+        """Of all sequences and their taxa."""
+        numbers = zlib.crc32(self.taxon.tobytes(), zlib.crc32(self.sequence.tobytes()))
+        return zlib.crc32("".join(self.texts).encode("ascii"), numbers)
+
     def members(self, pairs: Int[np.ndarray, " chosen"]) -> Members:
         """Of some pairs, by their numbers."""
         return Members.of(pairs, self.taxon[pairs], self.taxa)
@@ -50,60 +70,44 @@ def held_out(references: References, fraction: float, rng: np.random.Generator) 
     return kept
 
 
+@contextmanager
+def of_files(*given: Any) -> Iterator[None]:
+    """Around what takes what was read: its errors begin with the names of the files among `given`."""
+    names = [str(one) for one in given if isinstance(one, str | Path)]
+    try:
+        yield
+    except ValueError as error:
+        if not names or any(name in str(error) for name in names):
+            raise
+        raise ValueError(f"{' and '.join(names)}: {error}") from error
+
+
 def choose(
     texts: Mapping[str, str], lineages: Mapping[str, Lineage], rank: str, region: str | None
 ) -> tuple[References, Taxa, list[str]]:
     """The region of the references that are of known taxa, each distinct pair of sequence and taxon once; the taxa; and
     what was decided, a sentence each.
 
+    Args:
+        lineages: A `Taxonomy`, or lineages with the usual ranks.
+        rank: One of its ranks.
+
     Raises:
-        ValueError: There are no references or no taxa, no reference has a taxon or a name at the rank, the region is in
-            none, or all that are long enough are of the same taxon.
+        ValueError: The taxonomy has no such rank, there are no references or no taxa, no reference has a taxon or a
+            name at the rank, the region is in none, or all that are long enough are of the same taxon.
     """
-    depth = depth_of(rank)
     for argument, given in (("references", texts), ("taxonomy", lineages)):
         if not given:
             raise ValueError(f"{argument} is empty")
-    known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
-    if not known:
-        raise ValueError(
-            f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
-            f"{next(iter(lineages))!r}"
-        )
-    if lacking := [name for name in texts if name not in lineages]:
-        warnings.warn(
-            f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}",
-            stacklevel=4,
-        )
-    notes = []
-    if shallow := [name for name, lineage in known.items() if lineage is None]:
-        notes.append(
-            f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
-            f"{shallow[0]!r}"
-        )
-    named = {name: lineage for name, lineage in known.items() if lineage is not None}
-    if not named:
-        some = next(iter(known))
-        raise ValueError(
-            f"taxonomy has no name at rank {rank} for any reference: {some!r} is {joined(lineages[some])!r}"
-        )
-    parts: list[str | None] = [texts[name] for name in named]
-    if region is not None:
-        parts = extract([texts[name] for name in named], region)
-        found = sum(part is not None for part in parts)
-        notes.append(f"region {region} was found in {found:,} of {len(parts):,} references")
-        if not found:
-            raise ValueError(
-                f"region {region} was found in none of the {len(parts):,} references: leave it out where they are cut "
-                "to the region already"
-            )
-        if found < MOST_FOUND * len(parts):
-            warnings.warn(f"{notes[-1]}: the others are left out", stacklevel=4)
+    taxonomy = lineages_of(lineages)
+    notes = [*taxonomy.notes]
+    taxon_of = _with_taxon(texts, lineages, taxonomy, rank, notes)
+    whole = [texts[name] for name in taxon_of]
+    parts: Sequence[str | None] = whole if region is None else _cut(whole, region, notes)
     if short := sum(part is not None and len(part) < SHORTEST for part in parts):
         notes.append(f"{short:,} references are shorter than {SHORTEST} bases and are left out")
-    pairs = sorted(
-        {(part, taxon) for part, taxon in zip(parts, named.values(), strict=True) if part and len(part) >= SHORTEST}
-    )
+    taken = zip(parts, taxon_of.values(), strict=True)
+    pairs = sorted({(part, taxon) for part, taxon in taken if part and len(part) >= SHORTEST})
     taxa = sorted({taxon for _, taxon in pairs})
     if len(taxa) < 2:
         raise ValueError(
@@ -120,14 +124,69 @@ def choose(
             f"such as {twice[0]!r}: each counts as a taxon of its own"
         )
     number = {taxon: i for i, taxon in enumerate(taxa)}
-    distinct = sorted({part for part, _ in pairs})
-    place = {part: i for i, part in enumerate(distinct)}
-    sequence = np.array([place[part] for part, _ in pairs])
-    several = sum(n > 1 for n in Counter(sequence.tolist()).values())
-    if several:
+    distinct, sequence, times = np.unique([part for part, _ in pairs], return_inverse=True, return_counts=True)
+    if several := int((times > 1).sum()):
         notes.append(f"{several:,} of {len(distinct):,} distinct sequences are of several taxa")
-    numbers = np.array([number[one] for _, one in pairs])
-    return References(distinct, sequence, numbers, len(taxa)), Taxa.of(taxa), notes
+    numbers = np.array([number[taxon] for _, taxon in pairs])
+    return References(distinct.tolist(), sequence, numbers, len(taxa)), Taxa.of(taxa, taxonomy.ranks), notes
+
+
+def _with_taxon(
+    texts: Mapping[str, str], lineages: Mapping[str, Lineage], taxonomy: Taxonomy, rank: str, notes: list[str]
+) -> dict[str, Lineage]:
+    """The lineages down to a rank of those references that have a name there; what is left out is noted.
+
+    Raises:
+        ValueError: As `choose`.
+    """
+    depth = depth_of(rank, taxonomy.ranks)
+    known = {name: cut(lineages[name], depth) for name in texts if name in lineages}
+    if not known:
+        raise ValueError(
+            f"taxonomy knows none of the references, which are such as {next(iter(texts))!r}; it has such as "
+            f"{next(iter(lineages))!r}{alike(texts, lineages)}"
+        )
+    if lacking := [name for name in texts if name not in lineages]:
+        warnings.warn(
+            f"{len(lacking):,} of {len(texts):,} references have no taxon and are left out, such as {lacking[0]!r}"
+            + alike(lacking, lineages),
+            stacklevel=5,
+        )
+    if others := len(taxonomy) - len(known):
+        notes.append(f"{others:,} of {len(taxonomy):,} names in the taxonomy have no reference")
+    if shallow := [name for name, lineage in known.items() if lineage is None]:
+        notes.append(
+            f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
+            f"{shallow[0]!r}"
+        )
+        words = [whole[depth - 1] for name in shallow if len(whole := taxonomy.whole(name)) >= depth]
+        if words := [word for word in map(bare, words) if word]:
+            frequent = ", ".join(repr(word) for word, _ in Counter(words).most_common(3))
+            notes[-1] += f"; {len(words):,} of these have a word there that is no name: {frequent}"
+    if len(shallow) == len(known):
+        raise ValueError(
+            f"taxonomy has no name at rank {rank} for any reference: {shallow[0]!r} is {joined(lineages[shallow[0]])!r}"
+        )
+    return {name: lineage for name, lineage in known.items() if lineage is not None}
+
+
+def _cut(texts: Sequence[str], region: str, notes: list[str]) -> Sequence[str | None]:
+    """The region of each; None where it is not found.
+
+    Raises:
+        ValueError: It is found in none.
+    """
+    parts = extract(texts, region)
+    with_region = sum(part is not None for part in parts)
+    notes.append(f"region {region} was found in {with_region:,} of {len(parts):,} references")
+    if not with_region:
+        raise ValueError(
+            f"region {region} was found in none of the {len(parts):,} references: leave it out where they are cut "
+            "to the region already"
+        )
+    if with_region < MOST_FOUND * len(parts):
+        warnings.warn(f"{notes[-1]}: the others are left out", stacklevel=5)
+    return parts
 
 
 def shares_of(
@@ -141,11 +200,14 @@ def shares_of(
         ValueError: None is known.
     """
     number = {lineage: i for i, lineage in enumerate(taxa.lineages)}
+    ranks = lineages.ranks if isinstance(lineages, Taxonomy) else RANKS
     columns = np.full(len(samples.features), -1)
     for place, name in enumerate(samples.features):
         lineage = samples.taxa.get(name, lineages.get(name))
-        lineage = tuple(part.strip() for part in name.split(";")) if lineage is None else lineage
-        taxon = cut(lineage, len(taxa.ranks))
+        if lineage is None:
+            with suppress(ValueError):  # a name of anything
+                lineage = lineage_of(name, ranks)
+        taxon = None if lineage is None else cut(lineage, len(taxa.ranks))
         columns[place] = -1 if taxon is None else number.get(taxon, -1)
     known = columns >= 0
     if not known.any():

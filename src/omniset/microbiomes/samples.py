@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,20 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from omniset.microbiomes.sequences import OTHER, SHORTEST
-from omniset.microbiomes.taxonomy import FEATURE, Lineage, lineage_of
-from omniset.tables.files import TextFile, _short
+from omniset.microbiomes.sequences import OTHER, PLAIN, SHORTEST
+from omniset.microbiomes.taxonomy import FEATURE, TAXON, Lineage, lineages_of
+from omniset.runs.files import replacing
+from omniset.tables import spreadsheets
+from omniset.tables.files import TextFile, short
+from omniset.tables.hdf5 import check_hdf5
 
-BIOM = ("observation/ids", "sample/ids", "sample/matrix/data", "sample/matrix/indices", "sample/matrix/indptr")
+BIOM = {  # the kinds of NumPy's types that each part may have
+    **{"observation/ids": "OSUiu", "sample/ids": "OSUiu"},
+    **{"sample/matrix/data": "iuf", "sample/matrix/indices": "iu", "sample/matrix/indptr": "iu"},
+}
+TAXA_OF_BIOM = "observation/metadata/taxonomy"
+MOST = 1e15  # reads of a feature in a sample: whole numbers up to here are exact
+DIGITS = re.compile(r"[\d.eE+-]*", re.ASCII)  # what numbers are written with: Python's own reader takes 1_000 and nan
 
 
 @dataclass
@@ -25,7 +36,7 @@ class Samples:
     Attributes:
         names: Of the samples.
         features: Their identifiers.
-        counts: (samples, features), no negative ones.
+        counts: (samples, features), from 0 to 1e15.
         taxa: Lineages that the table itself gives, by feature.
     """
 
@@ -45,7 +56,8 @@ def read_samples(path: str | Path) -> Samples:
 
     Raises:
         OSError: The file is not there or may not be read.
-        ValueError: Neither of these, a count that is no number or negative, a name that comes twice.
+        ValueError: Neither of these, a count that is no number or negative, a name that is empty or comes twice, a
+            damaged file.
     """
     path = Path(path)
     file = TextFile(path)
@@ -63,43 +75,75 @@ def _read_biom(path: Path) -> Samples:
         import h5py
     except ImportError:
         raise ImportError(f'{path} is a BIOM file, which needs h5py: pip install "omniset[biom]"') from None
+    check_hdf5(path)
     try:
         with h5py.File(path) as root:
-            if lacking := [name for name in BIOM if name not in root]:
-                raise ValueError(f"{path} is no BIOM 2.1 file: it has no {lacking[0]}")
-            features, samples = (_texts(root[f"{axis}/ids"]) for axis in ("observation", "sample"))
-            matrix = root["sample/matrix"]
-            parts = tuple(np.asarray(matrix[name]) for name in ("data", "indices", "indptr"))
-            counts = sp.csr_array(parts, shape=(len(samples), len(features)))
+            parts = [_part(root, name, kinds) for name, kinds in BIOM.items()]
+            features, samples = (_texts(part[:]) for part in parts[:2])
+            data, indices, indptr = parts[2:]
+            if len(indptr) != len(samples) + 1 or len(indices) != len(data):
+                raise ValueError(
+                    f"{len(samples)} samples must have {len(samples) + 1} numbers in sample/matrix/indptr, which has "
+                    f"{len(indptr)}, and as many indices as data, which are {len(indices)} and {len(data)}"
+                )
+            if indptr[-1] != len(data):
+                raise ValueError(
+                    f"sample/matrix/indptr must end with the number of data, {len(data)}, not {indptr[-1]}"
+                )
+            shape = (len(samples), len(features))
+            counts = sp.csr_array((data[:].astype(np.float64), indices[:], indptr[:]), shape=shape)
             counts.check_format()
-            taxa = _biom_taxa(root, features)
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is cut off or damaged: {' '.join(str(error).split())[:200]}") from error
-    bad = ~(np.isfinite(counts.data) & (counts.data >= 0))
-    if bad.any():
-        where = int(bad.argmax())
-        sample = int(np.searchsorted(counts.indptr, where, side="right")) - 1
+            taxa = _biom_taxa(root, path, features)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # all of them h5py's, or ours
         raise ValueError(
-            f"{path}: sample {samples[sample]!r}, feature {features[counts.indices[where]]!r}: the count must be a "
-            f"finite number >= 0, is {counts.data[where]:g}"
-        )
-    _refuse_twice(path, "feature", features)
-    _refuse_twice(path, "sample", samples)
+            f"{path} is cut off, damaged or no BIOM 2.1 file: {' '.join(str(error).split())[:200]}"
+        ) from error
+    check(counts, samples, features, str(path))
+    counts.sort_indices()
+    if not counts.has_canonical_format:
+        raise ValueError(f"{path} is damaged: it has two counts of one feature in one sample")
     counts.eliminate_zeros()
     return Samples(samples, features, counts, taxa)
 
 
-def _texts(data: Any) -> list[str]:
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in data[:]]
+def _part(root: Any, name: str, kinds: str) -> Any:
+    """A row of values in an HDF5 file.
+
+    Raises:
+        ValueError: It is not there, is behind a link that leads nowhere, or is something else.
+    """
+    try:
+        part = root[name]
+    except (KeyError, RuntimeError, OSError) as error:
+        raise ValueError(f"it has no {name} ({error})") from error
+    if len(getattr(part, "shape", ())) != 1 or part.dtype.kind not in kinds:
+        what = "numbers" if kinds == "iuf" else "whole numbers" if kinds == "iu" else "texts"
+        raise ValueError(f"{name} must be a row of {what}, is {part}")
+    return part
 
 
-def _biom_taxa(root: Any, features: list[str]) -> dict[str, Lineage]:
-    key = "observation/metadata/taxonomy"
-    if key not in root or not len(features):
+def _texts(values: np.ndarray) -> list[str]:
+    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+
+
+def _biom_taxa(root: Any, path: Path, features: list[str]) -> dict[str, Lineage]:
+    if TAXA_OF_BIOM not in root or not features:
         return {}
-    rows = np.asarray(root[key]).reshape(len(features), -1)
-    texts = ("; ".join(v.decode() if isinstance(v, bytes) else str(v) for v in row) for row in rows)
-    return {name: lineage_of(text) for name, text in zip(features, texts, strict=True)}
+    part = root[TAXA_OF_BIOM]
+    rows = getattr(part, "shape", (0,))[0]
+    if rows != len(features):
+        raise ValueError(f"{TAXA_OF_BIOM} has {rows} rows for {len(features)} features")
+    taxa = part[:].reshape(rows, -1)
+    return _taxa(path, {name: "; ".join(_texts(taxon)) for name, taxon in zip(features, taxa, strict=True)})
+
+
+def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
+    """Lineages in a table, which few commands need: what cannot be read is told, and left out."""
+    try:
+        return lineages_of(texts)
+    except ValueError as error:
+        warnings.warn(f"{path}: its taxa are left out: {error}", stacklevel=4)
+        return {}
 
 
 def _read_text(file: TextFile, separator: str) -> Samples:
@@ -107,64 +151,105 @@ def _read_text(file: TextFile, separator: str) -> Samples:
     features: list[str] = []
     seen: set[str] = set()
     rows: list[sp.csr_array] = []
-    taxa: dict[str, Lineage] = {}
+    taxa: dict[str, str] = {}
     has_taxa = False
     for row, line in file.lines():
         if not line.strip() or (names is None and line.startswith("# ")):  # "# Constructed from biom file"
             continue
         cells = [cell.strip().strip('"') for cell in line.split(separator)]
         if names is None:
-            has_taxa = cells[-1].lower() in ("taxonomy", "taxon", "consensus lineage")
+            has_taxa = cells[-1].lower() in TAXON
             names = cells[1:-1] if has_taxa else cells[1:]
             if not names or not (cells[0] == "" or cells[0].lower() in FEATURE or cells[0].startswith("#")):
                 raise file.error(
-                    row, f"must be a header of #OTU ID and the samples' names, starts with {_short(line[:40])}"
+                    row, f"must be a header of #OTU ID and the samples' names, starts with {short(line[:40])}"
                 )
-            name, times = Counter(names).most_common(1)[0]
-            if times > 1:
-                raise file.error(row, f"has the sample {name!r} {times} times")
+            if wrong := _wrong_name("sample", names):
+                raise file.error(row, wrong)
             continue
         if len(cells) != 1 + len(names) + has_taxa:
             raise file.error(row, f"has {len(cells)} fields, the header has {1 + len(names) + has_taxa}")
-        if cells[0] in seen:
-            raise file.error(row, f"has the feature {cells[0]!r} a second time")
+        if cells[0] in seen or not cells[0]:
+            raise file.error(
+                row, f"has the feature {cells[0]!r} a second time" if cells[0] else "has no name of a feature"
+            )
         seen.add(cells[0])
         features.append(cells[0])
         if has_taxa:
-            taxa[cells[0]] = lineage_of(cells.pop())
+            taxa[cells[0]] = cells.pop()
         rows.append(sp.csr_array(_numbers(file, row, cells[1:], names)[None]))
     if names is None or not features:
         raise file.error(None, "has no counts: it needs a header and a line per feature")
-    return Samples(names, features, sp.csr_array(sp.vstack(rows).T), taxa)
+    return Samples(names, features, sp.csr_array(sp.vstack(rows).T), _taxa(file.path, taxa))
 
 
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:
-    try:
-        values = np.array(cells, dtype=np.float64)
-        bad = ~(np.isfinite(values) & (values >= 0))
-    except ValueError:
-        bad = np.array([not _is_number(cell) for cell in cells])
-    if bad.any():
-        place = int(bad.argmax())
-        raise file.error(row, f"column {names[place]!r} must be a count >= 0, is {_short(cells[place])}")
+    values = _as_numbers(cells)
+    if values is None or _bad(values).any():
+        each = [_as_numbers([cell]) for cell in cells]
+        place = next(i for i, value in enumerate(each) if value is None or _bad(value).any())
+        raise file.error(row, f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}")
     return values
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return np.isfinite(float(cell)) and float(cell) >= 0
-    except ValueError:
-        return False
+def _as_numbers(cells: list[str]) -> np.ndarray | None:
+    if DIGITS.fullmatch("".join(cells)):
+        with suppress(ValueError):
+            return np.array(cells, dtype=np.float64)
+    return None
 
 
-def _refuse_twice(path: Path, what: str, names: Sequence[str]) -> None:
+def _bad(values: np.ndarray) -> np.ndarray:
+    return ~((values >= 0) & (values <= MOST))  # NaN too
+
+
+def write_samples(path: Path, samples: Samples) -> None:
+    """A table as text, as `read_samples` reads it."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write("\t".join(["#OTU ID", *spreadsheets.fields(samples.names)]) + "\n")
+        by_feature = samples.counts.tocsc()
+        for start in range(0, len(samples.features), 1000):
+            block = by_feature[:, start : start + 1000].toarray().T
+            for name, row in zip(samples.features[start : start + 1000], block, strict=True):
+                file.write("\t".join([spreadsheets.field(name), *(f"{value:.0f}" for value in row)]) + "\n")
+
+
+def check(counts: sp.csr_array, samples: Sequence[str], features: Sequence[str], what: str) -> None:
+    """See that a table has counts alone, and a name of its own for each sample and feature.
+
+    Args:
+        what: For the error.
+
+    Raises:
+        ValueError: Naming the first that is wrong.
+    """
+    if counts.shape != (len(samples), len(features)):
+        raise ValueError(
+            f"{what}: {len(samples)} samples x {len(features)} features have counts of shape {counts.shape}"
+        )
+    for kind, names in (("sample", samples), ("feature", features)):
+        if wrong := _wrong_name(kind, names):
+            raise ValueError(f"{what} {wrong}")
+    if (bad := _bad(counts.data)).any():
+        where = int(bad.argmax())
+        sample = int(np.searchsorted(counts.indptr, where, side="right")) - 1
+        raise ValueError(
+            f"{what}: sample {samples[sample]!r}, feature {features[counts.indices[where]]!r}: the count must be a "
+            f"number from 0 to {MOST:g}, is {counts.data[where]:g}"
+        )
+
+
+def _wrong_name(kind: str, names: Sequence[str]) -> str | None:
     seen: set[str] = set()
-    for name in names:
+    for place, name in enumerate(names, 1):
+        if not name:
+            return f"has a {kind} without a name, number {place}"
         if name in seen:
-            raise ValueError(f"{path} has the {what} {name!r} twice")
+            return f"has the {kind} {name!r} a second time"
         seen.add(name)
+    return None
 
 
 def are_sequences(features: Sequence[str]) -> bool:
     """Whether the identifiers are the sequences themselves, as DADA2 has them."""
-    return all(len(name) >= SHORTEST and not OTHER.search(name.upper()) for name in features)
+    return all(len(name) >= SHORTEST and not OTHER.search(name.translate(PLAIN)) for name in features)

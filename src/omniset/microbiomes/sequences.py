@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from omniset.progress import Progress
-from omniset.tables.files import TextFile, _short
+from omniset.runs.files import replacing
+from omniset.runs.progress import Progress
+from omniset.tables.files import TextFile, short
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
@@ -38,7 +40,7 @@ class Record:
     """A sequence of a file.
 
     Attributes:
-        name: The first word of its header.
+        name: The first word of its header, up to ";tax=".
         bases: In capitals, T for U, without gaps.
         row: Of its header in the file.
     """
@@ -46,6 +48,36 @@ class Record:
     name: str
     bases: str
     row: int
+
+
+ANNOTATION = re.compile(r";tax=.*", re.DOTALL)  # usearch's and vsearch's, behind the name
+SIZE = re.compile(r";size=([1-9]\d{0,14})(;|$)", re.ASCII)
+VERSION = re.compile(r"(;.*|(\.\d+)+)$")
+
+
+def name_of(header: str) -> str:
+    """The first word of a header, without a taxon behind it.
+
+    >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
+    'seq1'
+    """
+    return ANNOTATION.sub("", header.split(None, 1)[0])
+
+
+def alike(lacking: Iterable[str], known: Iterable[str]) -> str:
+    """For messages: how many names that are lacking are known but for their case, their version or what ; begins.
+
+    >>> alike(["A1.1", "B"], ["a1", "c"])
+    "; 1 of these is there in another spelling, such as 'A1.1' as 'a1': names must be the same"
+    """
+    there = {VERSION.sub("", name).casefold(): name for name in known}
+    pairs = [(name, there[plain]) for name in lacking if (plain := VERSION.sub("", name).casefold()) in there]
+    if not pairs:
+        return ""
+    return (
+        f"; {len(pairs):,} of these {'is' if len(pairs) == 1 else 'are'} there in another spelling, such as "
+        f"{pairs[0][0]!r} as {pairs[0][1]!r}: names must be the same"
+    )
 
 
 class EmptyFileError(ValueError):
@@ -68,7 +100,7 @@ class SequenceFile(TextFile):
             raise EmptyFileError(f"{self.path}: is empty, it must hold sequences in FASTA or FASTQ")
         row, line = first
         if line[0] not in ">@":
-            raise self.error(row, f"starts with {_short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
+            raise self.error(row, f"starts with {short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
         yield from self._fasta(row, line, lines) if line[0] == ">" else self._fastq(row, line, lines)
 
     def _fasta(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
@@ -85,13 +117,13 @@ class SequenceFile(TextFile):
     def _fastq(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
         while True:
             if not header.startswith("@"):
-                raise self.error(row, f"must be the header of a record, starting with '@', is {_short(header[:20])}")
+                raise self.error(row, f"must be the header of a record, starting with '@', is {short(header[:20])}")
             rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
             bases, plus, quality = rest
             if bases is None or plus is None or quality is None:
                 raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
             if not plus.startswith("+"):
-                raise self.error(row + 2, f"must start with '+', is {_short(plus[:20])}")
+                raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
             yield self._record(row, header, self._bases(row + 1, bases))
@@ -112,7 +144,9 @@ class SequenceFile(TextFile):
             raise self.error(row, "has no name behind its first character")
         if not bases:
             raise self.error(row, f"{words[0]} has no sequence")
-        return Record(words[0], bases, row)
+        if not (name := name_of(words[0])):
+            raise self.error(row, "has no name behind its first character")
+        return Record(name, bases, row)
 
 
 def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
@@ -137,20 +171,35 @@ def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
 def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
     """Every distinct sequence of a file of reads, and how often it comes, most frequent first.
 
+    A read that usearch or vsearch has counted already, as ;size= behind its name says, comes so often.
+
     Raises:
         EmptyFileError: There are none.
         ValueError: As `SequenceFile`.
     """
     file = SequenceFile(path)
     counts: dict[str, int] = {}
-    reads = 0
+    reads = sized = 0
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for reads, record in enumerate(file, 1):
-            counts[record.bases] = counts.get(record.bases, 0) + 1
+            times = SIZE.search(record.name)
+            sized += times is not None
+            counts[record.bases] = counts.get(record.bases, 0) + (1 if times is None else int(times[1]))
             if reads % 10_000 == 0:
                 bar.at(file.position, reads, "reads")
         bar.at(file.size, reads, "reads")
+    if sized:
+        warnings.warn(
+            f"{file.path}: {sized:,} of {reads:,} reads say by ;size= how often they were read, and count so often",
+            stacklevel=2,
+        )
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def write_fasta(path: Path, texts: dict[str, str]) -> None:
+    """Sequences by name, as `read_fasta` reads them."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="ascii") as file:
+        file.writelines(f">{name}\n{text}\n" for name, text in texts.items())
 
 
 def reverse_complement(bases: str) -> str:

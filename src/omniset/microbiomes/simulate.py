@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from omniset.files import replacing, writable_folder
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate
 from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement
 from omniset.microbiomes.taxonomy import Lineage, joined
 from omniset.microbiomes.training import mutated
+from omniset.runs.files import replacing, writable_folder
 
 FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
 LENGTH = 250  # of the region between the primers

@@ -1,43 +1,122 @@
-"""Taxa: read as QIIME 2 has them, cut at a rank, and numbered with their clades at every rank above."""
+"""Taxa: read as databases and tools write them, cut at a rank, and numbered with their clades at every rank above."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
-from omniset.tables.files import TextFile, _short
+from omniset.microbiomes.sequences import name_of
+from omniset.tables.files import TextFile, short
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
-PREFIX = re.compile(r"^(?:(sk|[dkpcofgst])__|D_(\d+)__)")
-LETTERS = {"d": 0, "k": 0, "sk": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6, "t": 7}
-NO_NAME = ("", "na", "nan", "none", "unassigned", "unclassified", "unknown")
-FEATURE = ("feature id", "feature-id", "featureid", "feature_id", "#otu id", "#otuid", "otu id", "id", "#id", "name")
+WITH_KINGDOM = (RANKS[0], "kingdom", *RANKS[1:])
+PR2_4 = ("kingdom", "supergroup", "division", *RANKS[2:])
+PR2_5 = ("domain", "supergroup", "division", "subdivision", *RANKS[2:])
+KNOWN_RANKS = tuple(dict.fromkeys((*PR2_5, *WITH_KINGDOM)))
+# The second names of PR2's lineages of eukaryotes: of version 4 alone, of version 5 alone, of both.
+OLD = {"Alveolata", "Apusozoa", "Hacrobia", "Opisthokonta", "Protalveolata", "Rhizaria", "Stramenopiles"}
+NEW = {"Cryptista", "Haptista", "Obazoa", "Provora", "TSAR"}
+EVER = {"Amoebozoa", "Archaeplastida", "CRuMs", "Eukaryota_X", "Excavata"}
+
+PREFIX = re.compile(r"^(?:(sk|sh|[dkpcofgst])__|D_(\d+)__)")
+LETTERS = {"sk": "domain", "k": "kingdom", **{rank[0]: rank for rank in RANKS}, "t": "strain", "sh": "strain"}
+LETTER_OF = {rank: letter for letter, rank in LETTERS.items()} | {"superkingdom": "d"}
+SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
+RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
+IN_HEADER = re.compile(r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0)__.*?)(?: \[\w+=.*)?$")
+CONFIDENCE = re.compile(r"\(\d+(\.\d+)?\)$")
+ORGANELLE = re.compile(r":[a-z]+$")  # PR2's Eukaryota:plas
+ROOTS = ("root", "cellular organisms")
+FEATURE = (
+    *("feature id", "feature-id", "featureid", "feature_id", "#otu id", "#otuid", "otu id", "id", "#id", "name"),
+    *("otu", "asv"),
+)
 TAXON = ("taxon", "taxonomy", "lineage", "consensus lineage")
 UNASSIGNED = "Unassigned"
+# What databases write where they have no name. "uncultured Ruminococcus" is a name, and so are RDP's
+# "Lachnospiracea_incertae_sedis" and the like, which are genera there.
+NOTHING = re.compile(
+    r"""\W*|na|n/a|nan|none|null|other|unassigned|undefined|ambiguous\ taxa|no\ (blast\ )?hit
+    |(unclassified|unidentified|undetermined|unknown)(\ .*)?|.*\ (unclassified|unidentified)
+    |(.*\ (phy|cls|ord|fam|gen)\ )?incertae\ sedis
+    |uncultured|uncultivated|environmental(\ (samples?|clones?|sequences?))?|(.*\ )?metagenome
+    |(.*\ )?(bacterium|archaeon|prokaryote|eukaryote|organism|microorganism|fungus|sp\.?)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+FAMILY = re.compile("aceae$", re.IGNORECASE)  # what the codes of nomenclature have families of all but animals end in
 Lineage = tuple[str, ...]  # a name for each rank from the first on, as the file spells it
+Names = list[str] | dict[str, str]  # of a taxon: in the order of the ranks, or by the letters of LETTERS
 
 
-def read_taxonomy(path: str | Path) -> dict[str, Lineage]:
-    """The lineage of each feature, from a tab-separated table of names and taxa such as QIIME 2's.
+class Taxonomy(dict[str, Lineage]):
+    """Lineages by the names of what they are of.
 
-    Taxa are names with semicolons between, with prefixes of their ranks (d__, k__, D_0__) or without. Ranks without a
-    name at the end are left away; one between others keeps its place, with its prefix as its name.
+    Attributes:
+        ranks: Their names, from the first on.
+        notes: What was decided in reading, a sentence each.
+        ends: The whole lineages of those that end in words such as "uncultured", which are no names.
+    """
+
+    def __init__(self, ranks: Sequence[str] = RANKS) -> None:
+        super().__init__()
+        self.ranks = tuple(ranks)
+        self.notes: list[str] = []
+        self.ends: dict[str, Lineage] = {}
+
+    def whole(self, name: str) -> Lineage:
+        """A lineage with what stands at its end in place of names."""
+        return self.ends.get(name, self[name])
+
+
+def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxonomy:
+    """The lineage of each feature, from a tab-separated table of names and taxa such as QIIME 2's, or from the headers
+    of a FASTA file.
+
+    A taxon is names with semicolons between, with prefixes of their ranks (d__, k__, D_0__) or without, with RDP's
+    words for the ranks behind the names, with mothur's confidences in brackets, or as SINTAX has it
+    (d:Bacteria,p:Bacillota). Ranks without a name at the end are left away, and so are words that are none, such as
+    uncultured, metagenome or Incertae Sedis; one between others keeps its place.
+
+    Args:
+        ranks: Their names, from the first on. None: domain, phylum, class, order, family, genus, species; with a
+            kingdom below the domain where taxa have both; or PR2's eight or nine, told by its supergroups.
 
     Raises:
         OSError: The file is not there or may not be read.
-        ValueError: A line without a taxon, a name that comes twice, ranks out of order, a damaged file.
+        ValueError: A line without a taxon, a name that comes twice, ranks out of order, more names than ranks, names of
+            families at another rank, a damaged file.
     """
     file = TextFile(path)
-    found: dict[str, Lineage] = {}
-    name_at, taxon_at, first = 0, 1, True
+    texts: dict[str, str] = {}
+    row_of: dict[str, int] = {}
+    for row, name, text in _lines(file):
+        if name in texts:
+            raise file.error(row, f"has {name!r} a second time")
+        texts[name], row_of[name] = text, row
+    if not any(texts.values()):
+        raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
+    return _taxonomy(texts, ranks, lambda name, said: file.error(row_of[name], said))
+
+
+def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
+    """Row, name and taxon of each line, or of each header of FASTA."""
+    name_at, taxon_at, first, fasta = 0, 1, True, False
     for row, line in file.lines():
         if not line.strip() or line.startswith("#q2:types"):
+            continue
+        if first and line.startswith(">"):
+            fasta = True
+        if fasta:
+            if line.startswith(">"):
+                yield row, *_of_header(file, row, line[1:])
             continue
         cells = [cell.strip().strip('"') for cell in line.split("\t")]
         if first:
@@ -51,80 +130,227 @@ def read_taxonomy(path: str | Path) -> dict[str, Lineage]:
                 name_at, taxon_at = names[0], taxa[0]
                 continue
         if len(cells) <= max(name_at, taxon_at) or not cells[name_at]:
-            raise file.error(row, f"must have a name and a taxon with a tab between, is {_short(line[:60])}")
-        name = cells[name_at]
-        if name in found:
-            raise file.error(row, f"has {name!r} a second time")
-        try:
-            found[name] = lineage_of(cells[taxon_at])
-        except ValueError as error:
-            raise file.error(row, str(error)) from None
-    if not found:
-        raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
-    return found
+            raise file.error(row, f"must have a name and a taxon with a tab between, is {short(line[:60])}")
+        # vsearch and usearch write all names with their confidences, the strand, and the names that are confident.
+        called = len(cells) > 3 and cells[2] in "+-" and SINTAX.match(cells[taxon_at]) is not None
+        yield row, cells[name_at], cells[3 if called else taxon_at]
 
 
-def lineage_of(text: str) -> Lineage:
+def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
+    name, taxon, *_ = [*header.split(None, 1), "", ""]
+    if found := IN_HEADER.search(header):
+        taxon = found[1] or found[2] or found[3]
+    if not name or not (found or ";" in taxon):
+        raise file.error(
+            row,
+            "must have a name and a taxon, as in '>seq1;tax=d:Bacteria,p:Bacillota;' or '>seq1 Bacteria;Bacillota', is "
+            f"{short(header[:60])}",
+        )
+    return name_of(name), taxon
+
+
+def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:
     """A taxon in its parts.
 
+    Args:
+        ranks: As `read_taxonomy`.
+
     Raises:
-        ValueError: Prefixes of ranks that are not one below the other.
+        ValueError: Prefixes of ranks that are not one below the other, or more names than ranks.
 
     >>> lineage_of("k__Bacteria; p__; c__Bacilli; o__")
     ('k__Bacteria', 'p__', 'c__Bacilli')
+    >>> lineage_of("tax=d:Bacteria,p:Bacillota(0.98),g:Bacillus(0.4);")
+    ('d__Bacteria', 'p__Bacillota', 'c__', 'o__', 'f__', 'g__Bacillus')
+    >>> lineage_of('Root;rootrank;Bacteria;domain;"Firmicutes";phylum')
+    ('d__Bacteria', 'p__Firmicutes')
     >>> lineage_of("Unassigned")
     ()
     """
-    return checked(text.strip().strip(";").split(";"), text)
+    return _taxonomy({"": text}, ranks, lambda _, said: ValueError(said))[""]
 
 
-def checked(names: Sequence[Any], said: object) -> Lineage:
-    """A lineage of the names of its ranks, without those at its end that are none.
+def lineages_of(taxonomy: Mapping[str, Any], ranks: Sequence[str] | None = None) -> Taxonomy:
+    """Taxa by name, as text or as the names of their ranks.
 
     Args:
-        said: For the error: what the user gave.
-
-    Raises:
-        ValueError: As `lineage_of`, or something that is no text.
-    """
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"the taxon {said!r} is no text and no tuple of names")
-    parts = [name.strip() for name in names]
-    for place, part in enumerate(parts):
-        if (rank := _rank(part)) is not None and rank != place:
-            raise ValueError(f"the taxon {said!r} has {part!r} at rank {place + 1}, {_ordinal(place)} belongs there")
-    while parts and bare(parts[-1]).lower() in NO_NAME:
-        parts.pop()
-    return tuple(parts)
-
-
-def lineages_of(taxonomy: Mapping[str, Any]) -> dict[str, Lineage]:
-    """Taxa by name, as text or as the names of their ranks.
+        ranks: As `read_taxonomy`.
 
     Raises:
         ValueError: As `lineage_of`, with the name; or something that is neither.
     """
-    found = {}
-    for name, taxon in taxonomy.items():
+    if isinstance(taxonomy, Taxonomy):
+        return taxonomy
+    return _taxonomy(taxonomy, ranks, lambda name, said: ValueError(f"taxonomy: {name!r}: {said}"))
+
+
+def _taxonomy(
+    taxa: Mapping[str, Any], ranks: Sequence[str] | None, error: Callable[[str, str], ValueError]
+) -> Taxonomy:
+    parsed: dict[str, Names] = {}
+    for name, taxon in taxa.items():
         try:
-            if isinstance(taxon, str):
-                found[name] = lineage_of(taxon)
-            else:
-                found[name] = checked(taxon if isinstance(taxon, Sequence) else [taxon], taxon)
-        except ValueError as error:
-            raise ValueError(f"taxonomy: {name!r}: {error}") from None
+            parsed[name] = _parsed(taxon)
+        except ValueError as wrong:
+            raise error(name, str(wrong)) from None
+    made = Taxonomy(_told([*parsed.values()]) if ranks is None else check_ranks(ranks))
+    if ranks is None:
+        _check_families(parsed, made.ranks, error)
+        if made.ranks != RANKS:
+            made.notes.append(f"the taxonomy has {len(made.ranks)} ranks: {', '.join(made.ranks)}")
+    for name, names in parsed.items():
+        try:
+            whole = _placed(names, made.ranks, taxa[name])
+        except ValueError as wrong:
+            raise error(name, str(wrong)) from None
+        depth = len(whole)
+        while depth and not has_name(whole, depth - 1):
+            depth -= 1
+        made[name] = whole[:depth]
+        if any(bare(word) for word in whole[depth:]):
+            made.ends[name] = whole
+    return made
+
+
+def _parsed(taxon: Any) -> Names:
+    """The names of a taxon, by rank where it says of which each is."""
+    if not isinstance(taxon, str):
+        names = taxon if isinstance(taxon, Sequence) else [taxon]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"the taxon {taxon!r} is no text and no tuple of names")
+        return [name.strip() for name in names]
+    text = taxon.strip().strip(";")
+    if SINTAX.match(text):
+        entries = [entry.strip().partition(":") for entry in text.removeprefix("tax=").strip(",").split(",")]
+        return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
+    separator = "|" if ";" not in text and "|" in text and PREFIX.match(text) else ";"
+    parts = [_cleaned(part) for part in text.split(separator)]
+    words = parts[1::2]
+    if words and all(RANK_WORD.fullmatch(word) for word in words):
+        pairs = zip(parts[::2], [word.lower() for word in words], strict=False)  # a last name without its rank goes
+        return _by_letter([(LETTER_OF[word], name) for name, word in pairs if word in LETTER_OF], taxon)
+    return parts[1:] if parts[0].lower() in ROOTS else parts
+
+
+def _cleaned(name: str) -> str:
+    """Without a confidence in brackets and without quotes."""
+    return CONFIDENCE.sub("", name.strip()).strip("\"' ")
+
+
+def _by_letter(entries: list[tuple[str, str]], said: object) -> dict[str, str]:
+    found = dict(entries)
+    if len(found) < len(entries) or not found.keys() <= LETTERS.keys():
+        raise ValueError(f"the taxon {said!r} must have one name for each rank, by letters such as d, p, c, o, f, g, s")
     return found
 
 
-def _rank(part: str) -> int | None:
+def _told(parsed: Sequence[Names]) -> tuple[str, ...]:
+    """The ranks that taxa seem to have."""
+    letters = [list(names) if isinstance(names, dict) else [_letter(name) for name in names[:2]] for names in parsed]
+    if any("d" in some and "k" in some for some in letters):
+        return WITH_KINGDOM
+    plain = [names for names in parsed if isinstance(names, list) and len(names) > 1 and _letter(names[0]) is None]
+    second = {ORGANELLE.sub("", n[1]) for n in plain if ORGANELLE.sub("", n[0]) == "Eukaryota"}
+    if second and second <= OLD | NEW | EVER and (longest := max(map(len, plain))) <= len(PR2_5):
+        newer = bool(second & NEW) and not second & OLD
+        return PR2_5 if newer or longest == len(PR2_5) else PR2_4
+    return RANKS
+
+
+def _check_families(parsed: Mapping[str, Names], ranks: Sequence[str], error: Callable[[str, str], ValueError]) -> None:
+    """Raise the error of names without prefixes that would be taken for those of another rank."""
+    places: dict[int, tuple[str, str]] = {}
+    times: Counter[int] = Counter()
+    for feature, names in parsed.items():
+        for place, name in enumerate(names if isinstance(names, list) else []):
+            if FAMILY.search(name) and PREFIX.match(name) is None:
+                places.setdefault(place, (feature, name))
+                times[place] += 1
+    if times and (place := times.most_common(1)[0][0]) != ranks.index("family"):
+        feature, name = places[place]
+        raise error(
+            feature,
+            f"has {name!r}, by its ending the name of a family, at rank {place + 1}, {_ordinal(place, ranks)} belongs "
+            "there: give ranks, the names of all ranks from the first on",
+        )
+
+
+def _placed(names: Names, ranks: Sequence[str], said: object) -> Lineage:
+    """A name for each rank from the first on."""
+    if isinstance(names, dict):
+        places = [_place(letter, ranks) for letter in names]
+        if places != sorted(set(places)) or places[-1] >= len(ranks):
+            raise ValueError(f"the taxon {said!r} has ranks that are not one below the other, of {', '.join(ranks)}")
+        at = dict(zip(places, names.items(), strict=True))
+        empty = [f"{LETTER_OF[rank]}__" if rank in LETTER_OF else "" for rank in ranks]
+        return tuple("__".join(at[place]) if place in at else empty[place] for place in range(places[-1] + 1))
+    parts = [*names]
+    while parts and not parts[-1]:
+        parts.pop()
+    for place, part in enumerate(parts):
+        letter = _letter(part)
+        if letter is not None and (int(letter) if letter.isdigit() else _place(letter, ranks)) != place:
+            raise ValueError(
+                f"the taxon {said!r} has {part!r} at rank {place + 1}, {_ordinal(place, ranks)} belongs there"
+            )
+    if len(parts) > len(ranks) and _letter(parts[len(ranks)]) not in ("t", "sh"):
+        raise ValueError(
+            f"the taxon {said!r} has {len(parts)} names for {len(ranks)} ranks, {', '.join(ranks)}: give ranks, the "
+            "names of all from the first on"
+        )
+    return tuple(parts)
+
+
+def _letter(part: str) -> str | None:
+    """Of a prefix: its letters, or the number of its rank."""
     found = PREFIX.match(part)
-    if found is None:
-        return None
-    return LETTERS[found[1]] if found[1] else int(found[2])
+    return None if found is None else found[1] or found[2]
 
 
-def _ordinal(rank: int) -> str:
-    return RANKS[rank] if rank < len(RANKS) else f"rank {rank + 1}"
+def _place(letter: str, ranks: Sequence[str]) -> int:
+    rank = LETTERS[letter]
+    if rank in ("domain", "kingdom") and rank not in ranks:  # k__Bacteria
+        return 0
+    return ranks.index(rank) if rank in ranks else len(ranks)
+
+
+def _ordinal(place: int, ranks: Sequence[str]) -> str:
+    return ranks[place] if place < len(ranks) else "none"
+
+
+def check_ranks(ranks: Sequence[str]) -> tuple[str, ...]:
+    """Names of ranks, if they are some.
+
+    Raises:
+        ValueError: Fewer than two, or one that is empty or comes twice.
+    """
+    if isinstance(ranks, str) or len(ranks) < 2 or len(set(ranks)) < len(ranks) or not all(ranks):
+        raise ValueError(f"ranks must be at least 2 different names, from the first rank on, got {ranks!r}")
+    return tuple(ranks)
+
+
+@lru_cache(maxsize=1 << 16)
+def _says_nothing(word: str) -> bool:
+    return NOTHING.fullmatch(word.replace("_", " ").strip()) is not None
+
+
+def has_name(lineage: Sequence[str], place: int) -> bool:
+    """Whether there is a name at a place, and not a word that stands for none.
+
+    >>> has_name(("d__Bacteria", "p__uncultured"), 1), has_name(("Dinophyceae", "Dinophyceae_X"), 1)
+    (False, False)
+    """
+    word = bare(lineage[place])
+    if _says_nothing(word):
+        return False
+    above, word = (ORGANELLE.sub("", name) for name in (bare(lineage[place - 1]) if place else "", word))
+    return not word.endswith("X") or word.rstrip("X") != above.removesuffix("_" + "X" * _crosses(above)) + "_"
+
+
+def _crosses(name: str) -> int:
+    """How often PR2 has handed a name down: 2 for Dinophyceae_XX."""
+    found = re.search("_(X+)$", name)
+    return 0 if found is None else len(found[1])
 
 
 def bare(name: str) -> str:
@@ -156,28 +382,28 @@ class Taxa:
     clade: Int[np.ndarray, "ranks taxa"]
 
     @classmethod
-    def of(cls, lineages: Sequence[Lineage]) -> Taxa:
-        """All of one depth."""
+    def of(cls, lineages: Sequence[Lineage], ranks: Sequence[str] = RANKS) -> Taxa:
+        """All of one depth; `ranks` has the names of at least as many."""
         depth = len(lineages[0])
         clade = []
         for rank in range(1, depth + 1):
             number = {prefix: i for i, prefix in enumerate(dict.fromkeys(lineage[:rank] for lineage in lineages))}
             clade.append([number[lineage[:rank]] for lineage in lineages])
-        return cls([*lineages], RANKS[:depth], np.array(clade))
+        return cls([*lineages], tuple(ranks[:depth]), np.array(clade))
 
     def __len__(self) -> int:
         return len(self.lineages)
 
 
-def depth_of(rank: str) -> int:
+def depth_of(rank: str, ranks: Sequence[str] = RANKS) -> int:
     """How many names a lineage down to this rank has.
 
     Raises:
         ValueError: Another rank.
     """
-    if rank not in RANKS:
-        raise ValueError(f"rank must be one of {', '.join(RANKS)}, got {rank!r}")
-    return RANKS.index(rank) + 1
+    if rank not in ranks:
+        raise ValueError(f"rank must be one of {', '.join(ranks)}, got {rank!r}")
+    return ranks.index(rank) + 1
 
 
 def cut(lineage: Lineage, depth: int) -> Lineage | None:
@@ -186,7 +412,7 @@ def cut(lineage: Lineage, depth: int) -> Lineage | None:
     >>> cut(("d__A", "p__", "c__C"), 2), cut(("d__A",), 2)
     (None, None)
     """
-    return lineage[:depth] if len(lineage) >= depth and bare(lineage[depth - 1]).lower() not in NO_NAME else None
+    return lineage[:depth] if len(lineage) >= depth and has_name(lineage, depth - 1) else None
 
 
 def names_at(lineages: Mapping[str, Lineage], rank: int) -> Iterator[tuple[str, str]]:

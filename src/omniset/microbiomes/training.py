@@ -12,22 +12,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Real
 from scipy import optimize
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
+from omniset.core.sets import SetBatch
 from omniset.microbiomes.communities import de_novo, draw
 from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
 from omniset.microbiomes.references import References
 from omniset.microbiomes.spectra import Spectra
-from omniset.progress import Progress
-from omniset.sets import SetBatch
-from omniset.training.data import EpochSampler, Key, Steps, as_it_is
+from omniset.runs.progress import Progress
+from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
 
 Read = Callable[[Sequence[str]], Any]  # sequences to what a projection takes
@@ -37,10 +35,6 @@ SHORT = 0.25  # share of the batches that are of a shorter length, in the first 
 VALIDATION_SAMPLES = 16
 TOGETHER = 512  # sequences embedded at a time
 RATES = np.array([0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2])
-
-
-def shortened(text: str, length: int | None) -> str:
-    return text if length is None else text[:length]
 
 
 def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
@@ -54,58 +48,42 @@ def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
 # ---------------------------------------------------------------------- first lesson
 
 
-class SequenceDataset(Dataset[Any]):
-    """Batches by (epoch, pairs): what the projection takes, and taxa. In some of the batches all have one of
-    the shorter lengths; when not training none has.
+class SequenceBatches:
+    """Batches of (epoch, pair): what the projection takes, and taxa. In some of the training batches all sequences have
+    one of the shorter lengths.
     """
 
-    def __init__(self, references: References, read: Read, lengths: Sequence[int], seed: int | None) -> None:
+    def __init__(self, references: References, read: Read, lengths: Sequence[int], seed: int) -> None:
         self.references, self.read, self.lengths, self.seed = references, read, lengths, seed
 
-    def __getitems__(self, keys: list[Key]) -> tuple[Any, Tensor]:
+    def __call__(self, keys: list[Key], training: bool) -> tuple[Any, Tensor]:
         pairs = np.array([i for _, i in keys])
         length = None
-        if self.seed is not None and self.lengths:
+        if training and self.lengths:
             rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(pairs.tobytes())])
             length = int(rng.choice(self.lengths)) if rng.random() < SHORT else None
-        texts = [shortened(self.references.texts[i], length) for i in self.references.sequence[pairs]]
+        texts = [self.references.texts[i][:length] for i in self.references.sequence[pairs]]
         return self.read(texts), torch.from_numpy(self.references.taxon[pairs])
 
-    def __len__(self) -> int:
-        return len(self.references.sequence)
 
-
-class SequenceData(pl.LightningDataModule):
-    """Args: train, validation: Numbers of pairs."""
-
-    def __init__(
-        self,
-        references: References,
-        train: Int[np.ndarray, " train"],
-        validation: Int[np.ndarray, " validation"],
-        read: Read,
-        lengths: Sequence[int],
-        batch_size: int,
-        seed: int,
-    ) -> None:
-        super().__init__()
-        self.references, self.train, self.validation = references, train, validation
-        self.read, self.lengths, self.batch_size, self.seed = read, lengths, batch_size, seed
-
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, self.seed)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, None)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        found, taxa = batch
-        return on(found, device), taxa.to(device)
-
-    def _loader(self, pairs: np.ndarray, seed: int | None) -> DataLoader:
-        data = SequenceDataset(self.references, self.read, self.lengths, seed)
-        sampler = EpochSampler(pairs, seed)
-        return DataLoader(data, self.batch_size, sampler=sampler, collate_fn=as_it_is)
+def sequence_lesson(
+    references: References,
+    train: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    read: Read,
+    lengths: Sequence[int],
+    batch_size: int,
+    seed: int,
+) -> Lesson:
+    """The first lesson. Args: train, validation: Numbers of pairs."""
+    return Lesson(
+        SequenceBatches(references, read, lengths, seed),
+        train,
+        validation,
+        batch_size=batch_size,
+        seed=seed,
+        move=lambda batch, device: (on(batch[0], device), batch[1].to(device)),
+    )
 
 
 def on(found: Any, device: torch.device) -> Any:
@@ -264,7 +242,7 @@ class SampleBatch:
         return SampleBatch(self.sets.to(device), self.taxon.to(device))
 
 
-class SampleDataset(Dataset[SampleBatch]):
+class SampleBatches:
     """Batches by their number: communities, and reads of them, that depend on it alone.
 
     Args:
@@ -313,24 +291,18 @@ class SampleDataset(Dataset[SampleBatch]):
         return (1 - self.background) * given + mixed
 
 
-class SampleData(pl.LightningDataModule):
-    """Training samples, a batch per step, and the same validation samples after each epoch."""
+def sample_lesson(train: SampleBatches, validation: SampleBatches | None, steps: int) -> Lesson:
+    """The second lesson: training samples, a batch per step, and the same validation samples after each epoch."""
+    watched: list[SampleBatch] = []
+    if validation is not None:
+        watched = [validation[i] for i in range(-(-VALIDATION_SAMPLES // validation.batch_size))]
 
-    def __init__(self, train: SampleDataset, validation: SampleDataset | None, steps: int) -> None:
-        super().__init__()
-        self.train, self.steps = train, steps
-        self.validation: list[SampleBatch] = []
-        if validation is not None:
-            self.validation = [validation[i] for i in range(-(-VALIDATION_SAMPLES // validation.batch_size))]
+    def make(keys: list[Key], training: bool) -> SampleBatch:
+        ((epoch, position),) = keys
+        return train[epoch * steps + position] if training else watched[position]
 
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(self.train, batch_size=None, sampler=Steps(self.steps), collate_fn=as_it_is)
-
-    def val_dataloader(self) -> DataLoader:
-        return DataLoader(self.validation, batch_size=None, collate_fn=as_it_is)  # type: ignore[arg-type]
-
-    def transfer_batch_to_device(self, batch: SampleBatch, device: torch.device, dataloader_idx: int) -> SampleBatch:
-        return batch.to(device)
+    positions = range(steps), range(len(watched))
+    return Lesson(make, *positions, batch_size=1, seed=None, move=lambda batch, device: batch.to(device))
 
 
 def loss_of(

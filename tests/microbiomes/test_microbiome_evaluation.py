@@ -1,0 +1,203 @@
+"""The comparison with other methods: splits that share nothing, scores as they are defined, rows that are kept."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import FEW, SMALL
+from sklearn.metrics import f1_score, roc_auc_score
+
+from omniset.cli import main
+from omniset.microbiomes import TaxonClassifier
+from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, NetworkMethod, evaluate
+from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN, communities, split
+from omniset.microbiomes.taxonomy import Taxa
+
+TAXA = Taxa.of([("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g")])
+
+
+@pytest.fixture(scope="module")
+def parts(references):
+    model = TaxonClassifier(**SMALL)
+    every = model.prepare(*references)
+    return every, split(every, model.taxa_, least=5, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+
+
+def test_splits_share_nothing(references, parts):
+    every, found = parts
+    known = found.references
+    train, test = ({known.texts[known.sequence[i]] for i in pairs} for pairs in (found.train, found.test))
+    assert not train & test
+    assert not (train | test) & set(found.unknown)
+    assert len(found.taxa) == known.taxa == 7
+    assert len(found.unknown) == len({*references[0].values()}) - len(known.texts)
+    text_of = dict(zip(references[0].values(), references[1].values(), strict=True))
+    for pair in (*found.train, *found.test):
+        assert text_of[known.texts[known.sequence[pair]]] == found.taxa.lineages[known.taxon[pair]]
+    assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
+    with pytest.raises(ValueError, match="too few to hold out"):
+        split(every, found.taxa, least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+
+
+def test_samples_are_of_tested_sequences_and_their_taxa(references, parts):
+    found = parts[1]
+    taxon_of = dict(zip(references[0].values(), references[1].values(), strict=True))
+    profiles, tests = communities(found, (64, 128), 3)
+    assert profiles.shape == (1000, 7)
+    assert len(tests) == 5 * 20
+    for sample in tests:
+        assert sample.reads.sum() == sample.size
+        for row, taxon in zip(sample.rows, sample.taxon, strict=True):
+            lineage = taxon_of[found.texts[row]]
+            assert lineage not in found.taxa.lineages if taxon < 0 else found.taxa.lineages[taxon] == lineage
+        assert np.isclose(sample.reads[sample.taxon < 0].sum(), 0.1 * sample.size * (sample.kind == UNKNOWN), atol=0.5)
+    places = {kind: [(t.community, t.replicate) for t in tests if t.kind == kind] for kind in (KNOWN, NEW, UNKNOWN)}
+    assert places[UNKNOWN] == [(i, j) for i in range(10) for j in range(2)]
+    assert places[KNOWN] == 2 * places[UNKNOWN]
+    assert places[NEW] == 2 * [(i, 0) for i in range(10, 30)]
+
+
+def answers(seed, samples=6):
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in rng.integers(5, 12, samples):
+        truth = rng.integers(-1, 4, n)
+        called = np.where(rng.random(n) < 0.6, np.maximum(truth, 0), rng.integers(0, 4, n))
+        made.append(Answers(called, rng.random(n), truth, 1.0 + rng.multinomial(50 - n, np.full(n, 1 / n))))
+    return made
+
+
+def test_scores_are_those_of_reads():
+    """Read by read, all of a seed's samples together; mean over seeds."""
+    rows, pooled, by_hand = [], [], []
+    for seed in (0, 1):
+        reads = []
+        for i, sample in enumerate(several := answers(seed)):
+            place = {"condition": "known communities, 50 reads", "kind": KNOWN, "reads": 50}
+            rows.append({**place, "method": "omniset", "seed": seed, "community": f"{seed}.{i}", "replicate": 0})
+            rows[-1] |= sample.sums(TAXA)
+            for c, p, t, n in zip(sample.called, sample.confidence, sample.truth, sample.reads, strict=True):
+                reads += int(n) * [(c, p, t)]
+        called, sure, truth = (np.array(values) for values in zip(*reads, strict=True))
+        known = truth >= 0
+        alike = [TAXA.lineages[c][:2] == TAXA.lineages[t][:2] for c, t in zip(called[known], truth[known], strict=True)]
+        bins = np.minimum((sure * BINS).astype(int), BINS - 1)
+        gaps = [np.mean(bins == b) * abs((sure - (called == truth))[bins == b].mean()) for b in np.unique(bins)]
+        once = [(c, t) for s in several for c, t in zip(s.called, s.truth, strict=True) if t >= 0]
+        by_hand.append(
+            [np.mean((called == truth)[known]), np.mean([c == t for c, t in once]), np.mean(alike), sum(gaps)]
+        )
+        together = Answers.pooled(several).pooled_scores(TAXA)
+        macro = f1_score(truth[known], called[known], labels=np.unique(truth[known]), average="macro")
+        assert np.isclose(together["class_macro_f1"], macro)
+        assert np.isclose(together["rejection_auroc"], roc_auc_score(known, sure))
+        pooled.append(
+            {"method": "omniset", "seed": seed, "condition": rows[0]["condition"], "seconds": 1.0, **together}
+        )
+    made = Evaluation(pd.DataFrame(rows), pd.DataFrame(pooled), ["class", "phylum"]).comparison
+    names = ("class_accuracy", "class_accuracy_by_sequence", "phylum_accuracy", "calibration_error")
+    for name, expected in zip(names, np.mean(by_hand, 0), strict=True):
+        interval = made.interval(name, "known communities, 50 reads", "omniset")
+        assert np.isclose(interval.value, expected, rtol=1e-12)
+        assert (interval.units, interval.how) == (12, "Wilson")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "encoder"),
+    [
+        ("omniset", "set-transformer-sab", "set-transformer-sab"),
+        ("omniset", "ust", "ust"),
+        ("general", "set-transformer-sab", "set-transformer-sab"),
+        ("sab", "ust", "set-transformer-sab"),
+        ("no-context", "ust", "none"),
+    ],
+)
+def test_variants_are_of_the_model_that_is_asked_for(name, asked, encoder):
+    method = NetworkMethod.named(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
+    assert (method.classifier.encoder, method.classifier.seed) == (encoder, 5)
+    assert method.informed is (name != "general")
+
+
+METHODS = ["omniset", "no-context", "naive-bayes", "nearest"]
+
+
+def test_evaluation_resumes(references, tmp_path, monkeypatch):
+    model = TaxonClassifier(**SMALL | FEW | {"validation_fraction": 0.4})
+    every = model.prepare(*references)
+    options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path, "methods": METHODS}
+    whole = evaluate(model, every, **options)
+    assert len(whole.rows) == 2 * 4 * 5 * 20
+    assert len(whole.pooled) == 2 * 4 * 5
+    assert whole.smallest == [f"{KNOWN}, 64 reads", f"{NEW}, 64 reads", f"{UNKNOWN}, 8,192 reads"]
+    made = whole.comparison
+    values = {m: made.interval("genus_accuracy", f"{KNOWN}, 64 reads", m).value for m in METHODS}
+    best = max(("naive-bayes", "nearest"), key=values.get)
+    large = made.interval("genus_accuracy", f"{KNOWN}, 256 reads", "omniset").value
+    assert [gate.opponent for gate in made.gates] == [best, "no-context", "omniset, 64 reads"]
+    expected = [values["omniset"] - values[best], values["omniset"] - values["no-context"], large - values["omniset"]]
+    assert np.allclose([gate.interval.value for gate in made.gates], expected)
+    assert [(gate.bound, gate.interval.units) for gate in made.gates] == [(0, 20), (0, 20), (-0.01, 20)]
+    assert made.interval("genus_accuracy", f"{NEW}, 64 reads", "nearest").units == 40
+
+    (tmp_path / "rows" / "no-context.1.json").unlink()
+    fitted = []
+    fit = TaxonClassifier.fit_references
+    monkeypatch.setattr(
+        TaxonClassifier, "fit_references", lambda self, *a, **k: fitted.append(self.encoder) or fit(self, *a, **k)
+    )
+    again = evaluate(model, every, resume=True, **options)
+    assert fitted == ["none"]
+    pd.testing.assert_frame_equal(again.rows, whole.rows)
+    pd.testing.assert_frame_equal(again.pooled.drop(columns="seconds"), whole.pooled.drop(columns="seconds"))
+    with pytest.raises(ValueError, match="is of another evaluation"):
+        evaluate(model, every, resume=True, **options | {"sizes": (64,)})
+
+
+def test_without_ours_there_are_no_gates(references):
+    model = TaxonClassifier(**SMALL)
+    every = model.prepare(*references)
+    made = evaluate(model, every, methods=["nearest"], seeds=1, sizes=(9, 5), unknown_fraction=0.2).comparison
+    assert made.conditions[0] == f"{KNOWN}, 9 reads"
+    assert (made.methods, made.gates, made.verdict()) == (["nearest"], [], "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"methods": ["bayes"]}, "methods must be among omniset, .*, got 'bayes'"),
+        ({"methods": []}, "methods must be among"),
+        ({"seeds": 0}, "seeds must be >= 1, got 0"),
+        ({"sizes": (64, 64)}, r"sizes must be different numbers of reads >= 1, got \[64, 64\]"),
+        ({"test_fraction": 0.6}, "test_fraction must be above 0 and at most 0.5, got 0.6"),
+    ],
+)
+def test_what_cannot_be_evaluated(parts, options, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(TaxonClassifier(**SMALL), parts[0], **options)
+
+
+def test_at_the_shell(files, tmp_path, capsys):
+    words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
+    words += ["--methods", "omniset,naive-bayes", "--seeds", 1, "--sizes", "64,128", "--unknown_fraction", 0.2]
+    words += ["--words", "3,5", "--width", 8, "--members", 1, "--dim", 8, "--depth", 1, "--num_heads", 1]
+    words += ["--steps", 1, "--sequence_epochs", 1, "--validation_fraction", 0.4, "--device", "cpu"]
+    out = tmp_path / "out"
+    assert main(["microbiomes", "evaluate", *map(str, words), "--progress", "false", "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert "ours minus naive-bayes (the best baseline)" in captured.out
+    assert captured.err == ""
+    numbers, report = (json.loads((out / name).read_text()) for name in ("metrics.json", "report.json"))
+    assert numbers["verdict"] in captured.out
+    assert numbers["baselines"] == ["naive-bayes"]
+    assert len(numbers["gates"]) == 2
+    assert {row["method"] for row in numbers["pooled"]} == {"omniset", "naive-bayes"}
+    assert report["evaluation"]["gates"] == numbers["gates"]
+    assert report["notes"] == ["region 515F-806R was found in 108 of 108 references"]
+    rows = pd.read_csv(out / "scores.csv")
+    assert len(rows) == (2 * 5 + 1) * 20  # ours, in small samples, is beside itself in large ones
+    assert rows["community"].nunique() == 30
+    page = (out / "report.html").read_text()
+    assert "With unknown taxa" in page
+    assert "naive-bayes" in page
+    assert (out / "omniset_metrics_mqc.json").is_file()

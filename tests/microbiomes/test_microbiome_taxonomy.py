@@ -1,0 +1,304 @@
+"""Taxa as databases and tools write them: each name at its rank, what is no name left out, what is unclear refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from conftest import SMALL
+
+from omniset.microbiomes import TaxonClassifier, read_taxonomy
+from omniset.microbiomes.calls import Calls, agreement
+from omniset.microbiomes.references import choose, shares_of
+from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.taxonomy import PR2_4, PR2_5, RANKS, WITH_KINGDOM, Taxa, cut, has_name, lineage_of, lineages_of
+
+SILVA = "d__Bacteria; p__Firmicutes; c__Bacilli; o__Lactobacillales; f__Streptococcaceae; g__Streptococcus"
+OF_SILVA = tuple(SILVA.split("; "))
+RDP = (
+    "Root;rootrank;Bacteria;domain;%s;phylum;Actinobacteria;class;Actinobacteridae;subclass;Actinomycetales;order;"
+    "Corynebacterineae;suborder;Mycobacteriaceae;family;Mycobacterium;genus"
+)
+OF_RDP = "d__Bacteria;p__Actinobacteria;c__Actinobacteria;o__Actinomycetales;f__Mycobacteriaceae;g__Mycobacterium"
+GTDB = "d__Bacteria;p__Bacillota_A;c__Clostridia;o__Lachnospirales;f__Lachnospiraceae;g__UBA1819;s__UBA1819 sp900"
+UNITE = "k__Fungi;p__Ascomycota;c__Sordariomycetes;o__Sordariomycetes_ord_Incertae_sedis;f__Nectriaceae"
+PR2 = (
+    "Eukaryota;TSAR;Alveolata;Dinoflagellata;Dinophyceae;Peridiniales;Kryptoperidiniaceae;Unruhdinium;Unruhdinium_kevei"
+)
+PR2_OLD = "Eukaryota;Alveolata;Dinoflagellata;Syndiniales;Dino-Group-I;Dino-Group-I-Clade-1;Amoebophrya;Amoebophrya_sp."
+
+
+def table(folder, *lines, header="Feature ID\tTaxon"):
+    path = folder / "tax.tsv"
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SILVA + "; s__uncultured_bacterium", SILVA),
+        (
+            "D_0__Bacteria;D_1__Firmicutes;D_2__Clostridia;D_3__Clostridiales;D_4__Family XIII;D_5__uncultured;"
+            "D_6__uncultured bacterium",
+            "D_0__Bacteria;D_1__Firmicutes;D_2__Clostridia;D_3__Clostridiales;D_4__Family XIII",
+        ),
+        ("D_0__Archaea;D_1__Thaumarchaeota;Ambiguous_taxa;Ambiguous_taxa", "D_0__Archaea;D_1__Thaumarchaeota"),
+        (
+            "d__Bacteria; p__Firmicutes_D; c__Bacilli; o__Lactobacillales; f__Lactobacillaceae; g__Lactobacillus; s__",
+            "d__Bacteria;p__Firmicutes_D;c__Bacilli;o__Lactobacillales;f__Lactobacillaceae;g__Lactobacillus",
+        ),
+        (GTDB, GTDB),
+        (UNITE + ";g__Fusarium;s__Fusarium_sp;sh__SH1.1FU", UNITE + ";g__Fusarium;s__Fusarium_sp;sh__SH1.1FU"),
+        (UNITE + ";g__Fusarium;s__Fusarium_sp", UNITE + ";g__Fusarium"),
+        (UNITE + ";g__Nectriaceae_gen_Incertae_sedis;s__unidentified", UNITE),
+        (
+            "cellular organisms; Bacteria; Bacillota; Bacilli; Bacillales; Bacillaceae; Bacillus; Bacillus subtilis",
+            "Bacteria;Bacillota;Bacilli;Bacillales;Bacillaceae;Bacillus;Bacillus subtilis",
+        ),
+        ("d__Bacteria;k__Bacillati;p__Bacillota;c__Bacilli", "d__Bacteria;k__Bacillati;p__Bacillota;c__Bacilli"),
+        ("sk__Bacteria;p__Firmicutes", "sk__Bacteria;p__Firmicutes"),
+        ("k__Bacteria|p__Firmicutes|c__Bacilli", "k__Bacteria;p__Firmicutes;c__Bacilli"),
+        ('Bacteria(100);"Firmicutes"(99);Clostridia(98.5);unclassified(80);', "Bacteria;Firmicutes;Clostridia"),
+        ("Bacteria(100);Firmicutes(99);Firmicutes_unclassified(97);", "Bacteria;Firmicutes"),
+        (RDP % '"Actinobacteria"', OF_RDP),
+        (RDP % "Actinobacteria" + ";unclassified_Mycobacterium;", OF_RDP),
+        ("d:Bacteria(1.00),p:Firmicutes(0.98),g:Bacillus(0.4)", "d__Bacteria;p__Firmicutes;c__;o__;f__;g__Bacillus"),
+        ("tax=k:Fungi,p:Ascomycota;", "k__Fungi;p__Ascomycota"),
+        (PR2, PR2),
+        (PR2_OLD, PR2_OLD.rpartition(";")[0]),
+        (
+            "Eukaryota:plas;TSAR:plas;Alveolata:plas;Alveolata_X:plas;Alveolata_XX:plas",
+            "Eukaryota:plas;TSAR:plas;Alveolata:plas",
+        ),
+    ],
+)
+def test_taxa_of_databases(tmp_path, text, expected):
+    """As text, and in a file."""
+    expected = tuple(expected.replace("; ", ";").split(";"))
+    assert lineage_of(text) == expected
+    assert read_taxonomy(table(tmp_path, f"a\t{text}")) == {"a": expected}
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "genus"),
+    [
+        (SILVA, RANKS, "g__Streptococcus"),
+        (PR2, PR2_5, "Unruhdinium"),
+        (PR2_OLD, PR2_4, "Amoebophrya"),
+        ("d__B;k__K;p__P;c__C;o__O;f__F;g__G;s__S", WITH_KINGDOM, "g__G"),
+        ("d:B,k:K,p:P,g:G", WITH_KINGDOM, "g__G"),
+        (RDP % "P", RANKS, "g__Mycobacterium"),
+    ],
+)
+def test_the_ranks_are_those_of_the_taxonomy(tmp_path, text, ranks, genus):
+    """A classifier of genera learns genera, and its ranks are called what they are."""
+    other = text.replace(genus.removeprefix("g__"), "Another")
+    found = read_taxonomy(table(tmp_path, f"a\t{text}", f"b\t{other}", f"c\t{text.split(';')[0].split(',')[0]}"))
+    assert found.ranks == ranks
+    texts = {"a": "ACGT" * 20, "b": "AGGT" * 20, "c": "AAGT" * 20}
+    _, taxa, notes = choose(texts, found, "genus", None)
+    assert taxa.ranks == ranks[: ranks.index("genus") + 1]
+    assert sorted(lineage[-1] for lineage in taxa.lineages) == sorted(
+        ["g__Another" if "__" in genus else "Another", genus]
+    )
+    assert any(f"the taxonomy has {len(ranks)} ranks: {', '.join(ranks)}" in note for note in notes) is (ranks != RANKS)
+
+
+def test_ranks_that_are_given(tmp_path):
+    own = ("domain", "group", "genus", "species")
+    found = read_taxonomy(table(tmp_path, "a\tX;Y;Z;W"), own)
+    assert (found.ranks, found["a"]) == (own, ("X", "Y", "Z", "W"))
+    for ranks in (["genus"], ["genus", "genus"], ["genus", ""], "genus"):
+        with pytest.raises(ValueError, match="ranks must be (at least 2 different names|a sequence)"):
+            TaxonClassifier(ranks=ranks).check_arguments()
+    with pytest.raises(ValueError, match="rank must be one of domain, group, genus, species, got 'family'"):
+        TaxonClassifier("family", ranks=own).check_arguments()
+    with pytest.raises(ValueError, match="rank must be one of domain, phylum.*, got 'supergroup'"):
+        choose({"a": "ACGT" * 20}, {"a": OF_SILVA}, "supergroup", None)
+
+
+def test_a_model_keeps_its_ranks(references, tmp_path):
+    texts, lineages = references
+    taxa = {name: ("Eukaryota", "TSAR", *lineage[1:3], *lineage[2:]) for name, lineage in lineages.items()}
+    taxa = {name: tuple(part[3:] if "__" in part else part for part in lineage) for name, lineage in taxa.items()}
+    small = SMALL | {"encoder": "none", "sequence_epochs": 1}
+    model = TaxonClassifier("genus", **small).fit(texts, taxa)
+    assert model.taxa_.ranks == PR2_5[: PR2_5.index("genus") + 1]
+    assert model.notes_[0].startswith("the taxonomy has 9 ranks: domain, supergroup, division")
+    model.save(tmp_path)
+    again = TaxonClassifier.load(tmp_path)
+    assert tuple(again.taxa_.ranks) == model.taxa_.ranks
+    own = (*"abcdefg", "genus")
+    given = TaxonClassifier("genus", ranks=own, **small).fit(texts, taxa)
+    assert given.taxa_.ranks == own
+    assert torch_equal(given, model)
+
+
+def torch_equal(a, b):
+    return all((value == b.network_.state_dict()[name]).all() for name, value in a.network_.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a\tk__B; c__C"], "line 2: the taxon 'k__B; c__C' has 'c__C' at rank 2, phylum belongs there"),
+        (["a\tA;B;C;D;E;F;G;H"], "line 2: the taxon .* has 8 names for 7 ranks, domain, .*: give ranks"),
+        (
+            [f"a\t{SILVA}", "b\tBacteria;Terrabacteria;Firmicutes;Bacilli;Lactobacillales;Lactobacillaceae;X"],
+            "line 3: has 'Lactobacillaceae', by its ending the name of a family, at rank 6, genus belongs there: give",
+        ),
+        (["a\tk:Eukaryota,d:Alveolata,p:Dinophyta"], "line 2: the taxon .* has ranks that are not one below the other"),
+        (["a\td:Bacteria,p:X,p:Y"], "line 2: the taxon .* must have one name for each rank"),
+        (["a\tD_0__A;D_2__B"], "line 2: the taxon .* has 'D_2__B' at rank 2"),
+        (["a\t", "b\t"], "has no taxa"),
+        (["a\td__B", "a\td__C"], "line 3: has 'a' a second time"),
+    ],
+)
+def test_what_is_unclear_is_refused(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=f"tax.tsv: {message}"):
+        read_taxonomy(table(tmp_path, *lines))
+
+
+NAMES = (
+    *("uncultured Ruminococcus", "Clostridium sensu stricto 1", "Family XIII", "[Eubacterium] hallii group", "UBA1819"),
+    *(
+        "Candidatus Saccharimonas",
+        "Clostridium_X",
+        "Lachnospiraceae NK4A136 group",
+        "Faecalibacterium",
+        "NA1",
+        "4-29-1",
+    ),
+    *("Lachnospiracea_incertae_sedis", "s__Bacillus sp000123", "Incertae Sedis XI", "X", "Otherella", "Unknownia"),
+)
+NO_NAMES = (
+    *("uncultured", "Uncultured", "uncultured bacterium", "uncultured_bacterium", "metagenome", "human gut metagenome"),
+    *(
+        "gut_metagenome",
+        "unidentified",
+        "unclassified",
+        "unknown",
+        "Incertae Sedis",
+        "Incertae_Sedis",
+        "NA",
+        "nan",
+        "-",
+    ),
+    *("environmental sample", "environmental samples", "g__", "s__", "D_5__", "", "Ambiguous_taxa", "Unknown Family"),
+    *("Lachnospiraceae_unclassified", "unclassified_Clostridiales", "uncultured Firmicutes bacterium", "Fusarium_sp"),
+    *("Bacillus sp.", "Hypocreales_fam_Incertae_sedis", "uncultured organism", "No blast hit", "unidentified_Bacilli"),
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "g__", "D_5__"])
+def test_names_and_what_is_none(prefix):
+    def named(word):
+        return has_name(("Bacteria", word if "__" in word else prefix + word), 1)
+
+    assert [word for word in NAMES if not named(word)] == []
+    assert [word for word in NO_NAMES if named(word)] == []
+
+
+def test_what_has_no_name_is_counted_and_not_joined():
+    """The same word in several families is no taxon of each, and none of all; one name in two families is two taxa."""
+    above = ("d__Bacteria", "p__P", "c__C", "o__O")
+    genera = (("f__A", "g__uncultured"), ("f__B", "g__uncultured"), ("f__A", "g__X"), ("f__B", "g__X"), ("f__B", "g__"))
+    genera = (*genera, ("f__C", "g__metagenome"), ("f__uncultured", "g__Y"))
+    text = "; ".join
+    taxonomy = {f"r{i}": text((*above, *genus)) for i, genus in enumerate(genera)}
+    texts = {name: ("ACGT" * 20)[: 60 + i] for i, name in enumerate(taxonomy)}
+    taxonomy = lineages_of(taxonomy)
+    _, taxa, notes = choose(texts, taxonomy, "genus", None)
+    assert [lineage[4:] for lineage in taxa.lineages] == [("f__A", "g__X"), ("f__B", "g__X"), ("f__uncultured", "g__Y")]
+    assert taxa.clade[5].tolist() == [0, 1, 2]
+    assert notes[0] == (
+        "4 of 7 references have no name at rank genus and are left out, such as 'r0'; 3 of these have a word there "
+        "that is no name: 'uncultured', 'metagenome'"
+    )
+    _, taxa, notes = choose(texts, taxonomy, "family", None)
+    assert [lineage[4] for lineage in taxa.lineages] == ["f__A", "f__B", "f__C"]
+    assert "1 of 7 references have no name at rank family" in notes[0]
+
+
+def test_names_in_headers_of_fasta(tmp_path):
+    path = tmp_path / "refs.fasta"
+    path.write_text(
+        ">a;tax=d:Bacteria,p:Firmicutes,g:Bacillus,s:Bacillus subtilis; soil\nACGT\nACGT\n"
+        f">b {SILVA.replace('; ', ';')};Streptococcus sp.\nACGT\n"
+        '>c uncultured bacterium; YRM60\tLineage=Root;rootrank;Bacteria;domain;"Firmicutes";phylum\nACGT\n'
+        ">d|AB1|SH1|reps|k__Fungi;p__Ascomycota\nACGT\n"
+        ">e.1 d__Bacteria;p__Firmicutes [locus_tag=x] [ssu_len=5]\nACGT\n"
+        ">f\tRoot;Bacteria;Firmicutes;Bacilli\nACGT\n"
+    )
+    assert read_taxonomy(path) == {
+        "a": ("d__Bacteria", "p__Firmicutes", "c__", "o__", "f__", "g__Bacillus", "s__Bacillus subtilis"),
+        "b": OF_SILVA,
+        "c": ("d__Bacteria", "p__Firmicutes"),
+        "d|AB1|SH1|reps|k__Fungi;p__Ascomycota": ("k__Fungi", "p__Ascomycota"),
+        "e.1": ("d__Bacteria", "p__Firmicutes"),
+        "f": ("Bacteria", "Firmicutes", "Bacilli"),
+    }
+    model = TaxonClassifier("phylum")
+    with pytest.raises(ValueError, match=r"at least 2 taxa at rank phylum.* 6 references, 6 of which are shorter"):
+        model.prepare(path, read_taxonomy(path))  # all of them are known by their names
+    path.write_text(">a\nACGT\n")
+    with pytest.raises(ValueError, match="line 1: must have a name and a taxon, as in '>seq1;tax=d:Bacteria"):
+        read_taxonomy(path)
+
+
+def test_calls_of_other_tools(tmp_path):
+    """The names of vsearch above its cutoff, and the table of OTUs of mothur."""
+    path = tmp_path / "sintax.tsv"
+    path.write_text(
+        "x;size=3\td:Bacteria(1.00),p:Firmicutes(0.97),g:Bacillus(0.31)\t+\td:Bacteria,p:Firmicutes\ny\t\t\t\n"
+    )
+    assert read_taxonomy(path) == {"x;size=3": ("d__Bacteria", "p__Firmicutes"), "y": ()}
+    mothur = table(tmp_path, "Otu1\t31\tBacteria(100);Firmicutes(99);", header="OTU\tSize\tTaxonomy")
+    assert read_taxonomy(mothur) == {"Otu1": ("Bacteria", "Firmicutes")}
+
+
+def test_agreement_is_by_the_names_of_the_ranks(tmp_path):
+    """Of taxonomies with other ranks, those of one name are compared."""
+    taxa = Taxa.of([tuple(PR2.split(";"))[:8]], PR2_5)
+    one = np.array([0])
+    calls = Calls(taxa, ["A"], ["x"], one, one, np.array([2.0]), one, np.ones((1, 8)))
+    others = read_taxonomy(table(tmp_path, "x\td__Eukaryota;p__P;c__Dinophyceae;o__O;f__F;g__Unruhdinium"))
+    found = agreement(calls, calls.per_feature(0.5), others).set_index("rank")
+    same = found["by_reads"].dropna()
+    assert same.to_dict() == {"domain": 1.0, "class": 1.0, "genus": 1.0}
+    assert pd.isna(found.loc["subdivision", "by_reads"])
+
+
+def test_features_that_are_taxa_are_read_alike(references):
+    texts, _ = references
+    rdp = lineages_of({name: RDP.replace("Mycobacterium", f"G{i % 2}") % '"P"' for i, name in enumerate(texts)})
+    model = TaxonClassifier(**SMALL)
+    model.prepare(texts, rdp)
+    feature = RDP.replace("Mycobacterium", "G1") % "P"
+    found, _ = shares_of(Samples(["A"], [feature, "else"], sp.csr_array([[3.0, 1.0]])), model.taxa_, rdp)
+    assert found.tolist() == [[0.0, 1.0]]
+    assert cut(lineage_of(feature), 6) in model.taxa_.lineages
+
+
+@pytest.mark.parametrize(
+    ("taxonomy", "message"),
+    [
+        ({"A1.1": "d__B;p__P", "b": "d__B;p__Q"}, r"1 of these is there in another spelling, such as 'A1' as 'A1.1'"),
+        ({"a1": "d__B;p__P", "B.2": "d__B;p__Q"}, r"2 of these are there in another spelling, such as 'A1' as 'a1'"),
+    ],
+)
+def test_names_in_another_spelling(taxonomy, message):
+    """They are not taken for each other, but it is said that they are near."""
+    texts = {"A1": "ACGT" * 20, "b": "AGGT" * 20, "c": "AAGT" * 20}
+    with pytest.raises(ValueError, match=message) if "b" not in taxonomy else pytest.warns(UserWarning, match=message):
+        try:
+            choose(texts, lineages_of(taxonomy), "phylum", None)
+        except ValueError as error:
+            if "at least 2 taxa" not in str(error):
+                raise
+
+
+def test_names_without_a_reference_are_counted():
+    taxonomy = {"a": "d__B;p__P", "b": "d__B;p__Q", "more": "d__B;p__R"}
+    notes = choose({"a": "ACGT" * 20, "b": "AGGT" * 20}, lineages_of(taxonomy), "phylum", None)[2]
+    assert notes == ["1 of 3 names in the taxonomy have no reference"]
