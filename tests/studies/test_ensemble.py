@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from paper.registry import STUDIES, load
+from paper.running import StudyModule, stack
+from paper.study import Sample
 
-from omniset.studies import STUDIES, load
-from omniset.studies.running import StudyModule, stack
-from omniset.studies.study import Sample
 from omniset.testing import relative_error
 from omniset.training.ensemble import Ensemble, keep_best
 

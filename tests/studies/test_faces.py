@@ -5,13 +5,13 @@ import re
 import numpy as np
 import pytest
 import torch
+from paper import faces
+from paper.faces import FaceAnomaly, read_attributes
+from paper.study import generator
 from PIL import Image
 from transformers import ViTConfig, ViTModel
 
 from omniset.cli import main
-from omniset.studies import faces
-from omniset.studies.faces import FaceAnomaly, read_attributes
-from omniset.studies.study import generator
 
 NAMES = ["Bald", "Smiling", "Young"]
 

@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from paper import figures, mixture_of_gaussians
+from paper.anomaly import DigitAnomaly
+from paper.max_regression import MaxRegression
+from paper.registry import STUDIES, load, tables_of
+from paper.study import Sample, generator, number, shuffled, training_source
+from paper.tables import Mean, Results, Table, apart
 from scipy import stats
 from sklearn.cluster import DBSCAN
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from omniset.cli import main
-from omniset.studies import STUDIES, figures, load, mixture_of_gaussians, tables_of
-from omniset.studies.anomaly import DigitAnomaly
-from omniset.studies.max_regression import MaxRegression
-from omniset.studies.study import Sample, generator, number, shuffled, training_source
-from omniset.studies.tables import Mean, Results, Table, apart
 from omniset.testing import relative_error
 
 SMALL = """
@@ -51,7 +52,7 @@ paper: {ust: [5.0, 1.0]}
 def small(monkeypatch, tmp_path):
     """The study max-regression with small networks, in this process."""
     (tmp_path / "max_regression.yaml").write_text(SMALL)
-    monkeypatch.setattr("omniset.studies.recipes.FOLDER", tmp_path)
+    monkeypatch.setattr("paper.recipes.FOLDER", tmp_path)
     return tmp_path
 
 
@@ -61,7 +62,7 @@ def run(*words):
 
 def numbers(folder):
     """All that is written but when and how long."""
-    found = Results.read(folder).found
+    found = Results.read(folder).trainings
     for content in found.values():
         for row in content["seeds"].values():
             for key in ("seconds", "date", "command", "provenance", "together"):
@@ -155,7 +156,7 @@ def test_the_budget_stops_between_epochs_and_early_results_are_there(small, caps
 
 def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
     program = (
-        "import sys; from pathlib import Path; import omniset.studies.recipes as r; r.FOLDER = Path(sys.argv[1]);"
+        "import sys; from pathlib import Path; import paper.recipes as r; r.FOLDER = Path(sys.argv[1]);"
         "from omniset.cli import main; sys.exit(main(sys.argv[2:]))"
     )
     words = ["studies", "run", "max-regression", "--device", "cpu", "--seeds", "2", "--epochs", "12", "--out"]
@@ -200,6 +201,24 @@ def test_bad_arguments(small, words, message, capsys, monkeypatch):
     assert re.search(message, error)
     assert "Traceback" not in error
     assert not (small / "out").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["list"], ["run", "max-regression", "--seeds", "1"], ["--help"]])
+def test_without_the_repository_one_line_says_where_they_are(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("omniset.cli.studies.PAPER", tmp_path / "paper")
+    assert main(["studies", *words]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("omniset: error: the studies lie in the folder paper/ of the repository")
+    assert error.count("\n") == 1
+
+
+def test_other_commands_need_no_repository(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("omniset.cli.studies.PAPER", tmp_path / "paper")
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    assert "studies" not in capsys.readouterr().out
 
 
 def test_results_of_another_recipe_are_kept(small, capsys):

@@ -7,14 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from paper.registry import load, tables_of
+from paper.running import stack
+from paper.study import Sample, generator, training_source
+from paper.tables import Results
+from paper.taxonomy import WORDS, Taxonomy
 
 from omniset.cli import main
-from omniset.sets import SetBatch
-from omniset.studies import load, tables_of
-from omniset.studies.running import stack
-from omniset.studies.study import Sample, generator, training_source
-from omniset.studies.tables import Results
-from omniset.studies.taxonomy import WORDS, Taxonomy
+from omniset.core.sets import SetBatch
 
 RECIPE = """
 title: Small
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def study(folder, monkeypatch, tmp_path):
     (tmp_path / "taxonomy.yaml").write_text(RECIPE)
-    monkeypatch.setattr("omniset.studies.recipes.FOLDER", tmp_path)
+    monkeypatch.setattr("paper.recipes.FOLDER", tmp_path)
     found = load("taxonomy", folder)
     found.prepare([0])
     return found
@@ -282,7 +282,7 @@ def test_it_runs_from_the_shell(study, folder, tmp_path, capsys):
     words += ["--device", "cpu", "--progress", "false"]
     assert main(words) == 0
     assert "(97.80 ± 0.10)" in capsys.readouterr().out
-    rows = Results.read(out).found
+    rows = Results.read(out).trainings
     assert set(rows) == {"st-sab", "isab", "strxl", "exact"}
     assert max(rows["exact"]["seeds"]["1"]["gradient_errors"]) < 3e-6
     assert (out / "taxonomy.png").exists()

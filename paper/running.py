@@ -15,43 +15,32 @@ import lightning.pytorch as pl
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from omniset import devices
-from omniset.console import own_command
-from omniset.files import plain, provenance, replacing, write_json
-from omniset.studies.recipes import Training
-from omniset.studies.study import Sample, Study, training_source
-from omniset.training.data import Steps
+from omniset.runs import devices
+from omniset.runs.console import own_command
+from omniset.runs.files import plain, provenance, replacing, write_json
+from omniset.training.data import Key, Lesson
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
+from paper.recipes import Training
+from paper.study import Sample, Study, training_source
 
+STORED = ("best", "best_loss", "best_epoch", "seconds", "gradient_errors")  # of a module, in its checkpoint
 Batch = Sequence[Tensor]  # elements, multiplicity and target of all seeds, stacked
 
 
-class Batches(Dataset[Batch]):
-    """The batch of each step, of all seeds."""
+def lesson(study: Study, training: Training, seeds: Sequence[int]) -> Lesson:
+    """The batch of each step, of all seeds, and the validation samples."""
+    samples = zip(*(study.validation(training, seed) for seed in seeds), strict=True)
+    watched, steps = [stack(list(of_all)) for of_all in samples], study.recipe.steps
 
-    def __init__(self, study: Study, training: Training, seeds: Sequence[int]) -> None:
-        self.study, self.training, self.seeds = study, training, seeds
+    def make(keys: list[Key], training_: bool) -> Batch:
+        ((epoch, position),) = keys
+        if not training_:
+            return watched[position]
+        return stack([study.batch(training, seed, epoch * steps + position) for seed in seeds])
 
-    def __getitem__(self, step: int) -> Batch:
-        return stack([self.study.batch(self.training, seed, step) for seed in self.seeds])
-
-
-class StudyData(pl.LightningDataModule):
-    def __init__(self, study: Study, training: Training, seeds: Sequence[int]) -> None:
-        super().__init__()
-        self.study, self.training, self.seeds = study, training, seeds
-        samples = zip(*(study.validation(training, seed) for seed in seeds), strict=True)
-        self.validation = [stack(list(of_all)) for of_all in samples]
-
-    def train_dataloader(self) -> DataLoader[Batch]:
-        batches = Batches(self.study, self.training, self.seeds)
-        return DataLoader(batches, batch_size=None, sampler=Steps(self.study.recipe.steps))
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        return DataLoader(self.validation, batch_size=None)  # type: ignore[arg-type]
+    return Lesson(make, range(steps), range(len(watched)), batch_size=1, seed=None)
 
 
 def stack(samples: Sequence[Sample]) -> Batch:
@@ -77,9 +66,9 @@ class StudyModule(TrainingModule):
         ensemble = Ensemble([study.network(training, seed) for seed in seeds])
         super().__init__(ensemble, recipe.learning_rate, 0.0, seeds[0], fingerprint)
         self.study, self.training_of, self.seeds = study, training, seeds
-        self.kept = ensemble.states()
-        self.kept_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
-        self.kept_epoch = torch.zeros(len(seeds), dtype=torch.int64)
+        self.best = ensemble.states()
+        self.best_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
+        self.best_epoch = torch.zeros(len(seeds), dtype=torch.int64)
         self.seconds = 0.0
         self.gradient_errors: list[float] = []
         self._losses: list[tuple[int, Tensor]] = []
@@ -114,11 +103,11 @@ class StudyModule(TrainingModule):
     def on_validation_epoch_end(self) -> None:
         total = sum(sets for sets, _ in self._losses)
         loss = torch.stack([sets / total * losses for sets, losses in self._losses]).sum(0)
-        better = loss < self.kept_loss  # never where it is NaN
+        better = loss < self.best_loss  # never where it is NaN
         new = {name: value.cpu() for name, value in self.network.states().items()}
-        self.kept = keep_best(self.kept, new, better)
-        self.kept_loss = torch.where(better, loss, self.kept_loss)
-        self.kept_epoch = torch.where(better, self.current_epoch + 1, self.kept_epoch)
+        self.best = keep_best(self.best, new, better)
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_epoch = torch.where(better, self.current_epoch + 1, self.best_epoch)
         if self.training_of.recomputed:
             self.gradient_errors.append(self._gradient_error())
 
@@ -127,12 +116,12 @@ class StudyModule(TrainingModule):
         step = (self.current_epoch + 1) * self.study.recipe.steps
         batch = stack([self.study.batch(self.training_of, seed, step) for seed in self.seeds])
         batch = [x.to(self.device) for x in batch]
-        found = []
+        gradients = []
         for training in (self.training_of, replace(self.training_of, shard_size=None)):
             with torch.enable_grad():
                 grads = torch.autograd.grad(self.losses(batch, training).sum(), [*self.parameters()], allow_unused=True)
-            found.append(torch.cat([g.cpu().double().flatten() for g in grads if g is not None]))
-        shards, whole = found
+            gradients.append(torch.cat([g.cpu().double().flatten() for g in grads if g is not None]))
+        shards, whole = gradients
         return float((shards - whole).norm() / whole.norm())
 
     def on_train_epoch_end(self) -> None:
@@ -151,14 +140,12 @@ class StudyModule(TrainingModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        own = {"kept": self.kept, "loss": self.kept_loss, "epoch": self.kept_epoch}
-        checkpoint["study"] = own | {"seconds": self.seconds, "gradient_errors": self.gradient_errors}
+        checkpoint["study"] = {name: getattr(self, name) for name in STORED}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
-        own = checkpoint["study"]
-        self.kept, self.kept_loss, self.kept_epoch = own["kept"], own["loss"], own["epoch"]
-        self.seconds, self.gradient_errors = own["seconds"], own["gradient_errors"]
+        for name in STORED:
+            setattr(self, name, checkpoint["study"][name])
 
 
 class Deadline(pl.Callback):
@@ -205,7 +192,12 @@ class Runner:
                 yield self._train(training, group, deadline)
 
     def test_again(self, trainings: Sequence[Training], seeds: Sequence[int]) -> Iterator[str]:
-        """Test the networks that are kept, without training."""
+        """Test the networks that are kept, without training.
+
+        Raises:
+            ValueError: There are none.
+        """
+        tested = 0
         for training in trainings:
             content = self._content(training)
             for seed in [s for s in seeds if str(s) in content["seeds"]]:
@@ -213,6 +205,9 @@ class Runner:
                 row["columns"] = self._test(training, seed, load_file(self._weights(training, seed)))
                 self._write(training, {str(seed): row})
                 yield f"{training.name}, seed {seed}: tested again"
+                tested += 1
+        if not tested:
+            raise ValueError(f"out: no networks of these trainings and seeds are kept in {self.out}")
 
     def _groups(self, training: Training, seeds: Sequence[int]) -> list[list[int]]:
         done = self._content(training)["seeds"]
@@ -237,7 +232,7 @@ class Runner:
         module = StudyModule(self.study, training, seeds, fingerprint)
         fit(
             module,
-            StudyData(self.study, training, seeds),
+            lesson(self.study, training, seeds),
             epochs=recipe.epochs,
             patience=None,
             device=devices.find(self.device).type,
@@ -250,14 +245,14 @@ class Runner:
         epochs = len(module.history)
         rows = {}
         for place, seed in enumerate(seeds):
-            state = {name: value[place].contiguous() for name, value in module.kept.items()}
+            state = {name: value[place].contiguous() for name, value in module.best.items()}
             with replacing(self._weights(training, seed)) as temporary:
                 save_file(state, temporary)
             rows[str(seed)] = {
                 "steps": epochs * recipe.steps,
                 "of": recipe.epochs * recipe.steps,
-                "best_epoch": int(module.kept_epoch[place]),
-                "validation_loss": float(module.kept_loss[place]),
+                "best_epoch": int(module.best_epoch[place]),
+                "validation_loss": float(module.best_loss[place]),
                 "seconds": module.seconds,
                 "together": len(seeds),
                 **({"gradient_errors": module.gradient_errors} if module.gradient_errors else {}),
@@ -272,15 +267,15 @@ class Runner:
         )
 
     def _test(self, training: Training, seed: int, state: dict[str, Tensor]) -> dict[str, Any]:
-        found = {}
+        measured = {}
         for column in training.columns:
             network = self.study.network(training, column=column)
             network.load_state_dict(state)
             network = network.to(devices.find(self.device)).eval()
-            found[column.name] = self.study.test(network, training, column, seed)
+            measured[column.name] = self.study.test(network, training, column, seed)
             if self.progress:
                 print(f"{self.study.name}: {training.name}, seed {seed}: tested as {column.label}", file=sys.stderr)
-        return found
+        return measured
 
     def _weights(self, training: Training, seed: int) -> Path:
         return self.runs / f"{training.name}.seed{seed}.safetensors"
@@ -323,8 +318,8 @@ def _complete(row: dict[str, Any] | None) -> bool:
 def recipe_of(study: Study, training: Training) -> dict[str, Any]:
     """All that decides the numbers of a training, as JSON has it."""
     recipe = study.recipe
-    own = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stack_on_cpu")}
+    settings = {k: v for k, v in asdict(training).items() if k not in ("name", "columns", "stack_on_cpu")}
     schedule = {k: getattr(recipe, k) for k in ("epochs", "steps", "batch_size", "learning_rate")}
     drop = None if recipe.drop is None else list(recipe.drop)
     data = {} if study.data_identity is None else {"data": study.data_identity}
-    return {**schedule, "drop": drop, **own, "study": recipe.options, **data}
+    return {**schedule, "drop": drop, **settings, "study": recipe.options, **data}

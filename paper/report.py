@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omniset.console import own_command
-from omniset.files import provenance
-from omniset.plots import save
 from omniset.report import Plot, Report, Section, Table, write
-from omniset.studies.study import Study
-from omniset.studies.tables import Results
+from omniset.report.plots import save
+from omniset.runs.console import own_command
+from omniset.runs.files import provenance
+from paper.study import Study
+from paper.tables import Results
 
 
 def write_report(study: Study, out: Path, device: str) -> None:
@@ -27,7 +27,7 @@ def write_report(study: Study, out: Path, device: str) -> None:
     )
     rows = [
         [name, int(seed), row["steps"], row["of"], row["best_epoch"], row["validation_loss"], row["seconds"]]
-        for name, content in results.found.items()
+        for name, content in results.trainings.items()
         for seed, row in content["seeds"].items()
     ]
     head = ["training", "seed", "steps", "of", "kept epoch", "validation loss", "seconds (of all seeds together)"]
@@ -39,5 +39,5 @@ def write_report(study: Study, out: Path, device: str) -> None:
     ]
     command = own_command()
     report = Report(f"Study: {study.recipe.title}", lead, sections, command, provenance(None, device))
-    numbers: dict[str, Any] = {"results": results.found, "tables": [[t.head, *t.rows] for t in tables]}
+    numbers: dict[str, Any] = {"results": results.trainings, "tables": [[t.head, *t.rows] for t in tables]}
     write(out, report, numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omniset.encoders import ENCODERS
-from omniset.studies.tables import Table
+from paper.tables import Table
 
 LABELS = {
     "deep-sets": "Deep Sets",

@@ -1,19 +1,17 @@
-"""The experiments of the Universal Set Transformer paper, re-runnable: one module and one YAML file each."""
+"""All studies by name, and their tables."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omniset.console import run_folder, say
-from omniset.studies.features import features
-from omniset.studies.study import Study
-from omniset.studies.tables import Results, Table
+from paper.features import features
+from paper.study import Study
+from paper.tables import Results, Table
 
 STUDIES = {
     "ablation": "mnist_points.Ablation",
@@ -27,7 +25,7 @@ STUDIES = {
 
 
 def load(name: str, data: Path | None = None, epochs: int | None = None, more: Sequence[str] = ()) -> Study:
-    """A study by its name; `more` are names that are none, but known where it is asked for.
+    """A study by its name; the error for an unknown name lists `more` beside the studies.
 
     Raises:
         ValueError: An unknown name, or epochs < 1.
@@ -35,7 +33,7 @@ def load(name: str, data: Path | None = None, epochs: int | None = None, more: S
     if name not in STUDIES:
         raise ValueError(f"name must be one of {', '.join([*STUDIES, *more])}, got {name!r}")
     module, cls = STUDIES[name].split(".")
-    study = getattr(importlib.import_module(f"omniset.studies.{module}"), cls)(data)
+    study = getattr(importlib.import_module(f"paper.{module}"), cls)(data)
     if epochs is not None:
         if epochs < 1:
             raise ValueError(f"epochs must be >= 1, got {epochs}")
@@ -43,58 +41,8 @@ def load(name: str, data: Path | None = None, epochs: int | None = None, more: S
     return study
 
 
-def run_study(
-    name: str,
-    out: Path,
-    data: Path | None,
-    seeds: int,
-    epochs: int | None,
-    trainings: list[str] | None,
-    budget: float | None,
-    device: str,
-    test_again: bool,
-    progress: bool,
-) -> None:
-    """See `omniset studies run`."""
-    from omniset.devices import find
-    from omniset.studies.report import write_report
-    from omniset.studies.running import Runner
-
-    if name == "memory":
-        raise ValueError(
-            "name: the study memory is a benchmark, run by python -m benchmarks multisets in the repository"
-        )
-    if seeds < 1:
-        raise ValueError(f"seeds must be >= 1, got {seeds}")
-    if budget is not None and budget <= 0:
-        raise ValueError(f"budget must be > 0 minutes, got {budget}")
-    deadline = None if budget is None else time.monotonic() + 60 * budget
-    study = load(name, data, epochs)
-    chosen = study.recipe.trainings
-    if trainings is not None:
-        known = {t.name: t for t in chosen}
-        if unknown := [t for t in trainings or [""] if t not in known]:
-            raise ValueError(f"trainings must be among {', '.join(known)}, got {unknown[0]!r}")
-        chosen = [known[t] for t in trainings]
-    with run_folder(out):
-        runner = Runner(study, out, device, progress)
-        runner.check(chosen)
-        study.prepare(range(seeds))
-        lines = runner.test_again(chosen, range(seeds)) if test_again else runner.run(chosen, range(seeds), deadline)
-        done = 0
-        for line in lines:
-            say(line)
-            done += 1
-        if test_again and not done:
-            raise ValueError(f"out: no networks of these trainings and seeds are kept in {out}")
-        for table in study.tables(Results.read(out)):
-            say(f"\n{table.text()}")
-        write_report(study, out, find(device).type)
-        say(f"\nWritten to {out}: results, figures, report.html, report.json")
-
-
 def tables_of(name: str, out: Path) -> list[Table]:
-    """See `omniset studies table`."""
+    """Tables of a study from the results in a folder; "features" and "memory" are tables without a study."""
     if name == "features":
         return [features()]
     if name == "memory":
@@ -106,17 +54,17 @@ def memory(file: Path) -> Table:
     """Figure A.1 in numbers, of the benchmark's results: memory and time of multisets against sets as large as what is
     distinct in them.
     """
-    found = json.loads(file.read_text(encoding="utf-8"))
+    measured = json.loads(file.read_text(encoding="utf-8"))
     rows = []
-    for row in found["rows"]:
+    for row in measured["rows"]:
         seconds, extra = row["seconds"], {kind: value / 1e6 for kind, value in row["extra_bytes"].items()}
         ratio = seconds["multiset"]["median"] / seconds["set"]["median"]
         rows.append(
             [row["layer"], f"{row['distinct']:,}", f"{extra['multiset']:.2f}", f"{extra['set']:.2f}", f"{ratio:.2f}"]
         )
     head = ["layer", "distinct elements", "peak MB, multiset", "peak MB, set", "time, multiset over set"]
-    title = f"A multiset of {found['elements']:,} against a set of its distinct elements (Figure A.1)"
-    return Table(title, head, rows, [f"{found['provenance']['device']}, {found['date']}"])
+    title = f"A multiset of {measured['elements']:,} against a set of its distinct elements (Figure A.1)"
+    return Table(title, head, rows, [f"{measured['provenance']['device']}, {measured['date']}"])
 
 
 def describe() -> list[str]:

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from omniset.point_clouds import mnist_images
-from omniset.sets import SetBatch
-from omniset.studies import figures
-from omniset.studies.explaining import identification
-from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches
-from omniset.studies.tables import Results, Table, cell, published
+from omniset.core.sets import SetBatch
+from omniset.tables.point_clouds import mnist_images
+from paper import figures
+from paper.explaining import identification
+from paper.recipes import Column, Training
+from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
+from paper.tables import Results, Table, cell, published
 
 WHOLE = "trained on whole sets"
 SHARDS = "trained on one-image shards"
@@ -47,44 +47,34 @@ class Anomaly(Study):
         return F.binary_cross_entropy_with_logits(output[:, 0], sample.target)
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
-        device = next(network.parameters()).device
         sample, _ = self._sample("test", self.recipe.test["sets"])
         right = 0
         for rows in in_batches(500, len(sample.target)):
-            elements = sample.elements[rows].to(device)
+            elements = sample.elements[rows].to(network.device)
             with torch.no_grad():
                 output = network(SetBatch(elements), shard_size=training.shard_size, shards=column.shards)
             right += int(((output[:, 0] > 0).cpu() == (sample.target[rows] > 0)).sum())
-        found: dict[str, Any] = {"accuracy": right / len(sample.target), "test_sets": len(sample.target)}
         sets = self.recipe.test["explained_sets"]
         elements, where = self.draw("test", sets, torch.ones(sets, dtype=torch.bool), generator(self.name, "explained"))
-        return found | identification(network, elements.to(device), where.to(device), target=0)
+        identified = identification(network, elements.to(network.device), where.to(network.device), target=0)
+        return {"accuracy": right / len(sample.target), "test_sets": len(sample.target), **identified}
 
     def tables(self, results: Results) -> list[Table]:
         rows = []
-        for training in self.recipe.trainings:
-            for column in training.columns:
-                ours = results.mean(training.name, column.name, "accuracy")
-                theirs = self.recipe.paper.get(column.name)
-                first = results.mean(training.name, column.name, "identified", 0)
-                rows.append(
-                    [
-                        column.label,
-                        _group(training),
-                        cell(ours, 3),
-                        published(theirs, 2),
-                        "" if first is None else f"{first.value:.0%}",
-                    ]
-                )
+        for training, column in self.recipe.columns:
+            ours = results.mean(training.name, column.name, "accuracy")
+            theirs = published(self.recipe.paper.get(column.name), 2)
+            first = results.mean(training.name, column.name, "identified", 0)
+            share = "" if first is None else f"{first.value:.0%}"
+            rows.append([column.label, _group(training), cell(ours, 3), theirs, share])
         head = ["", "", "accuracy, ours", self.recipe.test["paper_label"], "anomaly scored highest"]
         return [Table(f"{self.recipe.title} (Table 7)", head, rows, results.conditions())]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         rows: dict[str, figures.Series] = {}
-        for training in self.recipe.trainings:
-            for column in training.columns:
-                if results.rows(training.name, column.name):
-                    rows.setdefault(_group(training), {})[column.label] = (training.name, column.name)
+        for training, column in self.recipe.columns:
+            if results.rows(training.name, column.name):
+                rows.setdefault(_group(training), {})[column.label] = (training.name, column.name)
         return {self.name: figures.identification(results, rows)} if rows else {}
 
     def _sample(self, part: str, sets: int, *keys: int) -> tuple[Sample, Tensor]:
@@ -103,17 +93,17 @@ class DigitAnomaly(Anomaly):
     def prepare(self, seeds: Sequence[int]) -> None:
         images, labels = mnist_images(self.data, "train")
         test, test_labels = mnist_images(self.data, "test")
-        kept = len(images) // 10
+        validation = len(images) // 10
         order = torch.randperm(len(images), generator=generator(self.name, "split")).numpy()
         parts = {
-            "train": (images[order[kept:]], labels[order[kept:]]),
-            "validation": (images[order[:kept]], labels[order[:kept]]),
+            "train": (images[order[validation:]], labels[order[validation:]]),
+            "validation": (images[order[:validation]], labels[order[:validation]]),
             "test": (test, test_labels),
         }
-        self.images = {name: torch.as_tensor(found).flatten(1) for name, (found, _) in parts.items()}
+        self.images = {name: torch.as_tensor(pixels).flatten(1) for name, (pixels, _) in parts.items()}
         self.rows = {
-            name: [torch.as_tensor(found == digit).nonzero()[:, 0] for digit in range(10)]
-            for name, (_, found) in parts.items()
+            name: [torch.as_tensor(digits == digit).nonzero()[:, 0] for digit in range(10)]
+            for name, (_, digits) in parts.items()
         }
 
     def draw(

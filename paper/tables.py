@@ -22,10 +22,9 @@ class Mean:
 
     @classmethod
     def of(cls, values: list[float]) -> Mean:
-        found = np.asarray(values, dtype=np.float64)
-        n = len(found)
-        half = None if n < 2 else float(stats.t.ppf(0.975, n - 1) * found.std(ddof=1) / np.sqrt(n))
-        return cls(float(found.mean()), half)
+        n = len(values)
+        half = None if n < 2 else float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+        return cls(float(np.mean(values)), half)
 
     def text(self, digits: int) -> str:
         return f"{self.value:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
@@ -36,26 +35,26 @@ class Results:
     """What was measured: for each training, each seed, each column.
 
     Attributes:
-        found: {training: {"seeds": {seed: {"steps", "of", "columns": {column: {...}}}}, ...}}.
+        trainings: {training: {"seeds": {seed: {"steps", "of", "columns": {column: {...}}}}, ...}}.
     """
 
-    found: dict[str, Any] = field(default_factory=dict)
+    trainings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Results:
         files = sorted(path for path in folder.glob("*.json") if path.name[0] != "." and path.stem != "report")
-        found = {}
+        trainings = {}
         for path in files:
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
-                found[content["training"]] = content
+                trainings[content["training"]] = content
             except (ValueError, TypeError, KeyError):
                 raise ValueError(f"{path} is not of a study: move it away, or take another --out") from None
-        return cls(found)
+        return cls(trainings)
 
     def rows(self, training: str, column: str) -> list[dict[str, Any]]:
         """What was measured of each seed, early results too."""
-        seeds = self.found.get(training, {}).get("seeds", {})
+        seeds = self.trainings.get(training, {}).get("seeds", {})
         return [seeds[s]["columns"][column] for s in sorted(seeds, key=int) if column in seeds[s]["columns"]]
 
     def mean(self, training: str, column: str, *path: str | int) -> Mean | None:
@@ -80,8 +79,8 @@ class Results:
     def conditions(self, trainings: Sequence[str] | None = None) -> list[str]:
         """How each of these trainings (default: all) was run: seeds, steps, device."""
         lines = []
-        for name in dict.fromkeys(self.found if trainings is None else trainings):
-            seeds = self.found.get(name, {"seeds": {}})["seeds"].values()
+        for name in dict.fromkeys(self.trainings if trainings is None else trainings):
+            seeds = self.trainings.get(name, {"seeds": {}})["seeds"].values()
             done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
             if not seeds:
                 continue
@@ -128,6 +127,11 @@ def cell(ours: Mean | None, digits: int) -> str:
 def published(value: Any, digits: int) -> str:
     """A number of the paper's with its half interval, or nothing where the paper has none."""
     return "" if value is None else f"{value[0]:.{digits}f} ± {value[1]:.{digits}f}"
+
+
+def beside(ours: Mean | None, digits: int, theirs: Any, digits_of_theirs: int) -> str:
+    """Ours, and in brackets the paper's where it has a number."""
+    return cell(ours, digits) + (f" ({published(theirs, digits_of_theirs)})" if theirs else "")
 
 
 def apart(ours: Mean | None, theirs: Any) -> str:

@@ -11,28 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
-from omniset.studies.tables import Results
+from omniset.report.figures import MARKERS, MORE_COLOURS
+from paper.tables import Results
 
-# Okabe and Ito's, and a marker each, for those who see no colours at all.
-STYLES = [
-    ("#0072b2", "o"),
-    ("#d55e00", "s"),
-    ("#009e73", "^"),
-    ("#cc79a7", "D"),
-    ("#e69f00", "v"),
-    ("#56b4e9", "P"),
-    ("#000000", "X"),
-]
+STYLES = [*zip(MORE_COLOURS, MARKERS, strict=False)]  # a marker each, for those who see no colours at all
 Series = dict[str, tuple[str, str]]  # label: training and column
 
 
 def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any) -> None:
     """Mean over seeds; its interval, as far as such numbers can be, shaded."""
-    found = results.curve(*place, key)
-    if found is None:
+    curve = results.curve(*place, key)
+    if curve is None:
         return
+    mean, half = curve
     colour, marker = STYLES[number % len(STYLES)]
-    mean, half = found
     axes.plot(x, mean, color=colour, marker=marker, markersize=4, **options)
     top = 100 if key.startswith("accuracy") else 1
     low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
@@ -41,13 +33,13 @@ def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any,
 
 def _alike(results: Results, series: Series, *keys: str) -> Series:
     """Those with results; columns of one training with the same numbers, whose lines would cover each other, as one."""
-    found: dict[str, tuple[list[str], tuple[str, str]]] = {}
+    groups: dict[str, tuple[list[str], tuple[str, str]]] = {}
     for label, place in series.items():
         rows = results.rows(*place)
         if rows:
             values = json.dumps([place[0], [[row.get(key) for key in keys] for row in rows]])
-            found.setdefault(values, ([], place))[0].append(label)
-    return {", ".join(labels): place for labels, place in found.values()}
+            groups.setdefault(values, ([], place))[0].append(label)
+    return {", ".join(labels): place for labels, place in groups.values()}
 
 
 def identification(results: Results, rows: dict[str, Series]) -> Figure:
@@ -56,9 +48,7 @@ def identification(results: Results, rows: dict[str, Series]) -> Figure:
     grid = figure.subplots(len(rows), 2, squeeze=False)
     for (title, series), (left, right) in zip(rows.items(), grid, strict=True):
         for i, (label, place) in enumerate(_alike(results, series, "identified", "score").items()):
-            found = results.curve(*place, "identified")
-            assert found is not None
-            k = np.arange(1, len(found[0]) + 1)
+            k = np.arange(1, len(results.rows(*place)[0]["identified"]) + 1)
             line(left, results, place, "identified", k, i, label=label)
             line(right, results, place, "score", k, i, label=label)
             if i == 0:
@@ -98,8 +88,8 @@ def mixtures(points: Sequence[np.ndarray], predicted: dict[str, np.ndarray]) -> 
     """
     figure = Figure(figsize=(2.1 * len(predicted), 2.2 * len(points)), layout="constrained")
     grid = figure.subplots(len(points), len(predicted), squeeze=False)
-    for column, (label, found) in enumerate(predicted.items()):
-        for axes, xy, components in zip(grid[:, column], points, found, strict=False):
+    for column, (label, sets) in enumerate(predicted.items()):
+        for axes, xy, components in zip(grid[:, column], points, sets, strict=False):
             axes.scatter(xy[:, 0], xy[:, 1], s=2, color="0.7", linewidths=0, rasterized=True)
             for (weight, x, y, width, height), (colour, _) in zip(components, STYLES, strict=False):
                 shape = Ellipse((x, y), 4 * width, 4 * height, fill=False, color=colour, linewidth=0.5 + 4 * weight)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.core.sets import SetBatch
 from omniset.encoders import Encoder
-from omniset.sets import SetBatch
-from omniset.studies import recipes
-from omniset.studies.recipes import Column, Training
-from omniset.studies.tables import Results, Table
+from paper import recipes
+from paper.recipes import Column, Training
+from paper.tables import Results, Table
 
 
 class Sample(NamedTuple):
@@ -39,6 +40,10 @@ class SummaryNetwork(nn.Module):
         super().__init__()
         self.encoder, self.head = encoder, nn.Linear(encoder.dim, outputs)
 
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets outputs"]:
         """Outputs of all vectors of the summary, side by side."""
         return self.head(self.encoder(source, **options).summary).flatten(1)
@@ -54,6 +59,8 @@ class Study(ABC):
     name: str
     input_dim: int
     outputs: int
+    network_type: type[SummaryNetwork] = SummaryNetwork
+    encoder_arguments: Mapping[str, Any] = MappingProxyType({})  # beside those of each training
     data_identity: dict[str, Any] | None = None  # where results depend on what data `prepare` has found
 
     def __init__(self, data: Path | None = None) -> None:
@@ -95,7 +102,8 @@ class Study(ABC):
         name = training.encoder if column is None else column.encoder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(self.name, "weights", seed or 0))
-            return SummaryNetwork(encoders.build(name, input_dim=self.input_dim, **training.arguments), self.outputs)
+            arguments = {**self.encoder_arguments, **training.arguments}
+            return self.network_type(encoders.build(name, input_dim=self.input_dim, **arguments), self.outputs)
 
 
 def training_source(

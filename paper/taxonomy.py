@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,19 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
-from omniset import encoders
+from omniset.core.sets import SetBatch
 from omniset.microbiomes import read_taxonomy
 from omniset.microbiomes.communities import draw, replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.references import choose, held_out
 from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.spectra import spectra
-from omniset.sets import SetBatch
-from omniset.studies import figures
-from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator, number
-from omniset.studies.tables import Results, Table, cell, published
+from paper import figures
+from paper.recipes import Column, Training
+from paper.study import Sample, Study, SummaryNetwork, generator, number
+from paper.tables import Results, Table, beside
 
 RANK = "genus"
 WORDS, WIDTH = 6, 768  # of the vectors, where no transformer is given
@@ -45,9 +45,9 @@ class ElementNetwork(SummaryNetwork):
 
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets elements outputs"]:
         """Args: source: A batch."""
-        found = self.encoder(source, **options).elements
-        assert isinstance(found, Tensor)
-        return self.head(found)
+        elements = self.encoder(source, **options).elements
+        assert isinstance(elements, Tensor)
+        return self.head(elements)
 
 
 class Taxonomy(Study):
@@ -61,6 +61,7 @@ class Taxonomy(Study):
 
     name = "taxonomy"
     input_dim = WIDTH
+    network_type, encoder_arguments = ElementNetwork, MappingProxyType({"class_token": True})
 
     def prepare(self, seeds: Sequence[int]) -> None:
         folder = _folder(self.data)
@@ -69,21 +70,22 @@ class Taxonomy(Study):
         self.references, taxa, _ = choose(texts, lineages, RANK, self.recipe.options["region"])
         self.outputs = len(taxa)
         options, rng = self.recipe.options, _rng(self.name, "communities")
-        kept = held_out(self.references, options["held_out"], rng)
-        own = folder / "embedder"
-        vectors = (
-            _of_transformer(self.references.texts, own) if own.is_dir() else _of_words(self.references.texts, ~kept)
-        )
+        unseen = held_out(self.references, options["held_out"], rng)
+        embedder = folder / "embedder"
+        if embedder.is_dir():
+            kind, vectors = "a transformer's", _of_transformer(self.references.texts, embedder)
+        else:
+            kind, vectors = f"words of {WORDS} bases", _of_words(self.references.texts, ~unseen)
         self.vectors = torch.from_numpy(vectors)
         self.input_dim = self.vectors.shape[1]
-        of_pairs = kept[self.references.sequence]
+        pairs_unseen = unseen[self.references.sequence]
         self.members = {
-            SEEN: self.references.members(np.flatnonzero(~of_pairs)),
-            UNSEEN: self.references.members(np.flatnonzero(of_pairs)),
+            SEEN: self.references.members(np.flatnonzero(~pairs_unseen)),
+            UNSEEN: self.references.members(np.flatnonzero(pairs_unseen)),
         }
         self.data_identity = {
             "sequences": len(self.references.texts),
-            "vectors": "a transformer's" if own.is_dir() else f"words of {WORDS} bases",
+            "vectors": kind,
             "checksum": zlib.crc32(self.references.taxon.tobytes(), zlib.crc32(vectors.tobytes())),
         }
         parts = ("train", "validation", "test")
@@ -113,7 +115,7 @@ class Taxonomy(Study):
         """
         sizes, size = self.recipe.test["sizes"], self.recipe.test["shard"]
         tested = self.profiles["test"][:, : self.recipe.test["replicates"]].reshape(-1, self.outputs)
-        found: dict[str, Any] = {"test_samples": len(tested)}
+        accuracies: dict[str, Any] = {"test_samples": len(tested)}
         for kind, members in self.members.items():
             by_read, by_sequence = [], []
             for sample, profile in enumerate(tested):
@@ -123,47 +125,33 @@ class Taxonomy(Study):
                 rights = [of_first(n) for n in sizes]
                 by_read.append([right.mean() for right in rights])
                 by_sequence.append([_by_sequence(reads[: len(right)], right) for right in rights])
-            found[f"accuracy_{kind}"] = (100 * np.mean(by_read, 0)).tolist()
-            found[f"accuracy_{kind}_by_sequence"] = (100 * np.mean(by_sequence, 0)).tolist()
-        return found
+            accuracies[f"accuracy_{kind}"] = (100 * np.mean(by_read, 0)).tolist()
+            accuracies[f"accuracy_{kind}_by_sequence"] = (100 * np.mean(by_sequence, 0)).tolist()
+        return accuracies
 
     def tables(self, results: Results) -> list[Table]:
         sizes, paper = self.recipe.test["sizes"], self.recipe.paper
-        places = [(t, c) for t in self.recipe.trainings for c in t.columns]
-        found: list[Table] = []
+        tables: list[Table] = []
         for key, (title, as_in_paper) in TESTED.items():
             rows = []
             for i, size in enumerate(sizes):
                 row = [f"{size:,}"]
-                for t, c in places:
+                for t, c in self.recipe.columns:
                     theirs = paper[c.name][i] if as_in_paper and c.name in paper else None
-                    both = [
-                        cell(results.mean(t.name, c.name, key, i), 2),
-                        f"({published(theirs, 2)})" if theirs else "",
-                    ]
-                    row.append(" ".join(b for b in both if b))
+                    row.append(beside(results.mean(t.name, c.name, key, i), 2, theirs, 2))
                 rows.append(row)
-            head = ["reads", *(c.label for _, c in places)]
+            head = ["reads", *(c.label for _, c in self.recipe.columns)]
             title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
-            found.append(Table(title, head, rows, [] if found else [*results.conditions(), *_vectors_of(results)]))
-        return found
+            tables.append(Table(title, head, rows, [] if tables else [*results.conditions(), *_vectors_of(results)]))
+        return tables
 
     def figures(self, results: Results) -> dict[str, Figure]:
-        series = {
-            c.label: (t.name, c.name) for t in self.recipe.trainings for c in t.columns if results.rows(t.name, c.name)
-        }
+        series = {c.label: (t.name, c.name) for t, c in self.recipe.columns if results.rows(t.name, c.name)}
         if not series:
             return {}
         panels = {title: (key, series) for key, (title, _) in TESTED.items()}
         labels = ("reads of a sample", "accuracy (%)")
         return {self.name: figures.against_sizes(results, panels, self.recipe.test["sizes"], *labels)}
-
-    def network(self, training: Training, seed: int | None = None, column: Column | None = None) -> ElementNetwork:
-        name = training.encoder if column is None else column.encoder
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(number(self.name, "weights", seed or 0))
-            encoder = encoders.build(name, input_dim=self.input_dim, class_token=True, **training.arguments)
-            return ElementNetwork(encoder, self.outputs)
 
     def _sample(self, profiles: np.ndarray, training: Training, rng: np.random.Generator) -> Sample:
         """A set for each profile; its elements are distinct sequences, or, where the training says so, single reads in
@@ -188,16 +176,16 @@ class Taxonomy(Study):
         if column.shards == "merged":
             return lambda n: self._right_merged(network, reads[:n], size)
         single = network.encoder.recurrent
-        found = self._right_in_segments(network, reads) if single else self._right_in_shards(network, reads, size)
+        right = self._right_in_segments(network, reads) if single else self._right_in_shards(network, reads, size)
         # What comes later in the sample changes nothing.
-        return lambda n: found[:n]
+        return lambda n: right[:n]
 
     @torch.no_grad()
     def _right_merged(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
         pairs, place, counts = np.unique(reads, return_inverse=True, return_counts=True)
         batch = SetBatch(self._elements(torch.from_numpy(pairs))[None], torch.from_numpy(counts)[None].float())
-        found = network(batch.to(_device(network)), shard_size=size)
-        return (found[0].argmax(1).cpu().numpy() == self.references.taxon[pairs])[place]
+        outputs = network(batch.to(network.device), shard_size=size)
+        return (outputs[0].argmax(1).cpu().numpy() == self.references.taxon[pairs])[place]
 
     @torch.no_grad()
     def _right_in_shards(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
@@ -208,8 +196,8 @@ class Taxonomy(Study):
             some = shards[start : start + SETS_TOGETHER]
             elements = [self._elements(torch.from_numpy(pairs)) for pairs, _, _ in some]
             batch = SetBatch.from_ragged(elements, [torch.from_numpy(counts).float() for _, _, counts in some])
-            found = network(batch.to(_device(network)))
-            for i, (called, (pairs, place, _)) in enumerate(zip(found.argmax(2).cpu().numpy(), some, strict=True)):
+            outputs = network(batch.to(network.device))
+            for i, (called, (pairs, place, _)) in enumerate(zip(outputs.argmax(2).cpu().numpy(), some, strict=True)):
                 first = (start + i) * size
                 right[first : first + size] = (called[: len(pairs)] == self.references.taxon[pairs])[place]
         return right
@@ -218,11 +206,11 @@ class Taxonomy(Study):
     def _right_in_segments(self, network: SummaryNetwork, reads: np.ndarray) -> np.ndarray:
         """Single reads in their order, segment after segment, with the memory of those before."""
         segments = [torch.from_numpy(part)[None] for part in _cut(reads, self.recipe.test["segment"])]
-        source = _Read(self, segments, _device(network))
+        source = _Read(self, segments, network.device)
         shards = network.encoder(source, shards="independent").elements
         assert shards is not None
-        found = [network.head(shard.elements)[0].argmax(1).cpu().numpy() for shard in shards]
-        return np.concatenate(found) == self.references.taxon[reads]
+        taxa = [network.head(shard.elements)[0].argmax(1).cpu().numpy() for shard in shards]
+        return np.concatenate(taxa) == self.references.taxon[reads]
 
 
 class _Read:
@@ -244,9 +232,9 @@ def in_order(
 
 
 def _vectors_of(results: Results) -> list[str]:
-    kinds = sorted({content["recipe"]["data"]["vectors"] for content in results.found.values()})
-    said = f"Vectors of sequences: {', '.join(kinds)}. The paper does not say whether its accuracies are of reads."
-    return [said] if kinds else []
+    kinds = sorted({content["recipe"]["data"]["vectors"] for content in results.trainings.values()})
+    note = f"Vectors of sequences: {', '.join(kinds)}. The paper does not say whether its accuracies are of reads."
+    return [note] if kinds else []
 
 
 def _by_sequence(reads: np.ndarray, right: np.ndarray) -> float:
@@ -256,10 +244,6 @@ def _by_sequence(reads: np.ndarray, right: np.ndarray) -> float:
 
 def _cut(reads: np.ndarray, size: int) -> list[np.ndarray]:
     return [reads[start : start + size] for start in range(0, len(reads), size)]
-
-
-def _device(network: nn.Module) -> torch.device:
-    return next(network.parameters()).device
 
 
 def _rng(*keys: str | int) -> np.random.Generator:
@@ -278,11 +262,11 @@ def _folder(given: Path | None) -> Path:
 
 
 def _only(folder: Path, name: str) -> Path:
-    found = sorted(folder.glob(f"{name}*"))
-    if len(found) != 1:
-        said = "none" if not found else ", ".join(path.name for path in found)
-        raise FileNotFoundError(f"data: {folder} must have one file {name}, plain or compressed, it has {said}")
-    return found[0]
+    files = sorted(folder.glob(f"{name}*"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
+        raise FileNotFoundError(f"data: {folder} must have one file {name}, plain or compressed, it has {names}")
+    return files[0]
 
 
 def _of_transformer(texts: Sequence[str], folder: Path) -> Float[np.ndarray, "sequences width"]:
@@ -297,9 +281,9 @@ def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> 
     signs = 2.0 * torch.randint(2, (4**WORDS, WIDTH), generator=generator(Taxonomy.name, "signs")) - 1
     parts = []
     for start in range(0, len(texts), TOGETHER):
-        found = spectra(texts[start : start + TOGETHER], WORDS)
-        summed = F.embedding_bag(found.words, signs, found.starts, mode="sum")
-        parts.append(summed / found.sizes.clamp(min=1).sqrt()[:, None])
+        part = spectra(texts[start : start + TOGETHER], WORDS)
+        summed = F.embedding_bag(part.words, signs, part.starts, mode="sum")
+        parts.append(summed / part.sizes.clamp(min=1).sqrt()[:, None])
     vectors = torch.cat(parts).double().numpy()
     vectors -= vectors[learned].mean(0)
     return (vectors / np.sqrt(np.square(vectors[learned]).mean())).astype(np.float32)

@@ -11,6 +11,7 @@ import yaml
 from omniset import encoders
 
 FOLDER = Path(__file__).parent
+ARGUMENTS = encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}  # of encoders
 
 
 @dataclass(frozen=True)
@@ -95,27 +96,43 @@ class Recipe:
     test: dict[str, Any] = field(default_factory=dict)
     needs: str = ""
 
+    @property
+    def columns(self) -> list[tuple[Training, Column]]:
+        """Every column after the training of its networks, in the order of the tables."""
+        return [(training, column) for training in self.trainings for column in training.columns]
+
+    def chosen(self, names: list[str] | None) -> list[Training]:
+        """The trainings of these names, in their order. None: all.
+
+        Raises:
+            ValueError: A name that no training has, or no name.
+        """
+        if names is None:
+            return self.trainings
+        known = {training.name: training for training in self.trainings}
+        if unknown := [name for name in names or [""] if name not in known]:
+            raise ValueError(f"trainings must be among {', '.join(known)}, got {unknown[0]!r}")
+        return [known[name] for name in names]
+
 
 def read(name: str) -> Recipe:
     """The recipe beside a study's module."""
     file = FOLDER / f"{name.replace('-', '_')}.yaml"
-    found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    architectures = found.pop("architectures", {})
-    trainings = [_training(key, value, architectures) for key, value in found.pop("trainings").items()]
-    drop = found.pop("drop", None)
-    return Recipe(name=name, trainings=trainings, drop=drop and (drop["after"], drop["factor"]), **found)
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    architectures = content.pop("architectures", {})
+    trainings = [_training(key, value, architectures) for key, value in content.pop("trainings").items()]
+    drop = content.pop("drop", None)
+    return Recipe(name=name, trainings=trainings, drop=drop and (drop["after"], drop["factor"]), **content)
 
 
 def _training(name: str, given: dict[str, Any], architectures: dict[str, Any]) -> Training:
-    given = dict(given)
-    own = {**architectures[given.pop("architecture")], **given}
-    arguments = {
-        k: v for k, v in own.items() if k in encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}
-    }
-    known = {f.name for f in fields(Training)}
-    settings = {k: v for k, v in own.items() if k in known}
-    options = {k: v for k, v in own.items() if k not in known and k not in arguments}
+    values = architectures[given["architecture"]] | given
+    del values["architecture"]
     columns = [
-        Column(name=key, **{"encoder": own["encoder"], **value}) for key, value in settings.pop("columns").items()
+        Column(name=key, **{"encoder": values["encoder"]} | value) for key, value in values.pop("columns").items()
     ]
+    known = {f.name for f in fields(Training)}
+    settings = {k: v for k, v in values.items() if k in known}
+    arguments = {k: v for k, v in values.items() if k in ARGUMENTS}
+    options = {k: v for k, v in values.items() if k not in known | ARGUMENTS}
     return Training(name=name, arguments=arguments, columns=columns, options=options, **settings)

@@ -11,12 +11,14 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from omniset.point_clouds import draw_points, mnist_images
-from omniset.sets import SetBatch
-from omniset.studies import figures
-from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches
-from omniset.studies.tables import Results, Table, apart, cell, published
+from omniset.core.sets import SetBatch
+from omniset.tables.point_clouds import draw_points, mnist_images
+from paper import figures
+from paper.recipes import Column, Training
+from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
+from paper.tables import Results, Table, apart, beside, cell, published
+
+HEAD = ["accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
 
 
 class MnistPoints(Study):
@@ -29,8 +31,8 @@ class MnistPoints(Study):
         self.train, self.train_labels = mnist_images(self.data, "train")
         self.test_images, self.test_labels = mnist_images(self.data, "test")
         draw = (torch.randperm(len(self.train), generator=generator(self.name, "split", s)) for s in seeds)
-        kept = len(self.train) // 10
-        self.parts = {s: (p[kept:], p[:kept]) for s, p in zip(seeds, draw, strict=True)}
+        validation = len(self.train) // 10
+        self.parts = {s: (p[validation:], p[:validation]) for s, p in zip(seeds, draw, strict=True)}
 
     def batch(self, training: Training, seed: int, step: int) -> Sample:
         epoch, place = divmod(step, self.recipe.steps)
@@ -50,12 +52,11 @@ class MnistPoints(Study):
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
         """Whole sets: all digits. In shards: the first `sets_in_shards`, as small shards take long."""
-        device = next(network.parameters()).device
         sizes, few = self.recipe.test["shard_sizes"], self.recipe.test["sets_in_shards"]
         right, changed = [0] * len(sizes), [0] * len(sizes)
         right_of_all = 0
         for part in in_batches(1000, len(self.test_images)):
-            sample = self._draw_test(part, training).to(device)
+            sample = self._draw_test(part, training).to(network.device)
             batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
             with torch.no_grad():
                 whole = network(batch).argmax(1)
@@ -64,9 +65,9 @@ class MnistPoints(Study):
                 if hasattr(network.encoder, "memory"):
                     network.encoder.memory = size  # the paper's: enough for one mini-batch
                 with torch.no_grad():
-                    found = network(batch, shard_size=size, shards=column.shards).argmax(1)
-                right[i] += int((found == sample.target).sum())
-                changed[i] += int((found != whole).sum())
+                    called = network(batch, shard_size=size, shards=column.shards).argmax(1)
+                right[i] += int((called == sample.target).sum())
+                changed[i] += int((called != whole).sum())
         total = len(self.test_images)
         few = min(-(-few // 1000) * 1000, total)
         return {
@@ -78,39 +79,38 @@ class MnistPoints(Study):
         }
 
     def tables(self, results: Results) -> list[Table]:
-        sizes, paper = self.recipe.test["shard_sizes"], self.recipe.paper
-        found = []
-        for group, title in self.recipe.test["groups"].items():
-            places = [(t, c) for t in self.recipe.trainings if t.options["group"] == group for c in t.columns]
-            rows = []
-            for i, size in reversed([*enumerate(sizes)]):
-                row = [f"{size:,}"]
-                for t, c in places:
-                    ours = results.mean(t.name, c.name, "accuracy", i)
-                    theirs = (paper[group].get(c.name) or [None] * len(sizes))[i]
-                    both = [cell(ours, 2), f"({theirs[0]:.2f} ± {theirs[1]:.2f})" if theirs else ""]
-                    row.append(" ".join(b for b in both if b))
-                rows.append(row)
-            changes = ["labels changed, largest"]
-            for t, c in places:
-                seeds = results.rows(t.name, c.name)
-                changes.append(str(max(max(s["changed"]) for s in seeds)) if seeds else "")
-            head = ["elements of a test shard", *(c.label for _, c in places)]
-            notes = results.conditions([t.name for t, _ in places])
-            found.append(Table(title, head, [*rows, changes], notes))
-        return [self._table_2(results), *found, self._table_3(results)]
+        groups = [self._table_of_group(results, *group) for group in self.recipe.test["groups"].items()]
+        return [self._table_2(results), *groups, self._table_3(results)]
+
+    def _table_of_group(self, results: Results, group: str, title: str) -> Table:
+        """Accuracies by the size of test shards."""
+        sizes, paper = self.recipe.test["shard_sizes"], self.recipe.paper[group]
+        columns = [(t, c) for t, c in self.recipe.columns if t.options["group"] == group]
+        rows = []
+        for i, size in reversed([*enumerate(sizes)]):
+            row = [f"{size:,}"]
+            for t, c in columns:
+                theirs = paper[c.name][i] if paper.get(c.name) else None
+                row.append(beside(results.mean(t.name, c.name, "accuracy", i), 2, theirs, 2))
+            rows.append(row)
+        changes = ["labels changed, largest"]
+        for t, c in columns:
+            seeds = results.rows(t.name, c.name)
+            changes.append(str(max(max(s["changed"]) for s in seeds)) if seeds else "")
+        head = ["elements of a test shard", *(c.label for _, c in columns)]
+        return Table(title, head, [*rows, changes], results.conditions([t.name for t, _ in columns]))
 
     def _table_2(self, results: Results) -> Table:
         rows = []
-        for training in self.recipe.trainings:
-            if training.options["group"] not in ("whole", "eight"):
+        for training, column in self.recipe.columns:
+            group = training.options["group"]
+            if group not in ("whole", "eight"):
                 continue
-            for column in training.columns:
-                ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
-                theirs = (self.recipe.paper[training.options["group"]].get(column.name) or [None])[-1]
-                on = "whole sets" if training.shard_size is None else f"{training.shard_size}-point shards"
-                rows.append([column.label, on, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
-        head = ["", "trained on", "accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
+            ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
+            theirs = (self.recipe.paper[group].get(column.name) or [None])[-1]
+            on = "whole sets" if training.shard_size is None else f"{training.shard_size}-point shards"
+            rows.append([column.label, on, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
+        head = ["", "trained on", *HEAD]
         return Table(f"{self.recipe.title}: tested on whole sets of 1,024 points (Table 2)", head, rows)
 
     def _table_3(self, results: Results) -> Table:
@@ -123,35 +123,21 @@ class MnistPoints(Study):
             theirs = self.recipe.paper["sizes"].get(f"{column.label} {size}")
             ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
             rows.append([str(size), column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
-        head = [
-            "elements of a training shard",
-            "",
-            "accuracy %, ours",
-            "accuracy %, paper",
-            "outside both intervals by",
-        ]
+        head = ["elements of a training shard", "", *HEAD]
         return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows)
 
     def figures(self, results: Results) -> dict[str, Figure]:
-        found = {}
-        sizes = self.recipe.test["shard_sizes"]
+        drawn = {}
         for name, groups in self.recipe.test["figures"].items():
-            panels = {
-                title: {
-                    c.label: (t.name, c.name)
-                    for t in self.recipe.trainings
-                    if t.options["group"] == group
-                    for c in t.columns
-                    if results.rows(t.name, c.name)
-                }
-                for group, title in groups.items()
-            }
-            panels = {title: series for title, series in panels.items() if series}
+            panels = {}
+            for group, title in groups.items():
+                series = {c.label: (t.name, c.name) for t, c in self.recipe.columns if t.options["group"] == group}
+                if series := {label: place for label, place in series.items() if results.rows(*place)}:
+                    panels[title] = ("accuracy", series)
             if panels:
                 labels = ("elements of a test shard", "accuracy (%)")
-                shown = {title: ("accuracy", series) for title, series in panels.items()}
-                found[name] = figures.against_sizes(results, shown, sizes, *labels)
-        return found
+                drawn[name] = figures.against_sizes(results, panels, self.recipe.test["shard_sizes"], *labels)
+        return drawn
 
     def _draw(self, rows: Tensor, training: Training, draw: torch.Generator) -> Sample:
         low, high = training.options.get("points", self.recipe.options["points"])
@@ -170,19 +156,15 @@ class Ablation(MnistPoints):
     name = "ablation"
 
     def tables(self, results: Results) -> list[Table]:
-        labels = {c.label: None for t in self.recipe.trainings for c in t.columns}
         variants = self.recipe.test["variants"]
-        places = {
-            (c.label, t.options["variant_of_block"]): (t.name, c.name) for t in self.recipe.trainings for c in t.columns
-        }
+        places = {(c.label, t.options["variant_of_block"]): (t.name, c.name) for t, c in self.recipe.columns}
         rows = []
-        for label in labels:
+        for label in dict.fromkeys(label for label, _ in places):
             row = [label]
-            for variant in variants:
+            for i, variant in enumerate(variants):
                 training, column = places[label, variant]
-                theirs = self.recipe.paper[column][[*variants].index(variant)]
                 ours = results.mean(training, column, "accuracy_of_whole_sets")
-                row.append(f"{cell(ours, 2)} ({published(theirs, 1)})")
+                row.append(beside(ours, 2, self.recipe.paper[column][i], 1))
             rows.append(row)
         head = ["accuracy %, ours (paper)", *variants.values()]
         return [Table(f"{self.recipe.title} (Table A.1)", head, rows, results.conditions())]

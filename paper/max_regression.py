@@ -11,12 +11,13 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from omniset.sets import SetBatch
-from omniset.studies import figures
-from omniset.studies.explaining import identification
-from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator
-from omniset.studies.tables import Results, Table, apart, cell, published
+from omniset.core.sets import SetBatch
+from paper import figures
+from paper.explaining import identification
+from paper.figures import Series
+from paper.recipes import Column, Training
+from paper.study import Sample, Study, SummaryNetwork, generator
+from paper.tables import Results, Table, apart, cell, published
 
 
 class MaxRegression(Study):
@@ -38,34 +39,23 @@ class MaxRegression(Study):
         return F.mse_loss(output[:, 0], sample.target)
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
-        sample = self._draw(self.recipe.test["sets"], "test").to(next(network.parameters()).device)
+        sample = self._draw(self.recipe.test["sets"], "test").to(network.device)
         with torch.no_grad():
             output = network(SetBatch(sample.elements))[:, 0]
-        found: dict[str, Any] = {"mae": float((output - sample.target).abs().mean())}
-        if network.encoder.cross_attention or network.encoder.self_attention:
-            found |= identification(network, sample.elements, sample.elements[..., 0].argmax(1), target=0)
-        return found
+        error = {"mae": float((output - sample.target).abs().mean())}
+        if not (network.encoder.cross_attention or network.encoder.self_attention):
+            return error
+        return error | identification(network, sample.elements, sample.elements[..., 0].argmax(1), target=0)
 
     def tables(self, results: Results) -> list[Table]:
         rows = []
-        for training in self.recipe.trainings:
-            for column in training.columns:
-                ours = results.mean(training.name, column.name, "mae")
-                theirs = self.recipe.paper.get(column.name)
-                first = (
-                    results.mean(training.name, column.name, "identified", 0)
-                    if self._attends(results, training, column)
-                    else None
-                )
-                rows.append(
-                    [
-                        column.label,
-                        cell(ours, 2),
-                        published(theirs, 2),
-                        apart(ours, theirs),
-                        "" if first is None else f"{first.value:.0%}",
-                    ]
-                )
+        attending = self._attending(results)
+        for training, column in self.recipe.columns:
+            place = (training.name, column.name)
+            ours, theirs = results.mean(*place, "mae"), self.recipe.paper.get(column.name)
+            first = results.mean(*place, "identified", 0) if place in attending.values() else None
+            share = "" if first is None else f"{first.value:.0%}"
+            rows.append([column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs), share])
         test = self._draw(self.recipe.test["sets"], "test").target
         train = self._draw(100_000, "constant").target
         constant = float((test - train.median()).abs().mean())
@@ -75,17 +65,12 @@ class MaxRegression(Study):
         return [Table(f"{self.recipe.title} (Table 6)", head, rows, results.conditions())]
 
     def figures(self, results: Results) -> dict[str, Figure]:
-        series = {
-            column.label: (training.name, column.name)
-            for training in self.recipe.trainings
-            for column in training.columns
-            if self._attends(results, training, column)
-        }
-        return {"max-regression": figures.identification(results, {"": series})}
+        return {self.name: figures.identification(results, {"": self._attending(results)})}
 
-    @staticmethod
-    def _attends(results: Results, training: Training, column: Column) -> bool:
-        return any("identified" in row for row in results.rows(training.name, column.name))
+    def _attending(self, results: Results) -> Series:
+        """Columns of networks that have attributions."""
+        places = {c.label: (t.name, c.name) for t, c in self.recipe.columns}
+        return {label: place for label, place in places.items() if any("identified" in r for r in results.rows(*place))}
 
     def _draw(self, sets: int, *keys: str | int) -> Sample:
         draw = generator(self.name, *keys)

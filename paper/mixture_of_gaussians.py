@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +16,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from torch import Tensor
-from tqdm import tqdm
 
-from omniset.files import replacing
-from omniset.sets import SetBatch
-from omniset.studies import figures
-from omniset.studies.recipes import Column, Training
-from omniset.studies.study import Sample, Study, SummaryNetwork, generator, in_batches, shuffled
-from omniset.studies.tables import Results, Table, apart, cell, published
+from omniset.core.sets import SetBatch
+from omniset.runs.files import replacing
+from omniset.runs.progress import Progress
+from paper import figures
+from paper.recipes import Column, Training
+from paper.study import Sample, Study, SummaryNetwork, generator, in_batches, shuffled
+from paper.tables import Results, Table, apart, cell, published
 
 
 class Mixture(NamedTuple):
@@ -64,33 +65,29 @@ class MixtureOfGaussians(Study):
         return negative_log_likelihood(mixture(output), sample.target).mean()
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
-        device = next(network.parameters()).device
-        found, change, example = [], 0.0, None
+        losses, change, example = [], 0.0, None
         for rows in in_batches(100, len(self.sets["test"][1])):
-            sample = self._read("test", torch.arange(rows.start, rows.stop), training).to(device)
+            sample = self._read("test", torch.arange(rows.start, rows.stop), training).to(network.device)
             batch = SetBatch(sample.elements, sample.multiplicity, validate=False)
             with torch.no_grad():
                 whole = network(batch)
                 for size in self.recipe.test["shard_sizes"]:
                     change = max(change, float((network(batch, shard_size=size) - whole).abs().max()))
-                found.append(negative_log_likelihood(mixture(whole), sample.target).double())
+                losses.append(negative_log_likelihood(mixture(whole), sample.target).double())
             if example is None:
                 weights, means, deviations = mixture(whole[: self.recipe.test["drawn_sets"]])
                 example = torch.cat([weights[..., None], means, deviations], -1).tolist()
-        nll = float(torch.cat(found).mean())
+        nll = float(torch.cat(losses).mean())
         return {"nll": nll, "oracle": self.oracle(), "largest_change_in_shards": change, "predicted": example}
 
     def tables(self, results: Results) -> list[Table]:
         rows = []
-        for training in self.recipe.trainings:
-            for column in training.columns:
-                ours = results.mean(training.name, column.name, "nll")
-                theirs = self.recipe.paper.get(column.name)
-                shards = "whole sets" if training.shard_size is None else f"shards of {training.shard_size}"
-                rows.append([column.label, shards, cell(ours, 3), published(theirs, 3), apart(ours, theirs)])
-        oracle = [
-            row["oracle"] for t in self.recipe.trainings for c in t.columns for row in results.rows(t.name, c.name)
-        ]
+        for training, column in self.recipe.columns:
+            ours = results.mean(training.name, column.name, "nll")
+            theirs = self.recipe.paper.get(column.name)
+            shards = "whole sets" if training.shard_size is None else f"shards of {training.shard_size}"
+            rows.append([column.label, shards, cell(ours, 3), published(theirs, 3), apart(ours, theirs)])
+        oracle = [row["oracle"] for t, c in self.recipe.columns for row in results.rows(t.name, c.name)]
         if oracle:
             rows.append(["oracle: the true mixture", "", f"{oracle[0]:.3f}", "", ""])
         head = ["", "trained on", "NLL, ours", "NLL, paper", "outside both intervals by"]
@@ -98,13 +95,13 @@ class MixtureOfGaussians(Study):
 
     def figures(self, results: Results) -> dict[str, Figure]:
         """Figure 2: what the first seed of each makes of some test sets, ellipses of two standard deviations."""
-        places = {c.label: (t.name, c.name) for t in self.recipe.trainings if t.shard_size for c in t.columns}
+        places = {c.label: (t.name, c.name) for t, c in self.recipe.columns if t.shard_size}
         shown = {label: rows[0]["predicted"] for label, place in places.items() if (rows := results.rows(*place))}
         if not shown:
             return {}
-        sets = self.recipe.test["drawn_sets"]
-        points = [draw_set(generator(self.name, "test", i))[2].numpy() for i in range(sets)]
-        return {self.name: figures.mixtures(points, {label: np.array(found) for label, found in shown.items()})}
+        number = self.recipe.test["drawn_sets"]
+        points = [draw_set(generator(self.name, "test", i))[2].numpy() for i in range(number)]
+        return {self.name: figures.mixtures(points, {label: np.array(sets) for label, sets in shown.items()})}
 
     def oracle(self) -> float:
         """Mean NLL of the test points under the mixtures that they were drawn from."""
@@ -123,16 +120,18 @@ class MixtureOfGaussians(Study):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}-{part}-{sets}.npz"
         if not path.exists():
-            made = [
-                draw_set(generator(self.name, part, i)) for i in tqdm(range(sets), f"drawing {part} sets", disable=None)
-            ]
+            made = []
+            with Progress(f"drawing {part} sets", sets, sys.stderr.isatty(), "sets") as progress:
+                for i in range(sets):
+                    made.append(draw_set(generator(self.name, part, i)))
+                    progress.at(i + 1)
             elements, counts, points, truth = (list(of_all) for of_all in zip(*made, strict=True))
             pad = torch.nn.utils.rnn.pad_sequence
             values = (pad(elements, True), pad(counts, True), torch.stack(points), torch.stack(truth))
             with replacing(path) as temporary:
                 np.savez(temporary, *(v.numpy() for v in values))
-        with np.load(path) as found:
-            a, b, c, d = (torch.as_tensor(found[name]) for name in found.files)
+        with np.load(path) as file:
+            a, b, c, d = (torch.as_tensor(file[name]) for name in file.files)
         return a, b, c, d
 
 

@@ -16,12 +16,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from omniset.devices import find
-from omniset.files import replacing
-from omniset.progress import Progress
-from omniset.studies.anomaly import Anomaly
+from omniset.runs.devices import find
+from omniset.runs.files import replacing
+from omniset.runs.progress import Progress
 from omniset.training.data import EpochSampler
 from omniset.training.fit import TrainingModule, fit
+from paper.anomaly import Anomaly
 
 PARTS = {"train": 0, "validation": 1, "test": 2}
 ATTRIBUTES, PARTITION = "list_attr_celeba", "list_eval_partition"
@@ -83,10 +83,10 @@ class FaceAnomaly(Anomaly):
         has = self.attributes[part].double()
         both, neither = has.T @ has, (1 - has).T @ (1 - has)
         size = self.recipe.options["size"]
-        found = [(a, b) for a in range(len(both)) for b in range(a) if both[a, b] >= size and neither[a, b] >= 1]
-        if not found:
+        pairs = [(a, b) for a in range(len(both)) for b in range(a) if both[a, b] >= size and neither[a, b] >= 1]
+        if not pairs:
             raise ValueError(f"{self.data}: no two attributes are shared by {size} images of the {part} part")
-        return found
+        return pairs
 
 
 def read_attributes(folder: Path) -> tuple[list[str], Bool[np.ndarray, "images attributes"]]:
@@ -155,10 +155,10 @@ def embeddings(
         _fine_tune(network, faces, np.flatnonzero(part == PARTS["train"]), folder / "fine-tuning")
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.save(file, _embed(network, faces))
-    found = np.load(path, allow_pickle=False)
-    if len(found) != len(names):
-        raise ValueError(f"{path} has {len(found)} rows, {ATTRIBUTES} {len(names)}: remove it to make it anew")
-    return found
+    vectors = np.load(path, allow_pickle=False)
+    if len(vectors) != len(names):
+        raise ValueError(f"{path} has {len(vectors)} rows, {ATTRIBUTES} {len(names)}: remove it to make it anew")
+    return vectors
 
 
 class Faces(Dataset[tuple[Tensor, Tensor]]):
@@ -238,9 +238,9 @@ def _fine_tune(network: AttributeNetwork, faces: Faces, rows: Int[np.ndarray, " 
 @torch.no_grad()
 def _embed(network: AttributeNetwork, faces: Faces) -> Float[np.ndarray, "images features"]:
     network = network.to(find("auto")).eval()
-    found = []
+    vectors = []
     with Progress("embedding", len(faces), True, "images") as progress:
         for images, _ in DataLoader(faces, BATCH):
-            found.append(network.embed(images.to(next(network.parameters()).device)).cpu())
-            progress.at(sum(len(f) for f in found))
-    return torch.cat(found).numpy()
+            vectors.append(network.embed(images.to(network.head.weight.device)).cpu())
+            progress.at(sum(map(len, vectors)))
+    return torch.cat(vectors).numpy()

@@ -7,8 +7,8 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from omniset.core.sets import SetBatch
 from omniset.explain import attribute
-from omniset.sets import SetBatch
 
 STEPS = 20
 
@@ -24,10 +24,10 @@ def identification(
     Elements with a score equal to its own do not count as higher.
     """
     scores = attribute(network, SetBatch(elements, validate=False), target=target, steps=STEPS).cpu().double()
-    own = scores.gather(1, where[:, None].cpu())
-    rank = (scores > own).sum(1)
-    found = [rank < k for k in range(1, elements.shape[1] + 1)]
+    score = scores.gather(1, where[:, None].cpu())
+    rank = (scores > score).sum(1)
+    among = [rank < k for k in range(1, elements.shape[1] + 1)]
     return {
-        "identified": [float(f.double().mean()) for f in found],
-        "score": [float(own[f].mean()) if bool(f.any()) else 0.0 for f in found],
+        "identified": [float(sets.double().mean()) for sets in among],
+        "score": [float(score[sets].mean()) if bool(sets.any()) else 0.0 for sets in among],
     }
