@@ -14,9 +14,11 @@ NAMES = (
     "cells",
     "regions",
     "microbiomes",
+    "fuzz",
     "tables",
 )
+TAKE_OPTIONS = ("fuzz",)
 
-if len(sys.argv) != 2 or sys.argv[1] not in NAMES:
+if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")
 importlib.import_module(f"benchmarks.{sys.argv[1]}").main()

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
+from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "cells"
 SETS = {"kang": "kang_pbmc_muscat.h5ad", "baron": "baron_mouse_pancreas.h5ad"}
@@ -87,20 +89,20 @@ def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         resume=True,
         progress=False,
         say=print,
-    ).numbers()
-    return _without_folder(found, data)
+    )
+    return _recorded(found, data)
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
     from omniset.cells.evaluate import evaluate
-    from omniset.gene_vectors import read_gene_vectors
+    from omniset.tables.gene_vectors import read_gene_vectors
 
     vectors = {"gene_vectors": read_gene_vectors(data.parent / "gene_vectors" / VECTORS)}
     found = evaluate(
         data / SETS["kang"],
         batch_key="batch",
         label_key="cell_type",
-        baselines=(),
+        methods=(),
         variants={name: {**more, **vectors} if "gene_vectors" in more else more for name, more in variants.items()},
         inductive=inductive,
         seeds=ABLATED,
@@ -109,13 +111,26 @@ def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, se
         resume=True,
         progress=False,
         say=print,
-    ).numbers()
-    return _without_folder(found, data)
+    )
+    return _recorded(found, data)
 
 
-def _without_folder(found: dict[str, Any], data: Path) -> dict[str, Any]:
-    """Files are named as anybody has them."""
-    return {**found, "notes": [note.replace(f"{data}{os.sep}", "") for note in found["notes"]]}
+def _recorded(found: Any, data: Path) -> dict[str, Any]:
+    """Numbers and rows; files are named as anybody has them."""
+    numbers = found.numbers()
+    notes = [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]
+    rows = {name: getattr(found, name).to_dict("records") for name in ("transductive", "inductive")}
+    return plain({**numbers, "notes": notes, **rows})
+
+
+def read(found: dict[str, Any]) -> tuple[Any, pd.DataFrame]:
+    """The comparison of what was recorded; by method `low` and `high`, totals of seeds, and `seconds` of fits."""
+    from omniset.cells.evaluate import comparison_of
+
+    rows = pd.DataFrame(found["transductive"])
+    methods = rows.groupby("method", sort=False)
+    about = {"low": methods["total"].min(), "high": methods["total"].max(), "seconds": methods["fit_seconds"].median()}
+    return comparison_of(rows, pd.DataFrame(found["inductive"])), pd.DataFrame(about)
 
 
 def costs(source: Path, seed: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.results import ROOT, record
-from omniset.demo import run
+from omniset.runs.demo import run
 
 
 def main(seed: int = 0) -> None:

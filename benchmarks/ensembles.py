@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import torch
+from paper.registry import load
+from paper.running import StudyModule, stack
 
 from benchmarks.results import record
-from omniset.studies import load
-from omniset.studies.running import StudyModule, stack
 
 SEEDS = 10
 STEPS, WARM = 15, 3
@@ -56,6 +56,6 @@ def _step(study: Any, training: Any, seeds: range) -> Any:
 
 
 def _like_a_mixture() -> Any:
-    from omniset.studies.study import Sample
+    from paper.study import Sample
 
     return Sample(torch.randn(10, 45, 2), torch.randint(1, 40, (10, 45)).float(), torch.randn(10, 1024, 2))

@@ -14,7 +14,7 @@ from benchmarks.results import ROOT, record
 from benchmarks.speed import Case, PlainLayer, measure
 from omniset.layers import InducedSetAttentionBlock, PoolingByMultiheadAttention
 from omniset.layers.deep_sets import SetPooling
-from omniset.plots import COLOURS, save
+from omniset.report.plots import COLOURS, save
 
 alone = speed.alone  # also of the kinds below
 SWEEPS: dict[str, list[Case]] = {

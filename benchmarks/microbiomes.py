@@ -18,12 +18,13 @@ import pandas as pd
 
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
-from omniset.files import plain
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
+from omniset.microbiomes.calling import called, embedded
 from omniset.microbiomes.evaluate import evaluate
-from omniset.microbiomes.runs import pooled
+from omniset.microbiomes.inputs import pooled
 from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.training import mutated
+from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "microbiomes"
 REGION = "515F-806R"
@@ -43,18 +44,10 @@ def main(seed: int = 0) -> None:
 def evaluated(contax: Path, seed: int) -> dict[str, Any]:
     classifier = TaxonClassifier(region=REGION, background=0.0, seed=FIRST + seed, progress=False)
     references = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
-    found = evaluate(classifier, references, seeds=SEEDS, folder=RUNS / "contax", resume=True, say=print)
-    return plain(
-        {
-            "rows": found.rows.to_dict("records"),
-            "gates": found.gates(),
-            "sizes": found.sizes,
-            "rank": found.rank,
-            "decided": classifier.notes_,
-            "arguments": classifier.get_params(),
-            "looks": LOOKS,
-        }
-    )
+    evaluation = evaluate(classifier, references, seeds=SEEDS, folder=RUNS / "contax", resume=True, say=print)
+    evaluation.comparison.write_rows(RUNS / "contax" / "scores.csv")
+    about = {"notes": classifier.notes_, "arguments": classifier.get_params(), "looks": LOOKS}
+    return plain({**evaluation.numbers(), **about})
 
 
 def costs(data: Path, seed: int) -> dict[str, Any]:
@@ -99,9 +92,12 @@ def rates(model: Path, reads: Path) -> dict[str, float]:
     classifier = TaxonClassifier.load(model, progress=False)
     texts, counts = pooled([reads], False)
     times = [time.perf_counter()]
-    with classifier._vectors([texts[name] for name in counts.features], "auto") as (vectors, usable):
+    network = classifier.network_.eval()
+    sequences = [texts[name] for name in counts.features]
+    with embedded(network, classifier.reader, sequences, True, False) as (vectors, usable):
         times.append(time.perf_counter())
-        classifier._called(vectors, usable, counts, 2048)
+        model = (network, classifier.taxa_, classifier.confidence_)
+        called(*model, vectors, usable, counts, 2048, False, {"store": "recompute"})
         times.append(time.perf_counter())
     embedding, classification = np.diff(times)
     return {"embedding": len(texts) / embedding, "classification": len(texts) / classification}

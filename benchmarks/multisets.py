@@ -16,7 +16,7 @@ from benchmarks.results import ROOT, record
 from benchmarks.speed import in_turn
 from omniset import compact
 from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock
-from omniset.plots import COLOURS, save
+from omniset.report.plots import COLOURS, save
 
 TOTAL = 1 << 22
 DIM, HEADS, POINTS = 32, 4, 4

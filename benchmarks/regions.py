@@ -15,6 +15,7 @@ from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 from omniset.regions.evaluate import evaluate
 from omniset.regions.reading import read_regions
+from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "regions"
 LOOKS = (
@@ -50,10 +51,10 @@ def main(seed: int = 0) -> None:
     for atlas in SPINS:
         found = evaluated(data / atlas, "structural", seed, seeds=1)
         record(f"regions/{atlas}_structural", found, seed=seed, part_of="regions")
-    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, baselines=(), mine=False, variants=NETWORKS)
+    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, methods=(), mine=False, variants=NETWORKS)
     record("regions/networks", found, seed=seed, part_of="regions")
     record("regions/costs", {"rows": costs(data / "schaefer_400", seed)}, seed=seed, part_of="regions")
-    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, baselines=(), mine=False, variants=FULL)
+    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, methods=(), mine=False, variants=FULL)
     record("regions/seed", found, seed=seed, part_of="regions")
 
 
@@ -87,7 +88,7 @@ def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, A
         *(folder / f"{name}.csv.gz" if name != "regions" else folder / "regions.csv" for name in names)
     )
     regions.notes = [note.replace(f"{folder}{os.sep}", "") for note in regions.notes]  # files as anybody has them
-    found = evaluate(
+    evaluation = evaluate(
         regions,
         folder=RUNS / f"{folder.name}_{kind}",
         resume=True,
@@ -96,4 +97,4 @@ def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, A
         say=print,
         **options,
     )
-    return {**found.numbers(), "looks": LOOKS}
+    return plain({**evaluation.comparison.numbers(), **evaluation.numbers(), "looks": LOOKS})

@@ -17,7 +17,7 @@ from benchmarks.machine import Memory
 from benchmarks.results import ROOT, record
 from benchmarks.speed import Case, PlainLayer, in_turn
 from omniset import SetBatch, encoders
-from omniset.sources import ArraySource
+from omniset.core.sources import ArraySource
 
 DIM, HEADS, POINTS, DEPTH = 32, 4, 4, 4
 SHARD = 65_536

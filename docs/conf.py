@@ -26,8 +26,17 @@ author = "The Omniset authors"
 copyright = "The Omniset authors"  # noqa: A001
 version = release = omniset.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "option_tables"]
-exclude_patterns = ["_build"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "option_tables",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "_templates"]
 nitpicky = False
 default_role = "code"  # docstrings write `name`
 smartquotes = False  # and strings with straight quotes
@@ -42,7 +51,10 @@ nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 
-autodoc_typehints = "none"  # shapes as types (jaxtyping) are for reading in the source; signatures stay short
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 88  # longer ones have a line per argument
+autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
@@ -55,11 +67,17 @@ html_title = "Omniset"
 html_static_path = ["_static"]
 html_css_files = ["omniset.css"]
 html_show_sourcelink = False
-html_theme_options = {"use_download_button": False, "use_fullscreen_button": False}
+html_theme_options = {"use_download_button": False, "use_fullscreen_button": False, "navbar_persistent": []}
 
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
+    app.connect("autodoc-skip-member", skip)
+
+
+def skip(app: Any, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """The methods that scikit-learn makes for metadata routing are its own."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
 def escape(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

@@ -20,66 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 
 from omniset.cli import main
 
-# The option that begins each part of a long list.
-PARTS = {
-    "fit": {
-        "sets": "Data",
-        "encoder": "Model",
-        "epochs": "Training",
-        "shard_size": "Shards and memory",
-        "seed": "The run",
-    },
-    "genomes fit": {
-        "table": "Data",
-        "architecture": "Model",
-        "epochs": "Training",
-        "validation_fraction": "Genomes, families and noise",
-        "seed": "The run",
-    },
-    "genomes evaluate": {
-        "table": "Data",
-        "methods": "The comparison",
-        "format": "What is read",
-        "encoder": "Model",
-        "epochs": "Training",
-        "validation_fraction": "Genomes, families and noise",
-        "seed": "The run",
-    },
-    "cells fit": {
-        "files": "Data",
-        "layer": "What is read",
-        "architecture": "Model",
-        "likelihood": "What is asked for",
-        "max_genes": "Genes",
-        "epochs": "Training",
-        "seed": "The run",
-    },
-    "cells evaluate": {
-        "files": "Data",
-        "baselines": "The comparison",
-        "layer": "What is read",
-        "architecture": "Model",
-        "likelihood": "What is asked for",
-        "max_genes": "Genes",
-        "epochs": "Training",
-        "seed": "The run",
-    },
-    "regions fit": {
-        "expression": "Data",
-        "fisher_z": "What is read",
-        "architecture": "Model",
-        "seen": "Training",
-        "seed": "The run",
-    },
-    "regions evaluate": {
-        "expression": "Data",
-        "split": "The comparison",
-        "fisher_z": "What is read",
-        "architecture": "Model",
-        "seen": "Training",
-        "seed": "The run",
-    },
-}
+UNTITLED = ("positional arguments", "options")  # what matters first
+LAST = "help and configuration"
 KINDS = {Path: "path", str: "text", int: "integer", float: "number", bool: "true or false"}
 
 
@@ -94,19 +36,22 @@ class Option:
     text: str
 
 
-def commands() -> dict[str, list[Option]]:
-    """All commands and their options, in the order of `omniset --help`; those of a group with its name in front."""
+def commands() -> dict[str, dict[str, list[Option]]]:
+    """All commands, in the order of `omniset --help`, and their options by the titles that help has."""
     return _of(jsonargparse.capture_parser(main, []), "")
 
 
-def _of(parser: Any, group: str) -> dict[str, list[Option]]:
+def _of(parser: Any, group: str) -> dict[str, dict[str, list[Option]]]:
     found = {}
     for name, command in parser._subcommands_action.choices.items():
         if command._subcommands_action is not None:
             found |= _of(command, f"{group}{name} ")
             continue
-        own = [a for a in command._actions if a.dest not in ("help", "config", "print_config")]
-        found[group + name] = [_option(a) for a in own]
+        parts = {part.title: part._group_actions for part in command._action_groups if part.title != LAST}
+        found[group + name] = {
+            title: [_option(a) for a in actions if a.dest not in ("help", "config", "print_config")]
+            for title, actions in parts.items()
+        }
     return found
 
 
@@ -142,16 +87,20 @@ def spoken(hint: Any) -> str:
     return "JSON object" if origin is dict else KINDS[hint]
 
 
-def markdown(command: str, options: list[Option]) -> list[str]:
+def markdown(command: str, parts: dict[str, list[Option]]) -> list[str]:
     """The lines of the directive."""
     lines = [f":::{{program}} omniset {command}", ":::", ""]
-    for option in options:
-        if part := PARTS.get(command, {}).get(option.name.removeprefix("--")):
-            lines += [f":::{{rubric}} {part}", ":::", ""]
-        said = "required" if option.default is None else f"default: `{option.default}`"
-        name = option.name if option.positional else f"{option.name} {option.name.removeprefix('--').upper()}"
-        lines += [f":::{{option}} {name}", "", f"{_escaped(option.text)}", "", f"*{option.kind}; {said}*", ":::", ""]
+    for title, options in parts.items():
+        if title not in UNTITLED and options:
+            lines += [f":::{{rubric}} {title.capitalize()}", ":::", ""]
+        lines += [line for option in options for line in _lines(option)]
     return lines
+
+
+def _lines(option: Option) -> list[str]:
+    said = "required" if option.default is None else f"default: `{option.default}`"
+    name = option.name if option.positional else f"{option.name} {option.name.removeprefix('--').upper()}"
+    return [f":::{{option}} {name}", "", f"{_escaped(option.text)}", "", f"*{option.kind}; {said}*", ":::", ""]
 
 
 def _escaped(text: str) -> str:

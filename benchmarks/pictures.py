@@ -1,0 +1,126 @@
+"""Draws the pictures of README and docs that show results of the systems, from the files under results/."""
+
+import json
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks import cells as recorded
+from benchmarks.results import RESULTS, ROOT, of_genomes
+from omniset.report.plots import COLOURS, save
+
+OURS = {"omniset"}
+GREY = "#9aa0a6"
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+def panels(number: int) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(9, 3.1), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, number))
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def ranked(ax: Any, rows: dict[str, tuple[float, float, float]], title: str) -> None:
+    """Methods by their score, best on top, ours in colour."""
+    order = sorted(rows, key=lambda method: rows[method][0])
+    for place, method in enumerate(order):
+        value, low, high = rows[method]
+        colour = COLOURS[0] if method in OURS else GREY
+        ax.plot([low, high], [place, place], color=colour, linewidth=2)
+        ax.plot(value, place, "o", color=colour, markersize=6)
+    ax.set_yticks(range(len(order)), ["Omniset" if method in OURS else method for method in order], fontsize="small")
+    ax.set_title(title, fontsize="medium", loc="left")
+
+
+def genomes() -> Figure:
+    """F1 and AUPRC of missing families by how complete a genome is."""
+    scores, _, _ = of_genomes(read("genomes.json"))
+    figure, axes = panels(2)
+    conditions = ("100/0", "95/0", "90/0", "70/0", "50/0")
+    for ax, (score, title, shown) in zip(
+        axes,
+        (
+            ("f1", "F1 of the gene content", conditions),
+            ("auprc_missing", "AUPRC of the missing families", conditions[1:]),
+        ),
+        strict=True,
+    ):
+        for place, method in enumerate(("omniset", "as-is", "prevalence-bayes", "knn", "pca")):
+            values = [scores[condition, score, method]["value"] for condition in shown]
+            ours = method in OURS
+            ax.plot(
+                [int(c.split("/")[0]) for c in shown],
+                values,
+                "o-",
+                color=(*COLOURS, GREY)[place],
+                linewidth=2.5 if ours else 1,
+                alpha=1 if ours else 0.75,
+                label="Omniset" if ours else method,
+                zorder=3 if ours else 2,
+            )
+        ax.invert_xaxis()
+        ax.set_xlabel("completeness of the genome, %")
+        ax.set_title(title, fontsize="medium", loc="left")
+    axes[0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def cells() -> Figure:
+    """Integration of two data sets."""
+    figure, axes = panels(2)
+    for ax, (file, title) in zip(axes, (("kang", "Kang's blood cells"), ("baron", "Baron's pancreas")), strict=True):
+        comparison, seeds = recorded.read(read(f"cells/{file}.json"))
+        totals = comparison.table("total", "all cells")["value"]
+        rows = {m: (totals[m], seeds.low[m], seeds.high[m]) for m in totals.index}
+        ranked(ax, rows, title)
+        ax.set_xlabel("integration, 1 is best (line: lowest to highest seed)")
+    return figure
+
+
+def regions() -> Figure:
+    """Pearson's r of unseen regions in two atlases."""
+    figure, axes = panels(2)
+    for ax, number in zip(axes, (100, 400), strict=True):
+        table = read(f"regions/schaefer_{number}.json")["table"]
+        left_out = ("no attention", "attention alone")  # variants of ours
+        rows = {m: (r["pearson"],) * 3 for m, r in table.items() if m not in left_out}
+        ranked(ax, rows, f"Schaefer's atlas of {number} regions")
+        ax.set_xlabel("Pearson's r, spatial split")
+    return figure
+
+
+def microbiomes() -> Figure:
+    """Accuracy and calibration of genera."""
+    rows = read("microbiomes/contax.json")["rows"]
+    figure, axes = panels(2)
+    for ax, (kind, score, title) in zip(
+        axes,
+        (
+            ("new communities", "genus_accuracy", "accuracy of genera"),
+            ("with unknown taxa", "calibration_error", "calibration error (0 is best)"),
+        ),
+        strict=True,
+    ):
+        ranked(ax, accuracies(rows, kind, score), title)
+        ax.set_xlabel("mean (line: lowest to highest seed)")
+    return figure
+
+
+def accuracies(rows: list[dict[str, Any]], kind: str, score: str) -> dict[str, tuple[float, float, float]]:
+    """Mean, lowest and highest seed of each method on the smallest samples of a kind. Ours is what fit makes."""
+    here = [row for row in rows if row["kind"] == kind]
+    least = min(row["reads"] for row in here)
+    names = ("general", "naive-bayes", "naive-bayes-community", "naive-bayes-sample", "nearest", "no-context")
+    values = {n: [row[score] for row in here if (row["method"], row["reads"]) == (n, least)] for n in names}
+    return {"omniset" if name == "general" else name: (float(np.mean(v)), min(v), max(v)) for name, v in values.items()}
+
+
+def draw() -> None:
+    for picture in (genomes, cells, regions, microbiomes):
+        save(picture(), ROOT / "docs" / "images" / f"{picture.__name__}.png")
