@@ -21,6 +21,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev  ## docs/_build/html; a warning is an error
+	@rm -rf docs/api  # pages of names that are gone
 	$(BIN)/sphinx-build -W --keep-going -q -E -b html docs docs/_build/html
 
 check: lint types docs
@@ -52,4 +53,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build demo-run
+	rm -rf $(VENV) build dist docs/_build docs/api demo-run

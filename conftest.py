@@ -1,4 +1,8 @@
-"""Type and shape checks are on in the whole test run, docstring examples included."""
+"""Type and shape checks are on in the test run, docstring examples included.
+
+In the innermost packages, where most calls are made, they would double the time of all tests: there they are on only
+with OMNISET_CHECKED=all, as tests/test_checked.py runs the tests of these packages.
+"""
 
 import inspect
 import os
@@ -21,7 +25,9 @@ from jaxtyping import install_import_hook
 
 # What the package imports is imported above: from within a module that has the checks, Python would not find the
 # compiled code of what is imported, and compile it anew.
-install_import_hook("omniset", "beartype.beartype")
+INNERMOST = () if os.environ.get("OMNISET_CHECKED") == "all" else ("core", "engine", "kernels", "layers")
+PARTS = sorted(path.stem for path in (Path(__file__).parent / "src" / "omniset").glob("[a-z]*"))
+install_import_hook([*(f"omniset.{part}" for part in PARTS if part not in INNERMOST), "paper"], "beartype.beartype")
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

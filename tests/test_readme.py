@@ -5,8 +5,6 @@ import re
 from benchmarks.results import RESULTS
 from benchmarks.tables import PAGES, TABLES, render
 
-from omniset.regions import baselines, blend, training
-
 README = PAGES[0]
 
 
@@ -20,11 +18,6 @@ def test_tables_are_those_of_the_results():
 def test_its_python_runs(tmp_path, monkeypatch):
     """All blocks, one after the other, as a reader would. (Those of the docs: test_docs.py.)"""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(baselines, "ITERATIONS", 5)  # of boosted trees of regions
-    monkeypatch.setattr(blend, "FOLDS", 2)
-    monkeypatch.setattr(training, "ROUNDS", 3)
-    for choice in ("PENALTIES", "RATES", "WIDTHS"):
-        monkeypatch.setattr(baselines, choice, getattr(baselines, choice)[:2])
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     exec(compile("\n".join(blocks), README.name, "exec"), {})

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from omniset import evaluation
-from omniset.evaluation import Outcome
 from omniset.report import Cell, Facts, Headline, Note, Plot, Report, Section, Table, multiqc, render, write
 from omniset.report.blocks import text_of
-from omniset.report.sets import DataSummary, Example, SetRun, compose, numbers, quantiles
+from omniset.report.frame import Run
+from omniset.report.sets import DataSummary, Example, SetRun, compose, quantiles
+from omniset.trials import outcomes as evaluation
+from omniset.trials.outcomes import Outcome
 
 EVIL = '<script>alert(1)</script> & "q" $x_1$ \\frac'
 FORMULA = "$x_1$ <b> \\alpha"
@@ -80,32 +81,37 @@ def a_run(*outcomes, **options):
     history = [{"epoch": e, "train_loss": 2 / e, "val_loss": 3 / e, "learning_rate": 1e-3} for e in range(1, 8)]
     rows = [f"row {i}" for i in range(23)]
     example = Example("s1", "a", None, rows, r.integers(1, 3, 23), r.random(23), {"height": r.normal(size=23)})
-    run = {
+    about = {
+        "system": "sets",
+        "kind": "fit",
         "title": "Kinds of things",
+        "command": "omniset train sets.csv --out 'a b'",
+        "provenance": {"omniset": "1.2.3", "seed": 0},
+        "warnings": ["one feature is constant"],
+    }
+    run = {
         "on": "validation sets",
         "data": data({o.name: o.truth for o in outcomes}),
         "history": history,
         "kept_epoch": 5,
         "outcomes": list(outcomes),
         "examples": [example],
-        "warnings": ["one feature is constant"],
-        "arguments": {"dim": 64, "learning_rate": 0.001, "shard_size": None},
-        "command": "omniset train sets.csv --out 'a b'",
-        "provenance": {"omniset": "1.2.3", "seed": 0},
     }
-    return SetRun(**(run | options))
+    settings = options.pop("arguments", {"dim": 64, "learning_rate": 0.001, "shard_size": None})
+    told = {name: options.pop(name) for name in [*about] if name in options}
+    return Run(**(about | told)), SetRun(**(run | options)), settings
 
 
-def rendered(run):
-    text = render(compose(run))
+def rendered(made):
+    text = render(compose(*made)[0])
     return text, Page(text)
 
 
 @cache
 def made(name):
     """A run, its page as text, and what is on it."""
-    run = RUNS[name]()
-    return run, *rendered(run)
+    parts = RUNS[name]()
+    return parts[1], *rendered(parts)
 
 
 def cells(page, caption):
@@ -122,7 +128,7 @@ def cells(page, caption):
     return rows[1:]
 
 
-METRICS = "Intervals hold 95 % of bootstrap resamples of whole sets."
+METRICS = "Intervals are of what other sets would give."
 RUNS = {
     "classes": lambda: a_run(classified(["a", "b", "c", "d"])),
     "numbers": lambda: a_run(regressed()),
@@ -133,7 +139,7 @@ RUNS = {
     "one set": lambda: a_run(regressed(1), data=data({"weight": np.ones(1)}, sets=1)),
     "no row": lambda: a_run(regressed(0), data=data({"weight": np.ones(0)}, sets=0)),
     "no row of classes": lambda: a_run(classified(["a", "b"], 0), history=[{"epoch": 1, "train_loss": float("nan")}]),
-    "nothing": lambda: SetRun("Nothing"),
+    "nothing": lambda: (Run("sets", "fit", "Nothing"), SetRun(), {}),
     "evil": lambda: evil(),
 }
 
@@ -191,6 +197,71 @@ def test_labels_are_no_markup():
         assert any(c["text"] == caption for c in page.all("caption"))
 
 
+ODD = {  # names, and what stands for the odd character in them
+    "controls": ("\0a\x07\x1b[31m\x7f\x85", "\\x00a\\x07\\x1b[31m\\x7f\\x85"),
+    "no characters": ("a\ufffe\uffffb", "aU+FFFEU+FFFFb"),
+    "half a character": ("a\ud800b", "aU+D800b"),
+    "override": ("a\u202eb", "aU+202Eb"),
+    "right to left": ("\u200fא\u200f", "\u200fא\u200f"),
+    "formula": ("$x_1$ $", "$x_1$ $"),
+    "broken formula": ("$\\frac{$ \\", "$\\frac{$ \\"),
+    "markup": ("<b>&amp;", "<b>&amp;"),
+    "unknown to fonts": ("漢字 \U0001f9ec", "漢字 \U0001f9ec"),
+}
+
+
+def named(name, classes=7):
+    """A run that has this name wherever one can be."""
+    r = np.random.default_rng(0)
+    features = {name: r.normal(size=5), f"{name}2": r.normal(size=5)}
+    elements = [name, *(f"{name}{i}" for i in range(4))]
+    example = Example(
+        name, name, name, elements, np.arange(1, 6), r.random(5), features, {name: r.random(5)}, {name: 0.5}
+    )
+    options = {"title": name, "on": name, "warnings": [name], "arguments": {name: name}, "provenance": {name: name}}
+    history = [{"epoch": 1, "train_" + name: 0.5}]
+    outcomes = classified([name, "b"], name=name), classified([f"{name}{i}" for i in range(classes)], name="many")
+    summary = data({o.name: o.truth for o in outcomes} | {f"{name}2": r.normal(size=53)})
+    return a_run(*outcomes, data=summary, examples=[example], history=history, command=name, **options)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_are_shown(name, tmp_path):
+    """The page is written, with what is no character as its number; the JSON beside it has the name as it is."""
+    odd, expected = ODD[name]
+    write(tmp_path, *compose(*named(odd)))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff\ufffe\uffff]", text)
+    page = Page(text)
+    assert page.all("h1")[0]["text"].strip() == page.all("code")[0]["text"].strip() == expected
+    drawn = [e["text"] for e in page.all("text")]
+    assert max(Counter(drawn)[label] for label in (expected, f"1: {expected}")) >= 2
+    assert json.loads((tmp_path / "report.json").read_text())["examples"][0]["set"] == odd
+
+
+@pytest.mark.parametrize("name", ["a" * 10_000, "a " * 5_000, "one\ntwo\r\nthree"], ids=["word", "words", "lines"])
+def test_long_names_are_drawn(name):
+    _, page = rendered(named(name))
+    assert max(len(e["text"]) for e in page.all("text")) <= 80
+    drawn = " ".join(e["text"] for e in page.all("text"))
+    assert ("one two" if "one" in name else "…") in drawn
+
+
+def test_text_of_any_figure_is_drawn():
+    """Also of one that knows nothing of our style: labels of ticks, titles, legends, notes."""
+    figure = Figure()
+    axes = figure.subplots()
+    odd = "$\\frac{\x07\ud800$"
+    axes.plot([1, 2], [3, 4], label=odd)
+    axes.set(xlabel=odd, title=odd)
+    axes.set_xticks([1, 2], [odd, odd])
+    axes.text(1, 3, odd)
+    axes.legend()
+    for _ in range(2):  # a figure may be drawn again
+        page = Page(render(Report("T", "", [Section("S", "", [Plot(figure, odd, odd)])])))
+    assert Counter(e["text"] for e in page.all("text"))["$\\frac{\\x07U+D800$"] == 6
+
+
 def test_long_labels_stay_apart():
     """The same beginning and end: told apart by numbers."""
     classes = [f"a rather long name, number {i}, of many words" for i in range(5)]
@@ -246,9 +317,8 @@ def test_what_is_missing_is_said():
     for sentence in (
         "How good the predictions are is not known",
         "The data were not summarised.",
-        "Nothing was trained in this run.",
+        "Nothing was trained by epochs.",
         "No set was explained in this run.",
-        "No settings were recorded. No warnings were met.",
     ):
         assert sentence in text
     assert "no interval" in made("one set")[1]
@@ -262,16 +332,16 @@ def test_the_same_run_gives_the_same_page():
 
 
 def test_files(tmp_path):
-    run = a_run(regressed(), history=[{"epoch": 1, "train_loss": float("nan")}], arguments={"out": Path("a")})
-    page = write(tmp_path / "new", compose(run), numbers(run))
+    parts = a_run(regressed(), history=[{"epoch": 1, "train_loss": float("nan")}], arguments={"out": Path("a")})
+    page = write(tmp_path / "new", *compose(*parts))
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["report.html", "report.json"]
-    assert page.read_text(encoding="utf-8") == render(compose(run))
+    assert page.read_text(encoding="utf-8") == render(compose(*parts)[0])
     read = json.loads((tmp_path / "new" / "report.json").read_text())
-    assert (read["format"], read["version"]) == ("omniset report of sets", 1)
-    assert read["targets"][0]["metrics"][0]["value"] == evaluation.metrics(run.outcomes[0])[0].value
+    assert (read["format"], read["version"], read["system"]) == ("omniset report", 2, "sets")
+    assert read["targets"][0]["metrics"][0]["value"] == evaluation.metrics(parts[1].outcomes[0])[0].value
     assert read["history"] == [{"epoch": 1, "train_loss": None}]
     assert read["arguments"] == {"out": "a"}
-    example = run.examples[0]
+    example = parts[1].examples[0]
     assert read["examples"][0]["scores"] == sorted(example.scores.tolist(), reverse=True)[:10]
     assert read["examples"][0]["elements"][0] == f"row {example.scores.argmax()}"
 
@@ -329,10 +399,10 @@ def test_contrast():
 
 
 def test_multiqc_files(tmp_path):
-    run = RUNS["several"]()
+    run = RUNS["several"]()[1]
     history = [*run.history, {"epoch": 8, "train_loss": float("nan"), "val_loss": None}]
     found = {a.name: a.metrics for a in run.assessments}
-    written = multiqc.write(tmp_path, "run 1", found, history)
+    written = multiqc.write(tmp_path, "run 1", found, {"": history})
     names = ["omniset_metrics_mqc.json", "omniset_loss_mqc.json", "omniset_learning_rate_mqc.json"]
     assert [p.name for p in written] == names
     table, loss, rate = (json.loads(p.read_text()) for p in written)
@@ -343,4 +413,4 @@ def test_multiqc_files(tmp_path):
     assert loss["data"]["run 1 training"] == {str(e): 2 / e for e in range(1, 8)}
     assert loss["data"]["run 1 validation"] == {str(e): 3 / e for e in range(1, 8)}
     assert list(rate["data"]) == ["run 1"]
-    assert multiqc.write(tmp_path / "empty", "run 2", {}, []) == []
+    assert multiqc.write(tmp_path / "empty", "run 2", {}, {}) == []

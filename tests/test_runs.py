@@ -1,5 +1,6 @@
 """The commands on tables: what they write, that streams equal memory, that killed runs go on, that nothing leaks."""
 
+import contextvars
 import json
 import os
 import random
@@ -15,10 +16,14 @@ import pytest
 import safetensors.torch
 import yaml
 
-from omniset import SetClassifier, SetRegressor, runs
+from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
-from omniset.evaluation import Outcome
+from omniset.estimators import runs
+from omniset.estimators.evaluation import evaluate
+from omniset.estimators.examples import telling
+from omniset.runs.files import plain
 from omniset.tables import TableWriter, files
+from omniset.trials.outcomes import Outcome
 
 read_csv = partial(pd.read_csv, float_precision="round_trip")  # pandas 2 reads the last digit otherwise
 
@@ -53,6 +58,11 @@ def make(folder, number=43, seed=0):
     return frame, labels
 
 
+def scores_of(numbers):
+    """The scores of an evaluation, by condition, score and method."""
+    return {(s["condition"], s["score"], s["method"]): s for s in numbers["scores"]}
+
+
 def run(*words, code=0):
     assert main([str(w) for w in words]) == code
 
@@ -73,7 +83,7 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
     out = capsys.readouterr().out
     assert "43 sets" in out
     metrics = json.loads((model / "metrics.json").read_text())
-    accuracy = metrics["metrics"]["label"]["accuracy"]
+    accuracy = scores_of(metrics["validation"])["label", "accuracy", "omniset"]
     assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
     assert f"{accuracy['value']:.3f}" in out  # what is printed is what is stored
     assert len(metrics["history"]) == 2
@@ -99,8 +109,21 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
     )
     truth = pd.read_csv(tmp_path / "all.csv").set_index("set")["label"]
     expected = (in_memory.set_index("set")["label"] == truth.loc[in_memory["set"]].to_numpy()).mean()
-    found = json.loads((tmp_path / "e" / "metrics.json").read_text())["metrics"]["label"]["accuracy"]["value"]
-    assert np.isclose(found, expected)
+    evaluated = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    found = {method: scores_of(evaluated)["label", "accuracy", method]["value"] for method in ("omniset", "prior")}
+    assert np.isclose(found["omniset"], expected)
+    most = loaded.classes_[loaded.prior_[0].argmax()]
+    assert np.isclose(found["prior"], (truth == most).mean())
+    (gate,) = evaluated["gates"]
+    assert (gate["condition"], gate["score"], gate["opponent"]) == ("label", "accuracy", "prior")
+    rows = read_csv(tmp_path / "e" / "scores.csv")
+    ours = rows[rows["method"] == "omniset"]
+    assert (ours["predicted"].to_numpy() == in_memory["label"].to_numpy()).all()
+    assert (ours["truth"].to_numpy() == truth.loc[in_memory["set"]].to_numpy()).all()
+    assert (rows.loc[rows["method"] == "prior", "predicted"] == most).all()
+    said = capsys.readouterr().out
+    assert evaluated["verdict"] in said
+    assert "ours minus prior (the best baseline)" in said
     assert (tmp_path / "e" / "report.html").stat().st_size > 10_000
     run(
         "explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv", "--only", "s3,s1", "--steps", 3
@@ -159,8 +182,8 @@ def test_labels_of_elements(tmp_path, frame, source, capsys):
         else frame[frame["element"].isin(pd.read_parquet(tmp_path / "signs.parquet")["element"])]
     )
     right = found.set_index("element").loc[known["element"], "sign"].to_numpy() == known["sign"].to_numpy()
-    metrics = json.loads((tmp_path / "e" / "metrics.json").read_text())["metrics"]
-    assert np.isclose(metrics["sign"]["accuracy"]["value"], right.mean())
+    evaluated = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    assert np.isclose(scores_of(evaluated)["sign", "accuracy", "omniset"]["value"], right.mean())
 
 
 def test_regression_and_groups(tmp_path, frame):
@@ -222,10 +245,13 @@ def test_config_file_of_fit(tmp_path, frame, capsys):
 def test_killed_at_random_moments_and_resumed(tmp_path):
     make(tmp_path, number=23)
     words = ["--epochs", "13", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
-    straight = fit(tmp_path, *words[2:], out="straight", epochs=13)
     command = [sys.executable, "-m", "omniset", "fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv"]
-    command += ["--out", tmp_path / "killed", *SMALL, *words, "--resume", "true"]
+    command += [*SMALL, *words, "--resume", "true", "--out"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    straight = tmp_path / "straight"
+    # Each run has a process of its own: the last bits depend on what a process has computed before.
+    subprocess.run([str(w) for w in (*command, straight)], env=environment, check=True, capture_output=True)
+    command.append(tmp_path / "killed")
     chance = random.Random(5)
     last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
     survived = []
@@ -242,7 +268,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
         process.communicate()
         survived.append(process.returncode)
     assert -signal.SIGKILL in survived
-    run(*command[3:])
+    subprocess.run([str(w) for w in command], env=environment, check=True, capture_output=True)
     models = [safetensors.torch.load_file(folder / "model.safetensors") for folder in (straight, tmp_path / "killed")]
     assert all((models[0][name] == models[1][name]).all() for name in models[0])
     histories = [json.loads((f / "metrics.json").read_text())["history"] for f in (straight, tmp_path / "killed")]
@@ -278,7 +304,7 @@ def test_the_summary_of_the_data(tmp_path, frame, monkeypatch):
         column = frame[name].astype(np.float32).astype(float)
         expected = [column.mean(), column.std(ddof=0), column.min(), column.max()]
         assert np.allclose(found, expected, rtol=1e-9, atol=1e-9), name
-    assert any("features with one value in all rows, which say nothing: flat" in w for w in report["warnings"])
+    assert any("features with one value in all training sets, which say nothing: flat" in w for w in report["warnings"])
     assert report["command"].startswith("omniset")
 
 
@@ -302,13 +328,12 @@ def test_intervals_over_groups(tmp_path, frame):
     run(*words, "--out", tmp_path / "sets")
     run(*words, "--out", tmp_path / "patients", "--group", "patient")
     by_set, by_patient = (json.loads((tmp_path / n / "report.json").read_text()) for n in ("sets", "patients"))
-    rmse = [
-        json.loads((tmp_path / n / "metrics.json").read_text())["metrics"]["amount"]["RMSE"]
-        for n in ("sets", "patients")
-    ]
+    numbers = [json.loads((tmp_path / n / "metrics.json").read_text()) for n in ("sets", "patients")]
+    rmse = [scores_of(of)["amount", "RMSE", "omniset"] for of in numbers]
     assert rmse[0]["value"] == rmse[1]["value"]
     assert rmse[0]["high"] > rmse[0]["low"]
-    assert rmse[1]["low"] in (None, rmse[1]["value"])
+    assert rmse[1]["low"] is None
+    assert [of["unit"] for of in numbers] == ["set", "group"]
     assert by_set["on"] == by_patient["on"]
     words = ["explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv"]
     run(*words, code=2)  # deep-sets have no attention
@@ -334,6 +359,94 @@ def test_targets_and_groups_do_not_leak_into_features(tmp_path, frame, capsys):
     assert "class_weight='balanced' is for classes" in capsys.readouterr().err
 
 
+def test_the_index_that_pandas_writes_is_left_out(tmp_path, frame, capsys):
+    """The table went through to_csv and read_csv: its first column numbers the rows."""
+    frame.drop(columns="sign").to_csv(tmp_path / "indexed.csv")
+    pd.read_csv(tmp_path / "indexed.csv").to_csv(tmp_path / "indexed.csv", index=False)
+    fit(tmp_path, "--ignore", "Unnamed: 0", sets="indexed.csv")
+    assert "\nfeatures: 'x', 'y'\n" in capsys.readouterr().out
+    model = SetClassifier.load(tmp_path / "run")
+    assert (model.features_, model.ignored_) == (["x", "y"], ["Unnamed: 0"])
+    words = ["--model", tmp_path / "run", "--progress=false"]
+    labels = ["--target", tmp_path / "labels.csv"]
+    run("predict", tmp_path / "indexed.csv", *words, "--out", tmp_path / "p.csv")
+    run("explain", tmp_path / "indexed.csv", *words, "--out", tmp_path / "x.csv", "--only=s1")
+    run("evaluate", tmp_path / "indexed.csv", *words, *labels, "--out", tmp_path / "e")
+    fit(tmp_path, "--features", "Unnamed: 0,x", sets="indexed.csv", epochs=1)
+    assert SetClassifier.load(tmp_path / "run").features_ == ["Unnamed: 0", "x"]
+
+
+def test_the_first_of_many_features_are_said(tmp_path, frame, capsys):
+    many = pd.DataFrame(np.random.default_rng(0).normal(size=(len(frame), 15)), columns=[f"f{i}" for i in range(15)])
+    pd.concat([frame[["set"]], many], axis=1).to_csv(tmp_path / "sets.csv", index=False)
+    fit(tmp_path, epochs=1)
+    assert f"\nfeatures: {', '.join(repr(f'f{i}') for i in range(12))} and 3 more\n" in capsys.readouterr().out
+
+
+def test_tables_for_spreadsheets(tmp_path, frame):
+    """Names that a spreadsheet would compute, in every table that the commands write, and only there."""
+    labels = pd.read_csv(tmp_path / "labels.csv")
+    labels["label"] = np.where(labels["label"] == "k0", "=1+1", labels["label"])
+    labels.replace({"set": {"s1": "@s1"}}).to_csv(tmp_path / "labels.csv", index=False)
+    frame.drop(columns="sign").replace({"set": {"s1": "@s1"}}).to_csv(tmp_path / "sets.csv", index=False)
+    fit(tmp_path, epochs=1)
+    common = [tmp_path / "sets.csv", "--model", tmp_path / "run", "--progress=false", "--device=cpu"]
+    for safe, mark in ((False, ""), (True, "'")):
+        option = [f"--csv_safe={str(safe).lower()}"]
+        context = contextvars.copy_context()
+        context.run(run, "predict", *common, *option, "--out", tmp_path / "p.csv")
+        found = pd.read_csv(tmp_path / "p.csv", dtype=str)
+        assert found["set"].tolist()[:3] == ["s0", f"{mark}@s1", "s2"]
+        assert set(found["label"]) <= {f"{mark}=1+1", "k1", "k2"}
+        assert found.columns.tolist() == ["set", "label", "p_=1+1", "p_k1", "p_k2"]
+        context.run(run, "explain", *common, *option, "--only=@s1", "--label==1+1", "--out", tmp_path / "x.tsv")
+        found = pd.read_csv(tmp_path / "x.tsv", sep="\t")
+        assert (set(found["set"]), set(found["explained"])) == ({f"{mark}@s1"}, {f"{mark}=1+1"})
+    context.run(run, "predict", *common, "--out", tmp_path / "p.csv")  # the next command of the same program
+    assert pd.read_csv(tmp_path / "p.csv")["set"][1] == "@s1"
+
+
+@pytest.mark.parametrize("part", ["report.data.summarize", "report.write"])
+def test_a_report_that_fails_does_not_lose_the_model(part, tmp_path, frame, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no report")
+
+    monkeypatch.setattr(f"omniset.{part}", fails)
+    with pytest.raises(RuntimeError, match="no report"):
+        fit(tmp_path, epochs=1)
+    run("predict", tmp_path / "sets.csv", "--model", tmp_path / "run", "--out", tmp_path / "p.csv", "--progress=false")
+    assert len(SetClassifier.load(tmp_path / "run").history_) == 1
+
+
+def test_names_of_any_characters(tmp_path, capsys):
+    """Reports are made; model and tables have the names as they are."""
+    odd = "a\x07\ufffe$<b>\\"
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"set": [f"{odd}{i // 4}" for i in range(80)], odd: rng.normal(size=80)})
+    frame.to_parquet(tmp_path / "sets.parquet")
+    labels = pd.DataFrame({"set": frame["set"].unique(), odd + "2": [f"{odd}{i % 2}" for i in range(20)]})
+    labels.to_parquet(tmp_path / "labels.parquet")
+    fit(tmp_path, sets="sets.parquet", target="labels.parquet", epochs=1)
+    assert "a\\x07U+FFFE$&lt;b&gt;\\" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    model = SetClassifier.load(tmp_path / "run")
+    assert (model.features_, model.targets_, model.classes_[0]) == ([odd], [odd + "2"], odd + "0")
+    common = [tmp_path / "sets.parquet", "--model", tmp_path / "run", "--progress=false"]
+    run("predict", *common, "--out", tmp_path / "p.csv")
+    assert read_csv(tmp_path / "p.csv")["set"].tolist() == labels["set"].tolist()
+    run("evaluate", *common, "--target", tmp_path / "labels.parquet", "--out", tmp_path / "e")
+    assert (tmp_path / "e" / "report.html").is_file()
+
+
+def test_classes_that_are_hardly_meant_are_said(tmp_path, frame, capsys):
+    labels = pd.read_csv(tmp_path / "labels.csv")
+    labels.replace({"label": {"k1": "K0", "k2": "NA"}}).to_csv(tmp_path / "labels.csv", index=False)
+    text = (fit(tmp_path, epochs=1) / "report.html").read_text(encoding="utf-8")
+    said = capsys.readouterr().err
+    for words in ("are different classes; are they meant to be?", "NA' is a class; where it means that the label is"):
+        assert words in said
+        assert words.replace("'", "&#39;") in text
+
+
 def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
     model = fit(tmp_path)
     before = (tmp_path / "sets.csv").read_bytes()
@@ -347,6 +460,7 @@ def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
     assert "holds a model, whose report would be replaced" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")
 def test_a_class_that_only_validation_has_is_named(frame):
     sets = frame.drop(columns=["sign", "element"])
     names = sets["set"].unique()
@@ -358,17 +472,57 @@ def test_a_class_that_only_validation_has_is_named(frame):
         model.fit(sets, labels, groups=groups)
 
 
+@pytest.mark.parametrize("level", ["set", "element"])
+def test_evaluation_in_python_is_that_of_the_shell(level, tmp_path, frame):
+    """Every score, interval and row; also where elements have no names of their own."""
+    words = ["--target_columns=sign"] if level == "element" else []
+    source = {"sets": "signed.tsv.gz", "target": None} if words else {}
+    model = SetClassifier.load(fit(tmp_path, *words, epochs=1, **source))
+    table, labels = tmp_path / source.get("sets", "sets.csv"), pd.read_csv(tmp_path / "all.csv").set_index("set")
+    target = [] if words else ["--target", tmp_path / "labels.csv"]
+    run("evaluate", table, *target, "--model", tmp_path / "run", "--out", tmp_path / "e", "--progress=false")
+    y = frame["sign"] if words else labels["label"]
+    in_python = evaluate(model, frame.drop(columns="sign"), y)
+    at_the_shell = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    numbers = json.loads(json.dumps(plain(in_python.comparison.numbers())))
+    assert {key: at_the_shell[key] for key in numbers} == numbers
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "e" / "scores.csv"), in_python.rows, check_dtype=False)
+    again = evaluate(model, frame.drop(columns="sign").assign(element="same"), y)
+    assert again.comparison.numbers()["scores"] == in_python.comparison.numbers()["scores"]
+    grouped = evaluate(model, frame.drop(columns="sign"), y, groups=labels["patient"])
+    assert (grouped.comparison.unit, grouped.comparison.numbers()["units"]) == ("group", 11)
+    with pytest.raises(ValueError, match="labels .* were not in training"):
+        evaluate(model, frame.drop(columns="sign"), y.replace(y.iloc[0], "other"))
+
+
+def test_the_prior_is_that_of_the_training_sets():
+    sets = [[[float(i)]] for i in range(40)]
+    small = {"encoder": "deep-sets", "dim": 8, "epochs": 1, "progress": False, "device": "cpu"}
+    y = np.where(np.arange(40) % 4 == 0, "rare", "common")
+    model = SetClassifier(**small, validation_fraction=0.25).fit(sets, y)
+    train = np.setdiff1d(np.arange(40), model.validation_)
+    assert model.prior_[0].tolist() == [(y[train] == label).mean() for label in ("common", "rare")]
+    numbers = np.arange(40.0)
+    model = SetRegressor(**small, validation_fraction=0.25).fit(sets, numbers)
+    train = np.setdiff1d(np.arange(40), model.validation_)
+    assert model.prior_[0].tolist() == [numbers[train].mean()]
+    assert model.notes_ == [
+        "regression of sets: label",
+        "10 of 40 sets, kept back to watch the training; they chose the epoch, which flatters",
+    ]
+
+
 def test_telling_examples():
     share = np.array([0.6, 0.9, 0.8, 0.51, 0.95])
     truth = np.array(["a", "a", "b", "b", "b"], dtype=object)
     predicted = np.array(["a"] * 5, dtype=object)
     about = {"sets": np.arange(5), "sizes": np.ones(5, int)}
     classes = Outcome("t", truth, predicted, **about, classes=["a", "b"], probabilities=np.stack([share, 1 - share], 1))
-    assert runs._telling(classes) == [1, 4, 3]  # surest right, surest wrong, least sure
+    assert telling(classes) == [1, 4, 3]  # surest right, surest wrong, least sure
     numbers = Outcome("t", np.array([1.0, 2, 3, 4, 5]), np.array([1.5, 2, 9, 4.1, 4]), **about)
-    assert runs._telling(numbers) == [1, 0, 2]  # errors 0, 0.5, 6
+    assert telling(numbers) == [1, 0, 2]  # errors 0, 0.5, 6
     one = Outcome("t", np.array([1.0]), np.array([2.0]), sets=np.zeros(1, int), sizes=np.ones(1, int))
-    assert runs._telling(one) == [0]
+    assert telling(one) == [0]
 
 
 def test_large_sets_are_explained_in_shards(tmp_path, frame):

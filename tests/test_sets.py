@@ -1,12 +1,15 @@
+import itertools
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from omniset import SetBatch
-from omniset.sets import SetCollection
+from omniset.core.sets import SetCollection, StoredSet, batched, source_of
 
 
 def test_ragged_in_and_out():
@@ -127,3 +130,38 @@ def test_table_without_set_or_features():
 def test_bad_values_in_a_list_name_set_and_element():
     with pytest.raises(ValueError, match=r"set 1: elements\[2, 0\] is nan"):
         SetCollection.of([np.ones((1, 2)), np.array([[1.0, 1], [1, 1], [np.nan, 1]])], torch.float32)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 7), max_size=11), st.integers(1, 5), st.integers(1, 23))
+def test_groups_fit_and_are_as_large_as_fits(sizes, batch_size, most):
+    rows, bounds = torch.zeros(sum(sizes), 1), np.cumsum([0, *sizes])
+    sets = [StoredSet(rows, rows[:, 0], int(a), int(b)) for a, b in itertools.pairwise(bounds)]
+    groups = list(batched(iter(sets), batch_size, most))
+    assert [id(s) for group in groups for s in group] == [id(s) for s in sets]
+
+    def fits(group):
+        return len(group) <= batch_size and len(group) * max(map(len, group)) <= most
+
+    assert all(len(group) == 1 or fits(group) for group in groups)
+    assert not any(fits([*group, following[0]]) for group, following in itertools.pairwise(groups))
+
+
+def test_groups_are_made_while_sets_are_read():
+    rows = torch.zeros(6, 1)
+    sets = (StoredSet(rows, rows[:, 0], 2 * i, 2 * i + 2) for i in range(3))
+    assert len(next(batched(sets, 5, 2))) == 1
+    assert next(sets).start == 4  # only the one after the group has been read
+
+
+@pytest.mark.parametrize(("sizes", "size"), [([3], None), ([3], 2), ([2, 3], 2), ([5], None), ([5], 2), ([0], 1)])
+def test_a_group_is_padded_and_a_set_larger_than_fits_comes_in_shards(sizes, size):
+    collection = SetCollection.of([torch.rand(n, 2) for n in sizes], torch.float32)
+    sets = [collection[i] for i in range(len(sizes))]
+    source = source_of(sets, 3, size)
+    if sizes == [5]:
+        assert [s.elements.shape[1] for s in source] == ([3, 2] if size is None else [2, 2, 1])
+        assert torch.equal(torch.cat([s.elements for s in source], 1)[0], collection.elements)
+    else:
+        assert source.multiplicity.sum(1).tolist() == sizes
+        assert source.elements.shape[1] == max(sizes)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from omniset import SetBatch, encoders
-from omniset.sources import ArraySource, FunctionSource, ParquetSource
+from omniset.core.sources import ArraySource, FunctionSource, ParquetSource
 from omniset.testing import relative_error
 
 N, D = 101, 3

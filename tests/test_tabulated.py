@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from omniset.attention import AttentionState
+from omniset.core.attention import AttentionState
 from omniset.layers.universal import AttentionBlock, attention_block
 from omniset.testing import relative_error
 from oracle import lee, linear, msab, norm, repeat
@@ -134,7 +134,7 @@ def test_the_order_of_rows_does_not_matter(block):
 
 def test_weights_are_a_plain_softmax(block):
     queries, table, m = draw(QUERIES, DIM), draw(ROWS, DIM), fractions()
-    found = block.weights(queries, table, m)
+    found = block.mean_weights(queries, table, m)
     assert found.shape == (SETS, QUERIES, ROWS)
     pre = hasattr(block, "output") and block.pre
     q = linear(block.query, norm(block.norm_queries, queries) if pre else queries)

@@ -7,12 +7,13 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from omniset import SetBatch, SetClassifier, SetRegressor
-from omniset.disk import DiskRows
+from omniset.core.disk import DiskRows
+from omniset.core.sets import SetCollection, StoredSet, batched
 from omniset.encoders import build
-from omniset.sets import SetCollection, StoredSet, batched
-from omniset.training.data import SetDataModule
+from omniset.training.data import Lesson
 from omniset.training.fit import SetModule
 from omniset.training.network import SetNetwork
+from omniset.training.sets import SetBatches
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 2, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
 
@@ -47,9 +48,8 @@ def gradients(network, sets, targets, of_elements=False, max_elements=10**9, wei
 
 def all_of(sets, targets, **options):
     """The loader's one batch of all sets."""
-    shared = {"of_elements": False, "max_elements": 10**9, "shard_size": None, "shuffle_elements": False, "seed": 0}
-    everything = np.arange(len(sets))
-    data = SetDataModule(sets, targets, everything[:0], everything, batch_size=len(sets), **(shared | options))
+    make = SetBatches(sets, targets, **{"of_elements": False, "max_elements": 10**9} | options)
+    data = Lesson(make, [], np.arange(len(sets)), batch_size=len(sets), seed=0)
     return next(iter(data.val_dataloader()))
 
 
@@ -95,12 +95,12 @@ def test_parts_and_large_sets_are_the_whole_batch(encoder, disk, tmp_path):
 
 
 def test_random_shards_of_a_set_on_disk_are_refused():
-    frame = some_sets(5)
+    frame = some_sets(10)
     model = SetClassifier(
         **SMALL, epochs=1, max_elements=4, shard_size=2, gradient="first-shard", validation_fraction=0.0
     )
     with pytest.raises(ValueError, match=r"gradient='first-shard' needs random shards, .* raise max_elements above"):
-        model.fit(frame, ["a", "b", "a", "b", "a"])
+        model.fit(frame, ["a", "b"] * 5)
 
 
 @pytest.mark.parametrize("level", ["set", "element"])
