@@ -48,7 +48,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"  # what a notebook shows is what this version does
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900
 nb_merge_streams = True
 
 autodoc_typehints = "signature"

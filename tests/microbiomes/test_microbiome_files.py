@@ -195,10 +195,12 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has no counts"),
+        ("", "is empty"),
+        ("#OTU ID\tA\n", "has no counts"),
         ("#OTU ID\tA\nx\t-1\n", "line 2: column 'A' must be a count from 0 to 1e.15, is '-1'"),
         ("#OTU ID\tA\tB\nx\t1\tmany\n", "line 2: column 'B' must be a count from 0 to 1e.15, is 'many'"),
-        ("#OTU ID\tA\tB\nx\t1\n", "line 2: has 2 fields, the header has 3"),
+        ("#OTU ID\tA\tB\nx\t1\n", "line 1: begins with # and has 3 fields, line 2 has 2"),
+        ("OTU ID\tA\tB\nx\t1\n", "line 2: has 2 fields, the header has 3"),
         ("#OTU ID\tA\nx\t1\nx\t2\n", "line 3: has the feature 'x' a second time"),
         ("#OTU ID\tA\tA\nx\t1\t2\n", "line 1: has the sample 'A' a second time"),
         ("x\t1\t2\n", "line 1: must be a header"),

@@ -329,7 +329,7 @@ BAD_SQUARES = {
     "text in a frame": (named().astype(object).replace(1.0, "x"), "'L_areaa', 'L_areaa' is 'x', it must be a number"),
     "text": (",a,b\na,1,x\nb,2,1\n", "line 2: pair 'a', 'b' is 'x', it must be a number"),
     "text without names": ("1,2,3\n2,1,4\n3,x,1\n1,2,3\n", "line 3: pair '3', '2' is 'x', it must be a number"),
-    "cut off": (",a,b\na,1,2\nb,2\n", "line 3: has 2 fields, the first line has 3: is the file cut off?"),
+    "cut off": (",a,b\na,1,2\nb,2\n", "line 3: has 2 fields, the header has 3: is the file cut off?"),
     "header only": ("a,b,c\n", "has no rows below its header"),
     "edges, text": (ROW + "a,b,1\na,c,2\na,d,x\na,e,1\n", "line 4: the weight of 'a', 'd' is 'x', it must be a number"),
     "edges, no name": (ROW + "a,b,1\n,c,2\na,d,3\na,e,1\n", "line 3: names one region only, an edge has two"),

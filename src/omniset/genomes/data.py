@@ -26,16 +26,13 @@ from omniset.genomes.formats import (
     EGGNOG,
     FAMILY_NAMES,
     FORMATS,
+    KOFAM,
     MOST,
     Found,
     Genome,
     Notes,
-    Sheet,
     detect,
-    key,
-    look,
     orientation,
-    records,
     text_columns,
     twice,
 )
@@ -44,6 +41,7 @@ from omniset.genomes.metadata import RANKS, as_numbers, read_qualities, read_tax
 from omniset.genomes.names import odd_names
 from omniset.runs.progress import Progress
 from omniset.tables.files import OPENERS, TextFile
+from omniset.tables.sheets import Sheet, key, look
 
 __all__ = [
     "FORMATS",
@@ -123,7 +121,7 @@ class GenomeFile:
         self.size = sum(p.stat().st_size for p in self.paths)
         self._known = frozenset(known or ())
         self._asked = format
-        self._sheet = look(self.paths[0])
+        self._sheet = look(self.paths[0], header=KOFAM)
         self._before = 0  # bytes of the files before the one that is read
         self._guesses: list[str] = [skipped] if skipped else []
         self.format, guess = self._format_of(self._sheet)
@@ -153,7 +151,7 @@ class GenomeFile:
         self._before = 0
         for number, path in enumerate(self.paths):
             self._before += self._sheet.file.size if number else 0
-            self._sheet = sheet = look(path)
+            self._sheet = sheet = look(path, header=KOFAM)
             if number and (found := self._format_of(sheet)[0]) != self.format:
                 raise sheet.file.error(None, f"is of the format {found}, {self.paths[0]} is of {self.format}")
             genomes = 0
@@ -251,10 +249,10 @@ class GenomeFile:
         found: Iterator[str]
         if self.format == "anvio-functions":
             found = (
-                row[0].split("!!!")[0] for _, row in records(sheet, [sheet.need(["accession"], "accessions")], False)
+                row[0].split("!!!")[0] for _, row in sheet.records([sheet.need(["accession"], "accessions")], False)
             )
         elif self.format in ("genomes-by-families", "picrust2"):
-            found = iter(sheet.columns[not sheet.shifted :])
+            found = iter(sheet.titles[1:])
         else:
             named = {"long": FAMILY_NAMES, "anvio-matrix": ["accession", *(sheet.keys[i] for i in text_columns(sheet))]}
             at = sheet.first(named.get(self.format, ())) or 0

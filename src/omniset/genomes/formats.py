@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from jaxtyping import Int
 
 from omniset.genomes.identifiers import COGS, kind_of_identifier, normalise, several
-from omniset.tables.files import INDEX, OPENERS, TableFile, TextFile, listed, short
-from omniset.tables.labels import NUMBER
+from omniset.tables.files import TableFile, TextFile, listed, short
+from omniset.tables.sheets import MISSING, NUMBER, Sheet
 
 FORMATS = {
     "genomes-by-families": "a table, one genome per row, one column per family",
@@ -64,24 +58,9 @@ KO_NAMES = ("ko", "kos", "ko_id", "kegg_id", "k_number")
 COUNT_NAMES = ("count", "counts", "copies", "copy_number", "gene_count", "n", "number")
 METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced taxon
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
-MISSING = ("", "na", "nan", "n/a", "null", "none")
 MOST = 2**31 - 1  # what 32 bits hold
 BLOCK = 1 << 22  # characters read at a time
-PEEK = 64  # rows that tell a format, at most
-PEEK_SIZE = 1 << 17  # and characters of them
-SEPARATORS = "\t,;"
-HEAD = 1 << 10  # lines with a # above the header, at most
 KOFAM = re.compile(r"#\s*gene name\s+KO\b")
-AS_TEXT = "write its counts as a table of text, separated by tabs"
-OTHERS = {  # what a file begins with that is no table of text
-    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
-    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
-    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
-    b"PAR1": "is a Parquet file: let its name end in .parquet",
-    b"\x1f\x8b": "is compressed: let its name end in .gz",
-}
 ENDINGS = re.compile(
     r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.fasta|\.faa|\.fna|\.fa"
     r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
@@ -105,180 +84,9 @@ class Genome:
     counts: Int[np.ndarray, " families"]
 
 
-# ---------------------------------------------------------------------- the beginning of a file
-
-
-@dataclass
-class Sheet:
-    """A file whose beginning was looked at.
-
-    Attributes:
-        file: To read it from; a TableFile where it is Parquet.
-        separator: Between fields.
-        columns: Names in the header, as they stand, without a leading #.
-        header: Number of the header's line (-1 is the first); rows below it are data.
-        rows: The first rows, at most `PEEK`.
-        shifted: The header lacks a name for the first column, as R writes row names.
-        kofam: It begins like KofamScan's detail.
-    """
-
-    file: TextFile
-    separator: str
-    columns: list[str]
-    header: int = -1
-    rows: list[list[str]] = field(default_factory=list)
-    shifted: bool = False
-    kofam: bool = False
-
-    @property
-    def keys(self) -> list[str]:
-        return [key(column) for column in self.columns]
-
-    def first(self, names: Iterable[str]) -> int | None:
-        """The column of the first of these names that is there."""
-        keys = self.keys
-        return next((keys.index(name) for name in names if name in keys), None)
-
-    def need(self, names: Iterable[str], what: str) -> int:
-        """As `first`.
-
-        Raises:
-            ValueError: None of them is there, or two columns have the name.
-        """
-        at = self.first(names)
-        if at is None:
-            raise self.file.error(None, f"has no column with {what}, it has {listed(self.columns)}")
-        if self.keys.count(self.keys[at]) > 1:
-            raise self.file.error(None, f"has two columns {self.columns[at]!r}: leave one of them out")
-        return at
-
-
-@lru_cache(1 << 16)
-def key(column: str) -> str:
-    """A column's name, whatever its case and punctuation."""
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
-
-
-def look(path: str | Path) -> Sheet:
-    """The beginning of a file.
-
-    Raises:
-        OSError, ValueError: As TextFile and TableFile; nothing in it.
-    """
-    path = Path(path)
-    return _look_parquet(path) if path.suffix.lower() == ".parquet" else _look_text(path)
-
-
-def _look_text(path: Path) -> Sheet:
-    file = TextFile(path)
-    _refuse_other_files(file)
-    sheet = _headed(file)
-    size = 0
-    for row, line in file.lines():
-        if row > sheet.header and line.strip(sheet.separator + " \t"):
-            sheet.rows.append(_fields(line, sheet.separator))
-            size += len(line)
-        if len(sheet.rows) == PEEK or size > PEEK_SIZE:
-            break
-    more = bool(sheet.rows) and all(len(fields) == len(sheet.columns) + 1 for fields in sheet.rows)
-    sheet.shifted = more and any(fields[-1] for fields in sheet.rows)  # else each line ends with a separator
-    return sheet
-
-
-def _refuse_other_files(file: TextFile) -> None:
-    if file.path.suffix.lower() in OPENERS:
-        return
-    with open(file.path, "rb") as binary:
-        begins = binary.read(16)
-    for first, what in OTHERS.items():
-        if begins.startswith(first):
-            raise file.error(None, what)
-
-
-def _headed(file: TextFile) -> Sheet:
-    """The sheet with its header: the first line, or one of the lines with a # before it.
-
-    Raises:
-        ValueError: The file is empty, or it cannot be told whether a line with a # is its header.
-    """
-    marked: list[tuple[int, str]] = []
-    first: tuple[int, str] | None = None  # the first line without a #
-    for row, line in file.lines():
-        if KOFAM.match(line):
-            return Sheet(file, "\t", _fields(line[1:].strip(), "\t"), row, kofam=True)
-        if line.startswith("#") and len(marked) < HEAD:
-            marked.append((row, line[1:]))
-        elif line.strip():
-            first = row, line
-            break
-    marked = [(row, line) for row, line in marked if _separator(line.rstrip("\t,; "))]  # others are comments
-    if first is None:
-        if not marked:
-            raise file.error(None, "is empty: it holds no genome and no header")
-        first, marked = marked[0], []
-    for row, line in marked:
-        for separator in SEPARATORS:
-            same = 0 < line.count(separator) == first[1].count(separator)
-            if same or (line.startswith("query") and separator in line):
-                return Sheet(file, separator, _fields(line, separator), row)
-    separator = _separator(first[1]) or "\t"
-    columns = _fields(first[1], separator)
-    between = [(row, line) for row, line in marked if separator in line]
-    if between and any(map(NUMBER.fullmatch, columns[1:])):
-        row, line = between[-1]
-        raise file.error(
-            row,
-            f"begins with # and has {len(_fields(line, separator))} fields, {file.where(first[0])} has {len(columns)}: "
-            "if it is the header, give both the same number of fields, else remove it",
-        )
-    return Sheet(file, separator, columns, first[0])
-
-
-def _look_parquet(path: Path) -> Sheet:
-    file = TableFile(path)
-    with file._clear_errors(), pq.ParquetFile(path) as parquet:
-        schema = parquet.schema_arrow
-    if index := _index_of(schema):
-        file.columns = [index, *(name for name in file.columns if name != index)]
-    sheet = Sheet(file, "", ["" if INDEX.fullmatch(name) else name for name in file.columns])
-    for chunk in file.chunks():
-        first = {
-            name: values.slice(0, PEEK if at == 0 else 8) for at, (name, values) in enumerate(chunk.columns.items())
-        }
-        texts = [texts_of(values) for values in first.values()]
-        sheet.rows = [[text[i] if i < len(text) else "" for text in texts] for i in range(min(len(chunk), PEEK))]
-        break
-    return sheet
-
-
-def _index_of(schema: pa.Schema) -> str | None:
-    """The column that pandas had as the index. What it wrote on that is a hint: a damaged one tells nothing."""
-    try:
-        said = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-    except (ValueError, RecursionError):
-        return None
-    names = said.get("index_columns") if isinstance(said, dict) else None
-    return next((name for name in names if name in schema.names), None) if isinstance(names, list) else None
-
-
-def texts_of(values: pa.Array) -> list[str]:
-    return ["" if value is None else str(value).strip() for value in values.to_pylist()]
-
-
-def _separator(header: str) -> str | None:
-    return next((s for s in SEPARATORS if s in header), None)
-
-
-def _fields(line: str, separator: str) -> list[str]:
-    """The fields of a line; quotes that are none are taken as they are."""
-    try:
-        return [f.strip() for f in split(line, separator)]
-    except csv.Error:
-        return [f.strip() for f in line.split(separator)]
-
-
-def split(line: str, separator: str) -> list[str]:
-    return next(csv.reader([line], delimiter=separator, strict=True), [""]) if '"' in line else line.split(separator)
+def is_kofam(sheet: Sheet) -> bool:
+    """It begins like KofamScan's detail."""
+    return sheet.marked and KOFAM.match("\t".join(["#", *sheet.columns])) is not None
 
 
 # ---------------------------------------------------------------------- which format it is
@@ -291,7 +99,7 @@ def detect(sheet: Sheet) -> str:
         ValueError: None of those that can be read.
     """
     keys = set(sheet.keys)
-    if sheet.kofam:
+    if is_kofam(sheet):
         return "kofamscan"
     if {"letter", "count"} <= keys and "cog_id" not in keys:
         raise sheet.file.error(
@@ -362,7 +170,7 @@ def orientation(sheet: Sheet, known: Collection[str]) -> tuple[str, str | None]:
     Raises:
         ValueError: Both ways are equally right.
     """
-    across = sheet.columns if sheet.shifted else sheet.columns[1:]
+    across = sheet.titles[1:]
     down = [fields[0] for fields in sheet.rows]
     by_genomes, by_families = "genomes-by-families", "families-by-genomes"
 
@@ -429,74 +237,6 @@ class Notes:
 
 Found = Iterator[tuple[int, Genome]]  # with the row where it begins
 Entry = tuple[int, str, list[str], int]  # row, genome, families, copies of each
-
-
-def records(
-    sheet: Sheet, at: Sequence[int], quoted: bool = True, comments: bool = False
-) -> Iterator[tuple[int, list[str]]]:
-    """Some columns of each row, as text without spaces around it.
-
-    Args:
-        at: Which columns.
-        quoted: Fields may be in quotes. Else they are of a tool, whose texts may hold quotes that are none.
-        comments: Lines of one field that begins with # are none of the rows.
-
-    Raises:
-        ValueError: A row with fewer fields than the header, or, with quotes, with more; the header a second time.
-    """
-    file = sheet.file
-    if isinstance(file, TableFile):
-        names = [file.columns[i] for i in at]
-        for chunk in file.chunks(list(dict.fromkeys(names))):
-            texts = [texts_of(chunk.columns[name]) for name in names]
-            for i, values in enumerate(zip(*texts, strict=True)):
-                yield chunk.first + i, list(values)
-        return
-    if sheet.shifted and not quoted:
-        raise file.error(
-            sheet.header, f"has {len(sheet.columns)} fields, the rows below have one more: name each column"
-        )
-    strict = quoted or sheet.separator != "\t"  # tools write tabs, spreadsheets also commas, with proper quotes
-    for row, line in file.lines():
-        if row <= sheet.header or not line.strip(sheet.separator + " "):
-            continue
-        if comments and line.startswith("#") and not line.partition(sheet.separator)[2].strip(sheet.separator + " "):
-            continue
-        fields = split_at(file, row, line, sheet.separator) if strict else split_loosely(line, sheet.separator)
-        shift = int(sheet.shifted)
-        width = len(sheet.columns) + shift
-        if len(fields) < width or (strict and len(fields) > width):
-            raise wrong_width(sheet, row, line, len(fields))
-        again = fields[0].lstrip("#").strip() == sheet.columns[0]
-        if again and [field.strip() for field in fields[1:width]] == sheet.columns[1:]:
-            raise file.error(row, "is the header again: give the files that were joined here one by one")
-        yield row, [fields[i + shift].strip() for i in at]
-
-
-def wrong_width(sheet: Sheet, row: int, line: str, number: int) -> ValueError:
-    width = len(sheet.columns) + sheet.shifted
-    hint = ": is the file cut off?" if number < width else ""
-    hint = ": comments may stand above the header only" if number == 1 and line.startswith("#") else hint
-    return sheet.file.error(row, f"has {number} fields, the header has {width}{hint}")
-
-
-def split_loosely(line: str, separator: str) -> list[str]:
-    """The fields of a tool's line: without the quotes that a spreadsheet put around some; other quotes are text."""
-    plain = line.split(separator)
-    if '"' not in line:
-        return plain
-    try:
-        fields = split(line, separator)
-    except csv.Error:
-        return plain
-    return fields if len(fields) == len(plain) else plain
-
-
-def split_at(file: TextFile, row: int, line: str, separator: str) -> list[str]:
-    try:
-        return split(line, separator)
-    except csv.Error as error:
-        raise file.error(row, 'has a quote (") that is never closed, or is out of place') from error
 
 
 def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) -> Found:

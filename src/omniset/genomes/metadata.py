@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.genomes.formats import GENOME_NAMES, MISSING, Sheet, look, records, twice
+from omniset.genomes.formats import GENOME_NAMES, twice
 from omniset.tables.files import listed, short
-from omniset.tables.labels import NUMBER
+from omniset.tables.sheets import Sheet, look, number_of
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
@@ -113,20 +113,19 @@ def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int,
     wrong: tuple[int, ...] | None = None
     for at in np.ndindex(values.shape):
         value = values[at]
-        text = isinstance(value, str) and NUMBER.fullmatch(value.strip())
-        if text or isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-            numbers[at] = float(value)
-        elif wrong is None and str(value).strip().lower() not in (*MISSING, "<na>"):
-            wrong = at
+        if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+            number: float | None = float(value)
+        else:
+            number = np.nan if value is None or value is pd.NA else number_of(str(value))
+        numbers[at] = np.nan if number is None else number
+        wrong = at if number is None and wrong is None else wrong
     return numbers, wrong
 
 
 def _percent(sheet: Sheet, row: int, column: int, text: str, most: float) -> float:
     text = text.removesuffix("%").strip()
-    if text.lower() in ("", "na", "nan", "n/a", "none", "null", "-"):
-        return np.nan
-    value = float(text) if NUMBER.fullmatch(text) else np.nan
-    if not 0 <= value <= most or np.isinf(value):
+    value = np.nan if text == "-" else number_of(text)
+    if value is None or value < 0 or value > most or np.isinf(value):
         bound = "from 0 to 100" if most == 100 else ">= 0"
         raise sheet.file.error(
             row, f"column {sheet.columns[column]!r} is {short(text)}, it must be a number {bound} (percent)"
@@ -272,7 +271,7 @@ def _column_of_names(sheet: Sheet, genome: int, at: list[int]) -> tuple[list[str
     """
     first: dict[str, int] = {}
     texts = []
-    for row, (name, *rest) in records(sheet, [genome, *at]):
+    for row, (name, *rest) in sheet.records([genome, *at]):
         if not name:
             raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
         if name in first:

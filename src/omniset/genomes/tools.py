@@ -21,16 +21,13 @@ from omniset.genomes.formats import (
     Entry,
     Found,
     Notes,
-    Sheet,
     bad_count,
     gather,
-    key,
-    records,
-    split_loosely,
+    is_kofam,
 )
 from omniset.genomes.identifiers import COGS, kind_of_identifier, several
 from omniset.tables.files import OPENERS, listed, short
-from omniset.tables.labels import NUMBER
+from omniset.tables.sheets import NUMBER, Sheet, key, split_loosely
 
 INSIDE = {  # identifiers within longer texts
     "KO": re.compile(r"\bK\d{5}\b"),
@@ -53,7 +50,7 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
         )
 
     def entries() -> Iterator[Entry]:
-        for row, (name, found, *rest) in records(sheet, at):
+        for row, (name, found, *rest) in sheet.records(at):
             for column, text in ((genome, name), (family, found)):
                 if not text:
                     raise sheet.file.error(row, f"column {sheet.columns[column]!r} is empty")
@@ -119,7 +116,7 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *rest) in records(sheet, [of, *extra], quoted=False, comments=True):
+        for row, (found, *rest) in sheet.records([of, *extra], quoted=False, comments=True):
             if wanted in COGS:
                 families = _groups(found.split(","), wanted)
             elif wanted == "Pfam":  # names, in which other characters may stand
@@ -154,7 +151,7 @@ def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *rest) in records(sheet, [cog, *extra], quoted=False):
+        for row, (found, *rest) in sheet.records([cog, *extra], quoted=False):
             families = _each(sheet, row, f"column {sheet.columns[cog]!r}", found, "COG", notes)
             for family in families:
                 words = dict(zip((sheet.keys[i] for i in extra), rest, strict=True))
@@ -166,7 +163,7 @@ def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
 
 def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
     """Only hits above the threshold, which a * marks. The plain form is aligned by spaces, the other by tabs."""
-    if not sheet.kofam:
+    if not is_kofam(sheet):
         raise sheet.file.error(None, "does not begin with KofamScan's header (# gene name, KO, thrshld, ...)")
     name = genome_of(sheet.file.path)
 
@@ -236,7 +233,7 @@ def read_dram(sheet: Sheet, notes: Notes) -> Found:
         raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
 
     def entries() -> Iterator[Entry]:
-        for row, (name, found) in records(sheet, [genome, of], quoted=False):
+        for row, (name, found) in sheet.records([genome, of], quoted=False):
             if not name:
                 raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
             families = list(dict.fromkeys(INSIDE[wanted].findall(found)))
@@ -254,7 +251,7 @@ def read_functions(sheet: Sheet, notes: Notes) -> Found:
 
     def entries() -> Iterator[Entry]:
         seen: set[tuple[str, str]] = set()  # several sources may tell the same of a gene
-        for row, (of, found, *text) in records(sheet, at, quoted=False):
+        for row, (of, found, *text) in sheet.records(at, quoted=False):
             families = [f for f in map(notes.family, several(found)) if notes.wants(f)]
             for family, words in zip(families, (text or [""])[0].split("!!!"), strict=False):
                 notes.describe(family, "", words)

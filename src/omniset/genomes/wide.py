@@ -18,22 +18,16 @@ from jaxtyping import Bool, Float, Int
 from omniset.genomes import formats
 from omniset.genomes.formats import (
     METADATA,
-    MISSING,
     MOST,
     Found,
     Genome,
     Notes,
-    Sheet,
     bad_count,
-    key,
-    split_at,
     text_columns,
-    texts_of,
-    wrong_width,
 )
 from omniset.genomes.identifiers import distinct, kind_of_identifier
 from omniset.tables.files import TableFile, TextFile
-from omniset.tables.labels import NUMBER
+from omniset.tables.sheets import MISSING, NUMBER, Sheet, key, texts_of
 
 
 @dataclass
@@ -109,7 +103,7 @@ def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
     lines: list[str] = []
     size = 0
     for row, line in sheet.file.lines():
-        if row > sheet.header and line.strip(sheet.separator + " \t"):
+        if row > sheet.header and line.strip(sheet.edge):
             rows.append(row)
             lines.append(line)
             size += len(line)
@@ -121,28 +115,28 @@ def blocks(sheet: Sheet, words: Sequence[int] = ()) -> Iterator[Block]:
 
 
 def _text_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int]) -> Block:
-    width = len(sheet.columns) + sheet.shifted
+    width = len(sheet.titles)
     if not words and not any('"' in line for line in lines):
-        parts = [line.partition(sheet.separator) for line in lines]
+        parts = [line.split(sheet.separator, 1) for line in lines]
         names = [part[0].strip() for part in parts]
         with suppress(ValueError):  # what is no plain number is read again, more slowly
-            if all(names) and all(part[2] for part in parts):
-                cells = np.loadtxt([p[2] for p in parts], np.float64, comments=None, delimiter=sheet.separator, ndmin=2)
+            if all(names) and all(len(part) == 2 and part[1] for part in parts):
+                cells = np.loadtxt([p[1] for p in parts], np.float64, comments=None, delimiter=sheet.separator, ndmin=2)
                 if cells.shape == (len(lines), width - 1) and np.isfinite(cells).all():
                     return Block(rows, names, cells, [])
     return _careful_block(sheet, rows, lines, words, width)
 
 
 def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int], width: int) -> Block:
-    names = sheet.columns if not sheet.shifted else ["", *sheet.columns]
+    names = sheet.titles
     at = [i for i in range(1, width) if i not in words]
     parse = _Numbers()
     first, texts = [], []
     cells = np.empty((len(rows), len(at)))
     for number, (row, line) in enumerate(zip(rows, lines, strict=True)):
-        fields = split_at(sheet.file, row, line, sheet.separator)
+        fields = sheet.split(row, line)
         if len(fields) != width:
-            raise wrong_width(sheet, row, line, len(fields))
+            raise sheet.wrong_width(row, line, len(fields))
         name = fields[0].strip()
         if not name:
             raise sheet.file.error(row, f"column {names[0]!r} is empty: each row needs a name")
@@ -215,7 +209,7 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
 
 
 def _wide_columns(sheet: Sheet) -> list[str]:
-    columns = sheet.columns if sheet.shifted else sheet.columns[1:]
+    columns = sheet.titles[1:]
     if not columns:
         raise sheet.file.error(None, "has one column only: columns must be separated by tabs or commas")
     return columns
@@ -223,7 +217,7 @@ def _wide_columns(sheet: Sheet) -> list[str]:
 
 def _refuse_no_name(sheet: Sheet, what: str) -> None:
     """Raise the ValueError where a column, the first one aside, has no name."""
-    columns = ["", *sheet.columns] if sheet.shifted else sheet.columns
+    columns = sheet.titles
     at = next((at for at, name in enumerate(columns) if at and not name), None)
     if at is not None:
         ends = ": does the line end with a separator?" if at == len(columns) - 1 else ""
@@ -235,7 +229,7 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     """Families x genomes: held as sparse counts, since the last row completes the first genome."""
     _wide_columns(sheet)
     words = text_columns(sheet) if sheet.keys[0] == "key" else []
-    genomes = [c for i, c in enumerate(sheet.columns) if i not in words and (i or sheet.shifted)]
+    genomes = [title for i, title in enumerate(sheet.titles) if i and i not in words]
     _refuse_no_name(sheet, "genome")
     for name, times in Counter(genomes).items():
         if times > 1:

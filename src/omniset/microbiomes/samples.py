@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
 from omniset.tables.files import TextFile, short
 from omniset.tables.hdf5 import check_hdf5
+from omniset.tables.sheets import look, numbers_of
 
 BIOM = {  # the kinds of NumPy's types that each part may have
     **{"observation/ids": "OSUiu", "sample/ids": "OSUiu"},
@@ -26,7 +25,6 @@ BIOM = {  # the kinds of NumPy's types that each part may have
 }
 TAXA_OF_BIOM = "observation/metadata/taxonomy"
 MOST = 1e15  # reads of a feature in a sample: whole numbers up to here are exact
-DIGITS = re.compile(r"[\d.eE+-]*", re.ASCII)  # what numbers are written with: Python's own reader takes 1_000 and nan
 
 
 @dataclass
@@ -60,14 +58,13 @@ def read_samples(path: str | Path) -> Samples:
             damaged file.
     """
     path = Path(path)
-    file = TextFile(path)
-    with open(path, "rb") as raw:
+    with open(TextFile(path).path, "rb") as raw:
         start = raw.read(8)
     if start == b"\x89HDF\r\n\x1a\n":
         return _read_biom(path)
     if start.lstrip().startswith(b"{"):
         raise ValueError(f"{path} is a BIOM 1.0 file (JSON): convert it with biom convert --to-hdf5")
-    return _read_text(file, "," if ".csv" in path.suffixes else "\t")
+    return _read_text(path)
 
 
 def _read_biom(path: Path) -> Samples:
@@ -146,57 +143,41 @@ def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
         return {}
 
 
-def _read_text(file: TextFile, separator: str) -> Samples:
-    names: list[str] | None = None
-    features: list[str] = []
-    seen: set[str] = set()
+def _read_text(path: Path) -> Samples:
+    sheet = look(path)
+    file = sheet.file
+    has_taxa = sheet.titles[-1].lower() in TAXON
+    names = sheet.titles[1:-1] if has_taxa else sheet.titles[1:]
+    first = sheet.titles[0].lower()
+    if not names or not (first in ("", *FEATURE) or sheet.marked):
+        raise file.error(
+            sheet.header, f"must be a header of #OTU ID and the samples' names, starts with {short(sheet.titles[0])}"
+        )
+    if wrong := _wrong_name("sample", names):
+        raise file.error(sheet.header, wrong)
     rows: list[sp.csr_array] = []
     taxa: dict[str, str] = {}
-    has_taxa = False
-    for row, line in file.lines():
-        if not line.strip() or (names is None and line.startswith("# ")):  # "# Constructed from biom file"
-            continue
-        cells = [cell.strip().strip('"') for cell in line.split(separator)]
-        if names is None:
-            has_taxa = cells[-1].lower() in TAXON
-            names = cells[1:-1] if has_taxa else cells[1:]
-            if not names or not (cells[0] == "" or cells[0].lower() in FEATURE or cells[0].startswith("#")):
-                raise file.error(
-                    row, f"must be a header of #OTU ID and the samples' names, starts with {short(line[:40])}"
-                )
-            if wrong := _wrong_name("sample", names):
-                raise file.error(row, wrong)
-            continue
-        if len(cells) != 1 + len(names) + has_taxa:
-            raise file.error(row, f"has {len(cells)} fields, the header has {1 + len(names) + has_taxa}")
-        if cells[0] in seen or not cells[0]:
+    row_of: dict[str, int] = {}
+    for row, (feature, *cells) in sheet.whole():
+        if feature in row_of or not feature:
             raise file.error(
-                row, f"has the feature {cells[0]!r} a second time" if cells[0] else "has no name of a feature"
+                row, f"has the feature {feature!r} a second time" if feature else "has no name of a feature"
             )
-        seen.add(cells[0])
-        features.append(cells[0])
+        row_of[feature] = row
         if has_taxa:
-            taxa[cells[0]] = cells.pop()
-        rows.append(sp.csr_array(_numbers(file, row, cells[1:], names)[None]))
-    if names is None or not features:
+            taxa[feature] = cells.pop()
+        rows.append(sp.csr_array(_numbers(file, row, cells, names)[None]))
+    if not rows:
         raise file.error(None, "has no counts: it needs a header and a line per feature")
-    return Samples(names, features, sp.csr_array(sp.vstack(rows).T), _taxa(file.path, taxa))
+    return Samples(names, [*row_of], sp.csr_array(sp.vstack(rows).T), _taxa(file.path, taxa))
 
 
 def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:
-    values = _as_numbers(cells)
-    if values is None or _bad(values).any():
-        each = [_as_numbers([cell]) for cell in cells]
-        place = next(i for i, value in enumerate(each) if value is None or _bad(value).any())
+    values, _ = numbers_of(cells)
+    if (bad := _bad(values)).any():
+        place = int(bad.argmax())
         raise file.error(row, f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}")
     return values
-
-
-def _as_numbers(cells: list[str]) -> np.ndarray | None:
-    if DIGITS.fullmatch("".join(cells)):
-        with suppress(ValueError):
-            return np.array(cells, dtype=np.float64)
-    return None
 
 
 def _bad(values: np.ndarray) -> np.ndarray:

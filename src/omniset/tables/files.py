@@ -151,7 +151,7 @@ class TextFile:
         Raises:
             ValueError: Cut off, damaged or not UTF-8.
         """
-        with self._clear_errors(), self._text(encoding="utf-8-sig") as text:
+        with self.clear_errors(), self._text(encoding="utf-8-sig") as text:
             for number, line in enumerate(text):
                 if "\0" in line:
                     raise UnicodeError("it has bytes of 0")
@@ -172,7 +172,8 @@ class TextFile:
                 yield text
 
     @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
+    def clear_errors(self) -> Iterator[None]:
+        """Errors of the libraries that read, in our words."""
         try:
             yield
         except UnicodeError as error:
@@ -231,7 +232,7 @@ class TableFile(TextFile):
         super().__init__(path)
         self.rows: int | None = None
         self._blank: list[int] = []  # rows left out so far
-        with self._clear_errors():
+        with self.clear_errors():
             self.columns = self._read_header() if self.separator else self._read_schema()
         self._check_columns()
 
@@ -250,7 +251,7 @@ class TableFile(TextFile):
         """
         chosen = self.columns if columns is None else list(columns)
         size = max(CELLS // max(len(self.columns), 1), 256)
-        with self._clear_errors():
+        with self.clear_errors():
             yield from (self._text_chunks(chosen, size) if self.separator else self._parquet_chunks(chosen, size))
 
     def nth(self, number: int) -> int:
@@ -486,7 +487,6 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def tidy(message: str) -> str:
-    """What another library says, in one line, without Python's way to show an object."""
     """What a library says, in one line, without what Python says of objects and classes."""
     message = OBJECT.sub(r"\1", message.replace("Error tokenizing data. C error: ", ""))
     return " ".join(message.split())[:300]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from omniset.tables.files import TextFile, listed, short, tidy
 from omniset.tables.genes import Match, match
-from omniset.tables.labels import NUMBER
+from omniset.tables.sheets import NUMBER
 
 MATRICES = ("vectors", "embeddings", "embedding", "weight", "weights", "matrix", "X")
 NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +14,10 @@ import pyarrow.compute as pc
 from omniset.core.features import RowNumbers, doubt, meant
 from omniset.core.sets import SetCollection
 from omniset.tables.files import Chunk, TableFile
+from omniset.tables.sheets import INFINITE, MISSING, NUMBER
 
 Task = Literal["classification", "regression"]
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-MISSING = ("na", "n/a", "#n/a", "<na>", "nan", "null", "none")  # as programs write it
-NO_NUMBERS = (*MISSING, "inf", "+inf", "-inf")
+NO_NUMBERS = (*MISSING, *INFINITE)
 
 ROW = "\0row"  # a name that no column has
 

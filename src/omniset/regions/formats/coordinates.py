@@ -13,22 +13,21 @@ from jaxtyping import Float
 
 from omniset.regions.formats.structures import CORTEX, SUBCORTEX, structure_of_text
 from omniset.regions.formats.tables import (
-    MISSING,
     TABLES,
     TITLES,
-    Lines,
     check_names,
     counts_only,
     ids_of,
     is_text,
     kind_of,
     name_of,
-    number_of,
     path_of,
     read_parquet,
+    sheet_of,
     text_of,
 )
 from omniset.tables.files import listed, short
+from omniset.tables.sheets import MISSING, number_of
 
 PLACES = (
     *(tuple(form.format(axis) for axis in "xyz") for form in ("mni_{}", "{}_mni", "{}")),
@@ -139,8 +138,8 @@ def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str
     if isinstance(source, str | Path):
         path = path_of(source)
         if is_text(path):
-            titles = (lines := Lines(path)).titles()
-            return titles, [fields for _, fields in lines.rows(titles)]
+            sheet = sheet_of(path)
+            return sheet.titles, [fields for _, fields in sheet.whole()]
         if path.suffix.lower() != ".parquet":
             raise ValueError(f"{name}: the name must end in {TABLES}")
         source = read_parquet(path)

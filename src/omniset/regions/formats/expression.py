@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,28 @@ from omniset.regions.formats.tables import (
     LARGEST,
     TABLES,
     TITLES,
-    Lines,
     check_names,
     clear_errors,
     counts_only,
-    fill,
     frame_numbers,
     ids_of,
     is_text,
     kind_of,
     name_of,
     needed,
-    number_of,
     path_of,
     read_parquet,
+    sheet_of,
     text_of,
 )
 from omniset.tables.files import short
 from omniset.tables.genes import canonical
 from omniset.tables.hdf5 import check_hdf5
+from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 GENE_TITLES = ("gene_symbol", "symbol", "gene_name", "gene", "gene_id", "entrez_id", "ensembl_id")
 SYMBOL = re.compile(r"(?!(?:LH|RH|L|R)[-.])(?=..)[A-Z][A-Z0-9]*([-.][A-Z0-9]+)*|C(\d+|X|Y)orf\d+[A-Z]?")
 ENSEMBL_GENE = re.compile(r"ENS[A-Z]*G\d{11}(_\w+)?")
-PEEK = 64  # rows that tell whether the first column holds names
 SURE = 0.25  # difference in share from which on one side of a table is that of the genes
 
 
@@ -156,7 +154,7 @@ def _expression_table(source: Any, name: str) -> _Table:
     if path.suffix.lower() == ".parquet":
         return _frame_table(read_parquet(path), name)
     if is_text(path):
-        return _text_table(Lines(path))
+        return _text_table(sheet_of(path))
     raise ValueError(f"{name}: the name must end in {TABLES} or .h5ad")
 
 
@@ -186,25 +184,28 @@ def _frame_table(frame: pd.DataFrame, name: str) -> _Table:
     return _Table(name, rows, columns, frame_numbers(frame.iloc[:, kept], name, rows, columns))
 
 
-def _text_table(lines: Lines) -> _Table:
-    titles = lines.titles()
+def _text_table(sheet: Sheet) -> _Table:
+    titles, name = sheet.titles, str(sheet.file.path)
     if len(titles) < 2:
-        raise lines.error(0, "has one column only: columns must be separated by commas, tabs, semicolons or spaces")
+        raise sheet.file.error(
+            sheet.header, "has one column only: columns must be separated by commas, tabs, semicolons or spaces"
+        )
     names, left = _names_column(titles)
-    if names is None and not _fractions([fields[0] for _, fields in islice(lines.rows(titles), PEEK)]):
+    if names is None and not _fractions([fields[0] for fields in sheet.rows]):
         names, left = 0, {0}
-    kept = [i for i in range(len(titles)) if i not in left]
-    columns = [titles[i] for i in kept]
+    places = [i for i in range(len(titles)) if i not in left]
+    columns = [titles[i] for i in places]
     rows: list[str] = []
-    values = np.empty((len(lines) - 1, len(kept)))
-    for number, (line, fields) in enumerate(lines.rows(titles, empty=names is None)):
-        rows.append(str(number + 1) if names is None else fields[names])
-        texts = [fields[i] for i in kept]
-        bad = fill(values[number], texts)
+    values: list[np.ndarray] = []
+    for row, fields in sheet.whole(blank=names is None):
+        rows.append(str(len(rows) + 1) if names is None else fields[names])
+        texts = [fields[i] for i in places]
+        numbers, bad = numbers_of(texts)
+        values.append(numbers)
         if bad is not None:
-            raise lines.error(line, f"{rows[-1]!r}, {columns[bad]!r} is {short(texts[bad])}, it must be a number")
-    said = [f"{lines.name} has no names of regions: they are named by their number, from 1"] if names is None else []
-    return _Table(lines.name, rows, columns, values[: len(rows)], said)
+            raise sheet.file.error(row, f"{rows[-1]!r}, {columns[bad]!r} is {short(texts[bad])}, it must be a number")
+    notes = [f"{name} has no names of regions: they are named by their number, from 1"] if names is None else []
+    return _Table(name, rows, columns, np.array(values).reshape(len(rows), len(columns)), notes)
 
 
 def _names_column(titles: list[str]) -> tuple[int | None, set[int]]:

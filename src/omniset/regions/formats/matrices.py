@@ -16,22 +16,21 @@ from jaxtyping import Float
 
 from omniset.regions.formats.tables import (
     TABLES,
-    Lines,
     clear_errors,
     counts_only,
-    fill,
     frame_numbers,
     is_name,
     is_text,
     kind_of,
     needed,
-    number_of,
     path_of,
     read_parquet,
+    sheet_of,
     text_of,
 )
 from omniset.tables.files import short
 from omniset.tables.hdf5 import check_hdf5, read_mat, texts
+from omniset.tables.sheets import Sheet, number_of, numbers_of
 
 PAIRS = (
     ("i", "j"),
@@ -126,7 +125,7 @@ def read_matrix(source: Any, name: str) -> Grid | Edges:
     if path.name.lower().endswith(".pconn.nii"):
         return _pconn(path)
     if is_text(path):
-        return _text_grid(Lines(path))
+        return _text_grid(sheet_of(path))
     raise ValueError(f"{name}: the name must end in {TABLES}, .npy, .npz, .mat or .pconn.nii")
 
 
@@ -152,26 +151,22 @@ def _frame_grid(frame: pd.DataFrame, name: str) -> Grid | Edges:
     return Grid(frame_numbers(frame, name, where, titles), rows, columns)
 
 
-def _text_grid(lines: Lines) -> Grid | Edges:
-    cells = [lines.fields(number) for number in range(len(lines))]
-    cells[0] = lines.titles()
+def _text_grid(sheet: Sheet) -> Grid | Edges:
+    lines = [(sheet.header, sheet.titles), *sheet.whole(blank=True)]
+    cells = [fields for _, fields in lines]
     width = len(cells[0])
-    for number, fields in enumerate(cells):
-        if len(fields) != width:
-            cut = ": is the file cut off?" if len(fields) < width else ""
-            raise lines.error(number, f"has {len(fields)} fields, the first line has {width}{cut}")
     named = any(is_name(fields[0]) for fields in cells[1:])
     corner = is_name(cells[0][0]) or (cells[0][0] == "" and named)
     titled = any(map(is_name, cells[0][1:])) or (corner and len(cells) >= width)
     edges = _edge_columns(cells[0])
     if edges or (width == 3 and len(cells) > 4):
         begin = 1 if edges or number_of(cells[0][2]) is None else 0
-        return _text_edges(lines, cells, edges or (0, 1, 2), begin)
+        return _text_edges(sheet, lines[begin:], edges or (0, 1, 2))
     columns = cells[0] if titled else None
     first = 1 if titled else 0
     body = cells[first:]
     if not body:
-        raise ValueError(f"{lines.name} has no rows below its header")
+        raise ValueError(f"{sheet.file.path} has no rows below its header")
     rows = None
     # A first column of numbers may still be names: the shape tells, later.
     if named or any(is_name(fields[0]) for fields in body):
@@ -180,23 +175,24 @@ def _text_grid(lines: Lines) -> Grid | Edges:
         columns = columns[1:]
     values = np.empty((len(body), len(body[0])))
     for number, fields in enumerate(body):
-        bad = fill(values[number], fields)
+        values[number], bad = numbers_of(fields)
         if bad is not None:
             of = columns[bad] if columns is not None and bad < len(columns) else str(bad + 1)
             where = rows[number] if rows else str(number + 1)
-            raise lines.error(first + number, f"pair {where!r}, {of!r} is {short(fields[bad])}, it must be a number")
+            row = lines[first + number][0]
+            raise sheet.file.error(row, f"pair {where!r}, {of!r} is {short(fields[bad])}, it must be a number")
     return Grid(values, rows, columns)
 
 
-def _text_edges(lines: Lines, cells: list[list[str]], at: tuple[int, int, int], begin: int) -> Edges:
-    pairs, weights = [], np.empty(len(cells) - begin)
-    for number, fields in enumerate(cells[begin:]):
+def _text_edges(sheet: Sheet, lines: list[tuple[int, list[str]]], at: tuple[int, int, int]) -> Edges:
+    pairs, weights = [], np.empty(len(lines))
+    for number, (row, fields) in enumerate(lines):
         one, other, text = (fields[i] for i in at)
         if not one or not other:
-            raise lines.error(begin + number, "names one region only, an edge has two")
+            raise sheet.file.error(row, "names one region only, an edge has two")
         value = number_of(text)
         if value is None:
-            raise lines.error(begin + number, f"the weight of {one!r}, {other!r} is {short(text)}, it must be a number")
+            raise sheet.file.error(row, f"the weight of {one!r}, {other!r} is {short(text)}, it must be a number")
         pairs.append((one, other))
         weights[number] = value
     return Edges(pairs, weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import re
 import warnings
@@ -15,10 +14,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.tables.files import OPENERS, TextFile, short, tidy
-from omniset.tables.labels import NUMBER
+from omniset.tables.files import OPENERS, short, tidy
+from omniset.tables.sheets import Sheet, look, number_of
 
-MISSING = ("", "na", "nan", "n/a", "#n/a", "null", "none")
 TITLES = ("region", "label", "name", "roi", "id")  # of a column of names of regions, the best first
 WHOLE = re.compile(r"(\d+)(\.0+)?")  # a whole number, maybe read as a float
 LARGEST = float(np.finfo(np.float32).max)
@@ -47,68 +45,9 @@ def is_text(path: Path) -> bool:
     return bool(ends) and ends[-1] in (".csv", ".tsv", ".txt")
 
 
-class Lines:
-    """The lines of a table of text that are not empty, and what separates their fields.
-
-    The first line tells the separator: tabs; else commas or semicolons, whichever are more; else spaces.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = TextFile(path)
-        self.name = str(path)
-        self._lines = [(row, line) for row, line in self._file.lines() if line.strip(" ")]
-        if not self._lines:
-            raise ValueError(f"{path} is empty")
-        first = re.sub('"[^"]*"', "_", self._lines[0][1])
-        commas, semicolons = first.count(","), first.count(";")
-        self._separator: str | None = ","
-        if "\t" in first:
-            self._separator = "\t"
-        elif semicolons > commas:
-            self._separator = ";"
-        elif not commas and " " in first.strip():
-            self._separator = None
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def fields(self, number: int) -> list[str]:
-        """Of the number-th line, without spaces and quotes around them."""
-        line = self._lines[number][1]
-        if '"' not in line:
-            return [part.strip() for part in line.split(self._separator)]
-        try:
-            reader = csv.reader(
-                [line.strip()], delimiter=self._separator or " ", strict=True, skipinitialspace=self._separator is None
-            )
-            return [part.strip() for part in next(reader)]
-        except csv.Error as error:
-            raise self.error(number, 'has a quote (") out of place') from error
-
-    def titles(self) -> list[str]:
-        """The fields of the first line. R gives the column of names no title."""
-        titles = self.fields(0)
-        return ["", *titles] if len(self) > 1 and len(self.fields(1)) == len(titles) + 1 else titles
-
-    def rows(self, titles: list[str], *, empty: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """The fields of the other lines, with their numbers.
-
-        Args:
-            empty: Give lines of empty fields too: without names, they are regions like the others.
-
-        Raises:
-            ValueError: One has more fields, or fewer.
-        """
-        for number in range(1, len(self)):
-            fields = self.fields(number)
-            if len(fields) != len(titles):
-                cut = ": is the file cut off?" if len(fields) < len(titles) else ""
-                raise self.error(number, f"has {len(fields)} fields, the header has {len(titles)}{cut}")
-            if empty or any(fields):
-                yield number, fields
-
-    def error(self, number: int, message: str) -> ValueError:
-        return self._file.error(self._lines[number][0], message)
+def sheet_of(path: Path) -> Sheet:
+    """A table of text; spaces may separate its fields, and no line of it is a comment."""
+    return look(path, comments=False, spaces=True)
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
@@ -136,36 +75,8 @@ def frame_numbers(
     return values
 
 
-def number_of(text: str) -> float | None:
-    """NaN where nothing is written; None: no number."""
-    plain = text.strip()
-    if NUMBER.fullmatch(plain):
-        return float(plain)
-    lower = plain.lower()
-    if lower in MISSING:
-        return np.nan
-    return {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}.get(lower.replace("infinity", "inf"))
-
-
 def is_name(text: str) -> bool:
     return number_of(text) is None
-
-
-def fill(row: Float[np.ndarray, " columns"], texts: list[str]) -> int | None:
-    """Write the numbers of texts into a row; the place of the first that is none."""
-    try:
-        row[:] = texts
-    except ValueError:
-        pass
-    else:
-        if not any("_" in text for text in texts):  # Python takes 1_0 for 10
-            return None
-    for at, text in enumerate(texts):
-        number = number_of(text)
-        if number is None:
-            return at
-        row[at] = number
-    return None
 
 
 def text_of(value: Any) -> str:

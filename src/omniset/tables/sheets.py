@@ -1,0 +1,370 @@
+"""Tables as other programs write them: what separates fields, which line is the header, what a number is.
+
+`omniset.tables.files.TableFile` reads tables whose form is ours. A Sheet is one whose form its first lines tell.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jaxtyping import Float
+
+from omniset.tables.files import INDEX, OPENERS, TableFile, TextFile, listed
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
+MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")  # what programs write where there is nothing
+INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
+PEEK = 64  # rows that tell the form, at most
+PEEK_SIZE = 1 << 17  # and characters of them
+HEAD = 1 << 10  # lines with a # above the header, at most
+AS_TEXT = "write its counts as a table of text, separated by tabs"
+OTHERS = {  # what a file begins with that is no table of text
+    b"\x89HDF": f"is an HDF5 file, such as BIOM or h5ad: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"{": f"is JSON, such as BIOM 1.0: {AS_TEXT} (of BIOM: biom convert --to-tsv)",
+    b"PK\x03\x04": "is a zip archive, such as an Excel workbook: save the sheet as CSV (UTF-8)",
+    b"\xd0\xcf\x11\xe0": "is an Excel workbook: save the sheet as CSV (UTF-8)",
+    b"SQLite format 3": "is a database, such as anvi'o's: export its functions (anvi-export-functions)",
+    b"PAR1": "is a Parquet file: let its name end in .parquet",
+    b"\x1f\x8b": "is compressed: let its name end in .gz",
+}
+
+
+def number_of(text: str) -> float | None:
+    """NaN where nothing is written; None: no number.
+
+    >>> [number_of(text) for text in ("1e3", "n/a", "1_000", "-Infinity")]
+    [1000.0, nan, None, -inf]
+    """
+    plain = text.strip()
+    if NUMBER.fullmatch(plain):
+        return float(plain)
+    lower = plain.lower()
+    return np.nan if lower in MISSING else INFINITE.get(lower.replace("infinity", "inf"))
+
+
+def numbers_of(texts: Sequence[str]) -> tuple[Float[np.ndarray, " texts"], int | None]:
+    """As `number_of`, and the place of the first that is no number, which is NaN here.
+
+    >>> numbers_of(["1", "", "1_0"])
+    (array([ 1., nan, nan]), 2)
+    """
+    try:
+        values = np.array(texts, dtype=np.float64)
+    except ValueError:
+        pass
+    else:  # Python takes 1_0 for 10, and digits of other scripts
+        if all(text.isascii() and "_" not in text for text in texts):
+            return values, None
+    each = [number_of(text) for text in texts]
+    return np.array([np.nan if number is None else number for number in each]), (
+        each.index(None) if None in each else None
+    )
+
+
+@lru_cache(1 << 16)
+def key(column: str) -> str:
+    """A column's name, whatever its case and punctuation.
+
+    >>> key("#OTU ID"), key("KEGG-ko")
+    ('otu_id', 'kegg_ko')
+    """
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+
+
+def separator_of(line: str) -> str | None:
+    """Tabs; else commas or semicolons, whichever are more outside of quotes; None: none of them."""
+    if "\t" in line:
+        return "\t"
+    bare = re.sub('"[^"]*"', "_", line)
+    commas, semicolons = bare.count(","), bare.count(";")
+    return None if not commas + semicolons else ";" if semicolons > commas else ","
+
+
+def split(line: str, separator: str | None) -> list[str]:
+    """The fields of a line. None: any spaces separate them.
+
+    Raises:
+        csv.Error: A quote is never closed, or out of place.
+    """
+    if '"' not in line:
+        return line.split(separator)
+    if separator is None:
+        return next(csv.reader([line.strip()], delimiter=" ", strict=True, skipinitialspace=True), [""])
+    return next(csv.reader([line], delimiter=separator, strict=True), [""])
+
+
+def split_loosely(line: str, separator: str | None) -> list[str]:
+    """The fields of a tool's line: without the quotes that a spreadsheet put around some; other quotes are text."""
+    plain = line.split(separator)
+    if '"' not in line:
+        return plain
+    try:
+        fields = split(line, separator)
+    except csv.Error:
+        return plain
+    return fields if len(fields) == len(plain) else plain
+
+
+def texts_of(values: pa.Array) -> list[str]:
+    return ["" if value is None else str(value).strip() for value in values.to_pylist()]
+
+
+@dataclass
+class Sheet:
+    """A table whose beginning was looked at.
+
+    Attributes:
+        file: To read it from; a TableFile where it is Parquet.
+        separator: Between fields; None: spaces.
+        columns: Names in the header, as they stand, without a leading #.
+        header: Number of the header's line (-1 is the first); rows below it are data.
+        rows: The first rows, at most `PEEK`.
+        shifted: The header lacks a name for the first column, as R writes row names.
+        marked: The header began with #.
+    """
+
+    file: TextFile
+    separator: str | None
+    columns: list[str]
+    header: int = -1
+    rows: list[list[str]] = field(default_factory=list)
+    shifted: bool = False
+    marked: bool = False
+
+    @property
+    def keys(self) -> list[str]:
+        return [key(column) for column in self.columns]
+
+    @property
+    def titles(self) -> list[str]:
+        """The columns' names, "" for the one that the header has no name for."""
+        return ["", *self.columns] if self.shifted else self.columns
+
+    @property
+    def edge(self) -> str:
+        """Characters that a line without any value is of."""
+        return (self.separator or "") + " \t"
+
+    def first(self, names: Iterable[str]) -> int | None:
+        """The column of the first of these names that is there."""
+        keys = self.keys
+        return next((keys.index(name) for name in names if name in keys), None)
+
+    def need(self, names: Iterable[str], what: str) -> int:
+        """As `first`.
+
+        Raises:
+            ValueError: None of them is there, or two columns have the name.
+        """
+        at = self.first(names)
+        if at is None:
+            raise self.file.error(None, f"has no column with {what}, it has {listed(self.columns)}")
+        if self.keys.count(self.keys[at]) > 1:
+            raise self.file.error(None, f"has two columns {self.columns[at]!r}: leave one of them out")
+        return at
+
+    def records(
+        self, at: Sequence[int], quoted: bool = True, comments: bool = False, blank: bool = False
+    ) -> Iterator[tuple[int, list[str]]]:
+        """Some columns of each row, as text without spaces around it.
+
+        Args:
+            at: Which columns, of `columns`.
+            quoted: Fields may be in quotes. Else they are of a tool, whose texts may hold quotes that are none.
+            comments: Lines of one field that begins with # are none of the rows.
+            blank: Rows without any value are rows too.
+
+        Raises:
+            ValueError: A row with fewer fields than the header, or, with quotes, with more; the header again.
+        """
+        if isinstance(self.file, TableFile):
+            names = [self.file.columns[i] for i in at]
+            for chunk in self.file.chunks(list(dict.fromkeys(names))):
+                texts = [texts_of(chunk.columns[name]) for name in names]
+                yield from ((chunk.first + i, list(values)) for i, values in enumerate(zip(*texts, strict=True)))
+            return
+        if self.shifted and not quoted:
+            raise self.file.error(
+                self.header, f"has {len(self.columns)} fields, the rows below have one more: name each column"
+            )
+        places = [i + self.shifted for i in at]
+        for row, fields in self._rows(quoted, comments, blank):
+            yield row, [fields[i].strip() for i in places]
+
+    def whole(self, blank: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """As `records`, of a file of text: all fields, in the order of `titles`."""
+        for row, fields in self._rows(True, False, blank):
+            yield row, [field.strip() for field in fields]
+
+    def _rows(self, quoted: bool, comments: bool, blank: bool) -> Iterator[tuple[int, list[str]]]:
+        width = len(self.titles)
+        # Tools write tabs, spreadsheets also commas, with proper quotes.
+        strict = quoted or self.separator != "\t"
+        edge = " " if blank else self.edge
+        titled = not any(map(NUMBER.fullmatch, self.columns))
+        for row, line in self.file.lines():
+            if row <= self.header or not line.strip(edge):
+                continue
+            if comments and line.startswith("#") and not line.partition(self.separator or " ")[2].strip(edge):
+                continue
+            fields = self.split(row, line) if strict else split_loosely(line, self.separator)
+            if len(fields) < width or (strict and len(fields) > width):
+                raise self.wrong_width(row, line, len(fields))
+            again = titled and fields[0].lstrip("#").strip() == self.columns[0]
+            if again and [field.strip() for field in fields[1:width]] == self.columns[1:]:
+                raise self.file.error(row, "is the header again: give the files that were joined here one by one")
+            yield row, fields
+
+    def split(self, row: int, line: str) -> list[str]:
+        """The fields of a line.
+
+        Raises:
+            ValueError: A quote out of place.
+        """
+        try:
+            return split(line, self.separator)
+        except csv.Error as error:
+            raise self.file.error(row, 'has a quote (") that is never closed, or is out of place') from error
+
+    def wrong_width(self, row: int, line: str, number: int) -> ValueError:
+        width = len(self.titles)
+        hint = ": is the file cut off?" if number < width else ""
+        hint = ": comments may stand above the header only" if number == 1 and line.startswith("#") else hint
+        return self.file.error(row, f"has {number} fields, the header has {width}{hint}")
+
+
+def look(
+    path: str | Path, *, comments: bool = True, spaces: bool = False, header: re.Pattern[str] | None = None
+) -> Sheet:
+    """The beginning of a table: a Parquet file by its name, else text.
+
+    The header is the first line; with comments, of lines that begin with # the one that has as many separators as the
+    first line without.
+
+    Args:
+        comments: Lines that begin with # may stand above the header, and it may be one of them.
+        spaces: Where the header has no tabs, commas and semicolons, spaces separate fields.
+        header: What a line is the header by, wherever it stands among those with a #.
+
+    Raises:
+        OSError, ValueError: As TextFile and TableFile; nothing in it; it is a file of another kind by its first bytes;
+            it cannot be told whether a line with a # is its header.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".parquet":
+        return _look_parquet(path)
+    file = TextFile(path)
+    _refuse_other_files(file)
+    sheet = _headed(file, header) if comments else _first_line(file)
+    if sheet.separator is None and not (spaces and " " in sheet.columns[0]):
+        sheet.separator = "," if spaces else "\t"
+    sheet.columns = _fields(sheet.columns[0], sheet.separator)
+    edge = " " if spaces else sheet.edge
+    size = 0
+    for row, line in file.lines():
+        if row > sheet.header and line.strip(edge):
+            sheet.rows.append(_fields(line, sheet.separator))
+            size += len(line)
+        if len(sheet.rows) == PEEK or size > PEEK_SIZE:
+            break
+    more = bool(sheet.rows) and all(len(fields) == len(sheet.columns) + 1 for fields in sheet.rows)
+    sheet.shifted = more and any(fields[-1] for fields in sheet.rows)  # else each line ends with a separator
+    return sheet
+
+
+def _refuse_other_files(file: TextFile) -> None:
+    if file.path.suffix.lower() in OPENERS:
+        return
+    with open(file.path, "rb") as binary:
+        begins = binary.read(16)
+    for first, what in OTHERS.items():
+        if begins.startswith(first):
+            raise file.error(None, what)
+
+
+def _first_line(file: TextFile) -> Sheet:
+    """With the header as one text, as `_headed`."""
+    for row, line in file.lines():
+        if line.strip(" "):
+            return Sheet(file, separator_of(line), [line.strip(" ")], row)
+    raise file.error(None, "is empty")
+
+
+def _headed(file: TextFile, header: re.Pattern[str] | None) -> Sheet:
+    """With the header as one text: the first line, or one of the lines with a # before it."""
+    marked: list[tuple[int, str]] = []
+    first: tuple[int, str] | None = None  # the first line without a #
+    for row, line in file.lines():
+        if header is not None and header.match(line):
+            return Sheet(file, "\t", [line[1:].strip()], row, marked=True)
+        if line.startswith("#") and len(marked) < HEAD:
+            marked.append((row, line[1:]))
+        elif line.strip():
+            first = row, line
+            break
+    marked = [(row, line) for row, line in marked if separator_of(line.rstrip("\t,; "))]  # others are comments
+    if first is None:
+        if not marked:
+            raise file.error(None, "is empty: it has no header and no rows")
+        row, line = marked[0]
+        return Sheet(file, separator_of(line), [line], row, marked=True)
+    for row, line in marked:
+        for separator in "\t,;":
+            same = 0 < line.count(separator) == first[1].count(separator)
+            if same or (line.startswith("query") and separator in line):  # eggNOG-mapper 1 leaves fields without a name
+                return Sheet(file, separator, [line], row, marked=True)
+    separator = separator_of(first[1]) or "\t"
+    columns = _fields(first[1], separator)
+    between = [(row, line) for row, line in marked if separator in line]
+    if between and any(map(NUMBER.fullmatch, columns[1:])):
+        row, line = between[-1]
+        raise file.error(
+            row,
+            f"begins with # and has {len(_fields(line, separator))} fields, {file.where(first[0])} has {len(columns)}: "
+            "if it is the header, give both the same number of fields, else remove it",
+        )
+    return Sheet(file, separator_of(first[1]), [first[1]], first[0])
+
+
+def _look_parquet(path: Path) -> Sheet:
+    file = TableFile(path)
+    with file.clear_errors(), pq.ParquetFile(path) as parquet:
+        schema = parquet.schema_arrow
+    if index := _index_of(schema):
+        file.columns = [index, *(name for name in file.columns if name != index)]
+    sheet = Sheet(file, "", ["" if INDEX.fullmatch(name) else name for name in file.columns])
+    for chunk in file.chunks():
+        first = {
+            name: values.slice(0, PEEK if at == 0 else 8) for at, (name, values) in enumerate(chunk.columns.items())
+        }
+        texts = [texts_of(values) for values in first.values()]
+        sheet.rows = [[text[i] if i < len(text) else "" for text in texts] for i in range(min(len(chunk), PEEK))]
+        break
+    return sheet
+
+
+def _index_of(schema: pa.Schema) -> str | None:
+    """The column that pandas had as the index. What it wrote on that is a hint: a damaged one tells nothing."""
+    try:
+        metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    except (ValueError, RecursionError):
+        return None
+    names = metadata.get("index_columns") if isinstance(metadata, dict) else None
+    return next((name for name in names if name in schema.names), None) if isinstance(names, list) else None
+
+
+def _fields(line: str, separator: str | None) -> list[str]:
+    """The fields of a line; quotes that are none are taken as they are."""
+    try:
+        return [field.strip() for field in split(line, separator)]
+    except csv.Error:
+        return [field.strip() for field in line.split(separator)]
