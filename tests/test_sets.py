@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omniset import SetBatch
-from omniset.core.sets import SetCollection, StoredSet, batched, source_of
+from omniset.core.sets import SetCollection, StoredSet, batched
+from omniset.core.sources import source_of
 
 
 def test_ragged_in_and_out():

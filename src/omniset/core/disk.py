@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+MEMORY = 1 << 24  # bytes of rows that are held before they are written
+
 
 class Scratch:
     """One unnamed temporary file: bytes are written at, and read from, any place.
@@ -20,15 +22,20 @@ class Scratch:
         what: Who uses it, for messages.
         folder: Where. Default: Python's (TMPDIR).
         advice: What to do when it is full, for that message.
+        memory: Bytes that are held in memory before there is a file.
 
     Raises:
         OSError: The folder cannot be written to, or is full.
     """
 
-    def __init__(self, what: str, folder: str | Path | None = None, advice: str = "") -> None:
+    def __init__(self, what: str, folder: str | Path | None = None, advice: str = "", memory: int = 0) -> None:
         self.what, self.folder, self.advice = what, str(folder or tempfile.gettempdir()), advice
         try:
-            self._file: Any = tempfile.TemporaryFile(dir=self.folder, prefix="omniset-", buffering=0)  # noqa: SIM115
+            where: Any = {"dir": self.folder, "prefix": "omniset-", "buffering": 0}
+            if memory:
+                self._file: Any = tempfile.SpooledTemporaryFile(memory, **where)  # noqa: SIM115
+            else:
+                self._file = tempfile.TemporaryFile(**where)  # noqa: SIM115
         except OSError as error:
             raise OSError(error.errno, f"{what} cannot write to its folder: {error.strerror}", self.folder) from error
         weakref.finalize(self, self._file.close)
@@ -59,7 +66,7 @@ class Scratch:
 
 
 class DiskRows:
-    """Rows of numbers in a file: append, then read by slices, which are tensors.
+    """Rows of numbers in a file, few of them in memory: append, then read by slices, which are tensors.
 
     Args:
         width: Numbers in a row. None: the rows are single numbers, and slices (rows,).
@@ -70,7 +77,7 @@ class DiskRows:
         self._tail = () if width is None else (width,)
         self.dtype, self._rows = dtype, 0
         self._bytes = (1 if width is None else width) * torch.empty((), dtype=dtype).element_size()
-        self._scratch = Scratch("the copy of the sets on disk", folder, "Choose a folder with more room")
+        self._scratch = Scratch("the copy of the sets on disk", folder, "Choose a folder with more room", MEMORY)
 
     @property
     def shape(self) -> tuple[int, ...]:

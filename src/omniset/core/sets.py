@@ -7,8 +7,8 @@ A batch of sets is two tensors, `elements` (sets, elements, dim) and `multiplici
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -247,7 +247,11 @@ class SetCollection:
 
 @dataclass
 class StoredSet:
-    """Rows start to stop of a collection: one set, read when it is asked for."""
+    """Rows start to stop of a collection: one set, read when it is asked for.
+
+    Attributes:
+        columns: Further columns of the table that it is from, where they were asked for.
+    """
 
     elements: Shaped[Tensor, "total dim"] | DiskRows
     multiplicity: Shaped[Tensor, " total"] | DiskRows
@@ -255,6 +259,7 @@ class StoredSet:
     stop: int
     name: Any = None
     identifiers: Any = None
+    columns: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -275,30 +280,11 @@ class StoredSet:
         return self.elements[rows], self.multiplicity[rows]
 
 
-@dataclass
-class LargeSet:
-    """One set as a source that can be read again and again, in shards of so many elements."""
-
-    stored: StoredSet
-    shard_size: int
-
-    def to(self, *_args: Any, **_kwargs: Any) -> LargeSet:
-        """Stays where it is: the engine moves shard by shard."""
-        return self
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        for start in range(0, max(len(self.stored), 1), self.shard_size):
-            yield collate([self.stored.read(start, self.shard_size)])
-
-
-Sized = TypeVar("Sized", bound=StoredSet)
-
-
-def batched(sets: Iterable[Sized], batch_size: int, max_elements: int) -> Iterator[list[Sized]]:
+def batched(sets: Iterable[StoredSet], batch_size: int, max_elements: int) -> Iterator[list[StoredSet]]:
     """Sets in order, as many at a time as fit: at most `batch_size`, and at most `max_elements` entries when padded to
     one length. A larger set comes alone.
     """
-    held: list[Sized] = []
+    held: list[StoredSet] = []
     longest = 0
     for found in sets:
         longest = max(longest, len(found))
@@ -308,13 +294,6 @@ def batched(sets: Iterable[Sized], batch_size: int, max_elements: int) -> Iterat
         held.append(found)
     if held:
         yield held
-
-
-def source_of(sets: Sequence[StoredSet], max_elements: int, shard_size: int | None = None) -> SetBatch | LargeSet:
-    """What an encoder reads for a group made by `batched`."""
-    if len(sets) == 1 and len(sets[0]) > max_elements:
-        return LargeSet(sets[0], max_elements if shard_size is None else shard_size)
-    return collate(s.read() for s in sets)
 
 
 def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:

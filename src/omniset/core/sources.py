@@ -1,11 +1,12 @@
-"""One set as a source that is read anew in every pass: an array on disk, a Parquet file, a function that makes shards.
+"""Sources: the same sets shard by shard, read anew in every pass. An array on disk, a Parquet file, a function.
 
 An encoder takes them in the place of a SetBatch. With store="disk" or "recompute" no copy of the set is ever in memory,
-neither forward nor backward, and `out.elements` is read shard by shard.
+neither forward nor backward, and `out.elements` is a source again, of what the encoder made of the elements.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,26 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
 
-from omniset.core.sets import SetBatch, check_sizes
+from omniset.core.sets import SetBatch, StoredSet, check_sizes, collate
 
 
-class ArraySource:
+class Source(ABC):
+    """One group of sets that comes in shards: each pass over it gives the same SetBatches in the same order.
+
+    All shards are of the same sets, and at least one comes, of length 0 where there are no elements. Any object with
+    such an `__iter__` is a source; this class only says so.
+    """
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[SetBatch]:
+        """The shards, from the first one on."""
+
+    def to(self, *_args: Any, **_kwargs: Any) -> Source:
+        """Stays where it is: the engine moves shard by shard."""
+        return self
+
+
+class ArraySource(Source):
     """Shards of an array (N, D): one in memory, a `numpy.memmap`, or a .npy file, which is mapped and not loaded.
 
     Args:
@@ -63,7 +80,7 @@ class ArraySource:
             yield shard
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """Shards of a Parquet file with one row per element, read a few rows at a time.
 
     Args:
@@ -126,7 +143,7 @@ class ParquetSource:
         return found.astype(np.float32 if found.dtype != np.float64 else np.float64)
 
 
-class FunctionSource:
+class FunctionSource(Source):
     """Shards that a function makes anew for each pass: the same ones in the same order every time.
 
     Raises:
@@ -147,6 +164,52 @@ class FunctionSource:
         if not isinstance(shards, Iterable):
             raise TypeError(f"function must give SetBatch shards to iterate over, it gave {type(shards).__name__}")
         yield from shards
+
+
+def source_of(sets: Sequence[StoredSet], max_elements: int, shard_size: int | None = None) -> SetBatch | Source:
+    """What an encoder reads for a group made by `omniset.core.sets.batched`: a batch, or a large set in shards.
+
+    Args:
+        shard_size: Of a large set. Default: max_elements.
+    """
+    if len(sets) > 1 or len(sets[0]) <= max_elements:
+        return collate(one.read() for one in sets)
+    size, large = max_elements if shard_size is None else shard_size, sets[0]
+    return FunctionSource(lambda: (collate([large.read(start, size)]) for start in range(0, len(large), size)))
+
+
+def checked(source: Iterable[SetBatch], dim: int, refuse_gradients: bool = False) -> Source:
+    """A source whose every shard is looked at before it is used: the same sets, of so many features.
+
+    Args:
+        refuse_gradients: Of elements or multiplicities, which would be lost.
+    """
+
+    def shards() -> Iterator[SetBatch]:
+        sets = None
+        for i, shard in enumerate(source):
+            if not isinstance(shard, SetBatch):
+                raise TypeError(f"source must give SetBatch shards, shard {i} is {type(shard).__name__}")
+            check_dim(shard, dim)
+            sets = len(shard) if sets is None else sets
+            if len(shard) != sets:
+                raise ValueError(f"all shards must hold the same sets: shard 0 has {sets}, shard {i} has {len(shard)}")
+            if refuse_gradients and (shard.elements.requires_grad or shard.multiplicity.requires_grad):
+                raise ValueError(
+                    f"shard {i} of a re-iterable source requires grad, and its gradient could not be returned: "
+                    "give a SetBatch, or detach"
+                )
+            yield shard
+        if sets is None:
+            raise ValueError("the source gave no shard: a source without elements gives one shard of length 0")
+
+    return FunctionSource(shards)
+
+
+def check_dim(batch: SetBatch, dim: int) -> None:
+    """Raise ValueError where a batch has another number of features."""
+    if batch.elements.shape[2] != dim:
+        raise ValueError(f"elements must have {dim} features (input_dim), got {batch.elements.shape[2]}")
 
 
 @contextmanager

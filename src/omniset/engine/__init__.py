@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from omniset.core.sets import SetBatch
+from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
 from omniset.engine.self_attention import AllElements
@@ -29,35 +30,15 @@ class EncoderOutput:
     """What an encoder makes of B sets.
 
     Attributes:
-        elements: (B, N, dim), absent entries 0, where the source was a SetBatch. For a re-iterable source a
-            re-iterable of SetBatch shards, computed when read, without gradient. None where the encoder has none.
+        elements: (B, N, dim), absent entries 0, where the source was a SetBatch. For a source another
+            source, whose shards are computed when they are read, without gradient. None where the encoder has none.
         summary: (B, num_outputs, dim).
         contexts: One per layer, for `encoder.contextualize`. None for independent shards.
     """
 
-    elements: Float[Tensor, "sets elements dim"] | ContextualizedShards | None
+    elements: Float[Tensor, "sets elements dim"] | Source | None
     summary: Float[Tensor, "sets outputs dim"]
     contexts: list[Any] | None
-
-
-@dataclass
-class ContextualizedShards:
-    """The element outputs of a re-iterable source: reads it anew, shard by shard, whenever it is read."""
-
-    encoder: Stack
-    source: Iterable[SetBatch]
-    contexts: list[Any] | None
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        memory: Any = None
-        for shard in Checked(self.source, self.encoder.input_dim):
-            with torch.no_grad():
-                if self.contexts is None:
-                    elements: Any
-                    _, elements, memory = _alone(self.encoder, shard.elements, shard.multiplicity, memory)
-                else:
-                    elements = contextualize(self.encoder, shard, self.contexts)
-            yield SetBatch(elements, shard.multiplicity, validate=False)
 
 
 def execute(
@@ -88,7 +69,7 @@ def execute(
     elif shard_size is not None:
         raise ValueError(f"shard_size={shard_size} is for a SetBatch: this source comes in shards already")
     else:
-        parts = Checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
+        parts = checked(source, encoder.input_dim, gradient == "exact" and torch.is_grad_enabled())
     if shards == "independent":
         if gradient == "unbiased":
             raise ValueError("gradient='unbiased' is for shards='merged': independent shards have no sums in common")
@@ -180,8 +161,27 @@ def _output(encoding: Encoding, summary: Tensor, elements: Any, contexts: list[A
         elements = None
     elif encoding.source is None:
         frozen = [c.detach() if isinstance(c, Tensor) else c for c in contexts]
-        elements = ContextualizedShards(encoder, encoding.parts, frozen)
+        elements = _elements_of(encoder, encoding.parts, frozen)
     return EncoderOutput(elements, encoding.decode(summary), contexts)
+
+
+def _elements_of(encoder: Stack, parts: Iterable[SetBatch], contexts: list[Any] | None) -> Source:
+    """The element outputs of a source: it is read anew, shard by shard, whenever they are read."""
+
+    @torch.no_grad()
+    def outputs(shard: SetBatch, memory: Any) -> tuple[Any, Any]:
+        if contexts is not None:
+            return contextualize(encoder, shard, contexts), None
+        _, elements, memory = _alone(encoder, shard.elements, shard.multiplicity, memory)
+        return elements, memory
+
+    def shards() -> Iterator[SetBatch]:
+        memory: Any = None
+        for shard in checked(parts, encoder.input_dim):
+            elements, memory = outputs(shard, memory)
+            yield SetBatch(elements, shard.multiplicity, validate=False)
+
+    return FunctionSource(shards)
 
 
 def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
@@ -205,7 +205,7 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
             pieces.append(elements)
     mean = torch.where(count > 0, total / count.clamp(min=1), first)
     if batch is None and encoder.outputs_elements:
-        return EncoderOutput(ContextualizedShards(encoder, shards, None), mean, None)
+        return EncoderOutput(_elements_of(encoder, shards, None), mean, None)
     return EncoderOutput(torch.cat(pieces, 1) if pieces else None, mean, None)
 
 
@@ -216,35 +216,3 @@ def _alone(encoder: Stack, elements: Tensor, multiplicity: Tensor, memory: Any) 
         return encoder.segment(batch, memory)
     out = _whole(encoder, batch)
     return out.summary, out.elements, None  # type: ignore[return-value]
-
-
-@dataclass
-class Checked:
-    """A re-iterable source whose every shard is looked at before it is used: same sets, right width."""
-
-    source: Iterable[SetBatch]
-    dim: int
-    refuse_gradients: bool = False
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        sets = None
-        for i, shard in enumerate(self.source):
-            if not isinstance(shard, SetBatch):
-                raise TypeError(f"source must give SetBatch shards, shard {i} is {type(shard).__name__}")
-            check_dim(shard, self.dim)
-            sets = len(shard) if sets is None else sets
-            if len(shard) != sets:
-                raise ValueError(f"all shards must hold the same sets: shard 0 has {sets}, shard {i} has {len(shard)}")
-            if self.refuse_gradients and (shard.elements.requires_grad or shard.multiplicity.requires_grad):
-                raise ValueError(
-                    f"shard {i} of a re-iterable source requires grad, and its gradient could not be returned: "
-                    "give a SetBatch, or detach"
-                )
-            yield shard
-        if sets is None:
-            raise ValueError("the source gave no shard: a source without elements gives one shard of length 0")
-
-
-def check_dim(batch: SetBatch, dim: int) -> None:
-    if batch.elements.shape[2] != dim:
-        raise ValueError(f"elements must have {dim} features (input_dim), got {batch.elements.shape[2]}")

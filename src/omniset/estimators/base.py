@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from omniset import encoders, explain
-from omniset.core.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, source_of
+from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched
+from omniset.core.sources import Source, source_of
 from omniset.estimators import labels, lessons
 from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
@@ -25,8 +26,6 @@ from omniset.runs.devices import find
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
 from omniset.training.network import SetNetwork
-
-Group = TypeVar("Group", bound=StoredSet)
 
 
 class SetEstimator(SetOptions, Estimator):
@@ -253,8 +252,8 @@ class SetEstimator(SetOptions, Estimator):
     # ------------------------------------------------------------------ what they are made of
 
     def _groups(
-        self, sets: Iterable[Group], shard_size: int | None = None
-    ) -> Iterator[tuple[list[Group], Iterator[Float[Tensor, "rows outputs"]]]]:
+        self, sets: Iterable[StoredSet], shard_size: int | None = None
+    ) -> Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]:
         """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
         device = find(self.device)
         network = self._fitted().to(device).eval()
@@ -271,14 +270,14 @@ class SetEstimator(SetOptions, Estimator):
         source = source_of(group, self.max_elements, size)
         options = {"shard_size": size, "shards": self.shards, "store": self.store}
         with torch.no_grad():
-            if isinstance(source, LargeSet) and self.level == "element":
+            if isinstance(source, Source) and self.level == "element":
                 elements = network.encoder(source, **options | {"shard_size": None}).elements
                 for shard in elements:
                     out = network.head(shard.elements[0]).cpu()
                     require_finite_outputs(out[None], [s.name for s in group], "set")
                     yield out
                 return
-            if isinstance(source, LargeSet):
+            if isinstance(source, Source):
                 out = network.of_large(source, **options)
             else:
                 out = network(source.to(device), **options)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import SetCollection, StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare
 from omniset.estimators.examples import alone, examples
@@ -24,7 +24,7 @@ from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableFile, TableWriter, listed
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
-from omniset.tables.sets import SetTable, TableSet, collect
+from omniset.tables.sets import SetTable, collect
 from omniset.training import artefacts
 
 
@@ -274,7 +274,7 @@ def _read(
     return collection, aligned[labels.columns], labels.groups(collection)
 
 
-def _watched(table: SetTable, show: bool, what: str) -> Iterator[TableSet]:
+def _watched(table: SetTable, show: bool, what: str) -> Iterator[StoredSet]:
     rows = 0
     with Progress(f"{what} {table.file.path.name}", table.file.size, show) as progress:
         for stored in table:
@@ -299,7 +299,7 @@ def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[s
 
 
 def _explanation(
-    model: SetEstimator, stored: TableSet, label: str | None, steps: int, method: Any, per: Any
+    model: SetEstimator, stored: StoredSet, label: str | None, steps: int, method: Any, per: Any
 ) -> pd.DataFrame:
     predicted = next(iter(model.predictions([stored])))[model.targets_[0]].iloc[0]
     explained = predicted if label is None and isinstance(model, SetClassifier) else label or model.targets_[0]

@@ -2,7 +2,7 @@
 
 from omniset.lazy import lazily
 
-__all__ = ["LabelFile", "SetTable", "TableFile", "TableSet", "TableWriter", "collect"]
+__all__ = ["LabelFile", "SetTable", "TableFile", "TableWriter", "collect"]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -10,7 +10,6 @@ __getattr__, __dir__ = lazily(
         "LabelFile": "labels",
         "SetTable": "sets",
         "TableFile": "files",
-        "TableSet": "sets",
         "TableWriter": "files",
         "collect": "sets",
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,6 @@ class Rows:
     identifiers: Shaped[np.ndarray, " rows"] | None  # hashes of the elements' names
     row: int  # of the first one in the file
     ends: bool
-
-
-@dataclass
-class TableSet(StoredSet):
-    """A set of a table: its elements in memory, or, if they are many, on disk.
-
-    Attributes:
-        columns: Further columns that were asked for.
-    """
-
-    columns: dict[str, pa.ChunkedArray] = field(default_factory=dict)
 
 
 class SetTable:
@@ -91,7 +80,7 @@ class SetTable:
         self._keep = [*keep, *(["element"] if self.has_elements else [])]
         self._most, self._folder = most, folder
 
-    def __iter__(self) -> Iterator[TableSet]:
+    def __iter__(self) -> Iterator[StoredSet]:
         """The sets, whole.
 
         Raises:
@@ -125,14 +114,14 @@ class SetTable:
             disk[1].append(torch.from_numpy(part.multiplicity))
             part.elements, part.multiplicity = part.elements[:0].copy(), part.multiplicity[:0].copy()
 
-    def _join(self, parts: list[Rows], disk: tuple[DiskRows, DiskRows] | None) -> TableSet:
+    def _join(self, parts: list[Rows], disk: tuple[DiskRows, DiskRows] | None) -> StoredSet:
         columns = {c: pa.chunked_array([p.columns[c] for p in parts]) for c in self._keep}
         identifiers = columns["element"] if self.has_elements else None
         if disk is None:
             elements = torch.from_numpy(np.concatenate([p.elements for p in parts]))
             counts = torch.from_numpy(np.concatenate([p.multiplicity for p in parts]))
-            return TableSet(elements, counts, 0, len(elements), parts[0].name, identifiers, columns)
-        return TableSet(*disk, 0, len(disk[0]), parts[0].name, identifiers, columns)
+            return StoredSet(elements, counts, 0, len(elements), parts[0].name, identifiers, columns)
+        return StoredSet(*disk, 0, len(disk[0]), parts[0].name, identifiers, columns)
 
     def _rows(self) -> Iterator[Rows]:
         """Stretches of equal set names, one chunk at a time."""
@@ -225,7 +214,7 @@ def _twice(element: str, name: str) -> str:
 
 
 def collect(
-    table: Iterable[TableSet], features: list[str], folder: str | Path | None = None, columns: Sequence[str] = ()
+    table: Iterable[StoredSet], features: list[str], folder: str | Path | None = None, columns: Sequence[str] = ()
 ) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
     """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
 

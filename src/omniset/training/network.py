@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.sets import LargeSet, SetBatch, SetCollection
+from omniset.core.sets import SetBatch, SetCollection
+from omniset.core.sources import Source
 from omniset.encoders import Encoder
 
 VALUES = 1 << 22  # features that statistics are taken of at a time
@@ -106,7 +107,7 @@ class SetNetwork(nn.Module):
             return (0 * torch.stack([p.sum() for p in trained]).sum()).expand(0, sum(self.widths))
         rows: dict[int, Tensor] = {}
         for source, positions, sizes in parts:
-            if isinstance(source, LargeSet):
+            if isinstance(source, Source):
                 out = self.of_large(source, **options)
             elif len(sizes) == 1 and sizes[0] > max_elements and options.get("shard_size") is None:
                 out = self(source, **{**options, "shard_size": max_elements, "store": self.store_of_large(options)})
@@ -118,12 +119,13 @@ class SetNetwork(nn.Module):
                 rows[position] = out[row, :size] if self.of_elements else out[row : row + 1]
         return torch.cat([rows[position] for position in sorted(rows)])
 
-    def of_large(self, source: LargeSet, **options: Any) -> Float[Tensor, "one outputs"]:
+    def of_large(self, source: Source, **options: Any) -> Float[Tensor, "one outputs"]:
         """The outputs of one set that is read shard by shard."""
         if options.get("gradient", "exact") != "exact" and torch.is_grad_enabled():
+            size = sum(shard.elements.shape[1] for shard in source)
             raise ValueError(
-                f"gradient={options['gradient']!r} needs random shards, and a set of {len(source.stored)} elements is "
-                f"read in its own order: raise max_elements above {len(source.stored)}, or take gradient='exact'"
+                f"gradient={options['gradient']!r} needs random shards, and a set of {size} elements is "
+                f"read in its own order: raise max_elements above {size}, or take gradient='exact'"
             )
         return self(source, **{**options, "shard_size": None, "store": self.store_of_large(options)})
 

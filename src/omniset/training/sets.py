@@ -9,11 +9,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from omniset.core.sets import LargeSet, SetBatch, SetCollection, StoredSet, batched, collate, source_of
+from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched, collate
+from omniset.core.sources import Source, source_of
 from omniset.training.data import Key
 
 # A source, the positions in the batch of its sets, and their numbers of elements.
-Part = tuple[SetBatch | LargeSet, list[int], list[int]]
+Part = tuple[SetBatch | Source, list[int], list[int]]
 # All parts, then one row per set (or per element, set after set): targets and weights.
 Batch = tuple[list[Part], Tensor, Tensor]
 
