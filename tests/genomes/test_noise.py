@@ -113,6 +113,7 @@ def test_degrade_at_its_bounds(rng):
     assert (degrade(counts, donor, 0.0, 0.0, rng) == 0).all()
     assert (degrade(counts, donor, 0.0, 99.0, rng) == donor).all()  # at most all that the donor has
     assert (degrade(counts, np.zeros_like(donor), 1.0, 0.5, rng) == counts).all()  # an empty donor
+    assert (degrade(np.zeros_like(counts), donor, 0.5, 0.5, rng) == 0).all()
 
 
 def test_flip(rng):
