@@ -88,7 +88,7 @@ def apply_all(
     found: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     observed, novelty = [], []
     any_method = next(iter(methods.values()))
-    references = next((m.references for m in methods.values() if hasattr(m, "references")), None)
+    references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
     for _, batch in degraded(genomes, rows, level, kind, seed):
         batch = batch.to(device)
         observed.append(batch.present.cpu().numpy())

@@ -355,8 +355,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)
-        from_file = isinstance(genomes, GenomeFile)
-        stream = watched(genomes, self.progress, "completing") if from_file else iter(genomes)
+        file = genomes if isinstance(genomes, GenomeFile) else None
+        stream = iter(genomes) if file is None else watched(file, self.progress, "completing")
         matching, trained = Matching(quality), (self.completeness[0], self.contamination[1])
         try:
             while group := list(islice(stream, self.batch_size)):
@@ -373,7 +373,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                     yield one
         finally:
             suite.to("cpu")
-        for message in genomes.warnings if from_file else ():
+        for message in () if file is None else file.warnings:
             warnings.warn(message, stacklevel=2)
         matching.warn(self.families_)
 

@@ -137,7 +137,7 @@ def _genomes(rows: pd.DataFrame) -> Section:
     if rows.empty:
         return Section("Genomes", "There was no genome.")
     ends = zip(rows["low"], rows["high"], strict=True)
-    intervals = [Cell(between(low, high, lambda value: rounded(value, 0)), low) for low, high in ends]
+    intervals: Any = [Cell(between(low, high, lambda value: rounded(value, 0)), low) for low, high in ends]
     shown = rows.assign(interval=intervals, unknown_share=100 * rows["unknown_share"])
     columns = ["genome", "completeness", "contamination", "observed", "expected", "interval", "added", "removed"]
     columns += ["novelty", "far", "called", "unknown_share", "nearest_reference", "quality", "method"]

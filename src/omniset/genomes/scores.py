@@ -60,9 +60,8 @@ def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
 
     Source: Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015.
     """
-    number, said, was = np.split(
-        draws.sums(rows[[f"{k}{b}" for k in SUMS for b in range(BINS)]].to_numpy(np.float64)), 3, axis=1
-    )
+    columns = [f"{k}{b}" for k in SUMS for b in range(BINS)]
+    number, said, was = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
     return np.abs(said - was).sum(1) / np.maximum(number.sum(1), 1)
 
 
@@ -151,9 +150,8 @@ def of_genomes(
             sums[key] = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
         if level is not None:
-            for change, made, right in zip(
-                CHANGES, level.changes(p, observed, precision), (truth, ~truth), strict=True
-            ):
+            changes = level.changes(p, observed, precision)
+            for change, made, right in zip(CHANGES, changes, (truth, ~truth), strict=True):
                 row |= {f"{change}_made": float(made.sum()), f"{change}_right": float((made & right).sum())}
         rows.append(row)
     return pd.DataFrame(rows)
