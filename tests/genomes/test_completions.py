@@ -195,41 +195,34 @@ def test_families_that_are_not_known(completer, mags):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("column", "cell", "message"),
     [
-        ({"completeness": 101.0}, "quality of genome 'm5': completeness is 101, it must be from 0 to 100"),
-        ({"completeness": -1.0}, "quality of genome 'm5': completeness is -1, it must be from 0 to 100"),
-        ({"contamination": -0.5}, "quality of genome 'm5': contamination is -0.5, it must be >= 0"),
-        ({"contamination": np.inf}, "quality of genome 'm5': contamination is inf, it must be >= 0 and finite"),
+        ("completeness", 101.0, "101, it must be from 0 to 100"),
+        ("completeness", -1.0, "-1, it must be from 0 to 100"),
+        ("contamination", -0.5, "-0.5, it must be >= 0"),
+        ("contamination", np.inf, "inf, it must be >= 0 and finite"),
+        *(("completeness", text, f"'{text}', it must be a number") for text in ("9_5", "95,5", "inf", "0x5F")),
     ],
 )
-def test_qualities_out_of_bounds(completer, mags, quality, change, message):
-    bad = quality.copy()
-    for column, value in change.items():
-        bad.loc["m5", column] = value
-    with pytest.raises(ValueError, match=message):
-        completer.complete(mags, bad)
-    with pytest.raises(ValueError, match=message):
-        completer.completions(table(mags), bad)  # before any genome is read
+def test_qualities_out_of_bounds(completer, mags, quality, column, cell, message):
+    bad = quality.astype(str).astype(object) if isinstance(cell, str) else quality.copy()
+    bad.loc["m5", column] = cell
+    for verb, genomes in ((completer.complete, mags), (completer.completions, table(mags))):  # before any is read
+        with pytest.raises(ValueError, match=f"quality of genome 'm5': {column} is {message}"):
+            verb(genomes, bad)
 
 
 def test_qualities_that_cannot_be_used(completer, mags, quality):
-    with pytest.raises(ValueError, match="quality has no column 'completeness', it has"):
-        completer.complete(mags, quality.rename(columns={"completeness": "c"}))
-    with pytest.raises(ValueError, match="quality: genome 'm5' is there twice"):
-        completer.complete(mags, pd.concat([quality, quality.loc[["m5"]]]))
-    for cell in ("9_5", "95,5", "inf", "0x5F"):
-        text = quality.astype(str).astype(object)
-        text.loc["m5", "completeness"] = cell
-        with pytest.raises(ValueError, match=f"quality of genome 'm5': completeness is '{cell}', it must be a number"):
-            completer.complete(mags, text)
-    assert completer.complete(mags, quality.astype(str)).equals(completer.complete(mags, quality))
-    with pytest.raises(
-        ValueError, match="quality: completeness is at most .* fractions: multiply completeness and cont"
+    fractions = "quality: completeness is at most .* fractions: multiply completeness"
+    for bad, message in (
+        (quality.rename(columns={"completeness": "c"}), "quality has no column 'completeness', it has"),
+        (pd.concat([quality, quality.loc[["m5"]]]), "quality: genome 'm5' is there twice"),
+        (quality / 100, f"{fractions} and cont"),
+        (quality.assign(completeness=quality["completeness"] / 100), f"{fractions} by 100"),
     ):
-        completer.complete(mags, quality / 100)
-    with pytest.raises(ValueError, match="quality: completeness is at most .* fractions: multiply completeness by 100"):
-        completer.complete(mags, quality.assign(completeness=quality["completeness"] / 100))
+        with pytest.raises(ValueError, match=message):
+            completer.complete(mags, bad)
+    assert completer.complete(mags, quality.astype(str)).equals(completer.complete(mags, quality))
     half = quality.assign(contamination=0.5)
     assert one(completer, mags.iloc[:1], half).contamination == pytest.approx(0.5)
 
@@ -237,24 +230,27 @@ def test_qualities_that_cannot_be_used(completer, mags, quality):
 def test_qualities_of_other_genomes_are_said(completer, mags, quality):
     """m4 has none, m3 no contamination."""
     some = mags.drop("m0")
-    with pytest.warns(UserWarning, match="^quality") as said:
+    with pytest.warns(UserWarning, match="^quality") as warned:
         completer.complete(some, quality)
-    assert [str(warning.message).partition(":")[0] for warning in said] == [
-        "quality does not give both completeness and contamination of 2 genomes, such as 'm3'",
-        "quality",
-    ]
-    assert str(said[1].message) == "quality: 1 of its 10 genomes are not in the table"
+    lacking, unused = (str(warning.message) for warning in warned)
+    assert lacking.startswith("quality does not give both completeness and contamination of 2 genomes, such as 'm3':")
+    assert unused == "quality: 1 of its 10 genomes are not in the table"
     with pytest.raises(ValueError, match="of none of the genomes: its names are such as 'x0', the genomes' such as"):
         completer.complete(mags, quality.rename(index=lambda name: name.replace("m", "x")))
 
 
-def test_bounds_of_threshold_and_precision(completer, mags):
-    for threshold in (0.0, 1.0):
-        with pytest.raises(ValueError, match=f"threshold must be between 0 and 1, got {threshold}"):
-            completer.completions(table(mags), threshold=threshold)
-    for precision in (0.4, 1.0):
-        with pytest.raises(ValueError, match=f"precision must be at least 0.5 and below 1, got {precision}"):
-            completer.completions(table(mags), precision=precision)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"threshold": bad}, f"threshold must be between 0 and 1, got {bad}") for bad in (0.0, 1.0)),
+        *(({"precision": bad}, f"precision must be at least 0.5 and below 1, got {bad}") for bad in (0.4, 1.0)),
+        ({"threshold": 0.7, "precision": 0.9}, "give threshold or precision, not both: got 0.7 and 0.9"),
+        ({"method": "knn", "precision": 0.9}, "precision is calibrated for method 'evidence', not for 'knn'"),
+    ],
+)
+def test_thresholds_and_precisions_that_cannot_be(completer, mags, options, message):
+    with pytest.raises(ValueError, match=message):
+        completer.completions(mags, **options)
 
 
 # ---------------------------------------------------------------------- completions
@@ -308,24 +304,20 @@ def test_calls_at_a_precision_come_from_calibration(completer, mags, quality, mo
         assert not any("reaches a precision" in w for w in found.warnings)  # additions do, at every level
         assert reached or not found.removed.any()
     assert differ > 0
-    for found in completer.levels_:
-        monkeypatch.setattr(found, "added", [None] * len(GRID))
-        monkeypatch.setattr(found, "removed", [None] * len(GRID))
-    for found in completer.completions(table(mags), quality, precision=0.95):
-        assert not found.added.any()
-        assert not found.removed.any()
-        assert any("no addition reaches a precision of 0.95" in w for w in found.warnings)
+    assert list(completer.completions(mags, method="auto", precision=0.7))  # whose thresholds are the architecture's
 
 
 def test_where_no_precision_is_reached_nothing_is_changed(completer, mags, monkeypatch):
     """Not even where a probability is 1 in floating point."""
-    for found in completer.levels_:
-        monkeypatch.setattr(found, "added", [None] * len(GRID))
-        monkeypatch.setattr(found, "removed", [None] * len(GRID))
-    sure = {"forward": lambda self, observed: torch.where(observed.present, -90.0, 90.0)}
-    monkeypatch.setattr(type(completer.network_["evidence"]), "forward", sure["forward"])
-    for found in completer.completions(table(mags), precision=0.95):
-        assert (found.call == found.observed).all()
+    for level in completer.levels_:
+        for change in ("added", "removed"):
+            monkeypatch.setattr(level, change, [None] * len(GRID))
+    forward = type(completer.network_["evidence"]).forward
+    for method in (forward, lambda self, observed: torch.where(observed.present, -90.0, 90.0)):
+        monkeypatch.setattr(type(completer.network_["evidence"]), "forward", method)
+        for found in completer.completions(table(mags), precision=0.95):
+            assert (found.call == found.observed).all()
+            assert any("no addition reaches a precision of 0.95" in w for w in found.warnings)
 
 
 def test_expected_sizes(completer, mags, quality):
@@ -413,23 +405,12 @@ def test_explaining_a_model_without_attention(mags):
 
 
 def test_explanations_that_cannot_be_given(completer, mags):
-    with pytest.raises(ValueError, match="genome 'nobody' is not in the table"):
-        completer.explain(mags, "nobody", "COG0001")
-    with pytest.raises(ValueError, match="genome 'm8' has no family that the model knows"):
-        completer.explain(mags, "m8", "COG0001")
-    with pytest.raises(ValueError, match="family 'COG7777' is not in the model's vocabulary, .* such as 'COG0001'"):
-        completer.explain(mags, "m5", "COG7777")
     seed = fit_split(architecture="seed", epochs=1)
-    with pytest.raises(ValueError, match="explain is for architecture='evidence'"):
-        seed.explain(mags, "m5", "COG0001")
-
-
-def test_thresholds_of_one_method_are_not_taken_for_another(completer, mags):
-    with pytest.raises(ValueError, match="precision is calibrated for method 'evidence', not for 'knn'"):
-        completer.completions(mags, method="knn", precision=0.9)
-    assert list(completer.completions(mags, method="auto", precision=0.9))
-
-
-def test_a_threshold_and_a_precision_are_one_too_many(completer, mags):
-    with pytest.raises(ValueError, match="give threshold or precision, not both: got 0.7 and 0.9"):
-        completer.completions(mags, threshold=0.7, precision=0.9)
+    for model, genome, family, message in (
+        (completer, "nobody", "COG0001", "genome 'nobody' is not in the table"),
+        (completer, "m8", "COG0001", "genome 'm8' has no family that the model knows"),
+        (completer, "m5", "COG7777", "family 'COG7777' is not in the model's vocabulary, .* such as 'COG0001'"),
+        (seed, "m5", "COG0001", "explain is for architecture='evidence'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.explain(mags, genome, family)

@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from genome_oracle import SMALL
 
 from omniset.genomes import Completion, GenomeCompleter, GenomeTable, cohort, evaluation_report, report
 from omniset.genomes.calibration import BINS
+from omniset.genomes.data import RANKS
 from omniset.genomes.evaluate import Evaluation
 from omniset.genomes.scores import PREVALENCE, SCORES
 from omniset.genomes.simulate import simulate
@@ -19,7 +21,6 @@ from omniset.report.frame import Run
 
 EVIL = '<script>alert(1)</script> & "q" $x_1$'
 RUN = Run("genomes", "some", "A title", "omniset genomes", {"seed": 3}, ["take care"], ["so it was decided"])
-RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
 
 
 @cache
@@ -30,10 +31,8 @@ def fitted():
     categories = {EVIL: "CE", families[1]: "C", families[2]: "-", families[3]: EVIL, families[4]: "EJ"}
     table = GenomeTable(made.genomes, families, sp.csr_array(made.counts.astype(np.int32)), categories, {EVIL: EVIL})
     lineages = [line.split(";") for line in made.taxonomy[: len(made.genomes)]]
-    taxonomy = pd.DataFrame(lineages, index=made.genomes, columns=RANKS)
-    completer = GenomeCompleter(
-        dim=8, depth=1, num_heads=2, epochs=2, validation_fraction=0.2, min_genomes=1, device="cpu", progress=False
-    )
+    taxonomy = pd.DataFrame(lineages, index=made.genomes, columns=[*RANKS])
+    completer = GenomeCompleter(**SMALL | {"epochs": 2})
     mags = GenomeTable([EVIL, *made.mags[1:]], families, sp.csr_array(made.observed.astype(np.int32)))
     return completer.fit(table, taxonomy), mags
 
@@ -43,18 +42,9 @@ def completion(name, observed, call, **changes):
     observed, call = np.array(observed, dtype=bool), np.array(call, dtype=bool)
     log_odds = np.where(call, np.log(9.0), -np.log(9.0))
     given = {
-        "unknown": {},
-        "completeness": 70.0,
-        "contamination": 2.0,
-        "given": True,
-        "expected": float(np.where(call, 0.9, 0.1).sum()),
-        "low": 1.0,
-        "high": 4.0,
-        "novelty": 0.25,
-        "nearest": "R1",
-        "far": False,
-        "method": "evidence",
-        "warnings": [],
+        **{"unknown": {}, "completeness": 70.0, "contamination": 2.0, "given": True},
+        **{"expected": float(np.where(call, 0.9, 0.1).sum()), "low": 1.0, "high": 4.0},
+        **{"novelty": 0.25, "nearest": "R1", "far": False, "method": "evidence", "warnings": []},
     }
     return Completion(name, observed.astype(np.int64), log_odds, call, **(given | changes))
 
@@ -110,25 +100,10 @@ HAND = [
 def test_summary_by_hand():
     found = cohort.summary_row(HAND[0])
     assert found == {
-        "genome": "a",
-        "completeness": 70.0,
-        "contamination": 2.0,
-        "quality": "given",
-        "observed": 3,
-        "expected": pytest.approx(2.9),
-        "low": 1.0,
-        "high": 4.0,
-        "called": 3,
-        "kept": 2,
-        "added": 1,
-        "removed": 1,
-        "unknown_families": 2,
-        "unknown_share": pytest.approx(0.4),
-        "novelty": 0.25,
-        "nearest_reference": "R1",
-        "far": False,
-        "method": "evidence",
-        "warnings": "one; two",
+        **{"genome": "a", "completeness": 70.0, "contamination": 2.0, "quality": "given", "observed": 3},
+        **{"expected": pytest.approx(2.9), "low": 1.0, "high": 4.0, "called": 3, "kept": 2, "added": 1, "removed": 1},
+        **{"unknown_families": 2, "unknown_share": pytest.approx(0.4), "novelty": 0.25, "nearest_reference": "R1"},
+        **{"far": False, "method": "evidence", "warnings": "one; two"},
     }
     summary = cohort_of(HAND).summary
     assert summary.columns.tolist() == list(found) == cohort_of([]).summary.columns.tolist()
@@ -144,10 +119,8 @@ def test_letters_of_categories_count_each():
     assert found["expected"].tolist() == pytest.approx([0.9 * 5 + 0.1, 0.9 * 2 + 0.1, 0.3, 0.3])
     assert found["added"].tolist() == [2, 1, 0, 0]
     assert found["removed"].tolist() == [0, 0, 0, 2]
-    assert cohort.categories_of("EEC") == ["E", "C"]
-    assert cohort.categories_of("Ec") == ["Ec"]
-    assert cohort.categories_of("-") == []
-    assert len(cohort.COG) == 26
+    categories = {"EEC": ["E", "C"], "Ec": ["Ec"], "-": []}
+    assert {text: cohort.categories_of(text) for text in categories} == categories
 
 
 def test_completion_by_hand(tmp_path):
@@ -155,12 +128,8 @@ def test_completion_by_hand(tmp_path):
     (headline,) = [b.items for b in page.sections[0].blocks if hasattr(b, "items")]
     shown = {name: value_of(value) for name, value, _ in headline}
     assert shown == {
-        "genomes": 3,
-        "median completeness": 70.0,
-        "families added": 4,
-        "families removed": 2,
-        "far from references": 1,
-        "unknown families": pytest.approx(2 / 7),
+        **{"genomes": 3, "median completeness": 70.0, "families added": 4, "families removed": 2},
+        **{"far from references": 1, "unknown families": pytest.approx(2 / 7)},
     }
     added, removed = (table_of(page, f"Families most often {change}.") for change in ("added", "removed"))
     assert added.iloc[:, :3].to_numpy().tolist() == [["F2", 2, 200 / 3], ["F0", 1, 100 / 3], ["F1", 1, 100 / 3]]
@@ -390,11 +359,12 @@ RANKS_OF_CHANGES = ("auprc_missing", "auprc_foreign", "auroc_missing", "auroc_fo
 @pytest.mark.parametrize(
     "made",
     [
-        pytest.param({"methods": ["omniset"], "conditions": ["70/0", "50/5"]}, id="one method"),
-        pytest.param({"genomes": 1, "seeds": (5,), "methods": TWO, "conditions": ["70/0"]}, id="one genome"),
-        pytest.param({"conditions": ["70/0 unknown", "missed 0, foreign 0"], "methods": TWO}, id="no known level"),
-        pytest.param({"nan": RANKS_OF_CHANGES, "conditions": ["100/0"], "methods": TWO}, id="nothing to rank"),
+        {"methods": ["omniset"], "conditions": ["70/0", "50/5"]},
+        {"methods": TWO, "conditions": ["70/0"], "genomes": 1, "seeds": (5,)},
+        {"methods": TWO, "conditions": ["70/0 unknown", "missed 0, foreign 0"]},
+        {"methods": TWO, "conditions": ["100/0"], "nan": RANKS_OF_CHANGES},
     ],
+    ids=["one method", "one genome", "no known level", "nothing to rank"],
 )
 def test_odd_evaluations(made, tmp_path):
     page, numbers = evaluation_report.of_evaluation(RUN, evaluation(**made))

@@ -1,26 +1,11 @@
 """Our model against its mathematics: tokens, terms of the log-odds, what they are special cases of."""
 
+import genome_oracle as oracle
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from genome_oracle import (
-    COUNTS,
-    FAMILIES,
-    REFERENCES,
-    corrected,
-    evidence,
-    genomes_of_all_sizes,
-    kernel,
-    logit,
-    neighbours,
-    observed_of,
-    prevalence,
-    rates,
-    some_counts,
-    suite_of,
-    unknown_quality,
-)
+from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, observed_of, some_counts, suite_of
 
 from omniset.core.sets import SetBatch
 from omniset.genomes.methods import References
@@ -59,7 +44,7 @@ def test_the_local_mean_is_of_present_families():
 @torch.no_grad()
 def test_terms_are_what_the_log_odds_are_the_sum_of(suite):
     model = suite["evidence"]
-    for observed in (genomes_of_all_sizes(), unknown_quality(genomes_of_all_sizes())):
+    for observed in (genomes_of_all_sizes(), oracle.unknown_quality(genomes_of_all_sizes())):
         terms = model.terms(observed)
         assert list(terms) == ["neighbours", "context", "evidence"]
         total = sum(terms.values())
@@ -75,7 +60,7 @@ def test_terms_by_hand():
     model.gate.weight[:, :-2] = 0  # what is asked for then depends on novelty and completeness alone
     observed = genomes_of_all_sizes()
     terms = model.terms(observed)
-    p = prevalence(COUNTS)
+    p = oracle.prevalence(COUNTS)
     start, bias = np.array([0.1, 0.3, 0.3, 0.3]), model.gate.bias.numpy()
     of_nearest, of_completeness = model.gate.weight[:, -2:].numpy().T
     trust, belief = model.trust.numpy(), model.belief.numpy()
@@ -83,13 +68,13 @@ def test_terms_by_hand():
     for i in (0, 1, 4, 7):
         seen, c, q = observed.counts[i].numpy(), float(observed.completeness[i]), float(observed.contamination[i])
         allowed = ~observed.excluded[i].numpy()
-        llr = evidence(COUNTS, seen > 0, c, q)
-        shares = [p, neighbours(seen, REFERENCES, allowed, p)]
-        shares += [kernel(llr, REFERENCES, allowed, p, s) for s in sharp]
-        missed, _ = rates(COUNTS, c, q)
-        nearest = max(corrected(seen, REFERENCES[r], missed) for r in np.flatnonzero(allowed))
+        llr = oracle.evidence(COUNTS, seen > 0, c, q)
+        shares = [p, oracle.neighbours(seen, REFERENCES, allowed, p)]
+        shares += [oracle.kernel(llr, REFERENCES, allowed, p, s) for s in sharp]
+        missed, _ = oracle.rates(COUNTS, c, q)
+        nearest = max(oracle.corrected(seen, REFERENCES[r], missed) for r in np.flatnonzero(allowed))
         asked = start + bias + of_nearest * nearest + of_completeness * c
-        expected = sum(asked[j] * (1 + trust[:, j]) * logit(share) for j, share in enumerate(shares))
+        expected = sum(asked[j] * (1 + trust[:, j]) * oracle.logit(share) for j, share in enumerate(shares))
         assert np.allclose(terms["neighbours"][i], expected, atol=1e-5)
         a = 1 + np.where(seen > 0, belief[:, 0], belief[:, 1])
         assert np.allclose(terms["evidence"][i], a * llr, atol=1e-5)

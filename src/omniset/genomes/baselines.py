@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from omniset.genomes.methods import Method, References, log_odds_of
+from omniset.genomes.methods import Method, References, log_odds_of, principal_directions
 from omniset.genomes.noise import NoiseModel, Observed
 
 CERTAIN = 7.0  # log-odds of a probability of 0.999
@@ -67,12 +67,10 @@ class PrincipalComponents(Method):
         self.regression = nn.Linear(rank, families)
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        centred = (counts > 0).toarray().astype(np.float32)
-        centred -= centred.mean(0)
-        _, values, directions = np.linalg.svd(centred, full_matrices=False)
+        values, directions = principal_directions(counts)
         rank = min(self.components.shape[1], int((values > 1e-4 * values[0]).sum()))  # few genomes have few
         self.components[:, :rank] = torch.from_numpy(directions[:rank].T.copy())
-        self.spread[:rank] = torch.from_numpy(values[:rank] / np.sqrt(len(centred)))
+        self.spread[:rank] = torch.from_numpy(values[:rank] / np.sqrt(counts.shape[0]))
         nn.init.zeros_(self.regression.weight)
         with torch.no_grad():
             self.regression.bias.copy_(self.noise.prior())

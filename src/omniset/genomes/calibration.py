@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from omniset.genomes.methods import Method
 from omniset.genomes.noise import Observed, degrade, flip
@@ -88,7 +88,7 @@ def apply_all(
     found: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     observed, novelty = [], []
     any_method = next(iter(methods.values()))
-    references = _references(methods)
+    references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
     for _, batch in degraded(genomes, rows, level, kind, seed):
         batch = batch.to(device)
         observed.append(batch.present.cpu().numpy())
@@ -102,10 +102,6 @@ def apply_all(
         name: Noisy(rows, truth, np.concatenate(observed), np.concatenate(odds), np.concatenate(novelty))
         for name, odds in found.items()
     }
-
-
-def _references(methods: dict[str, Method]) -> Any:
-    return next((m.references for m in methods.values() if hasattr(m, "references")), None)
 
 
 @dataclass
@@ -135,12 +131,16 @@ class Level:
 
     def threshold(self, which: str, precision: float) -> float:
         """The lowest probability from which on changes ("added" or "removed") have the precision; 1 if none."""
-        best = 0.0
-        for probability, found in zip(GRID, getattr(self, which), strict=True):
-            best = max(best, found if found is not None else best)
-            if best >= precision:
-                return float(probability)
-        return 1.0
+        reached = (p for p, right in zip(GRID, getattr(self, which), strict=True) if right and right >= precision)
+        return float(next(reached, 1.0))
+
+    def changes(
+        self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], precision: float
+    ) -> tuple[Bool[np.ndarray, " families"], Bool[np.ndarray, " families"]]:
+        """(families,) what is added to the observation, and what is removed, at the precision."""
+        # Where none reaches it, not even what rounds to 1 is changed.
+        add, remove = (2.0 if t == 1 else t for t in (self.threshold(c, precision) for c in ("added", "removed")))
+        return ~observed & (probability >= add), observed & (1 - probability >= remove)
 
 
 def calibrate(
@@ -204,9 +204,13 @@ def reliability(
     which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
     number = np.bincount(which, minlength=BINS)
     said, was = np.bincount(which, p, BINS), np.bincount(which, y, BINS)
-    ece = float(np.abs(said - was).sum() / max(len(p), 1))
+    return float(np.abs(said - was).sum() / max(len(p), 1)), tenths(number, said, was)
+
+
+def tenths(number: np.ndarray, said: np.ndarray, was: np.ndarray) -> list[tuple[int, float, float]]:
+    """Number of pairs, mean probability and share present of each tenth, out of their sums."""
     several = number.clip(1)
-    return ece, [(int(n), float(a), float(b)) for n, a, b in zip(number, said / several, was / several, strict=True)]
+    return [(int(n), float(a), float(b)) for n, a, b in zip(number, said / several, was / several, strict=True)]
 
 
 def cross_entropy(
@@ -214,8 +218,7 @@ def cross_entropy(
 ) -> float:
     """Mean binary cross-entropy."""
     z = torch.from_numpy(log_odds).double()
-    found: Tensor = torch.nn.functional.binary_cross_entropy_with_logits(z, torch.from_numpy(truth).double())
-    return float(found)
+    return float(F.binary_cross_entropy_with_logits(z, torch.from_numpy(truth).double()))
 
 
 def nearest_level(levels: list[Level], completeness: float, contamination: float) -> Level:

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 
 from omniset.fitted import Estimator
 from omniset.genomes import calibration, explaining
-from omniset.genomes.calibration import Level
 from omniset.genomes.completion import About, Completion, Matching, Rule, complete
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
@@ -130,7 +129,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
             raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
         references = _references(clades, train, self.max_references, self.seed)
         genomes = Genomes(table.counts[:, columns], clades, train, validation, references)
-        self._set_vocabulary([table.families[i] for i in columns], table)
+        vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
+        for name, known in (("category", table.categories), ("description", table.descriptions)):
+            vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
+        self._set_vocabulary(vocabulary)
         self.references_ = _lineages([table.names[i] for i in references], taxonomy)
         self.with_taxonomy_ = clades.given
         self.notes_ = [*clades.notes(), *_notes(genomes, len(table.families), self.min_genomes)]
@@ -152,30 +154,25 @@ class GenomeCompleter(CompleterOptions, Estimator):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             suite = self._build(genomes.counts.shape[1], len(genomes.references), self.trained_)
+        (lowest, highest), (cleanest, dirtiest) = self.completeness, self.contamination
+        names = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
         self.histories_ = suite.fit(
             genomes,
             main=self.architecture,
-            draws=Draws(
-                (self.completeness[0] / 100, self.completeness[1] / 100),
-                (self.contamination[0] / 100, self.contamination[1] / 100),
-            ),
+            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100)),
             seed=self.seed,
             folder=folder,
             resume=resume,
             fingerprint=self.fingerprint(),
             epochs=self.epochs or max(6, -(-250 * self.batch_size // len(genomes.train))),
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            patience=self.patience,
-            device=self.device,
-            progress=self.progress,
+            **{name: getattr(self, name) for name in names},
         )
         self.seconds_ = round(time.monotonic() - start, 1)
         self.network_ = suite
         self.history_ = self.histories_.get(self.architecture, [])
         main = self._calibrated(self.method)
-        candidates = {name: suite[name] for name in (*self._candidates(), main)}
+        # What "auto" chooses among, and the completer's own.
+        candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
         self.levels_ = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         suite.to("cpu")
 
@@ -248,7 +245,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             ValueError: A genome that is not in the table, or is empty; a family that is not in the vocabulary; an
                 architecture other than "evidence".
         """
-        model = self._fitted()[self.architecture] if self.architecture in self._fitted().methods else None
+        suite = self._fitted()
+        model = suite[self.architecture] if self.architecture in suite.methods else None
         if not isinstance(model, EvidenceModel):
             raise ValueError("explain is for architecture='evidence', whose log-odds are a sum of terms")
         if family not in self._position:
@@ -262,15 +260,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
         batch = self._batch([one], check_quality(quality))[0]
         if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
+        position, together = self._position[family], 4 * self.batch_size
         return explaining.explain(
-            model,
-            genome,
-            batch,
-            self._position[family],
-            self.families_,
-            self.references_,
-            at_a_time=4 * self.batch_size,
-            steps=steps,
+            model, genome, batch, position, self.families_, self.references_, at_a_time=together, steps=steps
         )
 
     def _state(self) -> dict[str, Any]:
@@ -294,9 +286,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.check_arguments()
         self.levels_ = calibration.of_json(fitted["levels"])
         self.trained_, self.with_taxonomy_, self.sizes_ = fitted["trained"], fitted["with_taxonomy"], fitted["sizes"]
-        self.vocabulary_, self.references_ = tables["vocabulary"], tables["references"]
-        self.families_ = self.vocabulary_["family"].tolist()
-        self._position = {family: i for i, family in enumerate(self.families_)}
+        self.references_ = tables["references"]
+        self._set_vocabulary(tables["vocabulary"])
 
     # ------------------------------------------------------------------ what they are made of
 
@@ -314,10 +305,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
             return [self.architecture]
         return [] if self.method in UNTRAINED else [self.method]
 
-    def _candidates(self) -> list[str]:
-        """What "auto" chooses among."""
-        return [*self._trained(), "knn", "prevalence-bayes", "as-is"]
-
     def _name_of(self, method: str) -> str:
         return self.architecture if method == "model" else method
 
@@ -332,24 +319,16 @@ class GenomeCompleter(CompleterOptions, Estimator):
             raise ValueError(f"method must be one that was fitted, {known}; got {method!r}: fit with it first")
 
     def _build(self, families: int, references: int, names: list[str]) -> Suite:
-        names_of_sizes = ("encoder", "dim", "depth", "num_heads", "num_inducing", "encoder_options")
-        sizes = {name: getattr(self, name) for name in names_of_sizes}
-        return Suite(families, references, names, sizes)
+        sizes = ("encoder", "dim", "depth", "num_heads", "num_inducing", "encoder_options")
+        return Suite(families, references, names, {name: getattr(self, name) for name in sizes})
 
     def _fitted(self) -> Suite:
         self.require_fitted()
         return self.network_
 
-    def _set_vocabulary(self, families: list[str], table: GenomeTable) -> None:
-        self.families_ = families
-        self._position = {family: i for i, family in enumerate(families)}
-        self.vocabulary_ = pd.DataFrame(
-            {
-                "family": families,
-                "category": [table.categories.get(f, "") for f in families],
-                "description": [table.descriptions.get(f, "") for f in families],
-            }
-        )
+    def _set_vocabulary(self, vocabulary: pd.DataFrame) -> None:
+        self.vocabulary_, self.families_ = vocabulary, vocabulary["family"].tolist()
+        self._position = {family: i for i, family in enumerate(self.families_)}
 
     def columns(self, table: GenomeTable) -> sp.csr_array:
         """The counts of the vocabulary's families."""
@@ -361,18 +340,14 @@ class GenomeCompleter(CompleterOptions, Estimator):
         given = np.full((len(genomes), 2), np.nan, dtype=np.float32)
         unknown: list[dict[str, int]] = []
         for row, genome in enumerate(genomes):
-            lost = {}
+            unknown.append({})
             for family, count in zip(genome.families, genome.counts.tolist(), strict=True):
-                column = self._position.get(family)
-                if column is None:
-                    lost[family] = count
+                if family in self._position:
+                    counts[row, self._position[family]] += count
                 else:
-                    counts[row, column] += count
-            unknown.append(lost)
-            if quality is not None:
-                at = quality.row_of(genome.name)
-                if at >= 0:
-                    given[row] = quality.values[at]
+                    unknown[row][family] = count
+            if quality is not None and (at := quality.row_of(genome.name)) >= 0:
+                given[row] = quality.values[at]
         return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
 
     def _completions(
@@ -382,8 +357,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         suite = self._fitted().to(device)
         file = genomes if isinstance(genomes, GenomeFile) else None
         stream = iter(genomes) if file is None else watched(file, self.progress, "completing")
-        matching = Matching(quality)
-        trained = self.completeness[0], self.contamination[1]
+        matching, trained = Matching(quality), (self.completeness[0], self.contamination[1])
         try:
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = self._batch(group, quality)
@@ -421,15 +395,14 @@ class GenomeCompleter(CompleterOptions, Estimator):
         for c, q, known, novelty, which in genomes:
             level = calibration.nearest_level(self.levels_, c, q)
             nearest_name = str(self.references_["genome"].iloc[which])
-            about.append(About(c, q, known, novelty, nearest_name, level, self._method_at(method, level)))
+            least_lost = min(level.loss, key=level.loss.__getitem__)
+            taken = least_lost if method == "auto" else self._name_of(method)
+            about.append(About(c, q, known, novelty, nearest_name, level, taken))
         odds = torch.zeros_like(batch.counts)
         for name in dict.fromkeys(one.method for one in about):
             of = torch.tensor([one.method == name for one in about], device=odds.device)
             odds[of] = suite[name](Observed(batch.counts[of], batch.completeness[of], batch.contamination[of]))
         return odds.double().cpu().numpy(), about
-
-    def _method_at(self, method: str, level: Level) -> str:
-        return min(level.loss, key=lambda name: level.loss[name]) if method == "auto" else self._name_of(method)
 
 
 def _references(

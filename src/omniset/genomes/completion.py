@@ -104,10 +104,10 @@ class Rule:
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must be between 0 and 1, got {self.threshold}")
-        if self.precision is not None and not 0.5 <= self.precision < 1:
-            raise ValueError(f"precision must be at least 0.5 and below 1, got {self.precision}")
-        if self.precision is not None and self.threshold != 0.5:
-            raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
+        if self.precision is not None:
+            check_precision(self.precision)
+            if self.threshold != 0.5:
+                raise ValueError(f"give threshold or precision, not both: got {self.threshold} and {self.precision}")
 
     def call(
         self, probability: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], level: Level
@@ -115,12 +115,17 @@ class Rule:
         """(families,) whether each is called present; and warnings."""
         if self.precision is None:
             return probability >= self.threshold, []
-        add, remove = level.threshold("added", self.precision), level.threshold("removed", self.precision)
+        added, removed = level.changes(probability, observed, self.precision)
         notes = []
-        if add == 1:  # that no removal does is the rule
+        if level.threshold("added", self.precision) == 1:  # that no removal reaches it is the rule
             notes.append(f"no addition reaches a precision of {self.precision:g} at this quality")
-        add, remove = (2.0 if t == 1 else t for t in (add, remove))  # more than what rounds to 1
-        return np.where(observed, 1 - probability < remove, probability >= add), notes
+        return (observed & ~removed) | added, notes
+
+
+def check_precision(precision: float) -> None:
+    """Raise the ValueError if changes cannot be asked to be right so often."""
+    if not 0.5 <= precision < 1:
+        raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
 
 
 def complete(
@@ -140,8 +145,7 @@ def complete(
     """
     probability = 1 / (1 + np.exp(-log_odds))
     call, notes = rule.call(probability, counts > 0, about.level)
-    expected = probability.sum()
-    spread = about.level.spread * np.sqrt((probability * (1 - probability)).sum())
+    expected, spread = probability.sum(), about.level.spread * np.sqrt((probability * (1 - probability)).sum())
     far = about.novelty > about.level.novelty
     if not counts.any():
         notes.append("no family that the model knows was observed: probabilities are the prior")
@@ -153,24 +157,10 @@ def complete(
         notes.append(f"completeness {about.completeness:.1f} % is below what was trained on, {trained[0]:g} %")
     if about.contamination > trained[1]:
         notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {trained[1]:g} %")
-    return Completion(
-        genome.name,
-        counts,
-        log_odds,
-        call,
-        unknown,
-        about.completeness,
-        about.contamination,
-        about.given,
-        float(expected),
-        float(max(expected - spread, 0.0)),
-        float(min(expected + spread, len(probability))),
-        about.novelty,
-        about.nearest,
-        bool(far),
-        about.method,
-        notes,
-    )
+    quality = about.completeness, about.contamination, about.given
+    size = float(expected), float(max(expected - spread, 0.0)), float(min(expected + spread, len(probability)))
+    near = about.novelty, about.nearest, bool(far)
+    return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, about.method, notes)
 
 
 @dataclass
@@ -223,7 +213,4 @@ class Matching:
             )
         unused = len(quality.names) - len(self.rows - {-1})
         if unused:
-            warnings.warn(
-                f"quality: {unused} of its {len(quality.names)} genomes are not in the table",
-                stacklevel=2,
-            )
+            warnings.warn(f"quality: {unused} of its {len(quality.names)} genomes are not in the table", stacklevel=2)

@@ -14,6 +14,7 @@ import pandas as pd
 
 from omniset.genomes.calibration import apply_all, nearest_level
 from omniset.genomes.completer import GenomeCompleter
+from omniset.genomes.completion import check_precision
 from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.metadata import lineages, warn_of_small
 from omniset.genomes.scores import AIMS, CHANGES, CONDITIONS, DECISIVE, SCORES, bins, by_prevalence, of_genomes
@@ -88,9 +89,8 @@ class Evaluation:
         return {**self.comparison.numbers(), **self.own_numbers(), "notes": [*self.notes]}
 
     def _by_method(self, condition: str) -> list[tuple[str, pd.DataFrame]]:
-        return [
-            (str(m), rows) for m, rows in self.rows[self.rows["condition"] == condition].groupby("method", sort=False)
-        ]
+        there = self.rows[self.rows["condition"] == condition]
+        return [(str(method), rows) for method, rows in there.groupby("method", sort=False)]
 
 
 def evaluate(
@@ -131,33 +131,31 @@ def evaluate(
     counts = np.concatenate([genomes.counts.indptr, genomes.counts.indices, genomes.counts.data]).astype(np.int64)
     data = zlib.crc32(clades.codes.tobytes(), zlib.crc32(counts.tobytes()))
     kept = Kept(folder, resume)
-    rows, splits = [], []
+    units: list[Done] = []
     for seed in range(first, first + seeds):
         completer = GenomeCompleter(**arguments, seed=seed)
-        test = {"methods": sorted(methods), "test_fraction": test_fraction, "precision": precision}
-        settings = {**completer.plain(), **test, "data": data}
+        settings = {**completer.plain(), "methods": sorted(methods), "test_fraction": test_fraction}
+        settings |= {"precision": precision, "data": data}
         work = partial(_one_seed, completer, genomes, taxonomy, clades, methods, test_fraction, precision, say)
-        done = kept.do(f"seed_{seed}", settings, work)
-        rows.append(done.rows)
-        splits.append(done.facts)
-    return Evaluation(pd.concat(rows, ignore_index=True), pd.DataFrame(splits), precision, clades.notes())
+        units.append(kept.do(f"seed_{seed}", settings, work))
+    rows = pd.concat([unit.rows for unit in units], ignore_index=True)
+    return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
 
 
 def _check(
     methods: Sequence[str], seeds: int, test_fraction: float, precision: float, arguments: dict[str, Any]
 ) -> None:
-    unknown = [m for m in methods if m not in ALL]
-    if unknown:
-        raise ValueError(f"methods must be out of {', '.join(ALL)}; got {unknown[0]!r}")
-    fixed = [name for name in ("architecture", "method") if name in arguments]
-    if fixed:
-        raise ValueError(f"{fixed[0]} is not for evaluate: it compares {OURS!r} with the methods that are asked for")
+    for name in methods:
+        if name not in ALL:
+            raise ValueError(f"methods must be out of {', '.join(ALL)}; got {name!r}")
+    for name in ("architecture", "method"):
+        if name in arguments:
+            raise ValueError(f"{name} is not for evaluate: it compares {OURS!r} with the methods that are asked for")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     if not 0 < test_fraction < 0.9:
         raise ValueError(f"test_fraction must be above 0 and below 0.9, got {test_fraction}")
-    if not 0.5 <= precision < 1:
-        raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
+    check_precision(precision)
 
 
 def _one_seed(
@@ -180,22 +178,18 @@ def _one_seed(
     also = [m for m in methods if m not in (*UNTRAINED, OURS)]
     completer.fit_split(table, taxonomy, clades, train, validation, also=also)
     suite = completer.network_
-    names = {OURS: ARCHITECTURE, **{name: name for name in ALL if name != OURS}}
-    chosen = {name: suite[key] for name, key in names.items() if key in suite.methods}
+    chosen = {OURS: suite[ARCHITECTURE]} | {name: suite[name] for name in ALL if name in suite.methods}
     # The noise of the test draws its donors from the training genomes.
     genomes = Genomes(completer.columns(table), clades, train, validation)
     labels = _clade_names(taxonomy, table, clades, completer.clade)[test]
-    frames = []
+    prevalence, frames = suite.noise.prevalence.numpy(), []
     for number, condition in enumerate(CONDITIONS):
         say(f"seed {completer.seed}: testing at {condition.name} ({number + 1} of {len(CONDITIONS)})")
         # A condition of its own noise; methods see the same.
         noise_seed = 7919 * (completer.seed + 1) + number
         kind = "known" if condition.kind == "original" else condition.kind
         completed = apply_all(chosen, genomes, test, condition.of_data, kind, noise_seed)
-        level = None
-        if condition.kind != "original":
-            level = nearest_level(completer.levels_, *condition.level)
-        prevalence = suite.noise.prevalence.numpy()
+        level = None if condition.kind == "original" else nearest_level(completer.levels_, *condition.level)
         scores = {m: of_genomes(n, prevalence, level if m == OURS else None, precision) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, "genome": [table.names[i] for i in test], "clade": labels}

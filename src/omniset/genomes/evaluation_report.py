@@ -26,9 +26,9 @@ WORSE = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}"
 def of_evaluation(run: Run, evaluation: Evaluation) -> tuple[Report, dict[str, Any]]:
     """The report on an evaluation: gates first, then every method under every condition."""
     compared = evaluation.comparison
-    beside = ("auprc_missing", "f1", "ece", "log_loss", "worse")
+    scores = ("auprc_missing", "f1", "ece", "log_loss", "worse")
     sections = [
-        Section("Methods", "", [methods(compared, c, beside, label=_label) for c in evaluation.decisive]),
+        Section("Methods", "", [methods(compared, c, scores, label=_label) for c in evaluation.decisive]),
         _tested(evaluation.splits),
         _called(compared),
         _ranking(compared),
@@ -37,19 +37,14 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> tuple[Report, dict[str, A
         _prevalence(evaluation),
         _less_known(compared),
         _original(compared),
-        Section(
-            "What is measured", "", [Table("Scores.", ["score", "what it is"], [[*d] for d in DEFINITIONS.items()])]
-        ),
+        Section("What is measured", "", [Table("Scores.", ["score", "what it is"], [*map(list, DEFINITIONS.items())])]),
     ]
     errors = [compared.interval("ece", c.name, OURS).value for c in _of_kind(compared, "known")]
-    headline: list[tuple[str, Any, str]] = [
-        (
-            f"{compared.score(name).text} at 70/0",
-            rounded(compared.interval(name, "70/0", OURS).value),
-            _beside(compared, name),
-        )
-        for name in ("auprc_missing", "f1")
-    ]
+    headline: list[tuple[str, Any, str]] = []
+    for name in ("auprc_missing", "f1"):
+        value, best = compared.interval(name, "70/0", OURS).value, compared.best_baseline(name, "70/0")
+        beside = "" if best is None else f"{best}: {rounded(compared.interval(name, '70/0', best).value).text}"
+        headline.append((f"{compared.score(name).text} at 70/0", rounded(value), beside))
     headline.append(("largest calibration error", max(errors, default=None), "quality known"))
     genomes = many(evaluation.rows["genome"].nunique(), "genome")
     return compose(
@@ -62,12 +57,6 @@ def of_evaluation(run: Run, evaluation: Evaluation) -> tuple[Report, dict[str, A
         "give.",
         comparison=compared,
     )
-
-
-def _beside(compared: Comparison, score: str) -> str:
-    """The best baseline at 70/0."""
-    best = compared.best_baseline(score, "70/0")
-    return "" if best is None else f"{best}: {rounded(compared.interval(score, '70/0', best).value).text}"
 
 
 def _tested(splits: pd.DataFrame) -> Section:
@@ -173,12 +162,12 @@ def _prevalence(evaluation: Evaluation) -> Section:
 
 def _less_known(compared: Comparison) -> Section:
     conditions = _of_kind(compared, "estimated", "unknown")
+    if not conditions:
+        return Section("Quality estimated or unknown", "Not measured.")
     text = (
         "Methods are given a completeness and contamination that is wrong by up to 5 points (estimated), or none at "
         "all (unknown)."
     )
-    if not conditions:
-        return Section("Quality estimated or unknown", "Not measured.")
     blocks = _table(compared, "f1", conditions, "F1, quality not known.", mark=True)
     blocks += _table(compared, "auprc_missing", conditions, "AUPRC of missing families, quality not known.")
     blocks += _table(compared, "ece", conditions, "Expected calibration error, quality not known.")
@@ -237,10 +226,9 @@ def _lines(
     series = {}
     for method in compared.methods:
         intervals = [compared.interval(score, c.name, method) for c in levels]
-        low, high = [i.low for i in intervals], [i.high for i in intervals]
         values = [i.value for i in intervals]
         if np.isfinite(values).any():
-            band = (low, high) if method == OURS else (None, None)
+            band = ([i.low for i in intervals], [i.high for i in intervals]) if method == OURS else ()
             series[_label(method)] = Series(x, values, *band)
     if not series:
         return []

@@ -107,7 +107,7 @@ def _attribution(
         return np.full(int(settled.present.sum()), np.nan)
     with torch.no_grad():
         tokens, quality = model.read(settled, given)
-    reader = _Reader(model, settled, quality.detach()).eval()
+    reader = _Reader(model, settled, quality).eval()
     return attribute(reader, tokens, family, steps)[0].numpy()
 
 

@@ -119,14 +119,14 @@ class References(nn.Module):
         scores = evidence @ references.T
         allowed = torch.ones_like(scores, dtype=torch.bool) if observed.excluded is None else ~observed.excluded
         some = allowed.any(1, keepdim=True)
-        found = []
+        shares = []
         for sharp in sharpness:
             # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
             weights = (sharp * scores).masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(1) * some
             # As many genomes as the weights amount to (Kish, "Survey Sampling", 1965), and the prevalence as one more.
             number = some / weights.square().sum(1, keepdim=True).clamp(min=1e-12)
-            found.append((number * (weights @ references) + prevalence) / (number + 1))
-        return torch.stack(found, 2)
+            shares.append((number * (weights @ references) + prevalence) / (number + 1))
+        return torch.stack(shares, 2)
 
 
 def _masked(values: Tensor, observed: Observed, fill: float) -> Tensor:
@@ -136,3 +136,12 @@ def _masked(values: Tensor, observed: Observed, fill: float) -> Tensor:
 def log_odds_of(probability: Tensor) -> Tensor:
     """Finite log-odds: shares of references are never quite 0 or 1."""
     return torch.logit(probability, eps=1e-4)
+
+
+def principal_directions(
+    counts: sp.csr_array,
+) -> tuple[Float[np.ndarray, " components"], Float[np.ndarray, "components families"]]:
+    """Singular values and principal directions of the centred presence of families in (genomes, families)."""
+    centred = (counts > 0).toarray().astype(np.float32)
+    centred -= centred.mean(0)
+    return np.linalg.svd(centred, full_matrices=False)[1:]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from omniset import encoders
 from omniset.core.sets import SetBatch
-from omniset.genomes.methods import Method, References
+from omniset.genomes.methods import Method, References, principal_directions
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
 
@@ -64,7 +64,8 @@ class EvidenceModel(Method):
 
     Args:
         families: Vocabulary size.
-        encoder: In the registry, and its size. Elements are families; each carries completeness and contamination.
+        encoder: In the registry. Elements are families; each carries completeness and contamination.
+        sizes: Of the encoder: depth, num_heads, num_inducing.
     """
 
     trained = True
@@ -77,27 +78,20 @@ class EvidenceModel(Method):
         *,
         encoder: str,
         dim: int,
-        depth: int,
-        num_heads: int,
-        num_inducing: int,
         encoder_options: dict[str, Any] | None = None,
         decoder_dim: int = 256,
         dropout: float = 0.1,
+        **sizes: int,
     ) -> None:
         super().__init__(noise)
         self.references = references
         self.tokens = FamilyTokens(families, dim, binary=False)
         self.quality = nn.Sequential(nn.Linear(5, dim), nn.GELU(), nn.Linear(dim, dim))
-        self.encoder = build_encoder(encoder, dim, depth, num_heads, num_inducing, encoder_options, dropout=dropout)
+        self.encoder = build_encoder(encoder, dim, dropout, sizes | (encoder_options or {}))
         width = (self.encoder.num_outputs + 2) * dim
         self.summary_norm, self.local_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.decoder = nn.Sequential(
-            nn.Linear(width, decoder_dim),
-            nn.GELU(),
-            nn.Dropout(dropout),
-            nn.Linear(decoder_dim, decoder_dim),
-            nn.GELU(),
-        )
+        first, second = nn.Linear(width, decoder_dim), nn.Linear(decoder_dim, decoder_dim)
+        self.decoder = nn.Sequential(first, nn.GELU(), nn.Dropout(dropout), second, nn.GELU())
         self.output = nn.Linear(decoder_dim, families)
         self.gate = nn.Linear(width + 2, 4)
         self.log_sharpness = nn.Parameter(torch.tensor([60.0, 180.0]).div(families).log())
@@ -111,9 +105,7 @@ class EvidenceModel(Method):
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         """Start the families' vectors at the principal directions of the training genomes."""
-        centred = (counts > 0).toarray().astype(np.float32)
-        centred -= centred.mean(0)
-        _, _, directions = np.linalg.svd(centred, full_matrices=False)
+        _, directions = principal_directions(counts)
         dim = self.tokens.family.embedding_dim
         rank = min(dim, len(directions))
         vectors = rng.normal(0, 0.05, self.tokens.family.weight.shape).astype(np.float32)
@@ -190,17 +182,16 @@ class SeedModel(Method):
         *,
         encoder: str,
         dim: int,
-        depth: int,
         num_heads: int,
-        num_inducing: int,
         encoder_options: dict[str, Any] | None = None,
         num_outputs: int = 1,
         dropout: float = 0.1,
+        **sizes: int,
     ) -> None:
         super().__init__(noise)
         self.tokens = FamilyTokens(families, dim, binary=True)
-        options = {"norm": "post", "num_outputs": num_outputs} | (encoder_options or {})
-        self.encoder = build_encoder(encoder, dim, depth, num_heads, num_inducing, options, dropout=dropout)
+        options = {"num_heads": num_heads, "norm": "post", "num_outputs": num_outputs} | sizes | (encoder_options or {})
+        self.encoder = build_encoder(encoder, dim, dropout, options)
         seeds = self.encoder.num_outputs
         if self.encoder.pool is not None and isinstance(self.encoder, encoders.AttentionEncoder):
             # The document's PMA has no feed-forward part.
@@ -215,17 +206,6 @@ class SeedModel(Method):
         return self.decoder(torch.cat([pooled, mean_of_present(tokens)], 1))
 
 
-def build_encoder(
-    name: str, dim: int, depth: int, num_heads: int, num_inducing: int, options: dict[str, Any] | None, dropout: float
-) -> encoders.Encoder:
+def build_encoder(name: str, dim: int, dropout: float, options: dict[str, Any]) -> encoders.Encoder:
     """An encoder of tokens that have its width already."""
-    arguments: dict[str, Any] = {
-        "input_dim": dim,
-        "dim": dim,
-        "depth": depth,
-        "num_heads": num_heads,
-        "num_inducing": num_inducing,
-        "input_layers": 0,
-        "dropout": dropout,
-    }
-    return encoders.build(name, **arguments | (options or {}))
+    return encoders.build(name, **{"input_dim": dim, "dim": dim, "input_layers": 0, "dropout": dropout} | options)

@@ -123,14 +123,11 @@ class NoiseModel(nn.Module):
         draws = 2000
         which, donors = rng.integers(len(counts), size=(2, draws))
         c, q = rng.uniform(0.2, 1.0, draws), rng.uniform(0, 0.2, draws) * (rng.random(draws) < 0.6)
-        seen = np.stack(
-            [degrade(counts[i], counts[d], a, b, rng) for i, d, a, b in zip(which, donors, c, q, strict=True)]
-        )
-        x = _marker_features(
-            torch.from_numpy((seen > 0).mean(1)), torch.from_numpy(seen.mean(1) / max(counts.mean(), 1e-9))
-        )
-        solved = np.linalg.lstsq(x.numpy(), np.stack([c, q], 1), rcond=None)[0]
-        self.quality.copy_(torch.from_numpy(solved))
+        drawn = zip(which, donors, c, q, strict=True)
+        seen = np.stack([degrade(counts[i], counts[donor], a, b, rng) for i, donor, a, b in drawn])
+        share, copies = (seen > 0).mean(1), seen.mean(1) / max(counts.mean(), 1e-9)
+        x = _marker_features(torch.from_numpy(share), torch.from_numpy(copies))
+        self.quality.copy_(torch.from_numpy(np.linalg.lstsq(x.numpy(), np.stack([c, q], 1), rcond=None)[0]))
 
     def rates(
         self, completeness: Float[Tensor, " genomes"], contamination: Float[Tensor, " genomes"]

@@ -5,6 +5,7 @@ Each composer returns the page and the plain numbers behind it. Every part of wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,7 @@ def of_completion(
     """The report on completed genomes: sizes, changes by genome, category and family, novelty, warnings."""
     rows, families = cohort.summary, cohort.by_family
     meaning: list[Block] = [Table("What each number is.", ["number", "meaning"], MEANING)]
-    sections = [
-        _genomes(rows),
-        _changes(cohort, families),
-        _novelty(rows, completer.levels_),
-        Section("How to read the numbers", "", meaning + [Note("info", text) for text in CAVEATS]),
-    ]
+    meaning += [Note("info", text) for text in CAVEATS]
     changed = families[families["added"] + families["removed"] > 0]
     numbers = {
         "threshold": threshold,
@@ -65,7 +61,12 @@ def of_completion(
     return compose(
         run,
         f"{many(len(rows), 'genome')}, completed and cleaned with a vocabulary of {len(families):,} families.",
-        sections,
+        [
+            _genomes(rows),
+            _changes(cohort, families),
+            _novelty(rows, completer.levels_),
+            Section("How to read the numbers", "", meaning),
+        ],
         numbers,
         headline=_headline(rows),
         text=_rule(threshold, precision),
@@ -122,37 +123,29 @@ def _headline(rows: pd.DataFrame) -> list[tuple[str, Any, str]]:
     ]
 
 
+HEADERS = {  # of columns that are named otherwise
+    "completeness": "completeness %",
+    "contamination": "contamination %",
+    "interval": "95 % interval",
+    "unknown_share": "unknown families %",
+    "nearest_reference": "nearest reference",
+    "share": "% of genomes",
+}
+
+
 def _genomes(rows: pd.DataFrame) -> Section:
     if rows.empty:
         return Section("Genomes", "There was no genome.")
-    blocks: list[Block] = [_sizes(rows)]
-    columns = ["genome", "completeness %", "contamination %", "observed", "expected", "95 % interval", "added"]
-    columns += ["removed", "novelty", "far", "called", "unknown families %", "nearest reference", "quality", "method"]
-    cells = [
-        [
-            row["genome"],
-            rounded(row["completeness"], 1),
-            rounded(row["contamination"], 1),
-            row["observed"],
-            rounded(row["expected"], 0),
-            Cell(between(row["low"], row["high"], lambda value: rounded(value, 0)), row["low"]),
-            row["added"],
-            row["removed"],
-            rounded(row["novelty"], 3),
-            bool(row["far"]),
-            row["called"],
-            rounded(100 * row["unknown_share"], 1),
-            row["nearest_reference"],
-            row["quality"],
-            row["method"],
-        ]
-        for row in rows.head(SHOWN["rows"]).to_dict("records")
-    ]
-    blocks.append(Table(f"The genomes.{_cut(len(rows))}", columns, cells))
+    ends = zip(rows["low"], rows["high"], strict=True)
+    intervals: Any = [Cell(between(low, high, lambda value: rounded(value, 0)), low) for low, high in ends]
+    shown = rows.assign(interval=intervals, unknown_share=100 * rows["unknown_share"])
+    columns = ["genome", "completeness", "contamination", "observed", "expected", "interval", "added", "removed"]
+    columns += ["novelty", "far", "called", "unknown_share", "nearest_reference", "quality", "method"]
+    digits = {"completeness": 1, "contamination": 1, "expected": 0, "novelty": 3, "unknown_share": 1}
+    blocks: list[Block] = [_sizes(rows), _table(f"The genomes.{_cut(len(rows))}", shown, columns, digits)]
     warned = rows[rows["warnings"] != ""]
     if len(warned):
-        cells = [[row["genome"], row["warnings"]] for row in warned.head(SHOWN["rows"]).to_dict("records")]
-        blocks.append(Table(f"Genomes with warnings.{_cut(len(warned))}", ["genome", "warnings"], cells))
+        blocks.append(_table(f"Genomes with warnings.{_cut(len(warned))}", warned, ["genome", "warnings"]))
     text = "How many families each complete genome should have, and what was changed to get there."
     return Section("Genomes", text, blocks)
 
@@ -171,17 +164,9 @@ def _sizes(rows: pd.DataFrame) -> Plot:
         caption = "Expected size against observed. Above the line: families are missing; below: some are foreign."
         return Plot(figures.scatter(x, y, "families observed", "families expected"), alt, caption)
     ordered = rows.sort_values("expected", ascending=False, kind="stable")
-    figure = figures.intervals(
-        ordered["genome"].tolist(),
-        (
-            "expected, with 95 % interval",
-            ordered["expected"].tolist(),
-            ordered["low"].tolist(),
-            ordered["high"].tolist(),
-        ),
-        ("observed", ordered["observed"].tolist()),
-        "families",
-    )
+    names, observed, *interval = (ordered[c].tolist() for c in ("genome", "observed", "expected", "low", "high"))
+    expected = ("expected, with 95 % interval", *interval)
+    figure = figures.intervals(names, expected, ("observed", observed), "families")
     return Plot(figure, alt, "Expected number of families of each complete genome, beside the number observed.")
 
 
@@ -189,23 +174,14 @@ def _changes(cohort: Cohort, families: pd.DataFrame) -> Section:
     if not (families["added"] + families["removed"]).any():
         return Section("Changes", "No family was added to, or removed from, any genome.")
     blocks = _by_category(cohort.by_category)
-    described = bool((families["description"] != "").any())
+    extra = [name for name in ("category", "description") if (families[name] != "").any()]
     for change in ("added", "removed"):
-        order = families.sort_values(change, ascending=False, kind="stable").head(SHOWN["often changed"])
-        order = order[order[change] > 0]
-        extra = [name for name in ("category", "description") if (families[name] != "").any()]
-        cells = [
-            [
-                row["family"],
-                int(row[change]),
-                rounded(100 * row[change] / len(cohort.rows), 1),
-                *(row[name] for name in extra),
-            ]
-            for row in order.to_dict("records")
-        ]
-        columns = ["family", "genomes", "% of genomes", *extra]
-        table = Table(f"Families most often {change}.", columns, cells, half=not described)
-        blocks.append(table if cells else Note("info", f"No family was {change}."))
+        often = families.sort_values(change, ascending=False, kind="stable").head(SHOWN["often changed"])
+        often = often[often[change] > 0]
+        often = often.assign(genomes=often[change].astype(int), share=100 * often[change] / len(cohort.rows))
+        columns, half = ["family", "genomes", "share", *extra], "description" not in extra
+        table = _table(f"Families most often {change}.", often, columns, {"share": 1}, half=half)
+        blocks.append(table if len(often) else Note("info", f"No family was {change}."))
     blocks += _map(cohort, families)
     text = "Added: not observed, but probably there. Removed: observed, but probably foreign."
     return Section("Changes", text, blocks)
@@ -221,31 +197,18 @@ def _by_category(categories: pd.DataFrame) -> list[Block]:
     sides = [(name, categories[name].tolist()) for name in ("removed", "added")]
     figure = figures.two_sided_bars(names, sides[0], sides[1], "changes, over all genomes")
     alt = f"Bars of changes by category. {listed(dict(zip(names, categories['changes'].tolist(), strict=True)), 6)}."
-    cells = [
-        [
-            name,
-            int(row["families"]),
-            int(row["observed"]),
-            rounded(row["expected"], 0),
-            int(row["added"]),
-            int(row["removed"]),
-        ]
-        for name, row in zip(names, categories.to_dict("records"), strict=True)
-    ]
     columns = ["category", "families", "observed", "expected", "added", "removed"]
+    whole = categories.astype({name: int for name in columns if name not in ("category", "expected")})
     caption = "Functional categories, summed over all genomes. A family of several categories counts for each."
     return [
         Plot(figure, alt, "Changes by functional category. A family of several categories counts for each."),
-        Table(caption, columns, cells),
+        _table(caption, whole.assign(category=names), columns, {"expected": 0}),
     ]
 
 
-STATES = [
-    ("absent", "#eceff2", ""),
-    ("kept", "#b9c0c8", ""),
-    ("added", BLUE, "+"),
-    ("removed", ORANGE, "\N{MINUS SIGN}"),
-]
+# Name, colour and sign of what becomes of a family.
+STATES = [("absent", "#eceff2", ""), ("kept", "#b9c0c8", "")]
+STATES += [("added", BLUE, "+"), ("removed", ORANGE, "\N{MINUS SIGN}")]
 
 
 def _map(cohort: Cohort, families: pd.DataFrame) -> list[Block]:
@@ -300,9 +263,8 @@ def of_fit(run: Run, completer: GenomeCompleter) -> tuple[Report, dict[str, Any]
         ("clades", sizes["training clades"] + sizes["validation clades"], f"{sizes['validation clades']:,} kept back"),
         ("families", sizes["families"], "the vocabulary"),
         ("largest calibration error", worst.ece, f"at completeness / contamination {_level(worst)}"),
+        *([] if seconds is None else [("seconds", rounded(seconds, 0), "of training")]),
     ]
-    if seconds is not None:
-        headline.append(("seconds", rounded(seconds, 0), "of training"))
     chosen = [min(level.loss, key=level.loss.__getitem__) for level in levels]
     return compose(
         run,
@@ -339,10 +301,10 @@ def _about_clades(completer: GenomeCompleter) -> str:
 
 def _learning(completer: GenomeCompleter) -> Section:
     histories = {name: history for name, history in completer.histories_.items() if history}
-    kept = {name: int(history[-1]["epoch"]) for name, history in histories.items()}
-    if completer.patience is not None:
-        best = {name: min(history, key=lambda row: row.get("val_loss", np.inf)) for name, history in histories.items()}
-        kept = {name: int(row["epoch"]) for name, row in best.items()}
+    kept = {}
+    for name, history in histories.items():
+        best = min(history, key=lambda row: row.get("val_loss", np.inf))
+        kept[name] = int((history[-1] if completer.patience is None else best)["epoch"])
     text = (
         "The loss, binary cross-entropy as a mean over families and genomes, on training and on validation clades. The "
         "weights kept are those of the marked epoch."
@@ -359,41 +321,27 @@ def _calibration(levels: list[Level]) -> Section:
     ]
     columns = ["completeness", *(f"{q:g} %" for q in across)]
     wanted = [(100, 0), (90, 0), (70, 0), (50, 0), (50, 10)]
-    curves = {_level(x): x.bins for x in levels if (x.completeness, x.contamination) in wanted}
-    by_level = ", ".join(f"{_level(level)}: {text_of(level.ece)}" for level in levels)
-    return Section(
-        "Calibration",
-        "Of all families given a probability of 0.8, 80 % should be there. The expected calibration error is the mean "
-        "distance between probability and share present.",
-        [
-            Plot(
-                figures.calibration_curves(curves),
-                f"Share present against mean probability. Expected calibration errors: {by_level}.",
-                f"Completeness / contamination in percent. {DIAGONAL}",
-            ),
-            Table(
-                "Expected calibration error on validation clades, by completeness and, across, contamination.",
-                columns,
-                rows,
-                half=True,
-            ),
-        ],
+    figure = figures.calibration_curves(
+        {_level(x): x.bins for x in levels if (x.completeness, x.contamination) in wanted}
     )
+    by_level = ", ".join(f"{_level(level)}: {text_of(level.ece)}" for level in levels)
+    alt = f"Share present against mean probability. Expected calibration errors: {by_level}."
+    caption = "Expected calibration error on validation clades, by completeness and, across, contamination."
+    text = (
+        "Of all families given a probability of 0.8, 80 % should be there. The expected calibration error is the mean "
+        "distance between probability and share present."
+    )
+    plot = Plot(figure, alt, f"Completeness / contamination in percent. {DIAGONAL}")
+    return Section("Calibration", text, [plot, Table(caption, columns, rows, half=True)])
 
 
 def _thresholds(levels: list[Level]) -> Section:
     rows = []
     for level in levels:
         add, remove = (level.threshold(change, PRECISION) for change in ("added", "removed"))
-        rows.append(
-            [
-                Cell(_level(level), 1000 * level.completeness + level.contamination),
-                "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add),
-                "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove),
-                rounded(level.novelty),
-                rounded(level.spread, 2),
-            ]
-        )
+        least = "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add)
+        most = "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove)
+        rows.append([_in_order(level), least, most, rounded(level.novelty), rounded(level.spread, 2)])
     columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "interval factor"]
     text = (
         f"From which probability on {percent(PRECISION)} of additions, and of removals, were right on validation "
@@ -408,11 +356,7 @@ def _thresholds(levels: list[Level]) -> Section:
 def _choice(levels: list[Level], chosen: list[str]) -> Section:
     methods = list(dict.fromkeys(name for level in levels for name in level.loss))
     rows = [
-        [
-            Cell(_level(level), 1000 * level.completeness + level.contamination),
-            name,
-            *(level.loss.get(method) for method in methods),
-        ]
+        [_in_order(level), name, *(level.loss.get(method) for method in methods)]
         for level, name in zip(levels, chosen, strict=True)
     ]
     text = (
@@ -433,6 +377,22 @@ def percent(share: float) -> str:
 
 def _level(level: Level) -> str:
     return f"{level.completeness:g}/{level.contamination:g}"
+
+
+def _in_order(level: Level) -> Cell:
+    return Cell(_level(level), 1000 * level.completeness + level.contamination)
+
+
+def _table(
+    caption: str, rows: pd.DataFrame, columns: list[str], digits: Mapping[str, int] | None = None, *, half: bool = False
+) -> Table:
+    """Some columns of the first rows, some of them with so many decimals."""
+    digits = digits or {}
+    cells = [
+        [rounded(row[name], digits[name]) if name in digits else row[name] for name in columns]
+        for row in rows.head(SHOWN["rows"]).to_dict("records")
+    ]
+    return Table(caption, [HEADERS.get(name, name) for name in columns], cells, half=half)
 
 
 def _cut(number: int) -> str:

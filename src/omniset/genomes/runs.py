@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from omniset.genomes import report
 from omniset.genomes import simulate as simulator
-from omniset.genomes.cohort import Cohort, summary_row
+from omniset.genomes.cohort import Cohort
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import Completion
 from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy, watched
@@ -59,18 +60,14 @@ def fit(
         say(f"{len(genomes):,} genomes, {len(genomes.families):,} families")
         completer.fit(genomes, known, folder=out, resume=resume)
         completer.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
-        worst = max(completer.levels_, key=lambda level: level.ece)
+        sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
         line = (
-            f"on {completer.sizes_['validation']} validation genomes, {completer.sizes_['validation clades']} clades: "
-            f"expected calibration error at most {worst.ece:.4f} (completeness {worst.completeness:g} %, "
-            f"contamination {worst.contamination:g} %)"
+            f"on {sizes['validation']} validation genomes, {sizes['validation clades']} clades: expected calibration "
+            f"error at most {worst.ece:.4f} (completeness {worst.completeness:g} %, contamination "
+            f"{worst.contamination:g} %)"
         )
-        folder.write(
-            report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer),
-            histories=completer.histories_,
-            files=["the model"],
-            lines=[line],
-        )
+        made = report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer)
+        folder.write(made, histories=completer.histories_, files=["the model"], lines=[line])
         return completer
 
 
@@ -98,10 +95,12 @@ def complete(
         for path in paths.values():
             refuse_own_input(path, table)
         cohort = Cohort(completer.families_, completer.vocabulary_)
-        with _outputs(paths, completer.families_) as write:
-            for one in completions:
-                cohort.add(one)
-                write(one)
+        with ExitStack() as stack:  # the three tables appear together, or not at all
+            writers = {name: stack.enter_context(TableWriter(path)) for name, path in paths.items()}
+            while group := list(islice(completions, TOGETHER)):
+                for one in group:
+                    cohort.add(one)
+                _write(writers, group, cohort)
         for path in (out / f"{name}.{end}" for name in paths for end in ENDINGS if end != output):
             path.unlink(missing_ok=True)  # of an earlier run
         notes = [] if given is not None else [ESTIMATED]
@@ -111,11 +110,8 @@ def complete(
             f"removed; {int(rows['far'].sum()):,} genomes far from the references"
         )
         about = folder.about(f"Completion of {table.name}", notes)
-        folder.write(
-            report.of_completion(about, cohort, completer, threshold=threshold, precision=precision),
-            files=[path.name for path in paths.values()],
-            lines=[line, *notes],
-        )
+        made = report.of_completion(about, cohort, completer, threshold=threshold, precision=precision)
+        folder.write(made, files=[path.name for path in paths.values()], lines=[line, *notes])
         return rows
 
 
@@ -224,30 +220,13 @@ def simulate(out: Path, **options: Any) -> None:
     )
 
 
-@contextmanager
-def _outputs(paths: dict[str, Path], families: list[str]) -> Iterator[Callable[[Completion], None]]:
-    """Gives a function that writes a genome to the three tables; they appear together, or not at all."""
-    waiting: list[Completion] = []
-    with ExitStack() as stack:
-        writers = {name: stack.enter_context(TableWriter(path)) for name, path in paths.items()}
-
-        def flush() -> None:
-            if not waiting:
-                return
-            wide = pd.DataFrame(np.stack([one.probability for one in waiting]).round(5), columns=families)
-            wide.insert(0, "genome", [one.name for one in waiting])
-            writers["probabilities"].write(wide)
-            writers["calls"].write(pd.concat([long_rows(one, families) for one in waiting], ignore_index=True))
-            writers["summary"].write(pd.DataFrame([summary_row(one) for one in waiting]))
-            waiting.clear()
-
-        def write(one: Completion) -> None:
-            waiting.append(one)
-            if len(waiting) == TOGETHER:
-                flush()
-
-        yield write
-        flush()
+def _write(writers: dict[str, TableWriter], group: list[Completion], cohort: Cohort) -> None:
+    """The genomes that were added to the cohort last."""
+    wide = pd.DataFrame(np.stack([one.probability for one in group]).round(5), columns=cohort.families)
+    wide.insert(0, "genome", [one.name for one in group])
+    writers["probabilities"].write(wide)
+    writers["calls"].write(pd.concat([long_rows(one, cohort.families) for one in group], ignore_index=True))
+    writers["summary"].write(pd.DataFrame(cohort.rows[-len(group) :]))
 
 
 def long_rows(one: Completion, families: Sequence[str]) -> pd.DataFrame:
@@ -267,8 +246,8 @@ def long_rows(one: Completion, families: Sequence[str]) -> pd.DataFrame:
     )
     if not one.unknown:
         return known
-    unknown = pd.DataFrame({"genome": one.name, "family": list(one.unknown), "observed": list(one.unknown.values())})
-    unknown = unknown.assign(probability=np.nan, call=1, flag="unknown", log_odds=np.nan)
+    unknown = pd.DataFrame(one.unknown.items(), columns=["family", "observed"])
+    unknown = unknown.assign(genome=one.name, probability=np.nan, call=1, flag="unknown", log_odds=np.nan)[[*known]]
     return unknown if known.empty else pd.concat([known, unknown], ignore_index=True)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from omniset.genomes.calibration import BINS, LEVELS, Level, Noisy
+from omniset.genomes.calibration import BINS, LEVELS, Level, Noisy, tenths
 from omniset.trials.comparison import Aim, Score
 from omniset.trials.intervals import Draws, Values
 
@@ -60,7 +60,8 @@ def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
 
     Source: Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015.
     """
-    number, said, was = np.split(draws.sums(_columns(rows, [f"{k}{b}" for k in SUMS for b in range(BINS)])), 3, axis=1)
+    columns = [f"{k}{b}" for k in SUMS for b in range(BINS)]
+    number, said, was = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
     return np.abs(said - was).sum(1) / np.maximum(number.sum(1), 1)
 
 
@@ -71,7 +72,7 @@ def precision_of(change: str, rows: pd.DataFrame, draws: Draws) -> Values:
     columns = [f"{change}_right", f"{change}_made"]
     if not set(columns) <= set(rows.columns):
         return np.full(len(draws), np.nan)
-    right, made = draws.sums(_columns(rows, columns)).T
+    right, made = draws.sums(rows[columns].to_numpy(np.float64)).T
     with np.errstate(invalid="ignore", divide="ignore"):
         return right / made
 
@@ -130,7 +131,6 @@ def of_genomes(
         precision: Of these.
     """
     bin_of = np.clip(np.searchsorted(PREVALENCE, prevalence, side="right") - 1, 0, len(PREVALENCE) - 2)
-    limits = None if level is None else (level.threshold("added", precision), level.threshold("removed", precision))
     rows = []
     for truth, observed, odds in zip(noisy.truth, noisy.observed, noisy.log_odds.astype(np.float64), strict=True):
         p = 1 / (1 + np.exp(-odds))
@@ -145,31 +145,21 @@ def of_genomes(
             "size_error": float(abs(p.sum() - there) / max(there, 1)),
         }
         which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
-        for key, weights in zip(SUMS, (None, p, truth), strict=True):
-            sums = np.bincount(which, weights, minlength=BINS)
-            row |= {f"{key}{b}": float(v) for b, v in enumerate(sums)}
+        sums = {key: np.bincount(which, weights, BINS) for key, weights in zip(SUMS, (None, p, truth), strict=True)}
         for key, mask in (("tp", both), ("called", call), ("true", truth)):
-            sums = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
-            row |= {f"{key}{b}": float(v) for b, v in enumerate(sums)}
-        if limits is not None:
-            add, remove = (2.0 if t == 1 else t for t in limits)  # more than what rounds to 1
-            added, removed = ~observed & (p >= add), observed & (1 - p >= remove)
-            row |= {
-                "added_made": float(added.sum()),
-                "added_right": float((added & truth).sum()),
-                "removed_made": float(removed.sum()),
-                "removed_right": float((removed & ~truth).sum()),
-            }
+            sums[key] = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
+        row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
+        if level is not None:
+            changes = level.changes(p, observed, precision)
+            for change, made, right in zip(CHANGES, changes, (truth, ~truth), strict=True):
+                row |= {f"{change}_made": float(made.sum()), f"{change}_right": float((made & right).sum())}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def bins(rows: pd.DataFrame) -> list[tuple[int, float, float]]:
     """The reliability of a method: number of pairs, mean probability and share present, by tenths of probability."""
-    number, said, was = (rows[[f"{k}{b}" for b in range(BINS)]].sum().to_numpy() for k in SUMS)
-    several = number.clip(1)
-    tenths = zip(number, said / several, was / several, strict=True)
-    return [(int(a), float(b), float(c)) for a, b, c in tenths]
+    return tenths(*(rows[[f"{k}{b}" for b in range(BINS)]].sum().to_numpy() for k in SUMS))
 
 
 def by_prevalence(rows: pd.DataFrame) -> dict[str, float]:
@@ -180,10 +170,6 @@ def by_prevalence(rows: pd.DataFrame) -> dict[str, float]:
     with np.errstate(invalid="ignore", divide="ignore"):
         values = 2 * tp / (called + true)
     return {f"{a:g}-{b:g}": float(value) for (a, b), value in zip(pairwise(PREVALENCE), values, strict=True)}
-
-
-def _columns(rows: pd.DataFrame, names: list[str]) -> Float[np.ndarray, "rows columns"]:
-    return rows[names].to_numpy(np.float64)
 
 
 def _ranked(what: str, scores: Float[np.ndarray, " pairs"], positive: Bool[np.ndarray, " pairs"]) -> dict[str, float]:

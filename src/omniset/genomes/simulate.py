@@ -52,15 +52,13 @@ class Simulated:
     """Reference genomes, and incomplete, contaminated ones (mags) that are not among them.
 
     Attributes:
-        genomes: Names of the references.
-        families: Names of the gene families.
+        genomes, families, mags: Names of the references, the gene families, and the incomplete genomes.
         counts: Gene copies of the references, of each family.
-        mags: Names of the incomplete genomes.
         truth: Gene copies of the mags, were they complete and clean.
         observed: Gene copies that were found of them, foreign ones included.
         taxonomy: "d__Simulated;p__P1;...;s__S1" of the references, then of the mags.
-        completeness: True one of the mags, in percent; contamination likewise.
-        estimated_completeness: Wrong by up to 5 points, in percent; estimated_contamination likewise.
+        completeness, contamination: True ones of the mags, in percent.
+        estimated_completeness, estimated_contamination: Wrong by up to 5 points, in percent.
     """
 
     genomes: list[str]
@@ -168,12 +166,12 @@ def write(folder: str | Path, simulated: Simulated) -> None:
     s = simulated
     quality = {"Completeness": s.estimated_completeness, "Contamination": s.estimated_contamination}
     tables = {
-        "families": _wide(s.genomes, s.families, s.counts),
         "taxonomy": pd.DataFrame({"genome": [*s.genomes, *s.mags], "taxonomy": s.taxonomy}),
-        "mags": _wide(s.mags, s.families, s.observed),
         "quality_report": pd.DataFrame({"Name": s.mags} | {k: v.round(2) for k, v in quality.items()}),
-        "truth": _wide(s.mags, s.families, s.truth),
     }
+    wide = {"families": (s.genomes, s.counts), "mags": (s.mags, s.observed), "truth": (s.mags, s.truth)}
+    for name, (genomes, counts) in wide.items():
+        tables[name] = pd.DataFrame(counts, pd.Index(genomes, name="genome"), s.families).reset_index()
     with ExitStack() as stack:
         for name, frame in tables.items():
             stack.enter_context(TableWriter(folder / f"{name}.tsv")).write(frame)
@@ -186,11 +184,9 @@ def draw_families(families: int, *, size: float, copies: float, rate: float, rng
     variable rates over sites", 1994), sizes of modules geometrically with mean 3.
 
     Args:
-        families: How many.
-        size: Mean number of families of a genome, between 0 and `families`.
+        size: Mean number of families of a genome, between 0 and `families`, their number.
         copies: Mean number of copies of a family that was never lost, at least 1: E[1 / (1 - rho)], rho ~ Beta(1/2, .).
         rate: Mean turnover per unit of the tree's length.
-        rng: Of all draws.
 
     Raises:
         ValueError: An argument is out of bounds.
@@ -201,8 +197,7 @@ def draw_families(families: int, *, size: float, copies: float, rate: float, rng
         raise ValueError(f"copies must be at least 1, it is {copies:g}")
     if not rate > 0:
         raise ValueError(f"rate must be above 0, it is {rate:g}")
-    module = np.repeat(np.arange(families), rng.geometric(1 / MODULE, families))[:families]
-    module = rng.permutation(module)
+    module = rng.permutation(np.repeat(np.arange(families), rng.geometric(1 / MODULE, families))[:families])
     mean = size / families
     frequency = rng.beta(CONCENTRATION * mean, CONCENTRATION * (1 - mean), families)
     turnover = rng.gamma(VARIATION, rate / VARIATION, families)
@@ -252,9 +247,3 @@ def _choose_mags(taxonomy: list[str], mags: int, rng: np.random.Generator) -> Bo
     rest = np.flatnonzero(~chosen)
     chosen[rng.choice(rest, mags - chosen.sum(), replace=False)] = True
     return chosen
-
-
-def _wide(genomes: list[str], families: list[str], counts: Int[np.ndarray, "genomes families"]) -> pd.DataFrame:
-    frame = pd.DataFrame(counts, columns=families)
-    frame.insert(0, "genome", genomes)
-    return frame

@@ -38,8 +38,11 @@ class Suite(nn.Module):
 
     def __init__(self, families: int, references: int, names: list[str], sizes: dict[str, Any]) -> None:
         super().__init__()
-        noise, genomes = NoiseModel(families), References(references, families)
-        self.noise, self.references = noise, genomes
+        self.noise, self.references = noise, genomes = NoiseModel(families), References(references, families)
+
+        def sized(encoder: str) -> dict[str, Any]:
+            return sizes | {"encoder": sizes["encoder"] or encoder}
+
         makers: dict[str, Any] = {
             "as-is": lambda: AsIs(noise),
             "prevalence": lambda: Prevalence(noise, bayes=False),
@@ -48,8 +51,8 @@ class Suite(nn.Module):
             "pca": lambda: PrincipalComponents(noise, families),
             "autoencoder": lambda: Autoencoder(noise, families, with_evidence=False),
             "autoencoder-evidence": lambda: Autoencoder(noise, families, with_evidence=True),
-            "evidence": lambda: EvidenceModel(noise, genomes, families, **_with_encoder("ust", sizes)),
-            "seed": lambda: SeedModel(noise, families, **_with_encoder("set-transformer-sab", sizes)),
+            "evidence": lambda: EvidenceModel(noise, genomes, families, **sized("ust")),
+            "seed": lambda: SeedModel(noise, families, **sized("set-transformer-sab")),
         }
         self.methods = nn.ModuleDict({name: makers[name]() for name in (*UNTRAINED, *names)})
 
@@ -61,7 +64,6 @@ class Suite(nn.Module):
         draws: Draws,
         seed: int,
         folder: Path | None,
-        resume: bool,
         fingerprint: dict[str, Any],
         **training: Any,
     ) -> dict[str, list[dict[str, Any]]]:
@@ -69,7 +71,7 @@ class Suite(nn.Module):
 
         Args:
             main: The method that `training` is for; others are trained with TRAINING, on the same device.
-            training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress.
+            training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
         """
         rng = np.random.default_rng(seed)
         counts = genomes.counts[genomes.train]
@@ -86,7 +88,6 @@ class Suite(nn.Module):
                     draws=Draws(curriculum=True) if name == "seed" else draws,
                     seed=seed,
                     folder=folder if folder is None or name == main else folder / name,
-                    resume=resume,
                     fingerprint=fingerprint | {"method": name},
                     **training | ({} if name == main else TRAINING.get(name, {})),
                 )
@@ -97,7 +98,3 @@ class Suite(nn.Module):
         method = self.methods[name]
         assert isinstance(method, Method)
         return method
-
-
-def _with_encoder(default: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    return sizes | {"encoder": sizes["encoder"] or default}

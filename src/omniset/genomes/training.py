@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
@@ -70,8 +69,8 @@ class Clades:
         ranks = [c for c in taxonomy.columns if taxonomy[c].fillna("").astype(bool).any()]
         if rank not in ranks:
             raise ValueError(f"clade must be a rank that the taxonomy has, {', '.join(ranks)}; got {rank!r}")
-        found = lineages(taxonomy, names)[ranks]
-        lacking = [name for name, value in zip(names, found[rank], strict=True) if not value]
+        taxa = lineages(taxonomy, names)
+        lacking = [name for name, taxon in zip(names, taxa[rank], strict=True) if not taxon]
         if len(lacking) == len(names):
             raise ValueError(
                 f"taxonomy has a {rank} for none of the {len(names)} genomes: its names are such as "
@@ -83,10 +82,9 @@ class Clades:
                 "taken for a clade of its own",
                 stacklevel=3,
             )
-        own = np.arange(len(names))
         above = ranks[max(ranks.index(rank) - 1, 0)]
-        codes = [_codes(found[r].to_numpy(), names) for r in (above, rank)]
-        return cls(np.stack([*codes, own], 1))
+        codes = [_codes(taxa[r].to_numpy(), names) for r in (above, rank)]
+        return cls(np.stack([*codes, np.arange(len(names))], 1))
 
     @classmethod
     def of_similarity(cls, counts: sp.csr_array) -> Clades:
@@ -215,7 +213,10 @@ class GenomeBatches:
         self.weights[genomes.train] = weights / weights.mean()
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
-        return _collate([self.one(key, training) for key in keys])
+        seen, c, q, hidden, truth, weights = zip(*(self.one(key, training) for key in keys), strict=True)
+        c, q, weights = (torch.tensor(numbers, dtype=torch.float32) for numbers in (c, q, weights))
+        seen, hidden, truth = (torch.from_numpy(np.stack(rows)) for rows in (seen, hidden, truth))
+        return Observed(seen.float(), c, q, hidden), truth.float(), weights
 
     def one(self, key: Key, training: bool) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
         """What was observed, its quality as told, which references are hidden, the truth, and its weight."""
@@ -229,35 +230,19 @@ class GenomeBatches:
             completeness, contamination, c, q = self.draws.quality(rng)
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
             seen = degrade(counts, donor, completeness, contamination, rng)
-        return seen, c, q, self._hidden(i, rng, training), counts > 0, float(self.weights[i])
-
-    def _hidden(self, i: int, rng: np.random.Generator, training: bool) -> Bool[np.ndarray, " references"]:
-        codes = self.genomes.clades.codes
-        level = rng.choice(3, p=HIDDEN) if training else 2
-        return codes[self.genomes.references, level] == codes[i, level]
+        level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
+        hidden = codes[self.genomes.references, level] == codes[i, level]
+        return seen, c, q, hidden, counts > 0, float(self.weights[i])
 
 
 def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> Lesson:
     """Training and validation batches."""
-    return Lesson(
-        GenomeBatches(genomes, draws, seed, epochs),
-        genomes.train,
-        genomes.validation,
-        batch_size=batch_size,
-        seed=seed,
-        move=lambda batch, device: tuple(part.to(device) for part in batch),
-    )
+    make = GenomeBatches(genomes, draws, seed, epochs)
+    return Lesson(make, genomes.train, genomes.validation, batch_size=batch_size, seed=seed, move=_move)
 
 
-def _collate(items: list[Any]) -> Batch:
-    seen, c, q, hidden, truth, weights = zip(*items, strict=True)
-    observed = Observed(
-        torch.from_numpy(np.stack(seen)).float(),
-        torch.tensor(c, dtype=torch.float32),
-        torch.tensor(q, dtype=torch.float32),
-        torch.from_numpy(np.stack(hidden)),
-    )
-    return observed, torch.from_numpy(np.stack(truth)).float(), torch.tensor(weights, dtype=torch.float32)
+def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
+    return tuple(part.to(device) for part in batch)
 
 
 class GenomeModule(TrainingModule):
@@ -293,30 +278,19 @@ def train(
     batch_size: int,
     learning_rate: float,
     weight_decay: float,
-    patience: int | None,
     seed: int,
-    device: str,
-    progress: bool,
-    folder: Path | None,
-    resume: bool,
     fingerprint: dict[str, Any],
+    **fitting: Any,
 ) -> list[dict[str, Any]]:
-    """Train a method in place. Returns a dict per epoch; arguments as in omniset.training.fit."""
+    """Train a method in place, and give a dict per epoch.
+
+    Args:
+        fitting: patience, device, progress, folder and resume of `omniset.training.fit.fit`.
+    """
     checksum = 0
     for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
         checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
-    data = lesson(genomes, draws, batch_size, epochs, seed)
-    fit(
-        module,
-        data,
-        epochs=epochs,
-        patience=patience,
-        device=device,
-        progress=progress,
-        log=None,
-        folder=folder,
-        resume=resume,
-    )
+    fit(module, lesson(genomes, draws, batch_size, epochs, seed), epochs=epochs, log=None, **fitting)
     return module.history

@@ -106,12 +106,8 @@ def _parse(text: str) -> Tree:
         names.append("")
         return len(parent) - 1
 
-    node, last, at = (
-        child(-1),
-        "(",
-        0,
-    )  # last: what was read of the node: "(" nothing, ")" children, "name", ":", "length"
-    seen: set[str] = set()
+    node, at, seen = child(-1), 0, set[str]()
+    last = "("  # what was read of the node: "(" nothing, ")" children, "name", ":", "length"
 
     def wrong(message: str) -> ValueError:
         return ValueError(f"character {at + 1}: {message}")
@@ -119,9 +115,8 @@ def _parse(text: str) -> Tree:
     while at < len(text):
         found = TOKEN.match(text, at)
         if found is None:
-            raise wrong(
-                {"'": "a quote is never closed", "[": "a comment is never closed", "]": "unexpected ]"}[text[at]]
-            )
+            open_ = {"'": "a quote is never closed", "[": "a comment is never closed", "]": "unexpected ]"}
+            raise wrong(open_[text[at]])
         token = found[0]
         if token.isspace() or token[0] == "[":
             pass
@@ -140,9 +135,9 @@ def _parse(text: str) -> Tree:
                 raise wrong("a leaf without a name ends here")
             if (node == 0) != (token == ";"):
                 raise wrong(f"{token!r} where {'no bracket is open' if node == 0 else 'a bracket is still open'}")
-            if node and math.isnan(length[node]):
-                raise wrong("a branch without a length ends here")
             if node:
+                if math.isnan(length[node]):
+                    raise wrong("a branch without a length ends here")
                 node = child(parent[node]) if token == "," else parent[node]
             last = "(" if token == "," else token
         elif token not in "(:" and last in ("(", ")"):
