@@ -14,7 +14,7 @@ import omniset.cells.embedder as embedder_module
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.networks import build
-from omniset.cells.training import cell_lesson, start_from_axes
+from omniset.cells.training import CellBatches, start_from_axes
 from omniset.cells.variable import Moments, most_variable
 from omniset.tables.gene_vectors import GeneVectors
 
@@ -434,13 +434,7 @@ def test_several_files_with_different_genes():
     assert len(embedder.genes_) == 41
     # What a file lacks is no zero: its shares are of the genes that it has.
     source = read_cells([left, right]).on(embedder.genes_)
-    batch = next(
-        iter(
-            cell_lesson(
-                source, source.source_of, np.arange(53), np.arange(0), batch_size=53, hide=0.0, seed=0
-            ).train_dataloader()
-        )
-    )
+    batch = CellBatches(source, source.source_of, 0.0, 0)([(0, i) for i in range(53)], True)
     assert batch.measured is not None
     assert batch.measured.sum(1).tolist() == [30] * 53
     assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
