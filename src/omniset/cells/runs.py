@@ -48,9 +48,6 @@ from omniset.tables.genes import match, read_aliases
 LOW = 0.5  # confidence below which a label has not even half of the neighbours
 
 
-# ---------------------------------------------------------------------- inspect
-
-
 def inspect(
     files: list[str],
     read: dict[str, Any],
@@ -77,9 +74,6 @@ def inspect(
             say(f"  {gene_vectors}: {found.sentence()}")
         plan(cells, batch_key, int((scan.cells > 0).sum()))
         say_notes(notes())
-
-
-# ---------------------------------------------------------------------- fit
 
 
 def fit(
@@ -133,9 +127,6 @@ def _batches(cells: Cells, codes: Int[np.ndarray, " cells"], names: list[str]) -
     )
 
 
-# ---------------------------------------------------------------------- embed
-
-
 def embed(
     files: list[str],
     read: dict[str, Any],
@@ -180,9 +171,6 @@ def _vectors(
     known.scan(embedder.progress)
     start = time.perf_counter()
     return embedder.transform(known), time.perf_counter() - start
-
-
-# ---------------------------------------------------------------------- query
 
 
 def query(
@@ -234,9 +222,6 @@ def _say_calls(found: pd.DataFrame) -> None:
     for name, row in by.iterrows():
         say(f"{name!s:{width}}{row['cells']:>10,}{row['low']:>18,}{row['far']:>10,}")
     say(f"{'all':{width}}{len(found):>10,}{int(found['low'].sum()):>18,}{far:>10,}")
-
-
-# ---------------------------------------------------------------------- decode
 
 
 def decode(
@@ -313,9 +298,6 @@ def _embedded(
         return z, obs
 
 
-# ---------------------------------------------------------------------- explain
-
-
 def explain(
     files: list[str],
     read: dict[str, Any],
@@ -361,9 +343,6 @@ def _known_cells(cells: Cells, named: Sequence[str] | None) -> None:
     known = set(cells.names)
     if lacking := [name for name in named if name not in known]:
         raise ValueError(f"cell {lacking[0]!r} is not there; names are such as {str(cells.names[0])!r}")
-
-
-# ---------------------------------------------------------------------- evaluate
 
 
 def evaluate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from omniset.core.sets import SetBatch, check_sizes
 from omniset.layers import SetAttentionBlock
 
-Genes = Int[Tensor, "cells genes"]  # (B, N) positions in the table of vectors
-Counts = Float[Tensor, "cells genes"]
-Multiplicity = Shaped[Tensor, "cells genes"]
-Vectors = Float[Tensor, "cells out"]
+Genes: TypeAlias = Int[Tensor, "cells genes"]  # (B, N) positions in the table of vectors
+Counts: TypeAlias = Float[Tensor, "cells genes"]
+Multiplicity: TypeAlias = Shaped[Tensor, "cells genes"]
+Vectors: TypeAlias = Float[Tensor, "cells out"]
 BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
 
@@ -279,9 +279,6 @@ def _check_vectors(vectors: Tensor, genes: int, token_dim: int) -> None:
         raise ValueError(f"vectors must be finite, that of gene {int(bad.nonzero()[0])} is not")
 
 
-# ---------------------------------------------------------------------- loss
-
-
 def seed_loss(
     prediction: Float[Tensor, "cells tasks"],
     target: Float[Tensor, "cells tasks"],
@@ -325,9 +322,6 @@ def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows en
     return torch.linalg.vector_norm(error, dim=1).sum() / mask.any(1).sum().clamp(min=1)
 
 
-# ---------------------------------------------------------------------- sentences
-
-
 @dataclass
 class Sentence:
     """What the network reads of a cell, and what it is asked.
@@ -367,7 +361,8 @@ class SeedBatch:
         return len(self.genes)
 
     def to(self, device: torch.device) -> SeedBatch:
-        return SeedBatch(**{k: None if v is None else v.to(device) for k, v in vars(self).items()})
+        moved: dict[str, Any] = {name: t if t is None else t.to(device) for name, t in vars(self).items()}
+        return SeedBatch(**moved)
 
 
 def draw_shared(genes: int, rng: np.random.Generator, size: int = SHARED) -> Int[np.ndarray, " shared"]:
