@@ -27,7 +27,7 @@ from jaxtyping import Int, Shaped
 from omniset.cells import baselines as compared
 from omniset.cells import checks as checking
 from omniset.cells.batches import batch_codes
-from omniset.cells.data import Cells, as_cells
+from omniset.cells.data import Cells, opened
 from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
 from omniset.cells.neighbours import unlabelled
@@ -190,8 +190,7 @@ def evaluate(
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     first = arguments.pop("seed", 0)
     models = _models({**arguments, "gene_vectors": gene_vectors}, dict(variants or {}), aliases, first)
-    cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
-    try:
+    with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
         task = _Task.of(cells, batch_key, label_key, first)
         about = {"batch_key": batch_key, "label_key": label_key}
         work = _Work(task, models, list(dict.fromkeys([*models, *chosen])), Kept(folder, resume, say), about, say)
@@ -205,9 +204,6 @@ def evaluate(
             if len(leavable):
                 work.new_batches(seed)
         return work.evaluation()
-    finally:
-        if cells is not source:
-            cells.close()
 
 
 # ---------------------------------------------------------------------- what is evaluated

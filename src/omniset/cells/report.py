@@ -434,8 +434,3 @@ def _checks(evaluation: Evaluation) -> Section:
         blocks.append(Table(caption, ["method", "|correlation|"], rows, half=True))
     text = "On our model of the first seed." if blocks else "Nothing was checked."
     return Section("Checks", text, blocks)
-
-
-def sample_of(names: Sequence[str], most: int = 8) -> str:
-    """A few of many names."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
