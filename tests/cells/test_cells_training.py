@@ -5,16 +5,15 @@ import torch
 from cell_files import cells
 
 from omniset.cells.data import read_cells
-from omniset.cells.training import Blocks, BlockSampler, cell_lesson
+from omniset.cells.training import Blocks, BlockSampler, CellBatches, lesson
 
 
 def test_hidden_counts_are_not_seen_and_repeat():
     source = read_cells(cells())
 
     def batches(epoch: int, seed: int = 0):
-        loader = cell_lesson(
-            source, np.zeros(53, dtype=np.int64), np.arange(53), np.arange(0), batch_size=17, hide=0.4, seed=seed
-        ).train_dataloader()
+        made = CellBatches(source, np.zeros(53, dtype=np.int64), 0.4, seed)
+        loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).train_dataloader()
         loader.batch_sampler.sampler.set_epoch(epoch)
         return list(loader)
 

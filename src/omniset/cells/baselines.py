@@ -17,6 +17,8 @@ from sklearn.decomposition import PCA
 
 from omniset.cells.variable import Moments, most_variable, normalised
 
+Vectors = Float[np.ndarray, "cells dim"]
+Codes = Int[np.ndarray, " cells"]
 GENES = 2000
 COMPONENTS = 50
 
@@ -56,9 +58,7 @@ class PrincipalComponents:
         Raises:
             ValueError: Fewer than 2 cells, negative or not finite counts, or batches of other cells.
         """
-        counts = _checked(counts)
-        if counts.shape[0] < 2:
-            raise ValueError(f"counts must be of at least 2 cells, got {counts.shape[0]}")
+        counts = _checked(counts, 2)
         self._width = counts.shape[1]
         self.genes = variable_genes(counts, batches, GENES)
         values = log_normalised(counts)[:, self.genes]
@@ -71,7 +71,7 @@ class PrincipalComponents:
             self.axes = model.fit(values if iterative else values.toarray()).components_.T
         return self
 
-    def transform(self, counts: Any) -> Float[np.ndarray, "cells dim"]:
+    def transform(self, counts: Any) -> Vectors:
         """(cells, dim) of any cells with the same genes: a cell does not depend on the others.
 
         Raises:
@@ -91,7 +91,7 @@ def embed(
     dim: int | None = None,
     seed: int = 0,
     progress: bool = False,
-) -> Float[np.ndarray, "cells dim"]:
+) -> Vectors:
     """Cells embedded by a baseline that is fitted on them.
 
     Args:
@@ -110,21 +110,15 @@ def embed(
         raise ValueError(f"name must be one of {', '.join(BASELINES)}, got {name!r}")
     if dim is not None and dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}")
-    counts = _checked(counts)
-    if counts.shape[0] < 2:
-        raise ValueError(f"counts must be of at least 2 cells, got {counts.shape[0]}")
+    counts = _checked(counts, 2)
     return BASELINES[name](counts, _batch_codes(batches, counts.shape[0]), dim, seed, progress)
 
 
-def _pca(
-    counts: sp.csr_array, batches: Int[np.ndarray, " cells"], dim: int | None, seed: int, progress: bool
-) -> Float[np.ndarray, "cells dim"]:
+def _pca(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool) -> Vectors:
     return PrincipalComponents(dim or COMPONENTS, seed).fit(counts, batches).transform(counts)
 
 
-def _harmony(
-    counts: sp.csr_array, batches: Int[np.ndarray, " cells"], dim: int | None, seed: int, progress: bool
-) -> Float[np.ndarray, "cells dim"]:
+def _harmony(counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool) -> Vectors:
     """Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony" (2019), its
     defaults, on the principal components.
     """
@@ -135,28 +129,22 @@ def _harmony(
     components = _pca(counts, batches, dim, seed, progress)
     if batches.max() == 0:
         return components
-    cells = len(components)
-    found = harmonypy.run_harmony(
+    harmony = harmonypy.run_harmony(
         components,
         pd.DataFrame({"batch": batches.astype(str)}),
         "batch",
-        nclust=max(2, min(round(cells / 30), 100)),  # its default, which is 0 for fewer than 15 cells
+        nclust=max(2, min(round(len(components) / 30), 100)),  # its default, which is 0 for fewer than 15 cells
         random_state=seed,
         verbose=False,
     )
-    corrected = np.asarray(found.Z_corr, dtype=np.float64)
+    corrected = np.asarray(harmony.Z_corr, dtype=np.float64)
     # (cells, dim) since harmonypy 0.1, (dim, cells) before.
     return corrected if corrected.shape == components.shape else corrected.T
 
 
 def _scvi(
-    counts: sp.csr_array,
-    batches: Int[np.ndarray, " cells"],
-    dim: int | None,
-    seed: int,
-    progress: bool,
-    epochs: int | None = None,
-) -> Float[np.ndarray, "cells dim"]:
+    counts: sp.csr_array, batches: Codes, dim: int | None, seed: int, progress: bool, epochs: int | None = None
+) -> Vectors:
     """Lopez et al., "Deep generative modeling for single-cell transcriptomics" (2018), its defaults, among them
     min(round(20000 / cells * 400), 400) epochs, on the counts of the same variable genes.
     """
@@ -182,11 +170,7 @@ def _scvi(
                 return np.asarray(model.get_latent_representation(), dtype=np.float64)
 
 
-BASELINES: dict[str, Callable[..., Float[np.ndarray, "cells dim"]]] = {
-    "pca": _pca,
-    "harmony": _harmony,
-    "scvi": _scvi,
-}
+BASELINES: dict[str, Callable[..., Vectors]] = {"pca": _pca, "harmony": _harmony, "scvi": _scvi}
 
 
 # ---------------------------------------------------------------------- preprocessing
@@ -204,12 +188,13 @@ def variable_genes(counts: Any, batches: Any = None, number: int = GENES) -> Int
     counts = _checked(counts)
     batch = _batch_codes(batches, counts.shape[0])
     moments = [Moments.none(counts.shape[1]) for _ in range(int(batch.max()) + 1)]
-    for b, own in enumerate(moments):
-        own.add(counts[batch == b])
+    for b, of_batch in enumerate(moments):
+        of_batch.add(counts[batch == b])
     return most_variable(moments, number)
 
 
-def _checked(counts: Any) -> sp.csr_array:
+def _checked(counts: Any, cells: int = 1) -> sp.csr_array:
+    """As compressed rows, of at least so many cells."""
     counts = sp.csr_array(counts)
     if 0 in counts.shape:
         raise ValueError(f"counts must have cells and genes, got {counts.shape[0]} x {counts.shape[1]}")
@@ -220,10 +205,12 @@ def _checked(counts: Any) -> sp.csr_array:
         raise ValueError(
             f"counts must be finite and not negative, got {counts.data[at]} for cell {cell}, gene {counts.indices[at]}"
         )
+    if counts.shape[0] < cells:
+        raise ValueError(f"counts must be of at least {cells} cells, got {counts.shape[0]}")
     return counts
 
 
-def _batch_codes(batches: Any, cells: int) -> Int[np.ndarray, " cells"]:
+def _batch_codes(batches: Any, cells: int) -> Codes:
     """Numbers of the batches in sorted order of their names."""
     if batches is None:
         return np.zeros(cells, dtype=np.int64)
@@ -269,13 +256,12 @@ def _randomness_kept() -> Iterator[None]:
     """Random states of the caller as they were: scVI's seed is that of the whole process."""
     from lightning.pytorch.utilities.seed import isolate_rng
 
-    variables = {name: os.environ.get(name) for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")}
+    names = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+    variables = {name: os.environ[name] for name in names if name in os.environ}
     try:
         with isolate_rng():
             yield
     finally:
-        for key, value in variables.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(variables)

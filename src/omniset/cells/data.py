@@ -11,7 +11,7 @@ import glob
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -118,8 +118,9 @@ class Cells:
 
     @property
     def notes(self) -> list[str]:
-        own = [f"{s.name}: {m.sentence()}" for s, m in zip(self.sources, self.match, strict=True) if _worth_a_word(m)]
-        return self._store.notes + own
+        matched = zip(self.sources, self.match, strict=True)
+        unlike = [(s, m) for s, m in matched if m.exact < len(m.positions) or m.duplicates]
+        return self._store.notes + [f"{source.name}: {m.sentence()}" for source, m in unlike]
 
     @property
     def cached(self) -> bool:
@@ -182,13 +183,13 @@ class Cells:
         wanted, place = np.unique(rows, return_inverse=True)
         parts = [sp.csr_array((0, len(self.genes)), dtype=np.float32)]
         for number, (first, last) in enumerate(zip(store.starts[:-1], store.starts[1:], strict=True)):
-            own = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)] - first
-            if not len(own):
+            chosen = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, last)] - first
+            if not len(chosen):
                 continue
             if store.cached:
-                parts.append(self._on_columns(number, store.cache[number][own]))
+                parts.append(self._on_columns(number, store.cache[number][chosen]))
                 continue
-            for block in np.split(own, np.flatnonzero(np.diff(own // BLOCK)) + 1):
+            for block in np.split(chosen, np.flatnonzero(np.diff(chosen // BLOCK)) + 1):
                 start = int(block[0])
                 counts, _ = read_counts(store.sources[number], store.readings[number], start, int(block[-1]) + 1)
                 parts.append(self._on_columns(number, counts[block - start]))
@@ -198,8 +199,8 @@ class Cells:
         """All cells in order: number of the first one, and counts of up to `size` of them."""
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
-        for start in range(0, len(self), size):
-            yield start, self.take(np.arange(start, min(start + size, len(self))))
+        for start, stop in spans(len(self), size):
+            yield start, self.take(np.arange(start, stop))
 
     def library(self, rows: Int[np.ndarray, " rows"] | None = None) -> Float64[np.ndarray, " rows"]:
         """Sum of counts of these cells (default: all) over all genes of their source, those that are no columns too."""
@@ -274,20 +275,16 @@ def read_cells(
     if input not in INPUTS:
         raise ValueError(f"input must be one of {', '.join(map(repr, INPUTS))}, got {input!r}")
     places = _places(source)
-    sources: list[Source] = []
-    try:
-        for number, place in enumerate(places, 1):
-            opened = open_source(place, layer)
-            if opened.name == "AnnData" and len(places) > 1:
-                opened.name = f"AnnData {number}"
-            sources.append(opened)
-        spelled = [_names(opened, gene_column) for opened in sources]
-        readings = [decide(opened, input) for opened in sources]
-        return _cells(sources, readings, spelled, gene_column is None, memory)
-    except BaseException:
-        for opened in sources:
-            opened.close()
-        raise
+    with ExitStack() as files:  # closed where anything fails
+        sources = [files.enter_context(open_source(place, layer)) for place in places]
+        for number, opened_source in enumerate(sources, 1):
+            if opened_source.name == "AnnData" and len(sources) > 1:
+                opened_source.name = f"AnnData {number}"
+        spelled = [_names(opened_source, gene_column) for opened_source in sources]
+        readings = [decide(opened_source, input) for opened_source in sources]
+        cells = _cells(sources, readings, spelled, gene_column is None, memory)
+        files.pop_all()
+        return cells
 
 
 def _cells(
@@ -300,13 +297,13 @@ def _cells(
             f"sources of counts ({kinds.count('counts'):,}) and of logarithms ({kinds.count('log1p'):,}) are read "
             "together, each by its own kind"
         )
-    starts = np.concatenate([[0], np.cumsum([opened.shape[0] for opened in sources])])
-    index = pd.Index(np.concatenate([opened.names.to_numpy(dtype=object) for opened in sources]))
-    if not index.is_unique:
-        twice = index[index.duplicated()]
+    starts = np.concatenate([[0], np.cumsum([source.shape[0] for source in sources])])
+    index = pd.Index(np.concatenate([source.names.to_numpy(dtype=object) for source in sources]))
+    twice = index[index.duplicated()]
+    if len(twice):
         warnings.warn(f"{len(twice):,} names of cells occur more than once, such as {twice[0]!r}", stacklevel=3)
     genes = list(dict.fromkeys(canonical(name) for names in spelled for name in names))
-    cached = sum(opened.nbytes for opened in sources) <= memory
+    cached = sum(source.nbytes for source in sources) <= memory
     store = _Store(sources, readings, spelled, choose, starts, notes, cached)
     cells = Cells(store, genes, [match(names, genes) for names in spelled])
     shared = int(cells.measured.all(axis=0).sum())
@@ -355,10 +352,6 @@ def _text_columns(var: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
             yield str(column), _filled(var, column)
 
 
-def _worth_a_word(found: Match) -> bool:
-    return found.exact < len(found.positions) or bool(found.duplicates)
-
-
 def _selection(found: Match, width: int) -> sp.csr_array | None:
     """The matrix genes of the source x columns that takes and sums; None where it is the identity."""
     if np.array_equal(found.positions, np.arange(width)):
@@ -380,34 +373,22 @@ def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
         if len(kinds) == 1:
             columns[name] = pd.concat(parts, ignore_index=True).array
             continue
-        values = np.concatenate(
-            [
-                np.full(len(frame), np.nan, dtype=object) if part is None else part.to_numpy(dtype=object)
-                for frame, part in zip(frames, parts, strict=True)
-            ]
-        )
+        parts = [pd.Series(np.nan, frame.index) if p is None else p for frame, p in zip(frames, parts, strict=True)]
+        values = np.concatenate([part.to_numpy(dtype=object) for part in parts])
         columns[name] = pd.Series(values).infer_objects().array
     return pd.DataFrame(columns, index=index)
-
-
-def as_cells(source: Any, **options: Any) -> Cells:
-    """Whatever holds cells."""
-    if isinstance(source, Cells):
-        if given := [name for name, value in options.items() if value not in (None, "auto")]:
-            raise ValueError(f"{given[0]} was decided when the cells were read")
-        return source
-    return read_cells(source, **options)
 
 
 @contextmanager
 def opened(source: Any, **options: Any) -> Iterator[Cells]:
     """Whatever holds cells; files that are opened for it are closed at the end."""
-    cells = as_cells(source, **options)
-    try:
+    if isinstance(source, Cells):
+        if given := [name for name, value in options.items() if value not in (None, "auto")]:
+            raise ValueError(f"{given[0]} was decided when the cells were read")
+        yield source
+        return
+    with closing(read_cells(source, **options)) as cells:
         yield cells
-    finally:
-        if cells is not source:
-            cells.close()
 
 
 def with_counts(cells: Cells, counts: sp.csr_array) -> Cells:
@@ -423,28 +404,27 @@ def _scan(store: _Store, progress: bool) -> Scan:
     with Progress("reading cells", total, progress) as bar:
         done = 0.0
         for number, source in enumerate(store.sources):
-            own = np.zeros(source.shape[1], dtype=np.int64)
+            cells_of_gene = np.zeros(source.shape[1], dtype=np.int64)
             blocks, broken = [], 0
             for start, stop in spans(source.shape[0]):
                 counts, fractions = read_counts(source, store.readings[number], start, stop)
                 broken += fractions
                 libraries.append(counts.sum(axis=1, dtype=np.float64))
                 genes.append(np.diff(counts.indptr).astype(np.int64))
-                own += np.bincount(counts.indices, minlength=source.shape[1])
+                cells_of_gene += np.bincount(counts.indices, minlength=source.shape[1])
                 if store.cached:
                     blocks.append(counts)
                 done += source.nbytes * (stop - start) / source.shape[0]
                 bar.at(math.floor(done), int(store.starts[number]) + stop, "cells")
-            seen.append(own)
+            seen.append(cells_of_gene)
             if store.cached:
                 cache.append(sp.csr_array(sp.vstack(blocks, format="csr")))
-            if note := not_whole(source, store.readings[number], broken, int(own.sum())):
+            if note := not_whole(source, store.readings[number], broken, int(cells_of_gene.sum())):
                 store.notes.append(note)
                 warnings.warn(note, stacklevel=2)
-    library = np.concatenate(libraries).astype(np.float64)
-    for number, source in enumerate(store.sources):
-        empty = int((library[store.starts[number] : store.starts[number + 1]] == 0).sum())
-        if empty:
+    library = np.concatenate(libraries)
+    for source, of_source in zip(store.sources, np.split(library, store.starts[1:-1]), strict=True):
+        if empty := int((of_source == 0).sum()):
             store.notes.append(f"{source.name}: {empty:,} {'cell has' if empty == 1 else 'cells have'} no counts")
     store.seen, store.cache = seen, cache
     return Scan(library, np.concatenate(genes), np.zeros(0, dtype=np.int64))

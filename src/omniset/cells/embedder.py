@@ -140,8 +140,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.vocabulary_, note = _vocabulary(cells, codes, rows, self, base)
         self.genes_ = self.vocabulary_["gene"].tolist()
         self.notes_ = [*cells.notes, note]
-        if not scan.library[rows].all():
-            without = rows[scan.library[rows] == 0]
+        without = rows[scan.library[rows] == 0]
+        if len(without):
             warnings.warn(
                 f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
                 f"{len(rows):,}",
@@ -165,11 +165,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
         computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
         train(module, batches, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
-        self.network_ = network
-        self.history_ = module.history
+        self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
-        sizes = (len(rows), len(training), len(validation), len(self.genes_))
-        self.sizes_ = dict(zip(("cells", "training", "validation", "genes"), sizes, strict=True))
+        self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
+        self.sizes_["genes"] = len(self.genes_)
         self.mean_ = self.embed_cells(cells, rows).mean(0)
         return self
 
@@ -245,11 +244,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
         Nothing else of it is changed. Options as for transform.
         """
-        found = self.transform(source, **options)
+        z = self.transform(source, **options)
         if key is not None and type(source).__name__ == "AnnData":
-            source.obsm[key] = found
+            source.obsm[key] = z
             source.uns["omniset"] = self.provenance(key)
-        return found
+        return z
 
     def decode(
         self,
@@ -326,27 +325,27 @@ class CellEmbedder(EmbedderOptions, Estimator):
             ValueError: A cell that is not there, or without counts of known genes.
         """
         self.require_fitted()
-        network = self.network_
+        network, mean = self.network_, torch.from_numpy(self.mean_)
         if isinstance(network, SeedModel):
             raise ValueError("explain is for architecture='multiset'")
         cells = [cells] if isinstance(cells, str) else cells
         with opened(source, **options) as given:
-            found = self.on(given, aliases)
-            names = pd.Index(found.names)
+            known = self.on(given, aliases)
+            names = pd.Index(known.names)
             lacking = [name for name in cells if name not in names]
             if lacking:
                 raise ValueError(f"cell {lacking[0]!r} is not in the source, whose cells are such as {names[0]!r}")
             frames = []
             for name in cells:
-                row = int(np.flatnonzero(names == name)[0])
-                counts = found.take(np.array([row]))
+                row = np.flatnonzero(names == name)[:1]
+                counts = known.take(row)
                 if not counts.nnz:
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
-                library = torch.from_numpy(found.library(np.array([row])).astype(np.float32))
+                library = torch.from_numpy(known.library(row).astype(np.float32))
                 cell = torch.from_numpy(counts.toarray())
-                frame = changes_of(network.encoder, cell, library, torch.from_numpy(self.mean_), self.genes_, steps)
+                frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps).head(top)
                 frame.insert(0, "cell", name)
-                frames.append(frame.head(top))
+                frames.append(frame)
             return pd.concat(frames, ignore_index=True)
 
     @property

@@ -27,7 +27,7 @@ from jaxtyping import Int, Shaped
 from omniset.cells import baselines as compared
 from omniset.cells import checks as checking
 from omniset.cells.batches import batch_codes
-from omniset.cells.data import Cells, as_cells
+from omniset.cells.data import Cells, opened
 from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.metrics import BATCH, BIO, integration, transfer
 from omniset.cells.neighbours import unlabelled
@@ -42,11 +42,8 @@ MOST_BATCHES = 6  # left out per seed
 NEIGHBOURS = 15
 WHOLE = ("total", "bio", "batch", *BIO, *BATCH)  # of embeddings of all cells
 TRANSFER = ("knn_f1", "linear_f1", "knn_accuracy", "linear_accuracy")
-TEXTS = {
-    **{"knn_f1": "kNN macro-F1", "linear_f1": "linear macro-F1"},
-    **{"knn_accuracy": "kNN accuracy", "linear_accuracy": "linear accuracy"},
-}
-SCORES = tuple(Score(name, TEXTS.get(name, name), share=True) for name in (*WHOLE, *TRANSFER))
+TEXTS = ("kNN macro-F1", "linear macro-F1", "kNN accuracy", "linear accuracy")
+SCORES = tuple(Score(name, text, share=True) for name, text in zip((*WHOLE, *TRANSFER), (*WHOLE, *TEXTS), strict=True))
 # What new batches tell comes first: it has an interval, as one data set has none.
 AIMS = (Aim(NEW, "knn_f1"), Aim(NEW, "linear_f1"), Aim(ALL, "total"))
 
@@ -193,21 +190,20 @@ def evaluate(
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     first = arguments.pop("seed", 0)
     models = _models({**arguments, "gene_vectors": gene_vectors}, dict(variants or {}), aliases, first)
-    cells = as_cells(source, layer=layer, input=input, gene_column=gene_column)
-    try:
+    with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
         task = _Task.of(cells, batch_key, label_key, first)
         about = {"batch_key": batch_key, "label_key": label_key}
         work = _Work(task, models, list(dict.fromkeys([*models, *chosen])), Kept(folder, resume, say), about, say)
-        if inductive and not len(task.leavable()):
-            work.note(f"no batch was left out of a fit: {task.why_not()}")
+        leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
+        if inductive and not len(leavable):
+            why = f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
+            why = why if task.codes.max() else "all cells are of one batch"
+            work.note(f"no batch was left out of a fit: {why}")
         for seed in range(first, first + seeds):
             work.all_cells(seed)
-            if inductive and len(task.leavable()):
+            if len(leavable):
                 work.new_batches(seed)
         return work.evaluation()
-    finally:
-        if cells is not source:
-            cells.close()
 
 
 # ---------------------------------------------------------------------- what is evaluated
@@ -306,27 +302,22 @@ class _Task:
 
     @cached_property
     def checksum(self) -> int:
-        found = zlib.crc32("\n".join(self.cells.genes).encode(), zlib.crc32(self.codes.tobytes()))
-        found = zlib.crc32(json.dumps(self.labels.tolist()).encode(), found)
+        checksum = zlib.crc32("\n".join(self.cells.genes).encode(), zlib.crc32(self.codes.tobytes()))
+        checksum = zlib.crc32(json.dumps(self.labels.tolist()).encode(), checksum)
         for _, block in self.cells.blocks():
             for part in (block.indptr.astype(np.int64), block.indices.astype(np.int64), block.data):
-                found = zlib.crc32(part.tobytes(), found)
-        return found
+                checksum = zlib.crc32(part.tobytes(), checksum)
+        return checksum
 
     def leavable(self) -> Int[np.ndarray, " batches"]:
         """Numbers of the batches that can be told from the others."""
-        found = []
+        codes = []
         for code in range(int(self.codes.max()) + 1):
             out = self.codes == code
             shared = {*self.labels[out]} & {*self.labels[~out]} - {None}
             if len(shared) >= 2 and (~out).sum() >= LEAST:
-                found.append(code)
-        return np.array(found, dtype=np.int64)
-
-    def why_not(self) -> str:
-        if not self.codes.max():
-            return "all cells are of one batch"
-        return f"none shares at least 2 labels with the others, of which at least {LEAST} cells are needed"
+                codes.append(code)
+        return np.array(codes, dtype=np.int64)
 
 
 @dataclass
@@ -361,10 +352,9 @@ class _Work:
         for name in self.methods:
             if name in self.not_run:
                 continue
-            work = partial(_transductive, task, name, self.models.get(name), seed, first)
-            unit, line = f"transductive_{seed}_{name}", f"seed {seed}: {name}"
+            work, needs = partial(_transductive, task, name, self.models.get(name), seed, first), ["embedding"] * first
             try:
-                done = self._do(unit, name, seed, work, line, ["embedding"] if first else [])
+                done = self._do("transductive", name, seed, work, f"seed {seed}: {name}", needs)
             except ImportError as error:
                 if name in self.models:
                     raise
@@ -377,7 +367,7 @@ class _Work:
                 self.embeddings[name] = done.arrays["embedding"]
             if first and name == OURS:
                 work = partial(_checks, task, self.models[OURS], seed, self.embeddings[OURS])
-                checked = self._do(f"checks_{seed}_{OURS}", OURS, seed, work, f"seed {seed}: checks")
+                checked = self._do("checks", OURS, seed, work, f"seed {seed}: checks")
                 times = {"training_seconds": float(done.rows["fit_seconds"].iloc[0])}
                 self.checks = {**checked.facts, **times, "peak_memory_mb": done.facts["peak_memory_mb"]}
 
@@ -386,7 +376,7 @@ class _Work:
         for name in dict.fromkeys([*self.models, "pca"]):
             work = partial(_inductive, self.task, name, self.models.get(name), seed, self.task.leavable())
             line = f"seed {seed}: {name}, one batch left out at a time"
-            done = self._do(f"inductive_{seed}_{name}", name, seed, work, line)
+            done = self._do("inductive", name, seed, work, line)
             assert done.rows is not None
             self.left_out.append(done.rows)
 
@@ -395,8 +385,9 @@ class _Work:
         task = self.task
         if task.counted:
             library = task.cells.library()
-            correlations = {name: checking.library_correlation(z, library) for name, z in self.embeddings.items()}
-            self.checks["library"] = correlations
+            self.checks["library"] = {
+                name: checking.library_correlation(z, library) for name, z in self.embeddings.items()
+            }
         else:
             self.notes.append("counts are not known: neither thinned, nor is anything compared with library sizes")
         if (difference := self.checks["determinism"]) != 0:
@@ -417,14 +408,11 @@ class _Work:
         )
 
     def _do(
-        self, unit: str, name: str, seed: int, work: Callable[[], Done], line: str, needs: Sequence[str] = ()
+        self, part: str, name: str, seed: int, work: Callable[[], Done], line: str, needs: Sequence[str] = ()
     ) -> Done:
         model = self.models[name].about() if name in self.models else {}
         settings = {**model, "seed": seed, **self.about, "data": self.task.checksum}
-        return self.kept.do(unit, settings, work, line=line, needs=needs)
-
-
-# ---------------------------------------------------------------------- one unit
+        return self.kept.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
 
 
 def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:
@@ -432,7 +420,7 @@ def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_e
     task.cells.scan(False)
     everything = np.arange(len(task.cells))
     if mine is None:
-        counts = task.counts
+        counts = task.counts  # read before the clock runs
         z, fitting = _timed(lambda: compared.embed(name, counts, task.codes, seed=seed))
         embedding = math.nan
     else:
@@ -458,7 +446,7 @@ def _inductive(task: _Task, name: str, mine: _Model | None, seed: int, leavable:
             z, new = model.embed_cells(task.cells, train), model.embed_cells(task.cells, test)
         scores = transfer(z, task.labels[train], new, task.labels[test], NEIGHBOURS)
         about = {"seed": seed, "batch": task.batches[test[0]], "method": name}
-        rows.append({**about, **{metric: scores[metric] for metric in TRANSFER}})
+        rows.append(about | {metric: scores[metric] for metric in TRANSFER})
     return Done({"provenance": task.provenance}, pd.DataFrame(rows))
 
 
@@ -476,8 +464,8 @@ def _pca(task: _Task, rows: Int[np.ndarray, " rows"], seed: int) -> compared.Pri
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
-    found = work()
-    return found, time.perf_counter() - start
+    result = work()
+    return result, time.perf_counter() - start
 
 
 def _checks(task: _Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
@@ -488,5 +476,4 @@ def _checks(task: _Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
     if not task.counted:
         return Done({**repeated})
     components = _pca(task, everything, seed)
-    rows = checking.thinning(again, full, components, task.cells, task.counts, seed)
-    return Done({**repeated, "thinning": rows})
+    return Done({**repeated, "thinning": checking.thinning(again, full, components, task.cells, task.counts, seed)})

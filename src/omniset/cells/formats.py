@@ -49,8 +49,7 @@ class Source:
         layer: Which matrix: None is X.
         obs: Of each cell; its index are the cells' names.
         var: Of each gene; its index are the genes' names.
-        names: The cells' names.
-        genes: The genes' names.
+        names, genes: The cells' and the genes' names.
         shape: Cells, genes.
         dtype: Of the values as they are stored.
         sparse: Whether zeros are left out there.
@@ -73,7 +72,7 @@ class Source:
     ) -> None:
         self.name, self.layer, self.choices = name, layer, choices or [None]
         self._matrix, self._keep, self._origin, self._close = matrix, keep, origin, close
-        what = f"{name}: {_spelled(layer)}"
+        what = f"{name}: {spelled(layer)}"
         if matrix.shape != (len(obs), len(var)):
             shape = " x ".join(map(str, matrix.shape))
             raise ValueError(f"{what} is {shape}, it must be {len(obs)} x {len(var)}: cells x genes")
@@ -335,7 +334,7 @@ def _open_anndata(adata: Any, name: str, layer: str | None) -> Source:
     kind = _kind(name, layer, choices, list(adata.layers))
     var = adata.raw.var if kind == "raw" else adata.var
     x = adata.raw.X if kind == "raw" else adata.X if kind == "X" else adata.layers[layer]
-    with with_our_words(name, f"{_spelled(layer)} cannot be read"):
+    with with_our_words(name, f"{spelled(layer)} cannot be read"):
         matrix = _matrix(name, x)
     return Source(name, adata.obs.copy(), var.copy(), matrix, layer=layer, choices=choices, origin=adata)
 
@@ -403,7 +402,7 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
     where = {"X": "X", "raw": "raw/X", "layer": f"layers/{layer}"}[kind]
     with with_our_words(name, "obs or var cannot be read: the file is damaged, or of a newer anndata than this one"):
         obs, var = read_elem(root["obs"]), read_elem(root["raw/var" if kind == "raw" else "var"])
-    with with_our_words(name, f"{_spelled(layer)} cannot be read: {DAMAGED}"):
+    with with_our_words(name, f"{spelled(layer)} cannot be read: {DAMAGED}"):
         matrix = _matrix(name, root[where])
     return Source(name, obs, var, matrix, layer=layer, choices=choices, origin=path, close=close)
 
@@ -505,11 +504,12 @@ def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
 def _kind(name: str, layer: str | None, choices: list[str | None], layers: list[str]) -> str:
     if layer not in choices:
         known = ", ".join("X (layer=None)" if choice is None else repr(choice) for choice in choices) or "none at all"
-        raise ValueError(f"{name} has no {_spelled(layer)}; there are: {known}")
+        raise ValueError(f"{name} has no {spelled(layer)}; there are: {known}")
     return "X" if layer is None else "layer" if layer in layers else "raw"
 
 
-def _spelled(layer: str | None) -> str:
+def spelled(layer: str | None) -> str:
+    """How messages call a matrix."""
     return "X" if layer is None else f"layer {layer!r}"
 
 

@@ -59,8 +59,10 @@ def _quantiles(values: Any) -> str:
     return ", ".join(f"{q:.0%} {v:,.0f}" for q, v in zip(QUANTILES, found, strict=True)).replace("50%", "median")
 
 
-def _values(column: pd.Series) -> str:
-    return report.sample_of([str(value) for value in column.value_counts().index], 5)
+def _values(column: pd.Series, most: int = 5) -> str:
+    """The most frequent ones."""
+    names = [str(value) for value in column.value_counts().index]
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, aliases: dict[str, str] | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+Vectors = Float[np.ndarray, "cells dim"]
+Codes = Int[np.ndarray, " cells"]  # numbers of groups, from 0
 # Of a cell and its nearest ones, the cell itself counted as one.
 LISI_NEIGHBOURS = 90
 KBET_NEIGHBOURS = 50
@@ -46,20 +48,8 @@ BATCH = ("bras", "ilisi", "kbet", "graph_connectivity", "pcr_comparison")
 
 @dataclass(frozen=True)
 class Integration:
-    """Scores of one embedding. NaN where a score is not defined.
-
-    Attributes:
-        isolated_labels: Of cell types, from 0 to 1; so are all the following. Silhouette of the types in the fewest
-            batches.
-        kmeans_nmi: Normalised mutual information of k-means clusters and types.
-        kmeans_ari: Their adjusted Rand index; below 0 where worse than chance.
-        silhouette_label: Silhouette of all types.
-        clisi: Neighbours are of the same type.
-        bras: Batches within a type lie on one another.
-        ilisi: Neighbours are of all batches.
-        kbet: Neighbourhoods have the batches of their type.
-        graph_connectivity: Cells of a type are connected.
-        pcr_comparison: The variance that batches explain, removed.
+    """Scores of one embedding, each that of the function of its name, from 0 to 1 (`kmeans_ari` is below 0 where worse
+    than chance; `silhouette_label` is of all types). NaN where a score is not defined.
     """
 
     isolated_labels: float
@@ -110,7 +100,7 @@ class Neighbours:
 
 
 def integration(
-    embedding: Float[np.ndarray, "cells dim"],
+    embedding: Vectors,
     labels: Any,
     batches: Any,
     reference: Float[np.ndarray, "rows width"] | None,
@@ -149,32 +139,28 @@ def integration(
     known = label >= 0
     z, y, b = embedding[known], label[known], batch[known]
 
-    near = neighbours(embedding, LISI_NEIGHBOURS) if several or known.all() else None
-    found = dict.fromkeys([f.name for f in fields(Integration)], np.nan)
+    scores = dict.fromkeys((*BIO, *BATCH), np.nan)
     if several:
-        assert near is not None
-        found["ilisi"] = ilisi(near, batch)
+        near = neighbours(embedding, LISI_NEIGHBOURS)
+        scores["ilisi"] = ilisi(near, batch)
         if reference is not None:
-            found["pcr_comparison"] = pcr_comparison(reference, embedding, batch)
+            scores["pcr_comparison"] = pcr_comparison(reference, embedding, batch)
     if len(y):
-        near_known = near if near is not None and known.all() else neighbours(z, LISI_NEIGHBOURS)
+        near_known = near if several and known.all() else neighbours(z, LISI_NEIGHBOURS)
         if y.max() > 0:
-            widths, kept = silhouettes(z, y, seed)
-            found["silhouette_label"] = (float(widths.mean()) + 1) / 2 if len(widths) else np.nan
-            found["isolated_labels"] = isolated_labels(widths, y[kept], isolated(y, b))
-            found["kmeans_nmi"], found["kmeans_ari"] = kmeans(z, y, seed)
-            found["clisi"] = clisi(near_known, y)
+            widths, sample = silhouettes(z, y, seed)
+            scores["silhouette_label"] = (float(widths.mean()) + 1) / 2 if len(widths) else np.nan
+            scores["isolated_labels"] = isolated_labels(widths, y[sample], isolated(y, b))
+            scores["kmeans_nmi"], scores["kmeans_ari"] = kmeans(z, y, seed)
+            scores["clisi"] = clisi(near_known, y)
         if several:
-            found["bras"] = bras(z, y, b)
-            found["kbet"] = kbet(near_known.first(KBET_NEIGHBOURS), y, b)
-            found["graph_connectivity"] = graph_connectivity(near_known.first(GRAPH_NEIGHBOURS), y)
-    return Integration(**{name: float(value) for name, value in found.items()})
+            scores["bras"] = bras(z, y, b)
+            scores["kbet"] = kbet(near_known.first(KBET_NEIGHBOURS), y, b)
+            scores["graph_connectivity"] = graph_connectivity(near_known.first(GRAPH_NEIGHBOURS), y)
+    return Integration(**{name: float(value) for name, value in scores.items()})
 
 
-# ---------------------------------------------------------------------- neighbours
-
-
-def neighbours(points: Float[np.ndarray, "cells dim"], k: int) -> Neighbours:
+def neighbours(points: Vectors, k: int) -> Neighbours:
     """The exact k nearest points of each point, itself first; all of them where there are fewer than k."""
     n = len(points)
     k = min(k, n)
@@ -192,10 +178,7 @@ def neighbours(points: Float[np.ndarray, "cells dim"], k: int) -> Neighbours:
     return Neighbours(np.hstack([itself, others]), np.hstack([np.zeros((n, 1)), distances]))
 
 
-# ---------------------------------------------------------------------- local inverse Simpson index
-
-
-def lisi(near: Neighbours, codes: Int[np.ndarray, " cells"]) -> Float[np.ndarray, " cells"]:
+def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
     """1 / sum_g (sum of p_j over neighbours j of group g)^2: how many groups a neighbourhood has, in effect.
 
     p_j is proportional to exp(-beta d_j), with beta such that the entropy of p is the log of a third of the number of
@@ -210,28 +193,30 @@ def lisi(near: Neighbours, codes: Int[np.ndarray, " cells"]) -> Float[np.ndarray
     for part in _blocks(n):
         d = near.distances[part, 1:] - near.distances[part, 1:2]  # p is the same, and does not vanish
 
-        def shares(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"] = d) -> Any:
-            p = np.exp(-beta[:, None] * d)
-            return p / p.sum(1, keepdims=True), p.sum(1)
-
-        def gap(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"] = d, of: Any = shares) -> Any:
-            p, total = of(beta)
+        def gap(beta: Any, d: Any = d) -> Any:
+            p, total = _shares(beta, d)
             return wanted - np.log(total) - beta * (p * d).sum(1)
 
-        p, _ = shares(_root(gap, len(d)))
+        p, _ = _shares(_root(gap, len(d)), d)
         groups = codes[near.indices[part, 1:]]
         simpson = sum(np.square((p * (groups == g)).sum(1)) for g in range(int(codes.max()) + 1))
         found[part] = 1 / simpson
     return found
 
 
-def clisi(near: Neighbours, labels: Int[np.ndarray, " cells"]) -> float:
+def _shares(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"]) -> tuple[np.ndarray, np.ndarray]:
+    """The p of each neighbour, and the sum by which it was divided."""
+    p = np.exp(-beta[:, None] * d)
+    return p / p.sum(1, keepdims=True), p.sum(1)
+
+
+def clisi(near: Neighbours, labels: Codes) -> float:
     """(L - median of LISI over types) / (L - 1) for L types: 1 where neighbours are of one type."""
     number = int(labels.max()) + 1
     return float(number - np.median(lisi(near, labels))) / (number - 1)
 
 
-def ilisi(near: Neighbours, batches: Int[np.ndarray, " cells"]) -> float:
+def ilisi(near: Neighbours, batches: Codes) -> float:
     """(median of LISI over batches - 1) / (B - 1) for B batches: 1 where neighbours are of all batches alike."""
     return float(np.median(lisi(near, batches)) - 1) / int(batches.max())
 
@@ -254,11 +239,8 @@ def _root(gap: Callable[[Any], Any], n: int) -> Float[np.ndarray, " n"]:
     return x
 
 
-# ---------------------------------------------------------------------- silhouettes
-
-
 def silhouettes(
-    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], seed: int
+    embedding: Vectors, labels: Codes, seed: int
 ) -> tuple[Float[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
     """(b - a) / max(a, b) of each cell, with a its mean distance to the others of its type and b that to the nearest
     other type; 0 for the only cell of a type (Rousseeuw, "Silhouettes: a graphical aid", 1987). And of which cells: a
@@ -273,23 +255,19 @@ def silhouettes(
     return euclidean_silhouettes(embedding[kept], labels[kept]), kept
 
 
-def isolated(labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]) -> Bool[np.ndarray, " types"]:
+def isolated(labels: Codes, batches: Codes) -> Bool[np.ndarray, " types"]:
     """Which types are in the smallest number of batches that any type is in."""
     number = np.unique(np.stack([labels, batches]), axis=1)
     batches_of = np.bincount(number[0])
     return batches_of == batches_of.min()
 
 
-def isolated_labels(
-    widths: Float[np.ndarray, " cells"], labels: Int[np.ndarray, " cells"], chosen: Bool[np.ndarray, " types"]
-) -> float:
+def isolated_labels(widths: Float[np.ndarray, " cells"], labels: Codes, chosen: Bool[np.ndarray, " types"]) -> float:
     """Mean over isolated types of (mean silhouette of the type + 1) / 2 (Luecken et al., 2022)."""
     return _mean([(float(widths[labels == t].mean()) + 1) / 2 for t in np.flatnonzero(chosen) if (labels == t).any()])
 
 
-def bras(
-    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]
-) -> float:
+def bras(embedding: Vectors, labels: Codes, batches: Codes) -> float:
     """Batch removal adapted silhouette: mean over types of the mean of 1 - |s| over cells of the type, with
     s = (b - a) / max(a, b), a the mean distance to the other cells of the same type and batch, b that to the cells of
     the same type in all other batches (Rautenstrauch and Ohler, "Shortcomings of silhouette in single-cell integration
@@ -320,12 +298,7 @@ def bras(
     return _mean(scores)
 
 
-# ---------------------------------------------------------------------- clusters
-
-
-def kmeans(
-    embedding: Float[np.ndarray, "cells dim"], labels: Int[np.ndarray, " cells"], seed: int
-) -> tuple[float, float]:
+def kmeans(embedding: Vectors, labels: Codes, seed: int) -> tuple[float, float]:
     """Normalised mutual information (arithmetic mean) and adjusted Rand index (Hubert and Arabie, "Comparing
     partitions", 1985) of types and as many k-means clusters.
     """
@@ -339,7 +312,7 @@ def kmeans(
 # ---------------------------------------------------------------------- graphs
 
 
-def graph_connectivity(near: Neighbours, labels: Int[np.ndarray, " cells"]) -> float:
+def graph_connectivity(near: Neighbours, labels: Codes) -> float:
     """Mean over types of the share of the type's cells in its largest strongly connected component of the directed
     graph of neighbours within the type (Luecken et al., 2022).
     """
@@ -366,7 +339,7 @@ def fuzzy_graph(near: Neighbours) -> sp.csr_array:
     for part in _blocks(n):
         beyond = np.maximum(distances[part, 1:] - nearest[part, None], 0)
 
-        def gap(scale: Float[np.ndarray, " some"], beyond: Float[np.ndarray, "some k"] = beyond) -> Any:
+        def gap(scale: Any, beyond: Any = beyond) -> Any:
             return np.exp(-beyond / scale[:, None]).sum(1) - np.log2(k)
 
         scale = np.maximum(_root(gap, len(beyond)), least[part])[:, None]
@@ -392,7 +365,7 @@ def diffusion_coordinates(graph: sp.csr_array, components: int) -> Float[np.ndar
     return vectors * np.where(one, 1.0, values / np.where(one, 1.0, 1 - values))
 
 
-def kbet(near: Neighbours, labels: Int[np.ndarray, " cells"], batches: Int[np.ndarray, " cells"]) -> float:
+def kbet(near: Neighbours, labels: Codes, batches: Codes) -> float:
     """Mean over types of the share of cells whose neighbourhood has batches in the proportions of their type, by
     chi-squared test at 5 % (Büttner et al., "A test metric for assessing single-cell RNA-seq batch correction", 2019).
 
@@ -427,7 +400,7 @@ def kbet(near: Neighbours, labels: Int[np.ndarray, " cells"], batches: Int[np.nd
     return _mean(scores)
 
 
-def _accepted(indices: Int[np.ndarray, "cells k"], batches: Int[np.ndarray, " cells"]) -> float:
+def _accepted(indices: Int[np.ndarray, "cells k"], batches: Codes) -> float:
     """Share of neighbourhoods with p >= 0.05; 0 where only one batch is left."""
     sizes = np.bincount(batches)
     present = np.flatnonzero(sizes)
@@ -446,10 +419,7 @@ def _sparse(indices: Int[np.ndarray, "cells k"], values: Float[np.ndarray, "cell
     return sp.csr_array((values.flatten(), indices.flatten(), np.arange(0, n * k + 1, k)), shape=(n, n))
 
 
-# ---------------------------------------------------------------------- variance
-
-
-def explained(embedding: Float[np.ndarray, "cells dim"], batches: Int[np.ndarray, " cells"]) -> float:
+def explained(embedding: Vectors, batches: Codes) -> float:
     """Sum of squares between batches / total sum of squares.
 
     Principal component regression sums the share R^2 of each component that batches explain, weighted by the
@@ -466,15 +436,12 @@ def explained(embedding: Float[np.ndarray, "cells dim"], batches: Int[np.ndarray
 
 def pcr_comparison(
     reference: Float[np.ndarray, "cells dim_of_reference"],
-    embedding: Float[np.ndarray, "cells dim"],
-    batches: Int[np.ndarray, " cells"],
+    embedding: Vectors,
+    batches: Codes,
 ) -> float:
     """max(0, 1 - explained by batches after / before integration); NaN where it was 0 before."""
     before = explained(reference, batches)
     return max(0.0, 1 - explained(embedding, batches) / before) if before > 0 else float("nan")
-
-
-# ---------------------------------------------------------------------- transfer of labels
 
 
 def transfer(
@@ -512,15 +479,13 @@ def transfer(
     number = {name: i for i, name in enumerate(dict.fromkeys([*names, *test_names]))}
     truth = np.array([number[test_names[code]] for code in test[test >= 0]])
     z, y, new = train_z[train >= 0], train[train >= 0], test_z[test >= 0]
-    found = {}
-    for what, model in (
-        ("knn", KNeighborsClassifier(min(k, len(z)))),
-        ("linear", make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))),
-    ):
-        told = model.fit(z, y).predict(new) if y.min() < y.max() else np.full(len(new), y[0])
-        found[f"{what}_f1"] = float(f1_score(truth, told, average="macro", zero_division=0))
-        found[f"{what}_accuracy"] = float(accuracy_score(truth, told))
-    return found
+    linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+    scores = {}
+    for name, model in (("knn", KNeighborsClassifier(min(k, len(z)))), ("linear", linear)):
+        types = model.fit(z, y).predict(new) if y.min() < y.max() else np.full(len(new), y[0])
+        scores[f"{name}_f1"] = float(f1_score(truth, types, average="macro", zero_division=0))
+        scores[f"{name}_accuracy"] = float(accuracy_score(truth, types))
+    return scores
 
 
 # ---------------------------------------------------------------------- what is given
@@ -538,7 +503,7 @@ def _checked(name: str, values: Float[np.ndarray, "rows dim"], cells: int) -> Fl
     return values.astype(np.float64)
 
 
-def _codes(name: str, values: Any, cells: int) -> tuple[Int[np.ndarray, " cells"], Shaped[np.ndarray, " groups"]]:
+def _codes(name: str, values: Any, cells: int) -> tuple[Codes, Shaped[np.ndarray, " groups"]]:
     """Numbers of the groups, in sorted order of their names, -1 for a missing one; and the names."""
     if len(values) != cells:
         raise ValueError(f"{name} must have a value for each of the {cells} cells, got {len(values)}")

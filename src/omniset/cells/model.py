@@ -116,20 +116,9 @@ class CellEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = GeneTokens(genes, dim, vectors, own)
-        self.encoder = encoders.build(
-            encoder,
-            **{
-                "input_dim": dim,
-                "dim": dim,
-                "depth": depth,
-                "num_heads": num_heads,
-                "num_inducing": num_inducing,
-                "num_outputs": num_outputs,
-                "input_layers": 0,
-                "ffn_dim": 2 * dim,
-                **(options or {}),
-            },
-        )
+        sizes = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads, "num_inducing": num_inducing}
+        sizes |= {"num_outputs": num_outputs, "input_layers": 0, "ffn_dim": 2 * dim}
+        self.encoder = encoders.build(encoder, **(sizes | (options or {})))
         self.counts = counts
         self.modulate = (
             nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None

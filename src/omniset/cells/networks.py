@@ -16,8 +16,8 @@ from omniset.cells.data import Cells
 from omniset.cells.model import CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
-from omniset.cells.seed_training import SeedModule, seed_decode, seed_embed, seed_lesson, seed_options
-from omniset.cells.training import CellModule, cell_lesson
+from omniset.cells.seed_training import SeedBatches, SeedModule, seed_decode, seed_embed, seed_options
+from omniset.cells.training import CellBatches, CellModule, lesson
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
@@ -38,38 +38,28 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
     if options.architecture == "seed":
         further = seed_options(options.encoder_options)
         table = torch.zeros(genes, vectors) if isinstance(vectors, int) else vectors
-        width = (further["token_dim"] or options.dim) if table is None else table.shape[1]
         return SeedModel(
             table,
             genes,
-            width,
-            options.dim,
-            options.num_heads,
-            2 if options.depth is None else options.depth,
-            2 * options.dim,
-            options.embedding_dim,
+            token_dim=(further["token_dim"] or options.dim) if table is None else table.shape[1],
+            depth=2 if options.depth is None else options.depth,
+            ffn_dim=2 * options.dim,
+            output_dim=options.embedding_dim,
             counts=further["read_counts"],
             datasets=batches if batches > 1 and further["dataset_token"] else 0,
-            depth_scalar=further["depth_scalar"],
-            dropout=options.dropout,
-            scale_tokens=further["scale_tokens"],
+            **{name: getattr(options, name) for name in ("dim", "num_heads", "dropout")},
+            **{name: further[name] for name in ("depth_scalar", "scale_tokens")},
         )
+    same = ("clusters", "encoder", "dim", "num_heads", "num_inducing", "num_outputs", "dropout", "counts")
     return CellModel(
         genes,
         batches,
         latent=options.embedding_dim,
-        clusters=options.clusters,
-        encoder=options.encoder,
-        dim=options.dim,
         depth=options.depth or 0,
-        num_heads=options.num_heads,
-        num_inducing=options.num_inducing,
-        num_outputs=options.num_outputs,
-        dropout=options.dropout,
-        counts=options.counts,
         vectors=vectors,
         own=TOKENS[options.gene_tokens],
         options=options.encoder_options,
+        **{name: getattr(options, name) for name in same},
     )
 
 
@@ -84,16 +74,16 @@ def lessons(
 ) -> tuple[TrainingModule, Any]:
     """What is trained, and the data that it is trained on."""
     steps = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
-    shared: dict[str, Any] = {"batch_size": options.batch_size, "seed": options.seed}
     if isinstance(network, SeedModel):
         further = seed_options(options.encoder_options)
-        data = seed_lesson(cells, codes, training, validation, options=further, **shared)
-        return SeedModule(network, *steps, shared=further["shared"]), data
+        batches = SeedBatches(cells, codes, further, options.seed)
+        module = SeedModule(network, *steps, shared=further["shared"])
+        return module, lesson(batches, training, validation, batch_size=options.batch_size)
     objective = {name: getattr(options, name) for name in ("likelihood", "beta", "alignment", "condition")}
-    return (
-        CellModule(network, *steps, objective=objective),
-        cell_lesson(cells, codes, training, validation, hide=options.hide, **shared),
-    )
+    data = CellBatches(cells, codes, options.hide, options.seed)
+    # Whole batches: a few cells tell little of a batch's place.
+    taught = lesson(data, training, validation, batch_size=options.batch_size, whole=True)
+    return CellModule(network, *steps, objective=objective), taught
 
 
 def vectors_of_genes(

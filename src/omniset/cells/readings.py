@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool
 
-from omniset.cells.formats import Source
+from omniset.cells.formats import Source, spelled
 
 INPUTS = ("auto", "counts", "log1p")
 BLOCK = 256  # cells read at a time: single rows are read 20 to 50 times slower
@@ -109,7 +109,7 @@ def _kind(source: Source, sample: sp.csr_array, fractions: np.ndarray, looked: s
     """
     values = sample.data
     ask = "say input='counts' if they are counts, input='log1p' if they are their logarithms"
-    what = f"{source.name}: {_spelled(source)}"
+    what = f"{source.name}: {spelled(source.layer)}"
     if len(fractions) <= (1 - SHARE) * len(values):
         counts = _without_log(fractions, 2.0)
         if len(fractions) and (np.abs(np.log2(np.rint(counts) + 1) - fractions) < EXACT).all():
@@ -158,8 +158,8 @@ def _way(sample: sp.csr_array, ways: tuple[str, ...]) -> tuple[str, float]:
 def _refuse_large(source: Source, values: np.ndarray, advice: str, fractions: np.ndarray | None = None) -> None:
     if len(values) and values.max() >= MOST_LOG:
         raise ValueError(
-            f"{source.name}: {_spelled(source)} has values up to {values.max():g}, which are no log1p (all are below "
-            f"{MOST_LOG:g})"
+            f"{source.name}: {spelled(source.layer)} has values up to {values.max():g}, which are no log1p (all are "
+            f"below {MOST_LOG:g})"
             + ("" if fractions is None else f", and some are not whole, such as {fractions[0]:g}")
             + f": {advice}"
         )
@@ -184,6 +184,7 @@ def _equal_base(sample: sp.csr_array) -> float | None:
 
 
 def _equal_sum(sample: sp.csr_array, base: float) -> float | None:
+    """What all cells add up to without the logarithm; None where they differ."""
     values = _without_log(sample.data, base)
     sums = sp.csr_array((values, sample.indices, sample.indptr), sample.shape).sum(axis=1)
     sums = sums[sums > 0]
@@ -192,8 +193,8 @@ def _equal_sum(sample: sp.csr_array, base: float) -> float | None:
 
 def _target(sample: sp.csr_array, base: float) -> str:
     """What cells were normalised to, where their sums tell."""
-    found = _equal_sum(sample, base)
-    return "" if found is None else f" normalised to {found:,.0f} per cell"
+    total = _equal_sum(sample, base)
+    return "" if total is None else f" normalised to {total:,.0f} per cell"
 
 
 def _logarithms(base: float) -> str:
@@ -204,9 +205,9 @@ def _without_log(values: np.ndarray, base: float) -> np.ndarray:
     return np.expm1(values.astype(np.float64) * math.log(base))
 
 
-def spans(cells: int) -> list[tuple[int, int]]:
+def spans(cells: int, size: int = BLOCK) -> list[tuple[int, int]]:
     """First and last cell, excluded, of each block that is read at once."""
-    return [(start, min(start + BLOCK, cells)) for start in range(0, cells, BLOCK)]
+    return [(start, min(start + size, cells)) for start in range(0, cells, size)]
 
 
 def _recovered(block: sp.csr_array, how: str, base: float) -> tuple[sp.csr_array, Bool[np.ndarray, " entries"]]:
@@ -257,8 +258,7 @@ def read_counts(source: Source, reading: Reading, start: int, stop: int) -> tupl
         return block, int((_distance(block.data) > WHOLE).sum())
     if reading.how == "relative":
         values = _without_log(block.data, reading.base)
-        lengths = np.diff(block.indptr)
-        rows = np.repeat(np.arange(stop - start), lengths)
+        rows = np.repeat(np.arange(stop - start), np.diff(block.indptr))
         sums = np.bincount(rows, weights=values, minlength=stop - start)
         scaled = (values * TOTAL / sums[rows]).astype(np.float32)
         return sp.csr_array((scaled, block.indices, block.indptr), block.shape), 0
@@ -285,17 +285,15 @@ def not_whole(source: Source, reading: Reading, broken: int, values: int) -> str
 def _refuse_no_counts(source: Source, block: sp.csr_array, start: int, log: bool) -> None:
     """Raise ValueError at a value that is neither a count nor a logarithm of one."""
     values = block.data
-    bad = ~np.isfinite(values) | (values < 0)
-    if log:
-        bad |= values >= MOST_LOG
+    bad = ~np.isfinite(values) | (values < 0) | (log & (values >= MOST_LOG))
     if not bad.any():
         return
     at = int(bad.argmax())
     value = float(values[at])
     cell = int(np.searchsorted(block.indptr, at, side="right")) - 1
     where = (
-        f"{source.name}: {_spelled(source)} has {value:g} for gene {source.genes[int(block.indices[at])]!r} in cell "
-        f"{source.names[start + cell]!r} (number {start + cell + 1})"
+        f"{source.name}: {spelled(source.layer)} has {value:g} for gene {source.genes[int(block.indices[at])]!r} in "
+        f"cell {source.names[start + cell]!r} (number {start + cell + 1})"
     )
     if value >= MOST_LOG and math.isfinite(value):
         raise ValueError(
@@ -319,7 +317,3 @@ def _advice(source: Source) -> str:
         if np.isfinite(values).all() and (values >= 0).all():
             good.append("None" if layer is None else repr(layer))
     return f"layer={' or '.join(good)} would do" if good else "it has no other matrix that would do"
-
-
-def _spelled(source: Source) -> str:
-    return "X" if source.layer is None else f"layer {source.layer!r}"

@@ -6,7 +6,6 @@ Each composer returns the page and the plain numbers behind it.
 from __future__ import annotations
 
 import importlib.util
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -81,7 +80,6 @@ class Drawn:
 
     Attributes:
         rows: Their numbers.
-        names: Their names.
         z: Their vectors.
         seen: Whether they have counts of genes that the model knows.
         library: Their sums of counts; None where counts are not known.
@@ -99,9 +97,18 @@ class Drawn:
 
     @property
     def sentence(self) -> str:
-        if len(self.rows) == self.of:
-            return f"All {self.of:,} cells."
-        return f"{len(self.rows):,} of {self.of:,} cells, drawn at random."
+        return _share(len(self.rows), self.of)
+
+
+def _sampled(cells: int, seed: int) -> Int[np.ndarray, " drawn"]:
+    """At most `DRAWN` of so many cells, in their order."""
+    if cells <= DRAWN:
+        return np.arange(cells)
+    return np.sort(np.random.default_rng(seed).choice(np.arange(cells), DRAWN, replace=False))
+
+
+def _share(drawn: int, cells: int) -> str:
+    return f"All {cells:,} cells." if drawn == cells else f"{drawn:,} of {cells:,} cells, drawn at random."
 
 
 def draw(
@@ -113,9 +120,7 @@ def draw(
     columns: int = COLUMNS,
 ) -> Drawn:
     """At most `DRAWN` cells, with their vectors, batches and the first columns of obs that have few values."""
-    rows = np.arange(len(cells))
-    if len(rows) > DRAWN:
-        rows = np.sort(np.random.default_rng(seed).choice(rows, DRAWN, replace=False))
+    rows = _sampled(len(cells), seed)
     z = embedder.embed_cells(cells, rows)
     groups = {}
     if len(embedder.batches_) > 1:
@@ -150,15 +155,14 @@ def central(drawn: Drawn, seed: int, most: int = EXPLAINED) -> list[str]:
 
     Cells without counts are left out, and those whose name another cell has too.
     """
-    names, times = np.unique(drawn.names.astype(str), return_counts=True)
-    good = np.isin(drawn.names.astype(str), names[times == 1]) & drawn.seen
+    good = ~pd.Series(drawn.names.astype(str)).duplicated(keep=False).to_numpy() & drawn.seen
     z = drawn.z[good].astype(np.float64)
     if not len(z):
         return []
     clusters = min(most, len(np.unique(z, axis=0)))
-    found = KMeans(clusters, n_init=1, random_state=seed).fit(z)
-    distances = found.transform(z)
-    order = np.argsort(-np.bincount(found.labels_, minlength=clusters), kind="stable")
+    kmeans = KMeans(clusters, n_init=1, random_state=seed).fit(z)
+    distances = kmeans.transform(z)
+    order = np.argsort(-np.bincount(kmeans.labels_, minlength=clusters), kind="stable")
     nearest = dict.fromkeys(int(distances[:, i].argmin()) for i in order)
     return [str(name) for name in drawn.names[good][list(nearest)]]
 
@@ -170,9 +174,9 @@ def components(z: Float[np.ndarray, "cells dim"], number: int = 2) -> Float[np.n
     centred = z.astype(np.float64) - z.mean(0, dtype=np.float64)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes[:number] * np.sign(axes[np.arange(min(number, len(axes))), np.abs(axes[:number]).argmax(1)])[:, None]
-    found = np.zeros((len(z), number))
-    found[:, : len(axes)] = centred @ axes.T
-    return found
+    places = np.zeros((len(z), number))
+    places[:, : len(axes)] = centred @ axes.T
+    return places
 
 
 def flat(z: Float[np.ndarray, "cells dim"], seed: int) -> tuple[str, Float[np.ndarray, "cells 2"]]:
@@ -218,13 +222,8 @@ def of_fit(
     ]
     if seconds is not None:
         items.append(("seconds", Cell(f"{seconds:,.0f}", seconds), "of training"))
-    sections = [
-        _batches(batches),
-        _learning(embedder),
-        _picture(drawn, how, places),
-        _depth(drawn, first, correlation),
-        _genes(explained),
-    ]
+    sections = [_batches(batches), _learning(embedder), _picture(drawn, how, places)]
+    sections += [_depth(drawn, first, correlation), _genes(explained)]
     lead = (
         f"Vectors of cells, learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes without labels."
     )
@@ -267,8 +266,7 @@ def _picture(drawn: Drawn, how: str, places: Float[np.ndarray, "drawn 2"]) -> Se
     blocks: list[Block] = [
         _drawn(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()
     ]
-    text = f"{drawn.sentence} {_about(how)}"
-    return Section("Embedding", text, blocks)
+    return Section("Embedding", f"{drawn.sentence} {_about(how)}", blocks)
 
 
 def _about(how: str) -> str:
@@ -280,9 +278,9 @@ def _about(how: str) -> str:
 def _drawn(places: Float[np.ndarray, "rows 2"], labels: Shaped[np.ndarray, " rows"], how: str, caption: str) -> Plot:
     names, numbers = np.unique(labels.astype(str), return_counts=True)
     order = np.argsort(-numbers, kind="stable")
-    said = listed({str(names[i]) or "not known": int(numbers[i]) for i in order})
+    cells = listed({str(names[i]) or "not known": int(numbers[i]) for i in order})
     figure = figures.categories(places, labels, f"{how} 1", f"{how} 2")
-    return Plot(figure, f"A point per cell. Cells: {said}.", caption)
+    return Plot(figure, f"A point per cell. Cells: {cells}.", caption)
 
 
 def _library(drawn: Drawn) -> tuple[Float[np.ndarray, " drawn"], float | None]:
@@ -300,9 +298,10 @@ def _depth(drawn: Drawn, first: Float[np.ndarray, " drawn"], correlation: float 
         "Vectors should say what a cell is, and not how deeply it was sequenced. Some correlation is biology: cells of "
         "some types have more RNA."
     )
-    said = f"Spearman's correlation {text_of(correlation)}."
     figure = figures.points(drawn.library, first, "counts per cell", "first principal component", log=True)
-    caption = f"First principal component of the vectors against library size. {said}"
+    caption = (
+        f"First principal component of the vectors against library size. Spearman's correlation {text_of(correlation)}."
+    )
     return Section("Depth of sequencing", text, [Plot(figure, caption, caption)])
 
 
@@ -319,17 +318,9 @@ def _genes(explained: pd.DataFrame | None) -> Section:
         top = rows.head(GENES)
         alt = f"Bars of change: {listed(dict(zip(top['gene'], top['change'].tolist(), strict=True)))}."
         figure = figures.bars(top["gene"].tolist(), top["change"].tolist(), "change of the vector")
-        cells = [
-            [
-                row["gene"],
-                whole(row["count"]),
-                row["change"],
-                None if math.isnan(row["attribution"]) else row["attribution"],
-            ]
-            for row in top.to_dict("records")
-        ]
         blocks.append(Plot(figure, alt, f"Cell {name}: the genes with the largest change."))
         columns = ["gene", "count", "change", "attribution"]
+        cells = [[gene, whole(count), *rest] for gene, count, *rest in top[columns].to_numpy(dtype=object).tolist()]
         blocks.append(Table(f"Cell {name}: the same genes.", columns, cells, half=True))
     return Section("Genes", text, blocks)
 
@@ -340,17 +331,12 @@ def _genes(explained: pd.DataFrame | None) -> Section:
 def of_evaluation(evaluation: Evaluation, run: frame.Run) -> tuple[Report, dict[str, Any]]:
     """The report on an evaluation: verdict and gates first, then every method."""
     drawn, how = _pictures(evaluation)
-    sections = [
-        _all_cells(evaluation),
-        drawn,
-        _new_batches(evaluation),
-        _checks(evaluation),
-        Section(
-            "What is measured",
-            "All scores are scaled so that 1 is best. They are those of scib-metrics (Luecken et al., 2022).",
-            [Table("The scores.", ["score", "what it is"], WHAT)],
-        ),
-    ]
+    measured = Section(
+        "What is measured",
+        "All scores are scaled so that 1 is best. They are those of scib-metrics (Luecken et al., 2022).",
+        [Table("The scores.", ["score", "what it is"], WHAT)],
+    )
+    sections = [_all_cells(evaluation), drawn, _new_batches(evaluation), _checks(evaluation), measured]
     comparison, cells = evaluation.comparison, len(evaluation.labels)
     lead = (
         f"{many(len(comparison.methods), 'method')} on {many(cells, 'cell')}, judged by labels that no method has seen."
@@ -406,9 +392,7 @@ def _rows(caption: str, scored: pd.DataFrame, names: list[str], scores: Sequence
 
 def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
     number = len(evaluation.labels)
-    rows = np.arange(number)
-    if number > DRAWN:
-        rows = np.sort(np.random.default_rng(0).choice(rows, DRAWN, replace=False))
+    rows = _sampled(number, 0)
     blocks: list[Block] = []
     how = "PCA"
     for method, z in evaluation.embeddings.items():
@@ -416,13 +400,12 @@ def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
         for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
             caption = f"{method}: {how} by {name}."
             blocks.append(_drawn(places, labels[rows].astype(object), how, caption))
-    said = f"All {number:,} cells." if len(rows) == number else f"{len(rows):,} of {number:,} cells, drawn at random."
-    return Section("Embeddings", f"Of the first seed. {said} {_about(how)}", blocks), how
+    return Section("Embeddings", f"Of the first seed. {_share(len(rows), number)} {_about(how)}", blocks), how
 
 
 def _checks(evaluation: Evaluation) -> Section:
     checks = evaluation.checks
-    said = {
+    texts = {
         "determinism": "largest difference of vectors between two fits",
         "order": "between cells embedded in this and in another order",
         "alone": "between cells embedded together and one by one",
@@ -430,7 +413,7 @@ def _checks(evaluation: Evaluation) -> Section:
         "training_seconds": "seconds of training",
         "peak_memory_mb": "peak memory, MiB",
     }
-    pairs = [(text, f"{checks[name]:,.4g}") for name, text in said.items() if checks.get(name) is not None]
+    pairs = [(text, f"{checks[name]:,.4g}") for name, text in texts.items() if checks.get(name) is not None]
     blocks: list[Block] = [Facts(pairs)] if pairs else []
     if checks.get("thinning"):
         by = {(row["method"], row["kept"]): row for row in checks["thinning"]}
@@ -451,8 +434,3 @@ def _checks(evaluation: Evaluation) -> Section:
         blocks.append(Table(caption, ["method", "|correlation|"], rows, half=True))
     text = "On our model of the first seed." if blocks else "Nothing was checked."
     return Section("Checks", text, blocks)
-
-
-def sample_of(names: Sequence[str], most: int = 8) -> str:
-    """A few of many names."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

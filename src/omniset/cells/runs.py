@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from omniset.cells.vectors import (
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.runs.console import noted, refuse_own_input, say, say_notes
+from omniset.runs.console import noted, refuse_own_input, say, say_notes, telling
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import working_folder
@@ -46,9 +45,6 @@ from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import match, read_aliases
 
 LOW = 0.5  # confidence below which a label has not even half of the neighbours
-
-
-# ---------------------------------------------------------------------- inspect
 
 
 def inspect(
@@ -79,9 +75,6 @@ def inspect(
         say_notes(notes())
 
 
-# ---------------------------------------------------------------------- fit
-
-
 def fit(
     files: list[str],
     read: dict[str, Any],
@@ -109,8 +102,7 @@ def fit(
         given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
         embedder.fit(cells, batch_key=batch_key, **given, folder=out, resume=resume)
         embedder.save(out, {"provenance": folder.provenance})
-        if embedder.progress:
-            print("writing the report", file=sys.stderr)
+        telling(embedder.progress)("writing the report")
         cells = cells.on(embedder.genes_, others)  # as in the fit
         drawn = report.draw(embedder, cells, codes, batch_key, embedder.seed)
         chosen = report.central(drawn, embedder.seed) if explained is None else explained
@@ -131,9 +123,6 @@ def _batches(cells: Cells, codes: Int[np.ndarray, " cells"], names: list[str]) -
     return pd.DataFrame(
         {"batch": names, "cells": np.bincount(codes, minlength=len(names)), "library": median.to_numpy()}
     )
-
-
-# ---------------------------------------------------------------------- embed
 
 
 def embed(
@@ -182,9 +171,6 @@ def _vectors(
     return embedder.transform(known), time.perf_counter() - start
 
 
-# ---------------------------------------------------------------------- query
-
-
 def query(
     files: list[str],
     read: dict[str, Any],
@@ -204,14 +190,12 @@ def query(
     refuse_own_input(out, reference)
     with noted() as notes:
         vectors, obs = read_embedded(reference, embedder, model)
-        labels = None
-        if label is not None:
-            if label not in obs:
-                columns = listed([str(name) for name in obs.columns]) or "none"
-                raise ValueError(f"label: {reference} has no column {label!r} of obs; there are: {columns}")
-            labels = obs[label]
+        if label is not None and label not in obs:
+            columns = listed([str(name) for name in obs.columns]) or "none"
+            raise ValueError(f"label: {reference} has no column {label!r} of obs; there are: {columns}")
         with _opened(files, read, out) as cells:
             z, _ = _vectors(embedder, cells, aliases)
+            labels = None if label is None else obs[label]
             found = embedder.query(z, vectors, labels, k=k).frame(cells.names.tolist(), obs.index.tolist())
         with TableWriter(out) as writer:
             writer.write(found)
@@ -234,9 +218,6 @@ def _say_calls(found: pd.DataFrame) -> None:
     for name, row in by.iterrows():
         say(f"{name!s:{width}}{row['cells']:>10,}{row['low']:>18,}{row['far']:>10,}")
     say(f"{'all':{width}}{len(found):>10,}{int(found['low'].sum()):>18,}{far:>10,}")
-
-
-# ---------------------------------------------------------------------- decode
 
 
 def decode(
@@ -313,9 +294,6 @@ def _embedded(
         return z, obs
 
 
-# ---------------------------------------------------------------------- explain
-
-
 def explain(
     files: list[str],
     read: dict[str, Any],
@@ -361,9 +339,6 @@ def _known_cells(cells: Cells, named: Sequence[str] | None) -> None:
     known = set(cells.names)
     if lacking := [name for name in named if name not in known]:
         raise ValueError(f"cell {lacking[0]!r} is not there; names are such as {str(cells.names[0])!r}")
-
-
-# ---------------------------------------------------------------------- evaluate
 
 
 def evaluate(
@@ -420,19 +395,15 @@ def _aliases(path: Path | None) -> dict[str, str] | None:
 @contextmanager
 def _opened(files: list[str], read: dict[str, Any], out: Path | None = None) -> Iterator[Cells]:
     """The cells of the files, closed at the end. `out` may be none of them."""
-    cells = read_cells(files, memory=MEMORY, **read)
-    try:
+    with closing(read_cells(files, memory=MEMORY, **read)) as cells:
         if out is not None:
             for source in cells.sources:
                 refuse_own_input(out, Path(source.name).expanduser())
         yield cells
-    finally:
-        cells.close()
 
 
 def _load(folder: Path, overrides: dict[str, Any]) -> CellEmbedder:
-    embedder = CellEmbedder.load(folder)
-    embedder.set_params(**overrides)
+    embedder = CellEmbedder.load(folder).set_params(**overrides)
     embedder.check_arguments()
     return embedder
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from omniset.core.sets import SetBatch, check_sizes
 from omniset.layers import SetAttentionBlock
 
+Genes: TypeAlias = Int[Tensor, "cells genes"]  # (B, N) positions in the table of vectors
+Counts: TypeAlias = Float[Tensor, "cells genes"]
+Multiplicity: TypeAlias = Shaped[Tensor, "cells genes"]
+Vectors: TypeAlias = Float[Tensor, "cells out"]
 BINS, COUNT_DIM = 10, 512
 SLOTS, POSITIVES, NEGATIVES, SHARED = 2048, 512, 512, 512
 
@@ -153,9 +157,9 @@ class SeedModel(nn.Module):
 
     def forward(
         self,
-        genes: Int[Tensor, "cells genes"],
-        counts: Float[Tensor, "cells genes"] | None,
-        multiplicity: Shaped[Tensor, "cells genes"] | None,
+        genes: Genes,
+        counts: Counts | None,
+        multiplicity: Multiplicity | None,
         tasks: Int[Tensor, "cells tasks"],
         depth: Float[Tensor, " cells"] | None = None,
     ) -> SeedOutput:
@@ -165,12 +169,7 @@ class SeedModel(nn.Module):
             return SeedOutput(z, self.decode(z, tasks, depth), None)
         return SeedOutput(z, self.decode(z, tasks, depth, self.dataset_vector(dataset)), self.dataset_logits(dataset))
 
-    def tokens(
-        self,
-        genes: Int[Tensor, "cells genes"],
-        counts: Float[Tensor, "cells genes"] | None = None,
-        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
-    ) -> SetBatch:
+    def tokens(self, genes: Genes, counts: Counts | None = None, multiplicity: Multiplicity | None = None) -> SetBatch:
         """The transformer's input: (B, 1 + N, d), with a dataset token (B, 1 + N + 1, d).
 
         Args:
@@ -206,28 +205,20 @@ class SeedModel(nn.Module):
         return x
 
     def encode(
-        self,
-        genes: Int[Tensor, "cells genes"],
-        counts: Float[Tensor, "cells genes"] | None = None,
-        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
-    ) -> tuple[Float[Tensor, "cells out"], Float[Tensor, "cells out"] | None]:
+        self, genes: Genes, counts: Counts | None = None, multiplicity: Multiplicity | None = None
+    ) -> tuple[Vectors, Vectors | None]:
         """Embeddings z (B, out), and the dataset token's output (B, out) or None. Args: as `tokens`."""
         x = self.transform(self.tokens(genes, counts, multiplicity))
         z = F.normalize(self.decoder(x[:, 0]), dim=-1)  # no other token's output is read
         return z, None if self.dataset_token is None else self.decoder(x[:, -1])
 
-    def embed(
-        self,
-        genes: Int[Tensor, "cells genes"],
-        counts: Float[Tensor, "cells genes"] | None = None,
-        multiplicity: Shaped[Tensor, "cells genes"] | None = None,
-    ) -> Float[Tensor, "cells out"]:
+    def embed(self, genes: Genes, counts: Counts | None = None, multiplicity: Multiplicity | None = None) -> Vectors:
         """Embeddings z (B, out), each of length 1. Args: as `tokens`."""
         return self.encode(genes, counts, multiplicity)[0]
 
     def decode(
         self,
-        z: Float[Tensor, "cells out"],
+        z: Vectors,
         genes: Int[Tensor, "cells tasks"],
         depth: Float[Tensor, " cells"] | None = None,
         dataset: Float[Tensor, "cells dataset_dim"] | None = None,
@@ -252,12 +243,12 @@ class SeedModel(nn.Module):
         same = torch.cat(given, 1)[:, None].expand(-1, genes.shape[1], -1)  # for all genes of a cell
         return self.binary_decoder(torch.cat([self._encoded(genes), same], 2))[..., 0]
 
-    def dataset_vector(self, output: Float[Tensor, "cells out"]) -> Float[Tensor, "cells dataset_dim"]:
+    def dataset_vector(self, output: Vectors) -> Float[Tensor, "cells dataset_dim"]:
         """The decoder's dataset vector (B, dataset_dim), from the dataset token's output (B, out)."""
         self._need_datasets()
         return self.dataset_embedder(output)
 
-    def dataset_logits(self, output: Float[Tensor, "cells out"]) -> Float[Tensor, "cells datasets"]:
+    def dataset_logits(self, output: Vectors) -> Float[Tensor, "cells datasets"]:
         """Which dataset a cell is of (B, datasets), from the dataset token's output (B, out)."""
         self._need_datasets()
         return self.dataset_head(output)
@@ -266,7 +257,7 @@ class SeedModel(nn.Module):
         if not self.datasets:
             raise ValueError("the model was made with datasets=0: it tells no datasets apart")
 
-    def _encoded(self, genes: Int[Tensor, "cells genes"]) -> Float[Tensor, "cells genes dim"]:
+    def _encoded(self, genes: Genes) -> Float[Tensor, "cells genes dim"]:
         """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
         found, where = genes.unique(return_inverse=True)
         if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < self.genes:
@@ -286,9 +277,6 @@ def _check_vectors(vectors: Tensor, genes: int, token_dim: int) -> None:
     bad = ~vectors.isfinite().all(1)
     if bool(bad.any()):
         raise ValueError(f"vectors must be finite, that of gene {int(bad.nonzero()[0])} is not")
-
-
-# ---------------------------------------------------------------------- loss
 
 
 def seed_loss(
@@ -334,9 +322,6 @@ def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows en
     return torch.linalg.vector_norm(error, dim=1).sum() / mask.any(1).sum().clamp(min=1)
 
 
-# ---------------------------------------------------------------------- sentences
-
-
 @dataclass
 class Sentence:
     """What the network reads of a cell, and what it is asked.
@@ -370,9 +355,14 @@ class SeedBatch:
     targets: Float[Tensor, "cells tasks"]
     mask: Bool[Tensor, "cells tasks"]
     depth: Float[Tensor, " cells"]
+    datasets: Int[Tensor, " cells"] | None = None
 
     def __len__(self) -> int:
         return len(self.genes)
+
+    def to(self, device: torch.device) -> SeedBatch:
+        moved: dict[str, Any] = {name: t if t is None else t.to(device) for name, t in vars(self).items()}
+        return SeedBatch(**moved)
 
 
 def draw_shared(genes: int, rng: np.random.Generator, size: int = SHARED) -> Int[np.ndarray, " shared"]:

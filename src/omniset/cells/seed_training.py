@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ from omniset.cells.seed import (
     seed_loss,
     sentence,
 )
-from omniset.cells.training import Blocks, BlockSampler
-from omniset.training.data import Key, Lesson
+from omniset.cells.training import Blocks
+from omniset.training.data import Key
 from omniset.training.fit import TrainingModule
 
 CLIP = 0.8  # of the gradient's norm
@@ -40,7 +41,6 @@ DEFAULTS: dict[str, Any] = {
     "depth_scalar": True,
     "scale_tokens": False,
 }
-Batch = tuple[SeedBatch, Tensor]
 
 
 def seed_options(given: dict[str, Any] | None) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class SeedBatches:
         self.cells, self.batch, self.options, self.seed = cells, batch, options, seed
         self.blocks = {True: Blocks(cells), False: Blocks(cells)}
 
-    def __call__(self, keys: list[Key], training: bool) -> Batch:
+    def __call__(self, keys: list[Key], training: bool) -> SeedBatch:
         rows = np.array([i for _, i in keys])
         rng = np.random.default_rng([self.seed, keys[0][0] if training else 2**31, zlib.crc32(rows.tobytes())])
         shared = draw_shared(len(self.cells.genes), rng, self.options["shared"])
-        counts = self.blocks[training].take(rows)
-        return sentences(self.cells, rows, counts, self.options, rng, shared), torch.from_numpy(self.batch[rows])
+        made = sentences(self.cells, rows, self.blocks[training].take(rows), self.options, rng, shared)
+        return replace(made, datasets=torch.from_numpy(self.batch[rows]))
 
 
 def sentences(
@@ -82,40 +82,11 @@ def sentences(
     depends on its cell alone.
     """
     sizes = {name: options[name] for name in SENTENCES} if rng is not None else {"slots": options["slots"]}
-    return collate(
-        [
-            sentence(
-                values,
-                np.random.default_rng(0) if rng is None else rng,
-                shared,
-                measured=cells.measured[cells.source_of[row]],
-                **sizes,
-            )
-            for values, row in zip(counts.toarray(), rows, strict=True)
-        ]
-    )
-
-
-def seed_lesson(
-    cells: Cells,
-    batch: Int[np.ndarray, " cells"],
-    train: Int[np.ndarray, " train"],
-    validation: Int[np.ndarray, " validation"],
-    *,
-    batch_size: int,
-    options: dict[str, Any],
-    seed: int,
-) -> Lesson:
-    """Training and validation batches."""
-    return Lesson(
-        SeedBatches(cells, batch, options, seed),
-        train,
-        validation,
-        batch_size=batch_size,
-        seed=seed,
-        move=lambda made, device: (on_device(made[0], device), made[1].to(device)),
-        sampler=BlockSampler,
-    )
+    drawn = []
+    for values, measured in zip(counts.toarray(), cells.measured[cells.source_of[rows]], strict=True):
+        of_cell = np.random.default_rng(0) if rng is None else rng
+        drawn.append(sentence(values, of_cell, shared, measured=measured, **sizes))
+    return collate(drawn)
 
 
 class SeedModule(TrainingModule):
@@ -130,36 +101,21 @@ class SeedModule(TrainingModule):
     def configure_gradient_clipping(self, optimizer: Any, *arguments: Any, **more: Any) -> None:
         self.clip_gradients(optimizer, gradient_clip_val=CLIP, gradient_clip_algorithm="norm")
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batch: SeedBatch, index: int) -> Tensor:
         return self._step(batch, "train")
 
-    def validation_step(self, batch: Batch, index: int) -> None:
+    def validation_step(self, batch: SeedBatch, index: int) -> None:
         self._step(batch, "val")
 
-    def _step(self, batch: Batch, stage: str) -> Tensor:
-        read, datasets = batch
+    def _step(self, batch: SeedBatch, stage: str) -> Tensor:
         network = self.network
-        output = network(
-            read.genes,
-            read.counts if network.count_encoder is not None else None,
-            read.multiplicity,
-            read.tasks,
-            read.depth if network.depth_scalar else None,
-        )
-        loss = seed_loss(
-            output.prediction,
-            read.targets,
-            min(self.shared, network.genes),
-            read.mask,
-            output.dataset_logits,
-            datasets if network.datasets else None,
-        )
-        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(read), prog_bar=True)
+        counts = batch.counts if network.count_encoder is not None else None
+        depth = batch.depth if network.depth_scalar else None
+        output = network(batch.genes, counts, batch.multiplicity, batch.tasks, depth)
+        shared, datasets = min(self.shared, network.genes), batch.datasets if network.datasets else None
+        loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
+        self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch), prog_bar=True)
         return loss
-
-
-def on_device(batch: SeedBatch, device: torch.device) -> SeedBatch:
-    return SeedBatch(**{name: value.to(device) for name, value in vars(batch).items()})
 
 
 @torch.no_grad()
@@ -172,7 +128,7 @@ def seed_embed(
     device: torch.device,
 ) -> Float[Tensor, "rows out"]:
     """Vectors of some cells, of these counts; each sentence is drawn by a generator of its own."""
-    read = on_device(sentences(cells, rows, counts, options, None), device)
+    read = sentences(cells, rows, counts, options, None).to(device)
     return network.embed(read.genes, read.counts if network.count_encoder is not None else None, read.multiplicity)
 
 

@@ -133,6 +133,10 @@ class Blocks:
 class CellBatches:
     """Batches of (epoch, position) pairs. What is hidden depends on (seed, epoch, cells) alone; when not training, on
     the cells alone.
+
+    Args:
+        batch: Number of the batch of each cell.
+        hide: Mean share of a cell's expressed genes that are hidden from the encoder.
     """
 
     def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int) -> None:
@@ -145,10 +149,10 @@ class CellBatches:
         rows = np.array([i for _, i in keys])
         counts = self.blocks[training].take(rows)
         rng = np.random.default_rng([self.seed, epoch, zlib.crc32(rows.tobytes())])
-        # Cells differ in how much is hidden: none to twice the mean.
-        share = np.repeat(rng.uniform(0, 2 * self.hide, len(rows)), np.diff(counts.indptr))
-        hidden = rng.random(len(share)) < share
         cell = np.repeat(np.arange(len(rows)), np.diff(counts.indptr))
+        # Cells differ in how much is hidden: none to twice the mean.
+        share = rng.uniform(0, 2 * self.hide, len(rows))[cell]
+        hidden = rng.random(len(share)) < share
         return CellBatch(
             torch.from_numpy(counts.toarray()),
             torch.from_numpy(self.cells.library(rows).astype(np.float32)),
@@ -159,32 +163,29 @@ class CellBatches:
         )
 
 
-def cell_lesson(
-    cells: Cells,
-    batch: Int[np.ndarray, " cells"],
+def lesson(
+    batches: Any,
     train: Int[np.ndarray, " train"],
     validation: Int[np.ndarray, " validation"],
     *,
     batch_size: int,
-    hide: float,
-    seed: int,
+    whole: bool = False,
 ) -> Lesson:
-    """Training and validation batches.
+    """Training and validation on batches of `CellBatches` or `SeedBatches`, of cells by blocks.
 
     Args:
-        batch: Number of the batch of each cell.
         train, validation: Positions, each in ascending order.
-        hide: Mean share of a cell's expressed genes that are hidden from the encoder.
+        whole: Whether the last cells of an epoch are left out where they fill no batch.
     """
     return Lesson(
-        CellBatches(cells, batch, hide, seed),
+        batches,
         train,
         validation,
         batch_size=batch_size,
-        seed=seed,
+        seed=batches.seed,
         move=lambda made, device: made.to(device),
         sampler=BlockSampler,
-        whole=True,  # a few cells tell little of a batch's place
+        whole=whole,
     )
 
 

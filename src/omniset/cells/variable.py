@@ -121,13 +121,12 @@ def _dispersion(moments: Moments, there: np.ndarray) -> Float[np.ndarray, " gene
     # Bins are closed on the right; the least value is in the first.
     edges = np.linspace(low, high, BINS + 1)[1:-1]
     which = np.searchsorted(edges, level, side="left") if high > low else np.zeros(len(level), dtype=np.int64)
-    found = np.full(len(mean), np.nan)
-    for b in np.unique(which):
+    scores = np.full(len(mean), np.nan)
+    for b in np.unique(which[varies]):
         of_bin = (which == b) & varies
-        number = int(of_bin.sum())
-        if number == 1:
-            found[of_bin] = 1.0
-        elif number > 1:
-            spread = dispersion[of_bin].std(ddof=1)
-            found[of_bin] = (dispersion[of_bin] - dispersion[of_bin].mean()) / spread if spread > 0 else np.nan
-    return found
+        among = dispersion[of_bin]
+        if len(among) == 1:
+            scores[of_bin] = 1.0
+        elif (spread := among.std(ddof=1)) > 0:
+            scores[of_bin] = (among - among.mean()) / spread
+    return scores

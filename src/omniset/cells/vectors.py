@@ -79,7 +79,7 @@ def copy_with(path: Path, out: Path, z: Float[np.ndarray, "cells dim"], about: d
                 write_elem(root["obsm"], KEY, z)
                 write_elem(root["uns"], "omniset", about)
         except (RuntimeError, KeyError, TypeError) as error:
-            raise ValueError(f"{out} cannot be written: {' '.join(str(error).split())[:200]}") from error
+            raise _unwritten(out, error) from error
 
 
 def write_without_counts(out: Path, cells: Cells, z: Float[np.ndarray, "cells dim"], about: dict[str, Any]) -> None:
@@ -102,7 +102,11 @@ def _write_frame(
         except OSError:
             raise
         except Exception as error:  # anndata's own are of no common kind
-            raise ValueError(f"{out} cannot be written: {' '.join(str(error).split())[:200]}") from error
+            raise _unwritten(out, error) from error
+
+
+def _unwritten(out: Path, error: Exception) -> ValueError:
+    return ValueError(f"{out} cannot be written: {' '.join(str(error).split())[:200]}")
 
 
 def plain_obs(obs: pd.DataFrame, names: np.ndarray) -> pd.DataFrame:
