@@ -114,7 +114,7 @@ def test_scores_are_those_of_reads():
     ],
 )
 def test_variants_are_of_the_model_that_is_asked_for(name, asked, encoder):
-    method = NetworkMethod.named(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
+    method = NetworkMethod(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
     assert (method.classifier.encoder, method.classifier.seed) == (encoder, 5)
     assert method.informed is (name != "general")
 
