@@ -174,7 +174,9 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
             f"{READS} --against DIR/truth.tsv",
             "truth.tsv has calls of none of the sequences: it has such as 'ASV1', they",
         ),
+        (f"{READS} --threshold 2", "threshold must be >= 0 and <= 1"),
         (f"{READS} --shard_size 0", "shard_size must be >= 1"),
+        (f"{READS} --out MODEL", "holds a model"),
         ("classify bad.fa --model MODEL", "bad.fa: line 2: has 'E', which is no base"),
         ("fit --references DIR/references.fasta", "--taxonomy must be given"),
         (
