@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
 
 import anndata
 import numpy as np
@@ -31,10 +33,16 @@ SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 3, "epochs": 1, "
 
 
 @pytest.fixture(scope="module")
-def artefact(tmp_path_factory):
+def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "model"
     SetClassifier(**SMALL).fit(SETS, ["a", "b", "c"] * 5).save(folder)
     return folder
+
+
+@pytest.fixture
+def artefact(saved, tmp_path):
+    """A copy that may be changed."""
+    return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
 def genomes():
@@ -82,22 +90,16 @@ def test_tampering_with_a_model_of_sets_is_refused(artefact):
 
 def test_classes_are_as_many_as_outputs(artefact):
     config, tensors = contents(artefact)
-    try:
-        put(artefact, config | {"fitted": config["fitted"] | {"classes": [["a", "b", "c", "d"]]}}, tensors)
-        refused(SetClassifier.load, artefact, r"fitted.classes must be as many as the outputs of each target, \[3\]")
-        put(artefact, config | {"fitted": config["fitted"] | {"features": ["x"]}}, tensors)
-        refused(SetClassifier.load, artefact, "fitted.features must be 2 names, got 1")
-    finally:
-        put(artefact, config, tensors)
+    put(artefact, config | {"fitted": config["fitted"] | {"classes": [["a", "b", "c", "d"]]}}, tensors)
+    refused(SetClassifier.load, artefact, r"fitted.classes must be as many as the outputs of each target, \[3\]")
+    put(artefact, config | {"fitted": config["fitted"] | {"features": ["x"]}}, tensors)
+    refused(SetClassifier.load, artefact, "fitted.features must be 2 names, got 1")
 
 
 def test_arguments_against_their_bounds(artefact):
     config, tensors = contents(artefact)
-    try:
-        put(artefact, config | {"arguments": config["arguments"] | {"batch_size": -1}}, tensors)
-        refused(SetClassifier.load, artefact, "does not describe a SetClassifier: batch_size must be >= 1, got -1")
-    finally:
-        put(artefact, config, tensors)
+    put(artefact, config | {"arguments": config["arguments"] | {"batch_size": -1}}, tensors)
+    refused(SetClassifier.load, artefact, "does not describe a SetClassifier: batch_size must be >= 1, got -1")
 
 
 @pytest.mark.parametrize("said", [b"no JSON", b"\xff", b"[]", b'{"index_columns": null}'])
@@ -113,13 +115,10 @@ def test_what_a_table_says_to_pandas_is_not_looked_at(said, tmp_path):
 def test_a_path_of_an_artefact_is_never_used(artefact, tmp_path):
     """Not where intermediate results wait; and none is written."""
     config, tensors = contents(artefact)
-    try:
-        put(artefact, config | {"arguments": config["arguments"] | {"store": f"disk:{tmp_path / 'theirs'}"}}, tensors)
-        model = SetClassifier.load(artefact)
-        assert model.store == "disk"
-        model.set_params(shard_size=1).predict(SETS)  # waits on disk, elsewhere
-    finally:
-        put(artefact, config, tensors)
+    put(artefact, config | {"arguments": config["arguments"] | {"store": f"disk:{tmp_path / 'theirs'}"}}, tensors)
+    model = SetClassifier.load(artefact)
+    assert model.store == "disk"
+    model.set_params(shard_size=1).predict(SETS)  # waits on disk, elsewhere
     ours = SetRegressor(**SMALL, store=f"disk:{tmp_path}", shard_size=1).fit(SETS, range(15))
     ours.save(tmp_path / "ours")
     assert str(tmp_path) not in (tmp_path / "ours/config.json").read_text()
@@ -137,11 +136,8 @@ def test_weights_that_are_not_finite(artefact, tmp_path):
     assert not (tmp_path / "nan/config.json").exists()
     config, tensors = contents(artefact)
     broken = tensors | {"head.weight": tensors["head.weight"] * float("inf")}
-    try:
-        put(artefact, config | {"weights": artefacts.digest(broken)}, broken)
-        refused(SetClassifier.load, artefact, r"model.safetensors: head.weight holds -?(inf|nan)")
-    finally:
-        put(artefact, config, tensors)
+    put(artefact, config | {"weights": artefacts.digest(broken)}, broken)
+    refused(SetClassifier.load, artefact, r"model.safetensors: head.weight holds -?(inf|nan)")
 
 
 def test_outputs_that_are_not_finite():
@@ -183,10 +179,7 @@ def test_the_command_says_it_in_one_line(artefact, tmp_path, capsys):
     config, tensors = contents(artefact)
     (tmp_path / "sets.csv").write_text("set,x,y\na,1,2\n")
     words = ["predict", f"{tmp_path}/sets.csv", f"--model={artefact}", f"--out={tmp_path}/p.csv"]
-    try:
-        for text in (json.dumps(config | {"class": None}), "[" * 200_000, '{"format": "omniset-model"}'):
-            put(artefact, text, tensors)
-            assert main(words) == 2
-            assert capsys.readouterr().err.count("\n") == 1
-    finally:
-        put(artefact, config, tensors)
+    for text in (json.dumps(config | {"class": None}), "[" * 200_000, '{"format": "omniset-model"}'):
+        put(artefact, text, tensors)
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1

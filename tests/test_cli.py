@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import re
@@ -7,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import omniset
 from omniset import SetClassifier
@@ -27,11 +27,7 @@ def test_a_reader_that_has_had_enough_is_no_error():
 def test_demo_end_to_end(tmp_path, capsys):
     assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=100", "--progress=false", "--device=cpu"]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert list(metrics["accuracy"]) == [
-        "whole sets",
-        "exact gradients, 8-point shards",
-        "first shard's gradient only",
-    ]
+    assert list(metrics["accuracy"]) == ["whole sets", "exact gradients, 8-point shards", "first shard's gradient only"]
     for row in metrics["accuracy"].values():
         low, high = row["interval_95"]
         assert 0 <= low <= row["accuracy"] <= high <= 1
@@ -94,18 +90,6 @@ def test_the_shell_sees_the_exit_code(arguments, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_config_files(tmp_path, capsys):
-    with pytest.raises(SystemExit) as done:
-        main(["demo", "--epochs=3", "--print_config"])
-    assert done.value.code == 0
-    config = yaml.safe_load(capsys.readouterr().out)
-    assert config["epochs"] == 3
-    path = tmp_path / "demo.yaml"
-    path.write_text(yaml.safe_dump(config | {"epochs": 0, "out": str(tmp_path / "out")}))
-    assert main(["demo", f"--config={path}"]) == 2
-    assert "epochs must be >= 1, got 0" in capsys.readouterr().err
-
-
 def test_help_and_version_do_not_load_torch(capsys):
     code = (
         "import sys; from omniset.cli import main\n"
@@ -160,8 +144,6 @@ def idx(shape, values):
 
 
 def test_mnist_points_lie_where_the_ink_is(tmp_path):
-    import gzip
-
     image = np.zeros((2, 28, 28), np.uint8)
     image[0, 20, 3], image[1, 5, 9] = 200, 7  # one bright pixel each: (x, y) = (3, 20) and (9, 5)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx((2, 28, 28), image.ravel()))
@@ -188,8 +170,6 @@ def test_bad_idx_files(content, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         point_clouds.read_idx(path)
     cut = tmp_path / "images.gz"
-    import gzip
-
     cut.write_bytes(gzip.compress(idx((50,), range(50)))[:-12])
     with pytest.raises(ValueError, match="is not a whole gzip file"):
         point_clouds.read_idx(cut)

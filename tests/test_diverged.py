@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from omniset.cli import main
 from omniset.runs import finite
 from omniset.training.fit import AtomicCheckpointIO, read_checkpoint
+from test_contract import sets
 
 SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu", "--progress=false"]
 
@@ -20,11 +20,8 @@ SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=
 @pytest.fixture
 def words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(31)], 3), "x": rng.normal(size=93)})
-    frame.to_csv("sets.csv", index=False)
-    pd.DataFrame({"set": [f"s{i}" for i in range(31)], "label": ["a", "b"] * 15 + ["a"]}).to_csv("y.csv", index=False)
-    return ["fit", "sets.csv", "--target=y.csv", "--out=run", *SMALL]
+    sets()
+    return ["fit", "sets.csv", "--target=labels.csv", "--out=run", *SMALL]
 
 
 @pytest.mark.parametrize("rate", ["1e6", "1e9"])

@@ -112,9 +112,7 @@ def test_commands_are_accepted(words, option_tables, tmp_path, monkeypatch, caps
 def test_python_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after the other, as a reader would."""
     monkeypatch.chdir(tmp_path)
-    found = blocks(DOCS / page, "python")
-    assert found
-    exec(compile("\n".join(block for _, block in found), page, "exec"), {"__name__": "page"})
+    run_python(page, blocks(DOCS / page, "python"))
 
 
 def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatch):
@@ -133,6 +131,24 @@ def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatc
         assert Path(path).is_file()
 
 
+def walked(text, system, small, code=lambda words: 0):
+    """Run those commands of a page that have options which make them small; the verbs of all that it shows."""
+    verbs = []
+    for line in re.findall(rf"^omniset {system} .*$", text.replace("\\\n", " "), flags=re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if (verb := words[1]) in small:
+            if (system, verb) == ("genomes", "explain"):  # another genome than among many
+                words[2] = Path("simulated/mags.tsv").read_text().splitlines()[1].split("\t")[0]
+            assert cli.main([*words, *small[verb]]) == code(words)
+        verbs.append(verb)
+    return verbs
+
+
+def run_python(page, parts):
+    assert parts
+    exec(compile("\n".join(block for _, block in parts), page, "exec"), {"__name__": "page"})
+
+
 @pytest.mark.filterwarnings("ignore:.*are not in the model's vocabulary")
 def test_genomes_page_runs(tmp_path, monkeypatch):
     """Its walk on simulated data, as small as can be, then its Python. (evaluate: tests/genomes.)"""
@@ -144,19 +160,10 @@ def test_genomes_page_runs(tmp_path, monkeypatch):
         "explain": ["--progress=false"],
     }
     text = (DOCS / "genomes.md").read_text(encoding="utf-8")
-    verbs = []
-    for line in re.findall(r"^omniset genomes .*$", text[: text.index("## With your genomes")], flags=re.MULTILINE):
-        words = shlex.split(line)[1:]
-        if (verb := words[1]) in small:
-            if verb == "explain":  # another genome than among many
-                words[2] = Path("simulated/mags.tsv").read_text().splitlines()[1].split("\t")[0]
-            assert cli.main([*words, *small[verb]]) == 0
-        verbs.append(verb)
+    verbs = walked(text[: text.index("## With your genomes")], "genomes", small)
     assert verbs == ["simulate", "fit", "complete", "explain", "evaluate"]
     assert Path("completed/report.html").is_file()
-    found = blocks(DOCS / "genomes.md", "python")
-    assert found
-    exec(compile("\n".join(block for _, block in found), "genomes.md", "exec"), {"__name__": "page"})
+    run_python("genomes.md", blocks(DOCS / "genomes.md", "python"))
 
 
 def test_cells_page_runs(tmp_path, monkeypatch):
@@ -166,27 +173,16 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
-    make, use = (block for _, block in blocks(DOCS / "cells.md", "python"))
-    exec(compile(make, "cells.md", "exec"), {"__name__": "page"})
-    small = {
-        "inspect": [],
-        "fit": ["--dim=8", "--num_heads=2", "--num_outputs=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"],
-        "embed": [],
-        "query": [],
-        "decode": [],
-        "explain": [],
-    }
-    text = (DOCS / "cells.md").read_text(encoding="utf-8")
-    walked = []
-    for line in re.findall(r"^omniset cells .*$", text[: text.index("All of these cells")], flags=re.MULTILINE):
-        words = shlex.split(line)[1:]
-        if words[1] in small:
-            code = cli.main([*words, *small[words[1]], "--progress=false"])
-            assert code == (0 if "raw" in words or words[1] == "decode" else 2)  # its X is scaled: refused, as shown
-        walked.append(words[1])
-    assert walked == ["inspect", "inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
+    make, use = blocks(DOCS / "cells.md", "python")
+    run_python("cells.md", [make])
+    small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "query", "decode", "explain")}
+    small["fit"] += ["--dim=8", "--num_heads=2", "--num_outputs=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
+    text = (DOCS / "cells.md").read_text(encoding="utf-8").partition("All of these cells")[0]
+    # Its X is scaled: refused, as shown.
+    verbs = walked(text, "cells", small, lambda words: 0 if "raw" in words or words[1] == "decode" else 2)
+    assert verbs == ["inspect", "inspect", "fit", "embed", "query", "decode", "explain", "evaluate"]
     assert Path("calls.tsv").is_file()
-    exec(compile(use, "cells.md", "exec"), {"__name__": "page"})
+    run_python("cells.md", [use])
 
 
 def test_regions_page_runs(tmp_path, monkeypatch):
@@ -208,16 +204,9 @@ def test_regions_page_runs(tmp_path, monkeypatch):
         "predict": ["--progress=false"],
         "explain": ["--progress=false", "--top=5"],
     }
-    walked = []
-    walk = text[: text.index("### In Python")].replace("\\\n", " ")
-    for line in re.findall(r"^omniset regions .*$", walk, flags=re.MULTILINE):
-        words = shlex.split(line)[1:]
-        if (verb := words[1]) in small:
-            assert cli.main([*words, *small[verb]]) == 0
-        walked.append(verb)
-    assert walked == ["simulate", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]
-    found = blocks(DOCS / "regions.md", "python")
-    exec(compile("\n".join(block for _, block in found), "regions.md", "exec"), {"__name__": "page"})
+    verbs = walked(text[: text.index("### In Python")], "regions", small)
+    assert verbs == ["simulate", "fit", "predict", "predict", "predict", "evaluate", "explain", "fit"]
+    run_python("regions.md", blocks(DOCS / "regions.md", "python"))
 
 
 def test_columns_are_those_on_the_cells_page():

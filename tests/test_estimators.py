@@ -1,9 +1,6 @@
 import json
 import math
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -213,29 +210,20 @@ def test_unknown_class_at_evaluation(fitted):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "y", "error", "message"),
+    ("arguments", "y", "message"),
     [
-        ({"encoder": "nonsense"}, [0, 1], ValueError, "encoder must be one of .* got 'nonsense'"),
-        (
-            {"encoder_options": {"nonsense": 1}},
-            [0, 1],
-            ValueError,
-            "encoder_options={'nonsense': 1}: .*does not take nonsense",
-        ),
-        ({"epochs": 0}, [0, 1], ValueError, "epochs must be >= 1, got 0"),
-        ({"validation_fraction": 1.0}, [0, 1], ValueError, "validation_fraction must be >= 0 and < 1, got 1.0"),
-        ({"device": "abacus"}, [0, 1], ValueError, "device must be .* got 'abacus'"),
-        ({"log": "paper"}, [0, 1], ValueError, "log must be .* got 'paper'"),
-        ({"gradient": "none"}, [0, 1], ValueError, "gradient must be one of"),
-        ({}, [0], ValueError, "y has 1 labels for 2 sets"),
-        ({}, [0, 0], ValueError, "y has only one class, 0"),
-        ({}, ["a", None], ValueError, r"y\[1\] is missing"),
-        ({}, [[[0, 1]], [[1, 0]]], ValueError, "one row of labels, per set"),
-        ({}, [[0, 1], [1, 1]], ValueError, "target 'label2' has only one class, 1"),
+        ({"encoder": "nonsense"}, [0, 1], "encoder must be one of .* got 'nonsense'"),
+        ({"encoder_options": {"nonsense": 1}}, [0, 1], "encoder_options={'nonsense': 1}: .*does not take nonsense"),
+        ({"device": "abacus"}, [0, 1], "device must be .* got 'abacus'"),
+        ({}, [0], "y has 1 labels for 2 sets"),
+        ({}, [0, 0], "y has only one class, 0"),
+        ({}, ["a", None], r"y\[1\] is missing"),
+        ({}, [[[0, 1]], [[1, 0]]], "one row of labels, per set"),
+        ({}, [[0, 1], [1, 1]], "target 'label2' has only one class, 1"),
     ],
 )
-def test_bad_arguments_and_labels(arguments, y, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_arguments_and_labels(arguments, y, message):
+    with pytest.raises(ValueError, match=message):
         SetClassifier(**{**SMALL, "epochs": 1, **arguments}).fit([[[0.0]], [[1.0]]], y)
 
 
@@ -257,33 +245,23 @@ def artefact(fitted, tmp_path):
     return tmp_path
 
 
-def edit(artefact, change):
-    path = artefact / "config.json"
-    config = json.loads(path.read_text())
-    change(config)
-    path.write_text(json.dumps(config))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 3"),
-        (lambda c: c.update(format="other"), "is not of format 'omniset-model'"),
-        (
-            lambda c: c["arguments"].update(num_heads=4),
-            "changed after the model was saved: arguments.num_heads was 2, is 4",
-        ),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
-        (lambda c: c.pop("fitted"), "changed after the model was saved: fitted was"),
     ],
 )
 def test_tampered_config(artefact, change, message):
-    edit(artefact, change)
+    path = artefact / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
         SetClassifier.load(artefact)
 
 
-def test_damaged_artefacts(artefact, tmp_path):
+def test_artefacts_of_another_model(artefact):
     with pytest.raises(ValueError, match="holds a SetClassifier, not a SetRegressor"):
         SetRegressor.load(artefact)
     path = artefact / "model.safetensors"
@@ -297,17 +275,6 @@ def test_damaged_artefacts(artefact, tmp_path):
     safetensors.torch.save_file(tensors | {"head.bias": torch.cat([kept, kept])}, path, metadata)
     with pytest.raises(ValueError, match=r"head.bias has shape \(4,\), expected \(2,\)"):
         SetClassifier.load(artefact)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="is damaged or not an Omniset model"):
-        SetClassifier.load(artefact)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match="has no model.safetensors"):
-        SetClassifier.load(artefact)
-    (artefact / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is not valid JSON"):
-        SetClassifier.load(artefact)
-    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
-        SetClassifier.load(tmp_path / "nowhere")
 
 
 def test_unwritable_output(fitted, tmp_path):
@@ -328,35 +295,3 @@ def test_a_failed_save_leaves_no_file(fitted, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         fitted.save(tmp_path / "model")
     assert list((tmp_path / "model").iterdir()) == []
-
-
-def test_ctrl_c_at_the_shell(tmp_path):
-    """Exit code 130, no traceback, and a checkpoint from which the same command goes on."""
-    command = [
-        sys.executable,
-        "-m",
-        "omniset",
-        "demo",
-        "--out",
-        str(tmp_path),
-        "--progress",
-        "false",
-        "--device",
-        "cpu",
-        "--max_sets",
-        "50",  # the first checkpoint soon
-        "--epochs",
-        "1000",  # the end never
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    checkpoint = tmp_path / "runs" / "1" / "checkpoints" / "last.ckpt"
-    end = time.monotonic() + 120
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert "the same command with --resume true goes on" in err
-    assert checkpoint.exists()
-    assert torch.load(checkpoint, weights_only=True)["omniset"]["history"]

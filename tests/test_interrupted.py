@@ -7,56 +7,34 @@ import sys
 import time
 from pathlib import Path
 
-import anndata
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from omniset.genomes.simulate import simulate as simulate_genomes
-from omniset.microbiomes import simulate as microbiomes
-from omniset.regions import simulate as regions
+from omniset.cli import main
+from test_contract import SYSTEMS
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--dim=8", "--num_heads=2", "--device=cpu", "--progress=false"]
-MANY = 100_000  # epochs: far more than there is time for
+ENDLESS = {  # far more than there is time for
+    "sets": "--epochs=100000 --patience=null",
+    "genomes": "--epochs=100000 --patience=null",
+    "cells": "--epochs=100000",
+    "regions": "--steps=1000",
+    "microbiomes": "--sequence_epochs=100000",
+}
 
 
-def sets(folder):
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(31)], 3), "x": rng.normal(size=93)})
-    frame.to_csv(folder / "sets.csv", index=False)
-    labels = pd.DataFrame({"set": [f"s{i}" for i in range(31)], "label": ["a", "b"] * 15 + ["a"]})
-    labels.to_csv(folder / "labels.csv", index=False)
-    return ["fit", "sets.csv", "--target=labels.csv", f"--epochs={MANY}", "--patience=null", "--depth=1"]
+@pytest.fixture
+def words_of(tmp_path, monkeypatch):
+    """A command that fits a system without end, in a folder with its data."""
 
+    def make(name):
+        (system,) = (one for one in SYSTEMS if one.name == name)
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            system.data() if callable(system.data) else main(system.data.split())
+        return [*system.words, *system.fit.split(), *ENDLESS[name].split(), "--out=run"]
 
-def genomes(folder):
-    made = simulate_genomes(genomes=61, families=83, mags=2)
-    pd.DataFrame(made.counts, made.genomes, made.families).to_csv(folder / "families.tsv", sep="\t")
-    return ["genomes", "fit", "families.tsv", f"--epochs={MANY}", "--patience=null", "--depth=1"]
-
-
-def cells(folder):
-    rng = np.random.default_rng(0)
-    names = [f"g{i}" for i in range(31)]
-    var = pd.DataFrame(index=pd.Index(names, dtype=object))
-    obs = pd.DataFrame(index=pd.Index([f"c{i}" for i in range(97)], dtype=object))
-    anndata.AnnData(rng.poisson(2.0, (97, 31)).astype(np.float32), obs, var).write_h5ad(folder / "cells.h5ad")
-    small = ["--embedding_dim=5", "--num_outputs=2", "--clusters=3", "--batch_size=32"]
-    return ["cells", "fit", "cells.h5ad", *small, f"--epochs={MANY}"]
-
-
-def brain(folder):
-    regions.write(regions.simulate(34, 13), folder / "brain")
-    files = [f"--{name}=brain/{name}.csv" for name in ("expression", "connectivity")]
-    return ["regions", "fit", *files, "--coordinates=brain/regions.csv", "--method=attention", "--steps=1000"]
-
-
-def reads(folder):
-    microbiomes.write(microbiomes.simulate(4, 1), folder)
-    words = ["--references=references.fasta", "--taxonomy=taxonomy.tsv", "--words=3,5", "--width=24", "--members=2"]
-    return ["microbiomes", "fit", *words, f"--sequence_epochs={MANY}", "--sequence_batch=16", "--depth=1"]
+    return make
 
 
 def children(process):
@@ -67,7 +45,7 @@ def children(process):
 def ended(words, folder, number, whom="parent"):
     """Fit until a checkpoint is there, send the signal, and give what the program says and its exit status."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "omniset", *words, "--out=run", *SMALL]
+    command = [sys.executable, "-m", "omniset", *words]
     kept = folder / "run"
     before = {path: path.stat().st_mtime_ns for path in kept.rglob("last.ckpt")}
     with subprocess.Popen(
@@ -85,10 +63,10 @@ def ended(words, folder, number, whom="parent"):
         return said, running.wait()
 
 
-@pytest.mark.parametrize("system", [sets, genomes, cells, brain, reads])
-def test_sigterm_while_fitting(system, tmp_path):
+@pytest.mark.parametrize("name", ENDLESS)
+def test_sigterm_while_fitting(name, words_of, tmp_path):
     """As SLURM's time limit and `docker stop` send it: status 143, one line that says how to go on, nothing lost."""
-    words = system(tmp_path)
+    words = words_of(name)
     said, status = ended(words, tmp_path, signal.SIGTERM)
     assert status == 143, said
     assert said.splitlines()[-1] == (
@@ -99,7 +77,7 @@ def test_sigterm_while_fitting(system, tmp_path):
     done = torch.load(kept, weights_only=True)["epoch"]
     assert not (tmp_path / "run/config.json").exists()
     assert not [*(tmp_path / "run").rglob(".last-*")]
-    if system is sets:  # how a checkpoint is read is the same for all
+    if name == "sets":  # how a checkpoint is read is the same for all
         said, status = ended([*words, "--resume=true"], tmp_path, signal.SIGINT)
         assert status == 130, said
         assert said.splitlines()[-1].startswith("omniset: interrupted; what is done is kept in run, the same command")
@@ -114,9 +92,9 @@ def test_sigterm_while_fitting(system, tmp_path):
         ("group", signal.SIGINT, 130, "interrupted"),
     ],
 )
-def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, tmp_path):
+def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, words_of, tmp_path):
     """Whichever of the processes it reaches: all end, and one line says how to go on."""
-    words = [*sets(tmp_path), "--devices=2"]
+    words = [*words_of("sets"), "--devices=2"]
     said, status = ended(words, tmp_path, number, whom)
     assert status == code, said
     assert said.count("\n") == 1, said
@@ -138,9 +116,9 @@ print("done")
 """
 
 
-def test_sigterm_in_a_program_of_a_users(tmp_path):
+def test_sigterm_in_a_program_of_a_users(words_of, tmp_path):
     """Fit raises SystemExit: the next line, which would use a model that is not there, is not reached."""
-    sets(tmp_path)
+    words_of("sets")
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "program.py"]

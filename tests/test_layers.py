@@ -238,9 +238,7 @@ def test_second_derivatives_cost_training_nothing(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            fused.FusedAttention,
-            "apply",
-            lambda average, q, k, v, bias, empty, scale: average.masked_fill(empty, 0),
+            fused.FusedAttention, "apply", lambda average, q, k, v, bias, empty, scale: average.masked_fill(empty, 0)
         )
         least, expected = step()
     monkeypatch.setattr(fused, "_plain_attention", None)

@@ -366,13 +366,7 @@ def test_values_as_text():
         text_of(np.nan),
         text_of(np.inf),
         text_of(False),
-    ] == [
-        "1,234,567",
-        "0.2500",
-        "\N{EN DASH}",
-        "inf",
-        "no",
-    ]
+    ] == ["1,234,567", "0.2500", "\N{EN DASH}", "inf", "no"]
 
 
 def test_style_for_paper_phone_and_keyboard():

@@ -175,9 +175,7 @@ def test_nothing_random_is_named(classifier, references):
     calls = classifier.calls(noise, strand="forward")
     assert calls.confidence[:, -1].mean() < classifier.calls(references[0]).confidence[:, -1].mean()
     calls.confidence[:] = 0.4
-    with pytest.warns(
-        UserWarning, match="only 0.0% of the reads are likely .*: the model has learned whole references"
-    ):
+    with pytest.warns(UserWarning, match="only 0.0% of the reads are likely .*: the model has learned whole ref"):
         warn_of_strangers(calls, None)
 
 
@@ -188,35 +186,25 @@ def test_explain_says_what_moved_a_call(classifier, samples):
     assert about["sample"] == "A"
     assert len(found) == 4
     assert "ASV4" not in set(found["Feature ID"])
-    network = classifier.network_
-    counts = table.counts[[0]].toarray()[0]
+    network, names = classifier.network_, list(texts)
+    best = ["; ".join(lineage) for lineage in classifier.taxa_.lineages].index(about["taxon"])
 
-    def log_odds(counts):
+    def log_odds(without=None):
+        counts = table.counts[[0]].toarray()[0] * (np.array(names) != without)
         with torch.no_grad():
             vectors = network.alone.vectors(network.alone.projection.read(list(texts.values())))
-            own = list(texts).index("ASV4")
             prior = network.prior(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
-            logits = network.in_context(SetBatch(vectors[None, own : own + 1]), prior)[0, 0].double()
-            best = next(
-                i for i, lineage in enumerate(classifier.taxa_.lineages) if "; ".join(lineage) == about["taxon"]
-            )
-            others = [i for i in range(len(logits)) if i != best]
-            return float(logits[best] - logits[others].logsumexp(0)), float(logits.softmax(0)[best])
+            logits = network.in_context(SetBatch(vectors[None, [names.index("ASV4")]]), prior)[0, 0].double()
+        others = [i for i in range(len(logits)) if i != best]
+        return float(logits[best] - logits[others].logsumexp(0)), float(logits.softmax(0)[best])
 
-    whole, probability = log_odds(counts)
+    whole, probability = log_odds()
     assert abs(probability - about["probability"]) < 1e-5
-    for _, row in found.iterrows():
-        less = counts.copy()
-        less[list(texts).index(row["Feature ID"])] = 0
-        assert abs(whole - log_odds(less)[0] - row["change"]) < 1e-3 * max(1.0, abs(whole))
+    changes = {name: whole - log_odds(name)[0] for name in names if name != "ASV4"}
+    for name, change in zip(found["Feature ID"], found["change"], strict=True):
+        assert abs(changes.pop(name) - change) < 1e-3 * max(1.0, abs(whole))
     # The members listed are those that matter most: of the others none changes more than the most important.
-    rest = [name for name in texts if name not in set(found["Feature ID"]) and name != "ASV4"]
-    others = []
-    for name in rest:
-        less = counts.copy()
-        less[list(texts).index(name)] = 0
-        others.append(abs(whole - log_odds(less)[0]))
-    assert max(others) < found["change"].abs().max()
+    assert max(map(abs, changes.values())) < found["change"].abs().max()
 
 
 @pytest.mark.parametrize(
@@ -231,18 +219,6 @@ def test_explain_says_what_moved_a_call(classifier, samples):
 def test_what_cannot_be_explained(classifier, samples, words, message):
     with pytest.raises(ValueError, match=message):
         classifier.explain(**{"sequences": samples[0], "counts": samples[1], **words})
-
-
-def test_saved_and_loaded_it_is_the_same(classifier, samples, tmp_path):
-    texts, table = samples
-    classifier.save(tmp_path / "model")
-    again = TaxonClassifier.load(tmp_path / "model", threshold=0.9)
-    ours, theirs = quiet(again.calls, texts, table), quiet(classifier.calls, texts, table)
-    assert np.array_equal(ours.confidence, theirs.confidence)
-    assert again.threshold == 0.9
-    assert again.get_params() | {"threshold": 0.7} == classifier.get_params() | {
-        "words": [3, 5], "lengths": []
-    }  # fmt: skip
 
 
 def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path, monkeypatch):
@@ -369,9 +345,7 @@ def test_references_as_users_have_them(references):
 
 
 def test_too_few_to_calibrate(references):
-    with pytest.warns(
-        UserWarning, match="not be calibrated.*validation_fraction=0.1 keeps 10 references back, it takes 20"
-    ):
+    with pytest.warns(UserWarning, match="not be calibrated.*=0.1 keeps 10 references back, it takes 20"):
         TaxonClassifier(**SMALL | FEW | {"validation_fraction": 0.1}).fit(*references)
 
 

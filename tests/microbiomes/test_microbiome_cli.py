@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 
-import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -112,13 +111,10 @@ def test_an_explanation_is_written_before_it_is_said(folder, tmp_path, monkeypat
         raise BrokenPipeError
 
     monkeypatch.setattr("omniset.microbiomes.runs.say", closed)
+    files = (folder / "table.tsv", folder / "sequences.fasta", None, folder / "model")
     with pytest.raises(BrokenPipeError):
-        explain("ASV3", *explained(folder), tmp_path / "new" / "x.tsv", 3, 2, {"progress": False}, "auto")
+        explain("ASV3", *files, tmp_path / "new" / "x.tsv", 3, 2, {"progress": False}, "auto")
     assert len(pd.read_csv(tmp_path / "new" / "x.tsv", sep="\t")) == 3
-
-
-def explained(folder):
-    return folder / "table.tsv", folder / "sequences.fasta", None, folder / "model"
 
 
 def test_an_empty_file_among_others_is_a_sample_without_reads(folder, tmp_path, monkeypatch, capsys):
@@ -166,7 +162,6 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
         ("classify", "give either files of reads, or --table"),
         ("classify a.fq --table t.tsv", "give either files of reads, or --table"),
         ("classify nowhere.fq --model MODEL", "nowhere.fq: No such file"),
-        ("classify DIR/reads.fastq.gz --model nowhere", "nowhere is no folder of a model"),
         ("classify DIR/reads.fastq.gz DIR/reads.fastq.gz --model MODEL", "two files would both be"),
         ("classify --table DIR/table.tsv --model MODEL", "sequences must be given: features are names"),
         (
@@ -182,12 +177,8 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
         (f"{READS} --threshold 2", "threshold must be >= 0 and <= 1"),
         (f"{READS} --shard_size 0", "shard_size must be >= 1"),
         (f"{READS} --out MODEL", "holds a model"),
-        ("classify cut.fastq.gz --model MODEL", "is cut off or not a whole compressed file"),
         ("classify bad.fa --model MODEL", "bad.fa: line 2: has 'E', which is no base"),
-        ("classify --table bad.biom --model MODEL", "bad.biom: '/observation/ids' is a link that leads nowhere"),
-        (f"fit {FILES} --kinds 0", "kinds must be >= 1, got 0"),
         ("fit --references DIR/references.fasta", "--taxonomy must be given"),
-        ("fit --references DIR/references.fasta --taxonomy twice.tsv", "twice.tsv: line 2: has 'a'"),
         (
             "fit --references DIR/references.fasta --taxonomy few.tsv",
             "references.fasta and few.tsv: taxonomy knows none",
@@ -197,25 +188,17 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
             "references.fasta and few.tsv: taxonomy knows",
         ),
         (f"fit {FILES} --profiles odd.tsv", "odd.tsv: profiles: none of the 1 features is a known taxon or reference"),
-        (f"fit {FILES} --lengths x", "lengths must be whole numbers with commas between, got 'x'"),
         (
             f"fit {FILES} --ranks domain,genus",
             "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1; f__F1",
         ),
-        (f"fit {FILES} --rank tribe", "rank must be one of domain, supergroup"),
         ("explain ASV3 --model MODEL", "--table must be given"),
-        ("explain none --table DIR/table.tsv --sequences DIR/sequences.fasta", "model is no folder"),
         ("simulate --seed -1", "seed must be >= 0, got -1"),
     ],
 )
 def test_bad_input_is_one_line(folder, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
-    whole = (folder / "reads.fastq.gz").read_bytes()
-    (tmp_path / "cut.fastq.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "bad.fa").write_text(">a\nACGTE\n")
-    with h5py.File(tmp_path / "bad.biom", "w") as root:
-        root["observation/ids"] = h5py.SoftLink("/observation/ids")
-    (tmp_path / "twice.tsv").write_text("a\td__B\na\td__B\n")
     (tmp_path / "few.tsv").write_text("Feature ID\tTaxon\nnone\td__B; p__P; c__C; o__O; f__F; g__G\n")
     (tmp_path / "odd.tsv").write_text("#OTU ID\tA\nnone\t1\n")
     (tmp_path / "zero.tsv").write_text("#OTU ID\tA\nASV1\t0\nASV2\t0\n")

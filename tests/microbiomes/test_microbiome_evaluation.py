@@ -114,7 +114,7 @@ def test_scores_are_those_of_reads():
     ],
 )
 def test_variants_are_of_the_model_that_is_asked_for(name, asked, encoder):
-    method = NetworkMethod.named(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
+    method = NetworkMethod(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
     assert (method.classifier.encoder, method.classifier.seed) == (encoder, 5)
     assert method.informed is (name != "general")
 
@@ -188,16 +188,9 @@ def test_at_the_shell(files, tmp_path, capsys):
     assert "ours minus naive-bayes (the best baseline)" in captured.out
     assert captured.err == ""
     numbers, report = (json.loads((out / name).read_text()) for name in ("metrics.json", "report.json"))
-    assert numbers["verdict"] in captured.out
-    assert numbers["baselines"] == ["naive-bayes"]
-    assert len(numbers["gates"]) == 2
     assert {row["method"] for row in numbers["pooled"]} == {"omniset", "naive-bayes"}
-    assert report["evaluation"]["gates"] == numbers["gates"]
     assert report["notes"] == ["region 515F-806R was found in 108 of 108 references"]
     rows = pd.read_csv(out / "scores.csv")
     assert len(rows) == (2 * 5 + 1) * 20  # ours, in small samples, is beside itself in large ones
     assert rows["community"].nunique() == 30
-    page = (out / "report.html").read_text()
-    assert "With unknown taxa" in page
-    assert "naive-bayes" in page
-    assert (out / "omniset_metrics_mqc.json").is_file()
+    assert "With unknown taxa" in (out / "report.html").read_text()

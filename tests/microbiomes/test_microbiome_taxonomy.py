@@ -131,17 +131,13 @@ def test_a_model_keeps_its_ranks(references, tmp_path):
     own = (*"abcdefg", "genus")
     given = TaxonClassifier("genus", ranks=own, **small).fit(texts, taxa)
     assert given.taxa_.ranks == own
-    assert torch_equal(given, model)
-
-
-def torch_equal(a, b):
-    return all((value == b.network_.state_dict()[name]).all() for name, value in a.network_.state_dict().items())
+    weights = model.network_.state_dict()
+    assert all((value == weights[name]).all() for name, value in given.network_.state_dict().items())
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["a\tk__B; c__C"], "line 2: the taxon 'k__B; c__C' has 'c__C' at rank 2, phylum belongs there"),
         (["a\tA;B;C;D;E;F;G;H"], "line 2: the taxon .* has 8 names for 7 ranks, domain, .*: give ranks"),
         (
             [f"a\t{SILVA}", "b\tBacteria;Terrabacteria;Firmicutes;Bacilli;Lactobacillales;Lactobacillaceae;X"],
@@ -151,7 +147,6 @@ def torch_equal(a, b):
         (["a\td:Bacteria,p:X,p:Y"], "line 2: the taxon .* must have one name for each rank"),
         (["a\tD_0__A;D_2__B"], "line 2: the taxon .* has 'D_2__B' at rank 2"),
         (["a\t", "b\t"], "has no taxa"),
-        (["a\td__B", "a\td__C"], "line 3: has 'a' a second time"),
     ],
 )
 def test_what_is_unclear_is_refused(tmp_path, lines, message):

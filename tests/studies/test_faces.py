@@ -29,15 +29,8 @@ def celeba(tmp_path, monkeypatch):
     (tmp_path / "list_attr_celeba.txt").write_text("\n".join(["120", " ".join(NAMES), *lines]) + "\n")
     parts = "\n".join(f"{n} {i % 3}" for i, n in enumerate(names))
     (tmp_path / "list_eval_partition.txt").write_text(parts)
-    config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=16,
-        patch_size=8,
-    )
-    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = ViTConfig(**sizes, image_size=16, patch_size=8)
     ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "vit")
     monkeypatch.setattr(faces, "EPOCHS", 2)
     return tmp_path, has

@@ -60,6 +60,11 @@ def run(*words):
     return main(["studies", *map(str, words), "--progress", "false"][: None if words[0] == "run" else -2])
 
 
+def whole(folder, seeds):
+    """Run one of the trainings."""
+    run("run", "max-regression", "--out", folder, "--device", "cpu", "--seeds", seeds, "--trainings", "whole")
+
+
 def numbers(folder):
     """All that is written but when and how long."""
     found = Results.read(folder).trainings
@@ -106,40 +111,28 @@ def test_every_step_has_its_own_batch(small, monkeypatch):
     seen = []
     drawn = MaxRegression.batch
     monkeypatch.setattr(MaxRegression, "batch", lambda *a: (seen.append(a[2:]), drawn(*a))[1])
-    run("run", "max-regression", "--out", small / "out", "--device", "cpu", "--seeds", 2, "--trainings", "whole")
+    whole(small / "out", 2)
     assert seen == [(seed, step) for step in range(12) for seed in (0, 1)]
 
 
 def test_one_network_is_three_columns(small):
-    out = small / "out"
-    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", "whole")
-    row = numbers(out)["whole"]["seeds"]["0"]["columns"]
+    whole(small / "out", 1)
+    row = numbers(small / "out")["whole"]["seeds"]["0"]["columns"]
     assert row["ust"] == row["st"]
 
 
 def test_alone_or_together_gives_the_same(small):
     for name, seeds in (("together", [3]), ("apart", [1, 2, 3])):
         for more in seeds:
-            run(
-                "run",
-                "max-regression",
-                "--out",
-                small / name,
-                "--device",
-                "cpu",
-                "--seeds",
-                more,
-                "--trainings",
-                "whole",
-            )
+            whole(small / name, more)
     together, alone = (numbers(small / name)["whole"]["seeds"] for name in ("together", "apart"))
     for seed in ("0", "1", "2"):
         assert math.isclose(together[seed]["validation_loss"], alone[seed]["validation_loss"], rel_tol=1e-4)
 
 
 def test_the_budget_stops_between_epochs_and_early_results_are_there(small, capsys):
-    whole, cut = small / "whole", small / "cut"
-    run("run", "max-regression", "--out", whole, "--device", "cpu", "--seeds", 2)
+    cut = small / "cut"
+    run("run", "max-regression", "--out", small / "whole", "--device", "cpu", "--seeds", 2)
     words = ("run", "max-regression", "--out", cut, "--device", "cpu", "--seeds", 2)
     assert run(*words, "--budget", 1e-5) == 0
     assert "stopped after 1 of 3 epochs" in capsys.readouterr().out
@@ -151,7 +144,7 @@ def test_the_budget_stops_between_epochs_and_early_results_are_there(small, caps
     assert "4 steps of 12 (stopped early)" in said
     assert "not run" in said
     assert run(*words) == 0
-    assert numbers(cut) == numbers(whole)
+    assert numbers(cut) == numbers(small / "whole")
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
@@ -308,9 +301,8 @@ def test_first_shard_training_is_that_of_all_shards():
     grads = []
     for given, how in ((source, options), (training_source(sample, training, False)[0], options | {"shard_size": 8})):
         loss = study.loss(network(given, **how), sample)
-        grads.append(
-            [g for g in torch.autograd.grad(loss, [*network.parameters()], allow_unused=True) if g is not None]
-        )
+        found = torch.autograd.grad(loss, [*network.parameters()], allow_unused=True)
+        grads.append([g for g in found if g is not None])
     assert relative_error(*grads) < 1e-12
 
 
@@ -383,7 +375,7 @@ def test_one_of_ten_digits_is_another(digits):
 
 def test_the_report_holds_the_numbers(small):
     out = small / "out"
-    run("run", "max-regression", "--out", out, "--device", "cpu", "--seeds", 1, "--trainings", "whole")
+    whole(out, 1)
     page = (out / "report.html").read_text()
     row = numbers(out)["whole"]["seeds"]["0"]
     assert f"{row['columns']['ust']['mae']:.2f}" in page

@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from omniset.core.sets import SetBatch
+from omniset.core.sources import FunctionSource
 from omniset.microbiomes.calls import Calls, Confidence, most_probable, share_of
 from omniset.microbiomes.model import STRAND, TaxonNetwork
 from omniset.microbiomes.samples import Samples
@@ -28,24 +29,6 @@ from omniset.runs.progress import Progress
 
 SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 LEAST_KNOWN = 0.5  # share of the reads that are like any reference: below, a warning is due
-
-
-@dataclass
-class SampleShards:
-    """A sample that is read in shards: rows of a table of vectors, with their reads."""
-
-    vectors: Float[np.ndarray, "features width"]
-    rows: Int[np.ndarray, " members"]
-    reads: Float[np.ndarray, " members"]
-    size: int
-    device: torch.device
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        for start in range(0, len(self.rows), self.size):
-            some = slice(start, start + self.size)
-            elements = torch.from_numpy(self.vectors[self.rows[some]])[None].to(self.device)
-            reads = torch.from_numpy(self.reads[some]).float()[None].to(self.device)
-            yield SetBatch(elements, reads, validate=False)
 
 
 @contextmanager
@@ -111,6 +94,11 @@ def called(
     device = network.strand.device
     clade = torch.from_numpy(taxa.clade).to(device)
     counts = samples.counts.sorted_indices()
+
+    def shard_of(some: Int[np.ndarray, " members"]) -> SetBatch:
+        elements = torch.from_numpy(vectors[counts.indices[some]])[None].to(device)
+        return SetBatch(elements, torch.from_numpy(counts.data[some]).float()[None].to(device), validate=False)
+
     taxon = np.full(counts.nnz, -1)
     sure = np.zeros((counts.nnz, len(taxa.ranks)), dtype=np.float32)
     empty = np.flatnonzero(np.diff(counts.indptr) == 0)
@@ -122,17 +110,17 @@ def called(
             span = span[usable[counts.indices[span]]]
             if not len(span):
                 continue
-            source = SampleShards(vectors, counts.indices[span], counts.data[span], shard_size, device)
+            parts = [span[start : start + shard_size] for start in range(0, len(span), shard_size)]
+            source = FunctionSource(partial(map, shard_of, parts))
             prior = network.prior(source, **streaming)
-            for start, shard in zip(range(0, len(span), shard_size), source, strict=True):
+            for some, shard in zip(parts, source, strict=True):
                 logits = network.in_context(shard, prior)[0]
-                some = span[start : start + shard_size]
                 require_finite_outputs(logits, [samples.features[i] for i in counts.indices[some]], "feature")
                 best, odds = most_probable(logits, clade)
                 similar = network.alone.cosines(shard.elements[0]).amax(1)
                 taxon[some] = best.cpu().numpy()
                 sure[some] = confidence.of(odds.cpu().numpy(), similar.cpu().numpy())
-                bar.at(int(counts.indptr[row]) + start + len(some))
+                bar.at(int(some[-1]) + 1)
         bar.at(counts.nnz)
     sample = np.repeat(np.arange(len(samples.names)), np.diff(counts.indptr))
     arrays = (sample, counts.indices.astype(np.int64), counts.data.astype(np.float64), taxon, sure)

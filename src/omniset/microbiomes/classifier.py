@@ -160,7 +160,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             )
         self._transformer = self._load_transformer()
         network = self._build(len(self.taxa_), self._given())
-        read = reader_of(network, self._transformer)
+        read = self._reader(network)
         turned = [reverse_complement(text) for text in references.texts]
         network.strand.copy_(strand_table(references.texts, turned, STRAND))
         folder = None if folder is None else Path(folder)
@@ -369,29 +369,21 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     @property
     def reader(self) -> Read:
         """What makes of sequences what the network takes."""
-        return reader_of(self.network_, self._transformer)
+        return self._reader(self.network_)
+
+    def _reader(self, network: TaxonNetwork) -> Read:
+        projection = network.alone.projection
+        if isinstance(projection, SpectrumProjection):
+            return projection.read
+        if self._transformer is None:
+            raise ValueError("embedder must be given: this model reads a transformer's vectors")
+        return self._transformer
 
     def _build(self, taxa: int, given: int | None) -> TaxonNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            projection: SpectrumProjection | VectorProjection
-            if given is None:
-                projection = SpectrumProjection(self.words, self.width)
-            else:
-                projection = VectorProjection(given, self.width)
+            projection = (
+                SpectrumProjection(self.words, self.width) if given is None else VectorProjection(given, self.width)
+            )
             sizes = {name: getattr(self, name) for name in ("dim", "depth", "num_heads", "num_inducing")}
             return TaxonNetwork(SequenceNetwork(projection, self.width, taxa, self.members), self.encoder, **sizes)
-
-
-def reader_of(network: TaxonNetwork, transformer: TransformerEmbedding | None) -> Read:
-    """What makes of sequences what a network takes: its words, or a transformer's vectors.
-
-    Raises:
-        ValueError: It takes the vectors of a transformer, and there is none.
-    """
-    projection = network.alone.projection
-    if isinstance(projection, SpectrumProjection):
-        return projection.read
-    if transformer is None:
-        raise ValueError("embedder must be given: this model reads a transformer's vectors")
-    return transformer

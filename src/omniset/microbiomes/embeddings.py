@@ -134,26 +134,23 @@ class VectorCache:
             return
         with open(self.rows, "rb") as file:
             file.seek(self._known * self._row.itemsize)
-            while len(some := np.frombuffer(self._whole(file.read(BLOCK * self._row.itemsize)), self._row)):
-                self._place |= {key.tobytes(): self._known + i for i, key in enumerate(some["key"])}
-                self._known += len(some)
-
-    def _whole(self, rows: bytes) -> bytes:
-        """Without the part of a row at the end."""
-        return rows[: len(rows) // self._row.itemsize * self._row.itemsize]
+            while number := len(rows := file.read(BLOCK * self._row.itemsize)) // self._row.itemsize:
+                keys = np.frombuffer(rows, self._row, number)["key"]  # without the part of a row at the end
+                self._place |= {key.tobytes(): self._known + i for i, key in enumerate(keys)}
+                self._known += number
 
     def _read(self, keys: list[bytes]) -> dict[bytes, Float[np.ndarray, " width"]]:
         """The vectors of those rows that are whole."""
+        vectors: dict[bytes, Float[np.ndarray, " width"]] = {}
         if not keys:
-            return {}
-        found = {}
+            return vectors
         with open(self.rows, "rb") as file:
             for key in keys:
                 file.seek(self._place[key] * self._row.itemsize)
                 row = file.read(self._row.itemsize)
                 if len(row) == self._row.itemsize and row[:16] == key and _check(row[:-4]) == row[-4:]:
-                    found[key] = np.frombuffer(row[16:-4], "<f4")
-        return found
+                    vectors[key] = np.frombuffer(row[16:-4], "<f4")
+        return vectors
 
     def _write(self, keys: list[bytes], vectors: Float[np.ndarray, "sequences width"]) -> None:
         """Rows of what is new, and of what is damaged in the place where it is."""

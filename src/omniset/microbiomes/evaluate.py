@@ -56,21 +56,18 @@ class NetworkMethod(Method):
     """Ours, or a variant of it, as a method among others.
 
     Args:
-        informed: It learns from the communities that samples will be of.
+        name: One of `NETWORKS`; all but "general" learn from the communities that samples will be of.
+        like: With the other options.
+        taxa: Those that are known.
         folder: For checkpoints.
     """
 
-    def __init__(self, classifier: TaxonClassifier, informed: bool, folder: Path | None, resume: bool) -> None:
-        self.classifier, self.informed, self.folder, self.resume = classifier, informed, folder, resume
-
-    @classmethod
-    def named(
-        cls, name: str, like: TaxonClassifier, taxa: Taxa, seed: int, folder: Path | None, resume: bool
-    ) -> Method:
-        """One of `NETWORKS`, with the other options of a classifier, for taxa that are known."""
-        classifier = TaxonClassifier(**like.get_params()).set_params(seed=seed, **NETWORKS[name])
-        classifier.taxa_, classifier.notes_ = taxa, []
-        return cls(classifier, name != "general", folder, resume)
+    def __init__(
+        self, name: str, like: TaxonClassifier, taxa: Taxa, seed: int, folder: Path | None, resume: bool
+    ) -> None:
+        self.classifier = TaxonClassifier(**like.get_params()).set_params(seed=seed, **NETWORKS[name])
+        self.classifier.taxa_, self.classifier.notes_ = taxa, []
+        self.informed, self.folder, self.resume = name != "general", folder, resume
 
     def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
         used, sequence = np.unique(references.sequence[chosen], return_inverse=True)
@@ -310,10 +307,8 @@ def evaluate(
         profiles, tests = communities(parts, sizes, seed)
         for name in methods:
             unit = f"{name}.{seed}"
-            if name in BASELINES:
-                method = BASELINES[name]()
-            else:
-                method = NetworkMethod.named(name, classifier, parts.taxa, seed, kept.scratch(unit), resume)
+            network = (name, classifier, parts.taxa, seed, kept.scratch(unit), resume)
+            method = BASELINES[name]() if name in BASELINES else NetworkMethod(*network)
             work = partial(_tested, method, parts, profiles, tests)
             done = kept.do(unit, settings, work, line=f"seed {seed}, {name}")
             tables.append(pd.DataFrame(done.rows).assign(method=name, seed=seed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,25 +50,23 @@ def matched(
                 )
             samples = samples.turned()
         return [name.translate(PLAIN) for name in samples.features], samples
-    known = np.array([name in texts for name in samples.features], dtype=bool)
-    if not known.any() and any(name in texts for name in samples.names):
+    if texts.keys().isdisjoint(samples.features) and not texts.keys().isdisjoint(samples.names):
         samples = samples.turned()
-        known = np.array([name in texts for name in samples.features], dtype=bool)
+    known = np.array([name in texts for name in samples.features], dtype=bool)
     if not known.any():
         raise ValueError(
             f"sequences and counts have no feature in common: the table has such as {samples.features[0]!r}, the "
             f"sequences such as {next(iter(texts), None)!r}{alike(samples.features, texts)}"
         )
     if not known.all():
-        lacking = samples.features[int((~known).argmax())]
+        lacking = [name for name in samples.features if name not in texts]
         share = float(samples.counts[:, ~known].sum() / max(samples.counts.sum(), 1e-300))
         warnings.warn(
-            f"{int((~known).sum()):,} of {len(known):,} features have no sequence and are left out, such as "
-            f"{lacking!r}; {share:.1%} of all reads are theirs"
-            + alike((samples.features[i] for i in np.flatnonzero(~known)), texts),
+            f"{len(lacking):,} of {len(known):,} features have no sequence and are left out, such as "
+            f"{lacking[0]!r}; {share:.1%} of all reads are theirs{alike(lacking, texts)}",
             stacklevel=3,
         )
-        features = [name for name, there in zip(samples.features, known.tolist(), strict=True) if there]
+        features = [name for name in samples.features if name in texts]
         samples = Samples(samples.names, features, sp.csr_array(samples.counts[:, known]), samples.taxa)
     return [texts[name] for name in samples.features], samples
 
@@ -131,9 +130,8 @@ def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Sampl
         ValueError: Two files of one name, or damaged ones.
     """
     names = [sample_name(path) for path in files]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"reads: two files would both be the sample {name!r}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"reads: two files would both be the sample {twice[0]!r}")
     each: list[dict[str, int]] = []
     for path in files:
         try:
@@ -144,10 +142,9 @@ def pooled(files: Sequence[Path], progress: bool) -> tuple[dict[str, str], Sampl
             each.append({})
     if not any(each):
         raise EmptyFileError(f"reads: all {len(files)} files are empty")
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for counts in each:
-        for text, number in counts.items():
-            total[text] = total.get(text, 0) + number
+        total.update(counts)
     order = sorted(total, key=lambda text: (-total[text], text))
     place = {text: i for i, text in enumerate(order)}
     rows = np.repeat(np.arange(len(each)), [len(counts) for counts in each])

@@ -124,7 +124,7 @@ def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
     shares = abundance.div(np.maximum(total, 1e-300), axis=0)
     shown = shares.iloc[:BARS]
     left = "" if len(shares) <= BARS else f" The first {BARS} of {len(shares):,} samples."
-    names = _short_names(list(abundance.columns))
+    names = [bare(taxon.split("; ")[-1]) or taxon for taxon in abundance.columns]
     caption = f"What share of each sample's reads is of which {rank}.{left}"
     plot = Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)
     mean, seen = shares[total > 0].mean(), (abundance > 0).sum()
@@ -136,10 +136,6 @@ def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
     more = "" if abundance.shape[1] <= ROWS else f" The first {ROWS} of {abundance.shape[1]:,}; all in abundance.tsv."
     table = Table(f"Taxa by their mean share.{more}", ["taxon", "mean share", "samples", "reads"], rows, folded=True)
     return Section(f"By {rank}", "", [plot, table])
-
-
-def _short_names(taxa: list[str]) -> list[str]:
-    return [bare(taxon.split("; ")[-1]) or taxon for taxon in taxa]
 
 
 @styled
@@ -210,7 +206,9 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
     pooled = evaluation.pooled_means(small)
     rows = [[method, *map(rounded, values)] for method, values in zip(pooled.index, pooled.to_numpy(), strict=True)]
     blocks: list[Block] = [
-        frame.methods(comparison, small, scores, label=_about),
+        frame.methods(
+            comparison, small, scores, label=lambda name: f"{name} ({ABOUT[name]})" if name in ABOUT else name
+        ),
         Table(
             "Of all samples of a seed together; means over seeds.",
             ["method", *(str(name).replace("_", " ") for name in pooled.columns)],
@@ -228,7 +226,3 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
         caption = f"{comparison.scores[0].text} by the number of reads of a sample"
         blocks.append(Plot(figure, caption, f"{caption}."))
     return Section(kind[0].upper() + kind[1:], "", blocks)
-
-
-def _about(method: str) -> str:
-    return f"{method} ({ABOUT[method]})" if method in ABOUT else method

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate
-from omniset.microbiomes.samples import Samples
-from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement
+from omniset.microbiomes.samples import Samples, write_samples
+from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined
 from omniset.microbiomes.training import mutated
 from omniset.runs.files import replacing, writable_folder
@@ -54,7 +54,7 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")
     rng = np.random.default_rng(seed)
-    forward, reverse = (_one_of(primer) for primer in REGIONS["515F-806R"])
+    forward, reverse = ("".join(IUPAC[letter][0] for letter in primer) for primer in REGIONS["515F-806R"])
     root = _random(LENGTH, rng)
     regions: dict[str, str] = {}
     lineages: dict[str, Lineage] = {}
@@ -94,28 +94,18 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
 def write(made: Microbiome, out: Path) -> list[str]:
     """Files of it, as they come from other tools. Returns their names."""
     out = writable_folder(out)
-    _lines(out / "references.fasta", [f">{name}\n{text}" for name, text in made.references.items()])
+    write_fasta(out / "references.fasta", made.references)
+    write_fasta(out / "sequences.fasta", made.sequences)
+    write_samples(out / "table.tsv", made.samples)
     for name, taxa in (("taxonomy.tsv", made.lineages), ("truth.tsv", made.truth)):
-        _lines(out / name, ["Feature ID\tTaxon", *(f"{feature}\t{joined(taxon)}" for feature, taxon in taxa.items())])
-    _lines(out / "sequences.fasta", [f">{name}\n{text}" for name, text in made.sequences.items()])
-    counts = made.samples.counts.toarray().astype(int)
-    rows = ["\t".join(map(str, (name, *counts[:, i]))) for i, name in enumerate(made.samples.features)]
-    _lines(out / "table.tsv", ["\t".join(["#OTU ID", *made.samples.names]), *rows])
+        rows = "".join(f"{feature}\t{joined(taxon)}\n" for feature, taxon in taxa.items())
+        with replacing(out / name) as temporary:
+            temporary.write_text(f"Feature ID\tTaxon\n{rows}", encoding="utf-8")
     reads = "".join(f"@read{i}\n{text}\n+\n{'I' * len(text)}\n" for i, text in enumerate(made.reads, 1))
     with replacing(out / "reads.fastq.gz") as temporary:
         temporary.write_bytes(gzip.compress(reads.encode(), mtime=0))
     return ["references.fasta", "taxonomy.tsv", "table.tsv", "sequences.fasta", "truth.tsv", "reads.fastq.gz"]
 
 
-def _lines(path: Path, lines: list[str]) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def _random(length: int, rng: np.random.Generator) -> str:
     return "".join(rng.choice(list("ACGT"), length))
-
-
-def _one_of(primer: str) -> str:
-    """A sequence that a primer fits."""
-    return "".join(IUPAC[letter][0] for letter in primer)

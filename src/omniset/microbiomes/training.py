@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,9 @@ from scipy import optimize
 from torch import Tensor
 
 from omniset.core.sets import SetBatch
-from omniset.microbiomes.communities import de_novo, draw
+from omniset.microbiomes.communities import Members, de_novo, draw
 from omniset.microbiomes.model import SequenceNetwork, TaxonNetwork
 from omniset.microbiomes.references import References
-from omniset.microbiomes.spectra import Spectra
-from omniset.runs.progress import Progress
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
 
@@ -48,24 +47,6 @@ def mutated(text: str, rate: float, rng: np.random.Generator) -> str:
 # ---------------------------------------------------------------------- first lesson
 
 
-class SequenceBatches:
-    """Batches of (epoch, pair): what the projection takes, and taxa. In some of the training batches all sequences have
-    one of the shorter lengths.
-    """
-
-    def __init__(self, references: References, read: Read, lengths: Sequence[int], seed: int) -> None:
-        self.references, self.read, self.lengths, self.seed = references, read, lengths, seed
-
-    def __call__(self, keys: list[Key], training: bool) -> tuple[Any, Tensor]:
-        pairs = np.array([i for _, i in keys])
-        length = None
-        if training and self.lengths:
-            rng = np.random.default_rng([self.seed, keys[0][0], zlib.crc32(pairs.tobytes())])
-            length = int(rng.choice(self.lengths)) if rng.random() < SHORT else None
-        texts = [self.references.texts[i][:length] for i in self.references.sequence[pairs]]
-        return self.read(texts), torch.from_numpy(self.references.taxon[pairs])
-
-
 def sequence_lesson(
     references: References,
     train: Int[np.ndarray, " train"],
@@ -75,15 +56,26 @@ def sequence_lesson(
     batch_size: int,
     seed: int,
 ) -> Lesson:
-    """The first lesson. Args: train, validation: Numbers of pairs."""
-    return Lesson(
-        SequenceBatches(references, read, lengths, seed),
-        train,
-        validation,
-        batch_size=batch_size,
-        seed=seed,
-        move=lambda batch, device: (on(batch[0], device), batch[1].to(device)),
-    )
+    """The first lesson: batches of what the projection takes, and of taxa. In some of the training batches all
+    sequences have one of the shorter lengths.
+
+    Args:
+        train, validation: Numbers of pairs.
+    """
+
+    def make(keys: list[Key], training: bool) -> tuple[Any, Tensor]:
+        pairs = np.array([i for _, i in keys])
+        length = None
+        if training and lengths:
+            rng = np.random.default_rng([seed, keys[0][0], zlib.crc32(pairs.tobytes())])
+            length = int(rng.choice(lengths)) if rng.random() < SHORT else None
+        texts = [references.texts[i][:length] for i in references.sequence[pairs]]
+        return read(texts), torch.from_numpy(references.taxon[pairs])
+
+    def move(batch: tuple[Any, Tensor], device: torch.device) -> tuple[Any, Tensor]:
+        return on(batch[0], device), batch[1].to(device)
+
+    return Lesson(make, train, validation, batch_size=batch_size, seed=seed, move=move)
 
 
 def on(found: Any, device: torch.device) -> Any:
@@ -113,7 +105,7 @@ class SequenceModule(TrainingModule):
         found, taxa = batch
         if isinstance(found, list):
             share = DROPPED * torch.rand((), device=self.device)
-            found = [_thinned(one, share) for one in found]
+            found = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in found]
         logits = self.network.logits_of_members(self.network.vectors(found)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
@@ -126,25 +118,25 @@ class SequenceModule(TrainingModule):
         self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
 
 
-def _thinned(found: Spectra, share: Tensor) -> Spectra:
-    return found.without(torch.rand(len(found.words), device=found.words.device) >= share)
-
-
 @torch.no_grad()
 def embed(
     network: SequenceNetwork,
     read: Read,
     texts: Sequence[str],
     out: Float[np.ndarray, "sequences width"],
-    bar: Progress | None = None,
 ) -> None:
     """Write the vectors of sequences to `out`."""
     device = network.prototypes.device
     for start in range(0, len(texts), TOGETHER):
         some = texts[start : start + TOGETHER]
         out[start : start + len(some)] = network.vectors(on(read(some), device)).cpu().numpy()
-        if bar is not None:
-            bar.at(start + len(some))
+
+
+def _logits(network: SequenceNetwork, read: Read, texts: Sequence[str]) -> Iterator[Float[Tensor, "sequences taxa"]]:
+    """Of `TOGETHER` sequences after the other, on the CPU."""
+    device = network.prototypes.device
+    for start in range(0, len(texts), TOGETHER):
+        yield network(on(read(texts[start : start + TOGETHER]), device)).cpu()
 
 
 @torch.no_grad()
@@ -160,13 +152,10 @@ def temper(
 
     Guo et al., "On calibration of modern neural networks", 2017. What is too sure of itself does not ask the sample.
     """
-    device = network.prototypes.device
     validation = np.random.default_rng([seed, 3]).permutation(validation)[:4000]
     texts = [references.texts[i] for i in references.sequence[validation]]
     taxa = torch.from_numpy(references.taxon[validation])
-    logits = torch.cat(
-        [network(on(read(texts[i : i + TOGETHER]), device)).cpu() for i in range(0, len(texts), TOGETHER)]
-    )
+    logits = torch.cat([*_logits(network, read, texts)])
 
     def loss(log_factor: float) -> float:
         return float(F.cross_entropy(math.exp(log_factor) * logits + log_shares.to(logits), taxa))
@@ -192,12 +181,9 @@ def matching_rate(
 
     def loss(pairs: np.ndarray, rate: float) -> float:
         texts = [mutated(references.texts[i], rate, rng) for i in references.sequence[pairs]]
-        taxa = torch.from_numpy(references.taxon[pairs])
-        total = 0.0
-        for start in range(0, len(pairs), TOGETHER):
-            logits = network(on(read(texts[start : start + TOGETHER]), network.prototypes.device)).cpu()
-            total += float(F.cross_entropy(logits, taxa[start : start + TOGETHER], reduction="sum"))
-        return total / len(pairs)
+        taxa = torch.from_numpy(references.taxon[pairs]).split(TOGETHER)
+        batches = zip(_logits(network, read, texts), taxa, strict=True)
+        return sum(float(F.cross_entropy(*batch, reduction="sum")) for batch in batches) / len(pairs)
 
     aim = loss(rng.permutation(validation)[:4000], 0.0)
     some = rng.permutation(train)[:4000]
@@ -242,31 +228,30 @@ class SampleBatch:
         return SampleBatch(self.sets.to(device), self.taxon.to(device))
 
 
+@dataclass
 class SampleBatches:
     """Batches by their number: communities, and reads of them, that depend on it alone.
 
     Args:
-        profiles: (profiles, taxa) to draw from with equal probability; None: a new log-normal community each time.
-        background: Share of a new log-normal community that is mixed into each given profile.
         chosen: Which references to draw.
         views: Vectors to take those of each sequence from: a sample's all of one length, which is the whole region in
             half of the samples.
+        profiles: To draw from with equal probability; None: a new log-normal community each time.
+        background: Share of a new log-normal community that is mixed into each given profile.
     """
 
-    def __init__(
-        self,
-        references: References,
-        chosen: Int[np.ndarray, " chosen"],
-        views: Views,
-        profiles: Float[np.ndarray, "profiles taxa"] | None,
-        background: float,
-        reads: int,
-        batch_size: int,
-        seed: int,
-    ) -> None:
-        self.references, self.members, self.views = references, references.members(chosen), views
-        self.profiles, self.background = profiles, background
-        self.reads, self.batch_size, self.seed = reads, batch_size, seed
+    references: References
+    chosen: Int[np.ndarray, " chosen"]
+    views: Views
+    profiles: Float[np.ndarray, "profiles taxa"] | None
+    background: float
+    reads: int
+    batch_size: int
+    seed: int
+
+    @cached_property
+    def members(self) -> Members:
+        return self.references.members(self.chosen)
 
     def __getitem__(self, step: int) -> SampleBatch:
         rng = np.random.default_rng([self.seed, step])
@@ -286,9 +271,8 @@ class SampleBatches:
         taxa = len(self.members.present)
         if self.profiles is None:
             return de_novo(taxa, rng)
-        given = self.profiles[rng.integers(len(self.profiles))]
-        mixed = self.background * de_novo(taxa, rng) if self.background else 0.0
-        return (1 - self.background) * given + mixed
+        given = (1 - self.background) * self.profiles[rng.integers(len(self.profiles))]
+        return given + self.background * de_novo(taxa, rng) if self.background else given
 
 
 def sample_lesson(train: SampleBatches, validation: SampleBatches | None, steps: int) -> Lesson:
