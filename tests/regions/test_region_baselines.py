@@ -229,29 +229,25 @@ def test_genes_that_do_not_vary_in_training_say_nothing(name):
     assert np.array_equal(method.predict(others, every_pair(11)), before)
 
 
-def test_without_coordinates(name):
-    regions = regions_of().with_(coordinates=None)
-    if name in PLACED:
-        with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
-            fit(name, regions, TRAIN)
-    else:
-        method = fit(name, regions, TRAIN)
-        assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
-
-
 def test_regions_without_coordinates(fitted, name):
     method, before = fitted
     regions, others = regions_of(), other_regions()
     regions.coordinates[5] = np.nan
     others.coordinates[10] = np.nan
+    nowhere = regions.with_(coordinates=None)
     if name in PLACED:
         with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{regions.names[5]}'"):
             fit(name, regions, TRAIN)
         with pytest.raises(ValueError, match=f"coordinates must be known .* such as '{others.names[10]}'"):
             method.predict(others, every_pair(11))
-        with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
-            method.predict(others.with_(coordinates=None), every_pair(11))
+        for call in (
+            lambda: fit(name, nowhere, TRAIN),
+            lambda: method.predict(others.with_(coordinates=None), every_pair(11)),
+        ):
+            with pytest.raises(ValueError, match=f"coordinates are not known of these regions: '{name}' needs them"):
+                call()
     else:
+        assert np.isfinite(fit(name, nowhere, TRAIN).predict(nowhere, every_pair(REGIONS))).all()
         assert np.isfinite(fit(name, regions, TRAIN).predict(others, every_pair(11))).all()
     assert np.allclose(method.predict(others, every_pair(10)), before[(every_pair(11) < 10).all(1)], atol=1e-9)
 
@@ -268,13 +264,6 @@ def test_directed(name):
         turned = fit(name, regions.with_(connectivity=regions.connectivity.T), TRAIN)
         found = turned.predict(other_regions(), every_pair(11)[:, ::-1])
         assert np.allclose(found, whole[tuple(every_pair(11).T)], atol=1e-6)
-
-
-def test_the_seed(fitted, name):
-    _, before = fitted
-    assert np.array_equal(fit(name, regions_of(), TRAIN, seed=3).predict(other_regions(), every_pair(11)), before)
-    if name == "mlp":
-        assert not np.allclose(fit(name, regions_of(), TRAIN, 4).predict(other_regions(), every_pair(11)), before)
 
 
 def test_bad_input(fitted, name):

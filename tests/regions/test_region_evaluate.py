@@ -316,22 +316,17 @@ def test_methods_that_need_coordinates_are_not_run():
         ({"folds": 1}, "folds must be >= 2, got 1"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"null": -1}, "null must be >= 0, got -1"),
-        ({"seed": -1}, "seed must be >= 0 and <= 4294967295, got -1"),
         ({"resume": True}, "resume needs the folder that has the rows"),
         ({"split_by": "none"}, "kind must be one of 'random', 'spatial', got 'none'"),
         ({"folds": 2}, "there are 23 regions: without one of 2 folds, fewer than 12 are left"),
         ({"mine": True, "dim": 0}, "dim must be >= 1, got 0"),
+        ({"regions": brain_of().with_(connectivity=None)}, "connectivity is not known of these regions"),
     ],
 )
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=message):
-        evaluate(brain_of(), **{"methods": ["spy"], "mine": False, "folds": 3, "seeds": 1} | options)
+        evaluate(**{"regions": brain_of(), "methods": ["spy"], "mine": False, "folds": 3, "seeds": 1} | options)
     assert not [kind for kind, *_ in Spy.log]
-
-
-def test_no_connectivity():
-    with pytest.raises(ValueError, match="connectivity is not known of these regions"):
-        evaluate(brain_of().with_(connectivity=None))
 
 
 def test_groups_are_told_by_names():

@@ -183,21 +183,6 @@ def test_r_within_folds_is_that_of_each_fold_by_its_pairs():
     assert np.isnan(tested.within_folds(truth[:0], predicted[:0], folds[:0]))
 
 
-@pytest.mark.parametrize("directed", [False, True])
-def test_test_pairs_are_those_within_folds(directed):
-    found = evaluation(regions(directed=directed))
-    for seed, folds in enumerate(found.folds):
-        pairs = found.tested(seed)
-        expected = {
-            (i, j)
-            for i in range(REGIONS)
-            for j in range(REGIONS)
-            if folds[i] == folds[j] and (i != j if directed else i < j)
-        }
-        assert {tuple(pair) for pair in pairs.tolist()} == expected
-        assert np.isfinite(found.predictions[OURS][seed][tuple(pairs.T)]).all()
-
-
 def test_bins_of_distance(whole):
     found, numbers = evaluation(), whole[1]["by_distance"]
     pairs = found.tested()

@@ -159,14 +159,6 @@ def test_a_method_without_genes_asks_for_no_scale(made):
     pd.testing.assert_frame_equal(found, distance.predict_matrix())
 
 
-def test_a_saved_model_knows_its_scale(model, made, tmp_path):
-    model.save(tmp_path)
-    again = ConnectivityPredictor.load(tmp_path)
-    again.predict_matrix(fresh(made))
-    with pytest.raises(ValueError, match="expression is on another scale than at fit"):
-        again.predict_matrix(fresh(made, change=lambda x: 10 * x))
-
-
 # ---------------------------------------------------------------------- what is brought to the scale of the fit
 
 

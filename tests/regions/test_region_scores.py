@@ -81,12 +81,6 @@ def test_parts_by_hemisphere():
     assert set(found) - set(scores(truth, predicted)) == {"pearson_left", "pearson_right", "pearson_between"}
 
 
-def test_the_order_of_pairs_does_not_matter():
-    given = pairs_of()
-    order = np.random.default_rng(3).permutation(101)
-    same(scores(*(values[order] for values in given)), scores(*given))
-
-
 def test_constant_sides():
     truth, predicted, *_ = pairs_of()
     level = np.full(101, 0.1)

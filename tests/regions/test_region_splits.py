@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from omniset.regions.data import Regions
-from omniset.regions.splits import inner_folds, random_folds, spatial_folds, split
+from omniset.regions.splits import KINDS, held_back, random_folds, spatial_folds, split
 
 
 def places(regions=47, seed=0):
@@ -55,15 +55,6 @@ def test_the_seed_decides(kind):
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_split_is_by_kind():
-    regions = regions_of()
-    for found, expected in (
-        (split("random", regions, 5, 3), random_folds(47, 5, 3)),
-        (split("spatial", regions, 5, 3), spatial_folds(regions.coordinates, 5, 3)),
-    ):
-        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
 def test_random_folds_are_random():
     """Over many seeds two regions share a fold as often as chance has it: 4 of 16 others."""
     together = np.mean([any({0, 1} <= set(fold) for fold in random_folds(17, 4, seed)) for seed in range(400)])
@@ -110,69 +101,37 @@ def test_both_regions_of_a_test_pair_are_unseen(kind, directed):
         assert len(test.pairs()) + len(training.pairs()) + crossing == len(regions.pairs())
 
 
-@pytest.mark.parametrize("kind", ["random", "spatial"])
-def test_inner_folds_are_of_the_training_rows_only(kind):
+def test_folds_that_are_held_back():
+    """Spatial where all places are known; few regions have fewer folds, or none."""
     regions = regions_of()
-    fold = split(kind, regions, 5, 0)[2]
-    rest = np.setdiff1d(np.arange(47), fold)
-    found = inner_folds(regions, rest, kind, 3, 7)
-    assert sorted(i for part in found for i in part) == rest.tolist()
-    assert all((np.diff(part) > 0).all() for part in found)
-    if kind == "spatial":
-        left = set(rest.tolist())
-        for part in found:
-            assert is_neighbourhood(regions.coordinates, part.tolist(), left)
-            left -= set(part.tolist())
-
-    moved = regions.coordinates.copy()
-    moved[fold] = np.nan
-    for other in (
-        inner_folds(regions.with_(coordinates=moved), rest, kind, 3, 7),
-        inner_folds(regions, np.random.default_rng(0).permutation(rest), kind, 3, 7),
-        inner_folds(regions, rest.tolist(), kind, 3, 7),
-    ):
-        assert all(np.array_equal(a, b) for a, b in zip(found, other, strict=True))
+    lacking = places()
+    lacking[5, 1] = np.nan
+    for given, kind in ((regions, "spatial"), (regions.with_(coordinates=lacking), "random")):
+        for fold, (learn, left) in zip(split(kind, given, 4, 7), held_back(given, 4, 7), strict=True):
+            assert left.names == [regions.names[i] for i in fold]
+            assert learn.names == [name for name in regions.names if name not in left.names]
+    assert [len(held_back(regions_of(number), 4, 0)) for number in (5, 6, 11, 12)] == [0, 2, 3, 4]
 
 
-@pytest.mark.parametrize("folds", [1, 0, -2])
-def test_fewer_than_two_folds(folds):
-    with pytest.raises(ValueError, match=f"folds must be at least 2, got {folds}"):
-        random_folds(47, folds, 0)
-    with pytest.raises(ValueError, match=f"folds must be at least 2, got {folds}"):
-        spatial_folds(places(), folds, 0)
+LACKING = places()
+LACKING[[11, 31], [0, 2]] = np.nan, np.inf
 
 
-def test_fewer_than_three_regions_in_a_fold():
-    assert [len(fold) for fold in random_folds(9, 3, 0)] == [3, 3, 3]
-    for made in (lambda: random_folds(11, 4, 0), lambda: spatial_folds(places(11), 4, 0)):
-        with pytest.raises(ValueError, match="folds must be at most 3 for 11 regions, 3 in each, got 4"):
-            made()
-    with pytest.raises(ValueError, match="folds must be at most 0 for 0 regions"):
-        random_folds(0, 2, 0)
-
-
-def test_regions_without_coordinates():
-    regions = regions_of()
-    with pytest.raises(ValueError, match="coordinates are not known of these regions: spatial folds need them"):
-        split("spatial", regions.with_(coordinates=None), 5, 0)
-    assert len(split("random", regions.with_(coordinates=None), 5, 0)) == 5
-    coordinates = places()
-    coordinates[[11, 31], [0, 2]] = np.nan
-    with pytest.raises(ValueError, match="every region, 2 of 47 have none, such as 'region 11'"):
-        split("spatial", regions.with_(coordinates=coordinates), 5, 0)
-    with pytest.raises(ValueError, match="2 of 47 have none, such as region 11"):
-        spatial_folds(coordinates, 5, 0)
-    coordinates[11, 0] = np.inf
-    with pytest.raises(ValueError, match="2 of 47 have none, such as region 11"):
-        spatial_folds(coordinates, 5, 0)
-
-
-def test_bad_kind_and_rows():
-    regions = regions_of()
-    with pytest.raises(ValueError, match="kind must be one of 'random', 'spatial', got 'blocks'"):
-        split("blocks", regions, 5, 0)
-    for wrong in (47, -1):
-        with pytest.raises(ValueError, match=f"rows must be from 0 to 46, got {wrong}"):
-            inner_folds(regions, [*range(20), wrong], "random", 3, 0)
-    with pytest.raises(ValueError, match="rows must hold each region once, 13 is there more than once"):
-        inner_folds(regions, [*range(20), 13], "random", 3, 0)
+@pytest.mark.parametrize(
+    ("kind", "regions", "folds", "message"),
+    [
+        *(
+            (kind, regions_of(), folds, f"folds must be at least 2, got {folds}")
+            for kind in KINDS
+            for folds in (1, 0, -2)
+        ),
+        *((kind, regions_of(11), 4, "folds must be at most 3 for 11 regions, 3 in each, got 4") for kind in KINDS),
+        ("random", regions_of(0), 2, "folds must be at most 0 for 0 regions"),
+        ("blocks", regions_of(), 5, "kind must be one of 'random', 'spatial', got 'blocks'"),
+        ("spatial", regions_of().with_(coordinates=None), 5, "coordinates are not known of these regions: spatial"),
+        ("spatial", regions_of().with_(coordinates=LACKING), 5, "every region, 2 of 47 have none, such as 'region 11'"),
+    ],
+)
+def test_what_cannot_be_divided(kind, regions, folds, message):
+    with pytest.raises(ValueError, match=message):
+        split(kind, regions, folds, 0)

@@ -122,19 +122,9 @@ def evaluate(
     files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
     chosen = words(methods)
     with resumable(out):
+        read, model = given(Reading, options), given(PredictorOptions, options)
         runs.evaluate(
-            files,
-            given(Reading, options),
-            aliases,
-            given(PredictorOptions, options),
-            gene_vectors,
-            split,
-            folds,
-            seeds,
-            null,
-            chosen,
-            out,
-            resume,
+            files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, seeds=seeds, null=null
         )
 
 

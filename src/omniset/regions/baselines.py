@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.optimize import least_squares
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
 from omniset.regions.ridge import Bilinear, KernelRidge
 from omniset.regions.scaling import Components, Scaling, known_pairs, mirrored_places, places_of, squared_distances
@@ -28,6 +28,9 @@ COMPONENTS = 10
 MOST_PAIRS = 300_000
 ITERATIONS = 200  # of boosting
 AT_ONCE = 100_000  # pairs whose features are in memory together
+
+Expression = Float[np.ndarray, "n genes"]
+Features = Float[np.ndarray, "pairs features"]
 
 
 # ---------------------------------------------------------------------- one number of a pair, and a curve
@@ -51,7 +54,7 @@ class DistanceDecay(Method):
 
     def _fit(self, train: Regions, seed: int) -> None:
         pairs, values = known_pairs(train)
-        distance = _distance(train, pairs)
+        distance = pair_distance(places_of(train), pairs)
         longest = distance.max() or 1.0
         low, high = longest / 1000, longest * 10
 
@@ -59,7 +62,7 @@ class DistanceDecay(Method):
             slope, intercept = _line(np.exp(-distance / b), values)
             return slope, b, intercept
 
-        def residuals(a: float, b: float, c: float) -> Float[np.ndarray, " pairs"]:
+        def residuals(a: float, b: float, c: float) -> PairValues:
             return a * np.exp(-distance / b) + c - values
 
         starts = [start(float(b)) for b in np.geomspace(low, high, 27)[1:-1]]
@@ -70,8 +73,8 @@ class DistanceDecay(Method):
         fit = least_squares(lambda x: residuals(*x), best, bounds=bounds, x_scale=[scale, best[1], scale])
         self.a, self.b, self.c = map(float, fit.x)
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
-        return self.a * np.exp(-_distance(regions, pairs) / self.b) + self.c
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        return self.a * np.exp(-pair_distance(places_of(regions), pairs) / self.b) + self.c
 
 
 class _Likeness(Method):
@@ -84,14 +87,14 @@ class _Likeness(Method):
         self._learn(expression, pairs)
         self.slope, self.intercept = _line(self._likeness(expression)[tuple(pairs.T)], values)
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         return self.slope * self._likeness(self._scaling(regions.expression))[tuple(pairs.T)] + self.intercept
 
-    def _learn(self, expression: Float[np.ndarray, "n genes"], pairs: Int[np.ndarray, "pairs 2"]) -> None:
-        pass
+    def _learn(self, expression: Expression, pairs: Pairs) -> None:
+        """What the likeness needs to be known of the training pairs."""
 
     @abstractmethod
-    def _likeness(self, expression: Float[np.ndarray, "n genes"]) -> Float[np.ndarray, "n n"]: ...
+    def _likeness(self, expression: Expression) -> Float[np.ndarray, "n n"]: ...
 
 
 class CoExpression(_Likeness):
@@ -105,7 +108,7 @@ class CoExpression(_Likeness):
 
     name = "cge"
 
-    def _likeness(self, expression: Float[np.ndarray, "n genes"]) -> Float[np.ndarray, "n n"]:
+    def _likeness(self, expression: Expression) -> Float[np.ndarray, "n n"]:
         centred = expression - expression.mean(1, keepdims=True)
         length = np.linalg.norm(centred, axis=1, keepdims=True)
         unit = np.divide(centred, length, out=np.zeros_like(centred), where=length > 1e-12)
@@ -122,11 +125,11 @@ class GaussianLikeness(_Likeness):
 
     name = "gaussian"
 
-    def _learn(self, expression: Float[np.ndarray, "n genes"], pairs: Int[np.ndarray, "pairs 2"]) -> None:
+    def _learn(self, expression: Expression, pairs: Pairs) -> None:
         squares = squared_distances(expression, expression)[tuple(pairs.T)]
         self.s = float(np.median(np.sqrt(squares))) or 1.0
 
-    def _likeness(self, expression: Float[np.ndarray, "n genes"]) -> Float[np.ndarray, "n n"]:
+    def _likeness(self, expression: Expression) -> Float[np.ndarray, "n n"]:
         return np.exp(-squared_distances(expression, expression) / (2 * self.s**2))
 
 
@@ -153,7 +156,7 @@ class PairFeatures:
         self.products = products
         self.components = Components(train, COMPONENTS) if genes else None
 
-    def __call__(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, "pairs features"]:
+    def __call__(self, regions: Regions, pairs: Pairs) -> Features:
         i, j = pairs.T
         features = []
         if self.components is not None:
@@ -182,17 +185,15 @@ class _OfFeatures(Method):
             pairs, values = pairs[drawn], values[drawn]
         self._learn(self._features(train, pairs), values, seed)
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         parts = [pairs[at : at + AT_ONCE] for at in range(0, len(pairs), AT_ONCE)]
         return np.concatenate([self._of(self._features(regions, part)) for part in parts])
 
     @abstractmethod
-    def _learn(
-        self, features: Float[np.ndarray, "pairs features"], values: Float[np.ndarray, " pairs"], seed: int
-    ) -> None: ...
+    def _learn(self, features: Features, values: PairValues, seed: int) -> None: ...
 
     @abstractmethod
-    def _of(self, features: Float[np.ndarray, "pairs features"]) -> Float[np.ndarray, " pairs"]: ...
+    def _of(self, features: Features) -> PairValues: ...
 
 
 class Boosting(_OfFeatures):
@@ -209,14 +210,12 @@ class Boosting(_OfFeatures):
             raise ValueError("genes and place must not both be False")
         self.name, self.needs_genes, self.needs_coordinates = name, genes, place
 
-    def _learn(
-        self, features: Float[np.ndarray, "pairs features"], values: Float[np.ndarray, " pairs"], seed: int
-    ) -> None:
+    def _learn(self, features: Features, values: PairValues, seed: int) -> None:
         self._model = HistGradientBoostingRegressor(
             learning_rate=0.05, max_iter=ITERATIONS, early_stopping=False, random_state=seed
         ).fit(features, values)
 
-    def _of(self, features: Float[np.ndarray, "pairs features"]) -> Float[np.ndarray, " pairs"]:
+    def _of(self, features: Features) -> PairValues:
         return self._model.predict(features)
 
 
@@ -230,9 +229,7 @@ class Perceptron(_OfFeatures):
     needs_coordinates = True
     products = False
 
-    def _learn(
-        self, features: Float[np.ndarray, "pairs features"], values: Float[np.ndarray, " pairs"], seed: int
-    ) -> None:
+    def _learn(self, features: Features, values: PairValues, seed: int) -> None:
         self._scaling = Scaling.of(features)
         self._mean, self._scale = float(values.mean()), float(values.std()) or 1.0
         self._model = MLPRegressor(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=30, random_state=seed)
@@ -240,7 +237,7 @@ class Perceptron(_OfFeatures):
             warnings.simplefilter("ignore", ConvergenceWarning)  # 30 epochs are meant
             self._model.fit(self._scaling(features), (values - self._mean) / self._scale)
 
-    def _of(self, features: Float[np.ndarray, "pairs features"]) -> Float[np.ndarray, " pairs"]:
+    def _of(self, features: Features) -> PairValues:
         return self._model.predict(self._scaling(features)) * self._scale + self._mean
 
 
@@ -259,11 +256,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 
 
-def _distance(regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
-    return pair_distance(places_of(regions), pairs)
-
-
-def _line(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) -> tuple[float, float]:
+def _line(x: PairValues, y: PairValues) -> tuple[float, float]:
     """Slope and intercept by least squares; slope 0 where x is constant."""
     centred = x - x.mean()
     squares = float(np.square(centred).sum())

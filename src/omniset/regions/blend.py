@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.optimize import nnls
 
 from omniset.regions.baselines import METHODS
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
-from omniset.regions.scaling import known_pairs, places_of
+from omniset.regions.scaling import known_pairs, matrix_of, places_of
 from omniset.regions.scores import pair_distance, pearson
-from omniset.regions.splits import FEWEST, split
+from omniset.regions.splits import FEWEST, held_back
 from omniset.regions.training import Attention, NetworkMethod
 from omniset.training.artefacts import Weights
 
@@ -51,10 +51,10 @@ class Geometry(Method):
         penalty[0, 0] = 0
         self.weights = np.linalg.solve(features.T @ features + penalty, features.T @ values)
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         return self._features(regions, pairs) @ self.weights
 
-    def _features(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, "pairs features"]:
+    def _features(self, regions: Regions, pairs: Pairs) -> Float[np.ndarray, "pairs features"]:
         c = places_of(regions)
         i, j = pairs.T
         straight = pair_distance(c, pairs)
@@ -110,7 +110,7 @@ class Blend(Method):
 
     def _choose(self, train: Regions) -> None:
         """The parts, as they can be fitted here."""
-        self._placed = train.coordinates is not None and bool(np.isfinite(train.coordinates).all())
+        self._placed = train.placed  # also where the one region without a place is left out of a fold
         self._parts = {name: METHODS[name] for name in (GENES_AND_PLACES if self._placed else GENES_ALONE)}
         if self._placed:
             self._parts |= {OVER + name: make for name, make in self._parts.items()}
@@ -126,12 +126,10 @@ class Blend(Method):
 
     def _weigh(self, train: Regions, seed: int) -> dict[str, float]:
         """By name, from pairs of regions that were left out."""
-        number = min(FOLDS, len(train) // FEWEST)
-        kind = "spatial" if self._placed else "random"
         columns, values, trunks = [], [], []
-        for at, rows in enumerate(split(kind, train, number, seed) if number > 1 else []):
-            self.say(f"validation {at + 1} of {number}")
-            left, learn = train.take(rows), train.take(np.setdiff1d(np.arange(len(train)), rows))
+        folds = held_back(train, FOLDS, seed)
+        for at, (learn, left) in enumerate(folds, 1):
+            self.say(f"validation {at} of {len(folds)}")
             if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
                 continue
             trunk, rest = self._trunk(learn, seed)
@@ -151,9 +149,7 @@ class Blend(Method):
         self.scores = {name: float(np.mean(r)) for name, r in scores.items() if len(r) and np.isfinite(r).all()}
         return {name: float(w) for name, w in zip(self._parts, weights, strict=True)}
 
-    def _trunk(
-        self, train: Regions, seed: int
-    ) -> tuple[Callable[[Regions, np.ndarray], Float[np.ndarray, " pairs"]], Regions]:
+    def _trunk(self, train: Regions, seed: int) -> tuple[Callable[[Regions, np.ndarray], PairValues], Regions]:
         """What predicts the trunk, and the regions with what it leaves."""
         pairs, values = known_pairs(train)
         if self._placed:
@@ -164,10 +160,7 @@ class Blend(Method):
             def predict(regions: Regions, pairs: np.ndarray) -> np.ndarray:
                 return np.full(len(pairs), mean)
 
-        rest = np.full((len(train), len(train)), np.nan)
-        rest[tuple(pairs.T)] = values - predict(train, pairs)
-        if not train.directed:
-            rest = np.where(np.isnan(rest), rest.T, rest)
+        rest = matrix_of(train, pairs, values - predict(train, pairs))
         return predict, train.with_(connectivity=rest)
 
     def state(self) -> dict[str, Any]:
@@ -195,7 +188,7 @@ class Blend(Method):
         """The parts that have one, by the names of their methods."""
         return {part.name: part for part in self.fitted.values() if isinstance(part, NetworkMethod)}
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         predicted = np.full(len(pairs), self.level)
         trunk = self.trunk(regions, pairs)
         for name, part in self.fitted.items():

@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 LEFT, RIGHT = "L", "R"
+Pairs = Int[np.ndarray, "pairs 2"]
+PairValues = Float[np.ndarray, " pairs"]
 
 
 @dataclass
@@ -50,19 +52,20 @@ class Regions:
         """These regions, in this order, and the pairs among them."""
         rows = np.asarray(rows, dtype=np.int64)
 
-        def listed(values: list[str] | None) -> list[str] | None:
-            return None if values is None else [values[i] for i in rows]
+        taken: dict[str, Any] = {
+            "expression": self.expression[rows],
+            "coordinates": None if self.coordinates is None else self.coordinates[rows],
+            "connectivity": None if self.connectivity is None else self.connectivity[np.ix_(rows, rows)],
+        }
+        for name in ("names", "hemisphere", "network", "structure"):
+            values = getattr(self, name)
+            taken[name] = None if values is None else [values[i] for i in rows]
+        return replace(self, **taken)
 
-        return replace(
-            self,
-            names=[self.names[i] for i in rows],
-            expression=self.expression[rows],
-            coordinates=None if self.coordinates is None else self.coordinates[rows],
-            hemisphere=listed(self.hemisphere),
-            network=listed(self.network),
-            structure=listed(self.structure),
-            connectivity=None if self.connectivity is None else self.connectivity[np.ix_(rows, rows)],
-        )
+    @property
+    def placed(self) -> bool:
+        """Are the coordinates of every region known?"""
+        return self.coordinates is not None and bool(np.isfinite(self.coordinates).all())
 
     def with_(self, **changes: Any) -> Regions:
         """The same regions with other attributes."""

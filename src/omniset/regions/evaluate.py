@@ -21,10 +21,11 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from omniset.regions.baselines import METHODS
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, Regions
 from omniset.regions.formats import structure_of_name, structure_of_text
 from omniset.regions.nulls import spins
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
+from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
 from omniset.regions.splits import split
 from omniset.regions.training import checksum
@@ -77,7 +78,7 @@ class Evaluation:
         """What was decided on the data, a sentence each."""
         return [*self.regions.notes, *(f"{name} was not run: {why}" for name, why in self.not_run.items())]
 
-    def tested(self, seed: int = 0) -> Int[np.ndarray, "pairs 2"]:
+    def tested(self, seed: int = 0) -> Pairs:
         """The known pairs within folds of a seed, by its place among the seeds."""
         pairs = self.regions.pairs()
         fold = self.folds[seed]
@@ -215,7 +216,7 @@ def evaluate(
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
             row[rows] = fold
-    none = pd.DataFrame({"seed": [], "fold": [], "method": [], "spin": [], "pearson": []})
+    none = pd.DataFrame(columns=["seed", "fold", "method", "spin", "pearson"])
     return Evaluation(
         pd.concat([unit.rows for units in done.values() for unit in units], ignore_index=True),
         pd.concat(spun, ignore_index=True) if spun else none,
@@ -276,11 +277,6 @@ class _Run:
     seed: int
     vectors: Any
 
-    def fitted(self, regions: Regions, test: Int[np.ndarray, " fold"]) -> ConnectivityPredictor:
-        rows = np.setdiff1d(np.arange(len(regions)), test)
-        options = {"progress": False, **self.options}
-        return ConnectivityPredictor(**options, seed=self.seed).fit_rows(regions, rows, gene_vectors=self.vectors)
-
     def about(self) -> dict[str, Any]:
         """What tells its model from others."""
         vectors = {"gene_vectors": self.vectors.checksum()} if isinstance(self.vectors, GeneVectors) else {}
@@ -292,14 +288,14 @@ class _Run:
         self, regions: Regions, test: Int[np.ndarray, " fold"]
     ) -> tuple[dict[str, float], np.ndarray, np.ndarray, ConnectivityPredictor]:
         """Scores of the pairs of a fold, these pairs, what is predicted, and the model."""
-        predictor = self.fitted(regions, test)
+        predictor = ConnectivityPredictor(**{"progress": False, **self.options}, seed=self.seed)
+        predictor.fit_rows(regions, np.setdiff1d(np.arange(len(regions)), test), gene_vectors=self.vectors)
         within = regions.take(test)
-        pairs = within.pairs()
-        assert within.connectivity is not None
+        pairs, truth = known_pairs(within)
         predicted = predictor.method_.predict(predictor.aligned(within), pairs)
         distance = None if within.coordinates is None else pair_distance(within.coordinates, pairs)
         sides = None if within.hemisphere is None else pair_hemispheres(within.hemisphere, pairs)
-        return scores(within.connectivity[tuple(pairs.T)], predicted, distance, sides), pairs, predicted, predictor
+        return scores(truth, predicted, distance, sides), pairs, predicted, predictor
 
 
 def _scored(run: _Run, say: Callable[[str], None]) -> Done:
@@ -314,10 +310,7 @@ def _scored(run: _Run, say: Callable[[str], None]) -> Done:
         rows.append({**about, "seconds": seconds, **dict.fromkeys(PARTS, math.nan), **measured})
         if predictor.weights_:
             weights.append({**about, **predictor.weights_})
-        i, j = test[pairs].T
-        predictions[i, j] = predicted
-        if not run.regions.directed:
-            predictions[j, i] = predicted
+        predictions[np.ix_(test, test)] = matrix_of(run.regions.take(test), pairs, predicted)
     facts = {"weights": weights, "provenance": provenance(run.seed)}
     return Done(facts, pd.DataFrame(rows), {"predictions": predictions})
 

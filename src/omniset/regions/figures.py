@@ -21,6 +21,7 @@ from matplotlib.image import imread
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from omniset.regions.data import PairValues
 from omniset.report import figures, outcome_figures
 
 GENES = 15  # drawn
@@ -151,7 +152,7 @@ def brain(matrix: Float[np.ndarray, "regions regions"], coordinates: Float[np.nd
         glass_brain(matrix, coordinates, path)
         image = imread(path)
     height, width = image.shape[:2]
-    figure, axes = _panel(7.2, 7.2 * height / width)
+    figure, axes = figures.panel(7.2, 7.2 * height / width)
     figure.set_dpi(figures.DPI)
     axes.imshow(image)
     axes.set_axis_off()
@@ -173,7 +174,7 @@ def region_matrix(
     """A matrix as an image, grey where it is NaN, with stripes of folds and the names of groups."""
     number = len(values)
     parts = np.unique(folds)
-    figure, axes = _panel(4.6, 3.7 + 0.2 * -(-len(parts) // 4))
+    figure, axes = figures.panel(4.6, 3.7 + 0.2 * -(-len(parts) // 4))
     figure.set_dpi(figures.DPI)
     cmap = _levels("RdBu_r" if ends[0] < 0 else "viridis")
     norm = Normalize(*ends)
@@ -223,7 +224,7 @@ def heat_map(
 ) -> Figure:
     """A few named rows and columns, with numbers in the cells where these have room; grey where it is NaN."""
     height, width = values.shape
-    figure, axes = _panel(4.6, 1.9 + 0.21 * max(height, 4))
+    figure, axes = figures.panel(4.6, 1.9 + 0.21 * max(height, 4))
     cmap, norm = _levels(colours), Normalize(*ends)
     image = _coloured(values, norm, cmap)
     axes.pcolormesh(image, edgecolors="white", linewidth=0.8)
@@ -244,14 +245,14 @@ def heat_map(
 
 @figures.styled
 def scatter(
-    truth: Float[np.ndarray, " pairs"],
-    predicted: Float[np.ndarray, " pairs"],
-    distance: Float[np.ndarray, " pairs"] | None,
+    truth: PairValues,
+    predicted: PairValues,
+    distance: PairValues | None,
 ) -> Figure:
     """Predicted against true, coloured by distance where it is known."""
     if distance is None:
         return outcome_figures.predicted_against_true(truth, predicted)
-    figure, axes = _panel()
+    figure, axes = figures.panel(height=3.6)
     figure.set_dpi(figures.DPI)
     both = np.concatenate([truth, predicted])
     span = [both.min(), both.max()] if len(both) else [0, 1]
@@ -284,7 +285,7 @@ def estimates(
     ours: Sequence[bool],
 ) -> Figure:
     """A row each, the first on top: a dot with its interval."""
-    figure, axes = _panel(height=0.9 + 0.27 * max(len(labels), 3))
+    figure, axes = figures.panel(height=0.9 + 0.27 * max(len(labels), 3))
     places = np.arange(len(labels))
     for place, is_ours in zip(places, ours, strict=True):
         colour = figures.ORANGE if is_ours else figures.BLUE
@@ -305,7 +306,7 @@ def estimates(
 @figures.styled
 def against_null(values: Float[np.ndarray, " spins"], name: str, observed: float) -> Figure:
     """A histogram of the spins, and what was observed without."""
-    figure, axes = _panel(height=3.1)
+    figure, axes = figures.panel(height=3.1)
     known = values[np.isfinite(values)]
     axes.hist(known, bins=min(max(round(math.sqrt(len(known)) * 1.5), 3), 30), color=figures.BLUE, edgecolor="white")
     if math.isfinite(observed):
@@ -321,11 +322,6 @@ def against_null(values: Float[np.ndarray, " spins"], name: str, observed: float
 
 
 # ---------------------------------------------------------------------- parts
-
-
-def _panel(width: float = 4.6, height: float = 3.6) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
 
 
 def _coloured(

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from omniset.regions.blend import NETWORK, Blend, networks_of
 from omniset.regions.data import Regions
 from omniset.regions.methods import Method
+from omniset.regions.scaling import known_pairs
 from omniset.regions.scores import pearson
 from omniset.regions.seed import CrossAttention
 from omniset.regions.training import Attention, SeedMethod
@@ -53,10 +53,13 @@ def permuted(
 
     See `ConnectivityPredictor.importance`.
 
+    `attention` is the mean weight of each gene over the regions that attend, and are attended to.
+
     Raises:
         ValueError: A gene that is not known.
     """
-    attention = _attention_of(method, regions)
+    part = next(iter(networks_of(method).values()), None)
+    attention = part.gene_weights(regions) if isinstance(part, Attention) else np.full(len(regions.genes), np.nan)
     if genes is None:
         by = np.nanvar(regions.expression, axis=0) if np.isnan(attention).all() else attention
         chosen = np.argsort(-np.nan_to_num(by), kind="stable")[:top]
@@ -66,9 +69,7 @@ def permuted(
             if gene not in place:
                 raise ValueError(f"gene {gene!r} is not among the {len(place):,} of the model")
         chosen = np.array([place[gene] for gene in genes])
-    pairs = regions.pairs()
-    assert regions.connectivity is not None
-    truth = regions.connectivity[tuple(pairs.T)]
+    pairs, truth = known_pairs(regions)
     base = pearson(truth, method.predict(regions, pairs))
     rng = np.random.default_rng(seed)
     falls = []
@@ -83,11 +84,3 @@ def permuted(
             bar.at(number)
     columns = {"gene": [regions.genes[g] for g in chosen], "importance": falls, "attention": attention[chosen]}
     return pd.DataFrame(columns).sort_values("importance", ascending=False, ignore_index=True)
-
-
-def _attention_of(method: Method, regions: Regions) -> Float[np.ndarray, " genes"]:
-    """Mean weight of each gene over the regions that attend, and are attended to; NaN without attention."""
-    part = next(iter(networks_of(method).values()), None)
-    if isinstance(part, Attention):
-        return part.gene_weights(regions)
-    return np.full(len(regions.genes), np.nan)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.scaling import Scaling
 from omniset.regions.scores import FEWEST
 from omniset.regions.splits import check_places
@@ -56,7 +56,7 @@ class Method(ABC):
         self._fit(train, seed)
         return self
 
-    def predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         """Connectivity of pairs.
 
         Args:
@@ -81,12 +81,10 @@ class Method(ABC):
         # Every pair once: (i, j) and (j, i) then have the same prediction to the bit.
         codes, of = np.unique(pairs[:, 0] * np.int64(len(regions)) + pairs[:, 1], return_inverse=True)
         used, at = np.unique(np.stack(np.divmod(codes, len(regions)), 1), return_inverse=True)
-        chosen = regions.take(used)
+        chosen, places = regions.take(used), at.reshape(-1, 2)
         self._check_coordinates(chosen)
-        predicted = self._predict(chosen, at.reshape(-1, 2))
-        require_finite_outputs(
-            predicted, [" and ".join(chosen.names[i] for i in pair) for pair in at.reshape(-1, 2)], "pair"
-        )
+        predicted = self._predict(chosen, places)
+        require_finite_outputs(predicted, [" and ".join(chosen.names[i] for i in pair) for pair in places], "pair")
         return predicted[of]
 
     def _check_coordinates(self, regions: Regions) -> None:
@@ -100,7 +98,7 @@ class Method(ABC):
     def _fit(self, train: Regions, seed: int) -> None: ...
 
     @abstractmethod
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]: ...
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues: ...
 
 
 def _check_rows(rows: Int[np.ndarray, " rows"], regions: int) -> None:

@@ -111,7 +111,7 @@ def as_spins(array: Any, regions: int) -> Int[np.ndarray, "number regions"]:
     positions = given.astype(np.int64)
     if positions.shape[0] != positions.shape[1]:
         return positions if positions.shape[1] == regions else positions.T
-    in_rows, in_columns = (_permutes(side) for side in (positions, positions.T))
+    in_rows, in_columns = ((np.sort(side, 1) == np.arange(regions)).all() for side in (positions, positions.T))
     if in_rows == in_columns:
         raise ValueError(
             f"spins are as many as regions, {regions}, and could be rows or columns: give one more or one less"
@@ -149,10 +149,8 @@ def _parts(
     labels = np.asarray([""] * regions if groups is None else groups, dtype=np.str_)
     if len(labels) != regions:
         raise ValueError(f"groups must have {regions} entries, got {len(labels)}")
-    parts = []
-    for side, label in sorted(set(zip(sides.tolist(), labels.tolist(), strict=True))):
-        parts.append((np.flatnonzero((sides == side) & (labels == label)), side == RIGHT))
-    return parts
+    parts = sorted(set(zip(sides.tolist(), labels.tolist(), strict=True)))
+    return [(np.flatnonzero((sides == side) & (labels == label)), side == RIGHT) for side, label in parts]
 
 
 def _on_sphere(places: Float[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 3"]:
@@ -160,7 +158,3 @@ def _on_sphere(places: Float[np.ndarray, "rows 3"]) -> Float[np.ndarray, "rows 3
     centred = places - places.mean(0)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     return np.divide(centred, length, out=np.zeros_like(centred), where=length > 0)
-
-
-def _permutes(rows: Int[np.ndarray, "number regions"]) -> bool:
-    return bool((np.sort(rows, axis=1) == np.arange(rows.shape[1])).all())

@@ -17,12 +17,13 @@ from torch import nn
 from omniset.fitted import Estimator
 from omniset.regions.baselines import METHODS
 from omniset.regions.blend import Blend, networks_of
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.genes import attended, permuted
 from omniset.regions.methods import Method
 from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
 from omniset.regions.scales import check_scale, rescaled
+from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import pearson
 from omniset.regions.training import Attention, NetworkMethod, SeedMethod
 from omniset.runs import devices
@@ -31,6 +32,7 @@ from omniset.tables.genes import match
 from omniset.training import artefacts, schema
 
 LEAST, LEAST_GENES = 12, 10  # regions
+LABELS = ("hemisphere", "network", "structure")
 
 
 class ConnectivityPredictor(PredictorOptions, Estimator):
@@ -125,7 +127,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         *,
         rescale: str | None = None,
         **options: Any,
-    ) -> Float[np.ndarray, " pairs"]:
+    ) -> PairValues:
         """Connectivity of pairs of regions.
 
         Args:
@@ -151,10 +153,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         regions = self._regions(expression, coordinates, rescale, **options)
         number = len(regions)
         pairs = np.argwhere(~np.eye(number, dtype=bool)) if regions.directed else np.argwhere(np.tri(number, k=-1).T)
-        matrix = np.full((number, number), np.nan)
-        matrix[tuple(pairs.T)] = self.method_.predict(regions, pairs)
-        if not regions.directed:
-            matrix = np.where(np.isnan(matrix), matrix.T, matrix)
+        matrix = matrix_of(regions, pairs, self.method_.predict(regions, pairs))
         return pd.DataFrame(matrix, regions.names, regions.names)
 
     def score(
@@ -169,9 +168,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         """Pearson's r of the predictions of all known pairs. Arguments as for fit, `rescale` as for predict."""
         self._fitted()
         regions = self._scaled(self.aligned(_as_regions(expression, coordinates, connectivity, **options)), rescale)
-        pairs = regions.pairs()
-        assert regions.connectivity is not None
-        return pearson(regions.connectivity[tuple(pairs.T)], self.method_.predict(regions, pairs))
+        pairs, truth = known_pairs(regions)
+        return pearson(truth, self.method_.predict(regions, pairs))
 
     def explain(
         self,
@@ -306,39 +304,21 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
         if self.architecture != "multiset":
-            options: dict[str, Any] = {
-                "dim": self._dim,
-                "num_heads": self.num_heads,
-                "depth": self.depth,
-                "pooling": self.pooling,
-            }
-            options |= {"dropout": self.dropout, "bins": self.bins}
-            options |= {"cls": self.cls} if self.architecture == "seed" else {}
+            names = ["num_heads", "depth", "pooling", "dropout", "bins"] + ["cls"] * (self.architecture == "seed")
             return SeedMethod(
                 self.architecture,
                 vectors,
-                options,
-                self.epochs,
-                self.batch_size or 23,
-                self.learning_rate or 1e-3,
-                self.weight_decay,
-                self.symmetry,
-                device=self.device,
-                progress=self.progress,
+                {"dim": self._dim, **self._named(names)},
+                batch_size=self.batch_size or 23,
+                learning_rate=self.learning_rate or 1e-3,
+                **self._named(["epochs", "weight_decay", "symmetry", "device", "progress"]),
             )
         attention = partial(
             Attention,
-            self.axes,
-            self._dim,
-            self.num_heads,
-            self.num_queries,
-            self.dropout,
-            self.seen,
-            self.steps,
-            self.batch_size or 40,
-            self.learning_rate or 2e-3,
-            self.weight_decay,
-            device=self.device,
+            dim=self._dim,
+            batch_size=self.batch_size or 40,
+            learning_rate=self.learning_rate or 2e-3,
+            **self._named(["axes", "num_heads", "num_queries", "dropout", "seen", "steps", "weight_decay", "device"]),
         )
         if self.method in (None, "blend"):
             return Blend(attention, say)
@@ -347,6 +327,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         if self.method == "attention":
             return attention(progress=self.progress)
         return METHODS[self.method]()
+
+    def _named(self, options: Sequence[str]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in options}
 
     @property
     def _dim(self) -> int:
@@ -425,7 +408,7 @@ def _tables(train: Regions) -> dict[str, pd.DataFrame]:
     about = pd.DataFrame({"region": train.names})
     if train.coordinates is not None:
         about[["x", "y", "z"]] = train.coordinates
-    for name in ("hemisphere", "network", "structure"):
+    for name in LABELS:
         if getattr(train, name) is not None:
             about[name] = getattr(train, name)
     columns = [str(i) for i in range(len(train))]
@@ -439,21 +422,20 @@ def _tables(train: Regions) -> dict[str, pd.DataFrame]:
 
 def _of_tables(tables: dict[str, pd.DataFrame], directed: bool, notes: list[str]) -> Regions:
     about = tables["regions"]
+    labels: dict[str, Any] = {name: about[name].tolist() for name in LABELS if name in about}
     return Regions(
         names=about["region"].tolist(),
         genes=tables["vocabulary"]["gene"].tolist(),
         expression=np.ascontiguousarray(tables["expression"].to_numpy(np.float32).T),
         coordinates=about[["x", "y", "z"]].to_numpy(np.float64) if "x" in about else None,
-        hemisphere=about["hemisphere"].tolist() if "hemisphere" in about else None,
-        network=about["network"].tolist() if "network" in about else None,
-        structure=about["structure"].tolist() if "structure" in about else None,
         connectivity=tables["connectivity"].to_numpy(np.float64),
         directed=directed,
         notes=notes,
+        **labels,
     )
 
 
-def positions(pairs: Any, names: Sequence[str]) -> Int[np.ndarray, "pairs 2"]:
+def positions(pairs: Any, names: Sequence[str]) -> Pairs:
     """Pairs of names, or of positions, as positions.
 
     Raises:
@@ -477,10 +459,11 @@ def positions(pairs: Any, names: Sequence[str]) -> Int[np.ndarray, "pairs 2"]:
             raise ValueError(f"pairs must be of positions from 0 to {len(names) - 1}, got {bad[0].tolist()}")
     else:
         place = {name: at for at, name in enumerate(names)}
-        for name in map(str, values.ravel()):
+        asked = [str(name) for name in values.ravel()]
+        for name in asked:
             if name not in place:
                 raise ValueError(f"pairs: region {name!r} is not there, regions are such as {names[0]!r}")
-        places = np.array([[place[str(a)], place[str(b)]] for a, b in values], dtype=np.int64)
+        places = np.array([place[name] for name in asked], dtype=np.int64).reshape(-1, 2)
     same = places[places[:, 0] == places[:, 1]]
     if len(same):
         raise ValueError(f"pairs must be of two regions, got {names[same[0, 0]]!r} with itself")

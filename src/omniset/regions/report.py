@@ -5,11 +5,11 @@ Each composer returns the page and the plain numbers behind it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from scipy.stats import spearmanr
 
 from omniset.regions.blend import NETWORK, OVER, Blend
@@ -31,6 +31,7 @@ from omniset.regions.figures import (
     top_genes,
 )
 from omniset.regions.predictor import ConnectivityPredictor
+from omniset.regions.scaling import known_pairs
 from omniset.regions.scores import FEWEST, pair_distance, pearson
 from omniset.regions.tested import kept_by_spins, r_by_distance, r_by_network, true_and_predicted, within_folds
 from omniset.report import figures, frame
@@ -84,12 +85,11 @@ def of_fit(
         importance: What `ConnectivityPredictor.importance` gave; None: it was not measured.
     """
     regions, method = predictor.regions_, predictor.method_
-    pairs = regions.pairs()
-    assert regions.connectivity is not None
-    truth, predicted = regions.connectivity[tuple(pairs.T)], method.predict(regions, pairs)
+    pairs, truth = known_pairs(regions)
+    predicted = method.predict(regions, pairs)
     distance = None if regions.coordinates is None else pair_distance(regions.coordinates, pairs)
     possible = len(regions) * (len(regions) - 1) // (1 if regions.directed else 2)
-    r = pearson(truth, predicted)
+    r, missing = pearson(truth, predicted), float(np.isnan(regions.expression).mean())
     scores = dict(method.scores) if isinstance(method, Blend) else {}
     text = (
         "These are the pairs that the model has learned from. How well it does on regions that it has not seen, only "
@@ -125,17 +125,12 @@ def of_fit(
         },
         headline=[
             ("regions", len(regions), "learned from"),
-            ("genes", len(regions.genes), _measured(regions.expression)),
+            ("genes", len(regions.genes), f"{missing:.1%} of values not measured" if missing else "all measured"),
             ("pairs", len(pairs), f"known, of {possible:,}{', directed' if regions.directed else ''}"),
             ("seconds", Cell(f"{predictor.seconds_:,.0f}", predictor.seconds_), "of training"),
         ],
         settings=predictor.get_params(),
     )
-
-
-def _measured(expression: Float[np.ndarray, "regions genes"]) -> str:
-    missing = float(np.isnan(expression).mean()) if expression.size else 0.0
-    return f"{missing:.1%} of values not measured" if missing else "all measured"
 
 
 def part_name(name: str) -> str:
@@ -239,16 +234,14 @@ def label(method: Any) -> str:
     return METHODS.get(method, str(method))
 
 
-def _division(evaluation: Evaluation) -> str:
-    folds = int(evaluation.by_fold["fold"].nunique())
-    how = {
-        "spatial": "neighbourhoods, so that a test region has few neighbours among those learned from",
-        "random": "drawn at random, so that most test regions have neighbours among those learned from",
-    }.get(evaluation.split, evaluation.split)
-    return (
-        f"The regions are divided into {many(folds, 'fold')}, {how}. A method learns from the pairs among the regions "
-        "of all folds but one, and predicts the pairs within that one: both regions of a test pair are new to it."
-    )
+def _numbers(row: Any, names: Iterable[str]) -> list[Cell]:
+    return [rounded(row[name]) for name in names]
+
+
+def _by_fold(table: pd.DataFrame, names: Sequence[str]) -> list[list[Any]]:
+    """A row for each seed, fold and method, with some columns."""
+    rows = table.to_dict("records")
+    return [[row["seed"], row["fold"] + 1, label(row["method"]), *_numbers(row, names)] for row in rows]
 
 
 def _methods(evaluation: Evaluation) -> Section:
@@ -268,9 +261,9 @@ def _methods(evaluation: Evaluation) -> Section:
     rows = [
         [
             label(method),
-            *(rounded(row[name]) for name in ("spearman", "r2")),
+            *_numbers(row, ("spearman", "r2")),
             Cell(text_of(row["mse"]), row["mse"]),
-            *(rounded(row[name]) for name in ("null", "gain")),
+            *_numbers(row, ("null", "gain")),
             rounded(row["seconds"], 1),
         ]
         for method, row in table.iterrows()
@@ -281,13 +274,17 @@ def _methods(evaluation: Evaluation) -> Section:
         "Pearson's r of pairs that are near, at middle distance and far (a third of each fold's pairs each), and of "
         "pairs in the left hemisphere, in the right, and between the two."
     )
-    by_part = [[label(method), *(rounded(row[f"pearson_{p}"]) for p in parts)] for method, row in table.iterrows()]
-    by_fold = [
-        [row["seed"], row["fold"] + 1, label(row["method"]), *(rounded(row[n]) for n in ("pearson", "spearman", "r2"))]
-        for row in evaluation.by_fold.to_dict("records")
-    ]
+    by_part = [[label(method), *_numbers(row, (f"pearson_{p}" for p in parts))] for method, row in table.iterrows()]
+    by_fold = _by_fold(evaluation.by_fold, ["pearson", "spearman", "r2"])
+    folds = int(evaluation.by_fold["fold"].nunique())
+    how = {
+        "spatial": "neighbourhoods, so that a test region has few neighbours among those learned from",
+        "random": "drawn at random, so that most test regions have neighbours among those learned from",
+    }.get(evaluation.split, evaluation.split)
     text = (
-        f"{_division(evaluation)} Pearson's r is that within each fold, the mean over the folds of "
+        f"The regions are divided into {many(folds, 'fold')}, {how}. A method learns from the pairs among the regions "
+        "of all folds but one, and predicts the pairs within that one: both regions of a test pair are new to it. "
+        f"Pearson's r is that within each fold, the mean over the folds of "
         f"{many(len(evaluation.seeds), 'seed')}. Its intervals are of what other brain regions would give: regions, "
         "with all of their pairs, are drawn again."
     )
@@ -429,17 +426,13 @@ def _weights(evaluation: Evaluation) -> Section:
     if not len(weights):
         return Section("Weights of the parts", "No method with weighed parts was run.")
     parts = [name for name in weights.columns if name not in ("seed", "fold", "method")]
-    rows = [
-        [row["seed"], row["fold"] + 1, label(row["method"]), *(rounded(row[name]) for name in parts)]
-        for row in weights.to_dict("records")
-    ]
     means = {part_name(name): float(weights[name].mean()) for name in parts}
     text = (
         "What ours weighs its parts with, by validation on regions that the part had not seen; 0: left out. Weights "
         f"that differ much between folds are uncertain. Means: {listed({k: round(v, 3) for k, v in means.items()})}."
     )
     columns = ["seed", "fold", "method", *(part_name(name) for name in parts)]
-    return Section("Weights of the parts", text, [Table("Weights in each fold.", columns, rows)])
+    return Section("Weights of the parts", text, [Table("Weights in each fold.", columns, _by_fold(weights, parts))])
 
 
 def _brains(evaluation: Evaluation, shown: str) -> Section:

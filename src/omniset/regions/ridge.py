@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator, cg
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
 from omniset.regions.scaling import (
     Components,
@@ -22,8 +22,7 @@ from omniset.regions.scaling import (
     squared_distances,
 )
 from omniset.regions.scores import FEWEST, pearson
-from omniset.regions.splits import FEWEST as FEWEST_IN_FOLD
-from omniset.regions.splits import split
+from omniset.regions.splits import held_back
 
 FOLDS = 4
 
@@ -34,24 +33,8 @@ WEIGHTS = (0.5, 0.25, 0.75)
 RANKS = (10, 5, 20, 40)
 PENALTIES = (0.3, 0.1, 1.0, 0.03, 3.0, 10.0)
 
-
-@dataclass(frozen=True)
-class Compared:
-    """What kernels are made of: regions on the left against the training regions on the right.
-
-    Attributes:
-        genes: Squared distance of standardised expression, divided by the number of genes that vary in training.
-        place: Squared distance of coordinates in units of the training standard deviation of each axis; None: unused.
-        mirrored: The same of (|x|, y, z): the two hemispheres are nearly mirror images; None: unused.
-        left: Principal components of expression.
-        right: Of the training regions.
-    """
-
-    genes: Float[np.ndarray, "left right"] | None = None
-    place: Float[np.ndarray, "left right"] | None = None
-    mirrored: Float[np.ndarray, "left right"] | None = None
-    left: Float[np.ndarray, "left components"] | None = None
-    right: Float[np.ndarray, "right components"] | None = None
+Square = Float[np.ndarray, "n n"]
+Compared = dict[str, Float[np.ndarray, "_ _"]]  # see `Space.compare`
 
 
 @dataclass(frozen=True)
@@ -75,12 +58,9 @@ class GaussianKernel:
     def __call__(self, compared: Compared) -> Float[np.ndarray, "left right"]:
         kernels = []
         if self.rate is not None:
-            assert compared.genes is not None
-            kernels.append(np.exp(-self.rate * compared.genes))
+            kernels.append(np.exp(-self.rate * compared["genes"]))
         if self.width is not None:
-            squares = compared.mirrored if self.mirrored else compared.place
-            assert squares is not None
-            kernels.append(np.exp(-squares / (2 * self.width**2)))
+            kernels.append(np.exp(-compared["mirrored" if self.mirrored else "place"] / (2 * self.width**2)))
         if len(kernels) == 1:
             return 1 + kernels[0]
         if self.weight is None:
@@ -99,9 +79,7 @@ class LinearKernel:
     rank: int
 
     def __call__(self, compared: Compared) -> Float[np.ndarray, "left right"]:
-        assert compared.left is not None
-        assert compared.right is not None
-        left, right = compared.left[:, : self.rank], compared.right[:, : self.rank]
+        left, right = compared["left"][:, : self.rank], compared["right"][:, : self.rank]
         scale = float(np.square(right).sum(1).mean()) or 1.0  # no components where expression does not vary
         return 1 + left @ right.T / scale
 
@@ -117,13 +95,18 @@ class Space:
     """
 
     def __init__(self, train: Regions, genes: bool = False, place: bool = False, components: int = 0) -> None:
-        self._train = train
-        self._genes, self._place = genes, place
+        self._train, self._genes, self._place = train, genes, place
         self._components = Components(train, components) if components else None
 
     def compare(self, regions: Regions) -> Compared:
-        """Any regions, with the same genes, against the training regions."""
-        compared: dict[str, Float[np.ndarray, "left columns"]] = {}
+        """Any regions, with the same genes, on the left against the training regions on the right.
+
+        Returns:
+            `genes`, squared distances of standardised expression, divided by the number of genes that vary in training;
+            `place`, those of coordinates in units of the training standard deviation of each axis, and `mirrored`, the
+            same of (|x|, y, z): the two hemispheres are nearly mirror images; `left` and `right`, components of each.
+        """
+        compared: Compared = {}
         if self._genes:
             scaling = Scaling.of(self._train.expression)
             z, learned = scaling(regions.expression), scaling(self._train.expression)
@@ -133,9 +116,8 @@ class Space:
                 scaling = Scaling.of(of(self._train))
                 compared[name] = squared_distances(scaling(of(regions)), scaling(of(self._train)))
         if self._components is not None:
-            compared["left"] = self._components(regions)
-            compared["right"] = self._components(self._train)
-        return Compared(**compared)
+            compared |= {"left": self._components(regions), "right": self._components(self._train)}
+        return compared
 
 
 @dataclass(frozen=True)
@@ -143,37 +125,19 @@ class Spectrum:
     """A symmetric positive semidefinite kernel K = U diag(s) U^T: every penalty then costs products alone."""
 
     values: Float[np.ndarray, " n"]
-    vectors: Float[np.ndarray, "n n"]
+    vectors: Square
 
     @classmethod
-    def of(cls, kernel: Float[np.ndarray, "n n"]) -> Spectrum:
+    def of(cls, kernel: Square) -> Spectrum:
         values, vectors = np.linalg.eigh(kernel)
         return cls(np.maximum(values, 0), vectors)
 
-    def inverse(self, penalty: float) -> Float[np.ndarray, "n n"]:
+    def inverse(self, penalty: float) -> Square:
         """(K + penalty I)^-1."""
         return (self.vectors / (self.values + penalty)) @ self.vectors.T
 
 
-@dataclass(frozen=True)
 class TwoStep:
-    """A fitted two-step kernel ridge, see `two_step`.
-
-    Attributes:
-        inverse: (K + l I)^-1.
-        target: Y, with what is not known filled in.
-    """
-
-    inverse: Float[np.ndarray, "n n"]
-    target: Float[np.ndarray, "n n"]
-
-    def predict(self, cross: Float[np.ndarray, "regions n"]) -> Float[np.ndarray, "regions regions"]:
-        """All pairs of any regions, from their kernel with the training regions."""
-        dual = cross @ self.inverse
-        return dual @ self.target @ dual.T
-
-
-def two_step(spectrum: Spectrum, target: Float[np.ndarray, "n n"], penalty: float) -> TwoStep:
     """Two-step kernel ridge: from the kernel K_t of other regions with the training regions,
 
         F = K_t (K + l I)^-1 Y (K + l I)^-1 K_t^T
@@ -191,12 +155,18 @@ def two_step(spectrum: Spectrum, target: Float[np.ndarray, "n n"], penalty: floa
         target: Y, about 0; NaN where it is not known. It need not be symmetric.
         penalty: l, positive, on the scale of K.
     """
-    inverse = spectrum.inverse(penalty)
-    smoother = np.eye(len(target)) - penalty * inverse
-    return TwoStep(inverse, filled(target, smoother))
+
+    def __init__(self, spectrum: Spectrum, target: Square, penalty: float) -> None:
+        self.inverse = spectrum.inverse(penalty)
+        self.target = filled(target, np.eye(len(target)) - penalty * self.inverse)
+
+    def predict(self, cross: Float[np.ndarray, "regions n"]) -> Float[np.ndarray, "regions regions"]:
+        """All pairs of any regions, from their kernel with the training regions."""
+        dual = cross @ self.inverse
+        return dual @ self.target @ dual.T
 
 
-def filled(target: Float[np.ndarray, "n n"], smoother: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n n"]:
+def filled(target: Square, smoother: Square) -> Square:
     """Y with unknown entries such that (H Y H)_ij = Y_ij in each of them.
 
     For the symmetric H = K (K + l I)^-1, with eigenvalues below 1, there is one such Y. If the diagonal alone is not
@@ -233,14 +203,14 @@ class Fold:
 
     learn: Compared
     check: Compared
-    target: Float[np.ndarray, "n n"]
-    pairs: Int[np.ndarray, "pairs 2"]
-    values: Float[np.ndarray, " pairs"]
+    target: Square
+    pairs: Pairs
+    values: PairValues
 
     def scores(self, kernel: GaussianKernel | LinearKernel) -> list[float]:
         """Pearson's r for each penalty, 0 where it is not defined."""
         spectrum, cross = Spectrum.of(kernel(self.learn)), kernel(self.check)
-        predicted = [two_step(spectrum, self.target, penalty).predict(cross) for penalty in PENALTIES]
+        predicted = [TwoStep(spectrum, self.target, penalty).predict(cross) for penalty in PENALTIES]
         return [float(np.nan_to_num(pearson(self.values, f[tuple(self.pairs.T)]))) for f in predicted]
 
 
@@ -270,21 +240,15 @@ class _Ridge(Method, Generic[Kernel]):
         self._search(self._inner(train, seed))
         self._space = self._space_of(train)
         self._mean, target = centred_target(train)
-        self._fitted = two_step(Spectrum.of(self.kernel(self._space.compare(train))), target, self.penalty)
+        self._fitted = TwoStep(Spectrum.of(self.kernel(self._space.compare(train))), target, self.penalty)
 
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         matrix = self._fitted.predict(self.kernel(self._space.compare(regions)))
         return matrix[tuple(pairs.T)] + self._mean
 
     def _inner(self, train: Regions, seed: int) -> list[Fold]:
-        """Four folds, fewer of few regions: spatial where all places are known, else random."""
-        number = min(FOLDS, len(train) // FEWEST_IN_FOLD)
-        if number < 2:
-            return []
-        placed = train.coordinates is not None and np.isfinite(train.coordinates).all()
         folds = []
-        for rows in split("spatial" if placed else "random", train, number, seed):
-            check, learn = train.take(rows), train.take(np.setdiff1d(np.arange(len(train)), rows))
+        for learn, check in held_back(train, FOLDS, seed):
             if len(check.pairs()) >= FEWEST and len(learn.pairs()) >= FEWEST:
                 space = self._space_of(learn)
                 _, target = centred_target(learn)
@@ -316,7 +280,7 @@ class _Ridge(Method, Generic[Kernel]):
 
 
 class KernelRidge(_Ridge[GaussianKernel]):
-    """Two-step kernel ridge with Gaussian kernels of expression, of coordinates, or of both: see `two_step`.
+    """Two-step kernel ridge with Gaussian kernels of expression, of coordinates, or of both: see `TwoStep`.
 
     With both, the width and form of places are chosen first, then the rate of genes, then how the two are put together,
     each with every penalty and with what was chosen before. All combinations would be eight times as many.
@@ -353,7 +317,7 @@ class KernelRidge(_Ridge[GaussianKernel]):
 class Bilinear(_Ridge[LinearKernel]):
     """(1, p_i)^T W (1, p_j) + mean, with p the first principal components of expression.
 
-    It is two-step kernel ridge with a linear kernel, see `two_step`; p is scaled to a mean square norm of 1. The inner
+    It is two-step kernel ridge with a linear kernel, see `TwoStep`; p is scaled to a mean square norm of 1. The inner
     folds choose the number of components, out of 5, 10, 20 and 40, and the penalty.
     """
 

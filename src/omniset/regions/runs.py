@@ -48,7 +48,6 @@ def fit(
     with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
-        _describe(regions)
         everything = np.arange(len(regions))
         predictor.fit_rows(regions, everything, gene_vectors=gene_vectors, folder=out, resume=resume, say=talk)
         predictor.save(out, {"provenance": folder.provenance})
@@ -82,7 +81,7 @@ def predict(
         raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
     if not array:
         kind_of(out)
-    predictor = _load(model, overrides)
+    predictor = ConnectivityPredictor.load(model).set_params(**overrides)
     with noted() as warnings:
         regions = _given(files, aliases)
         if pairs is None:
@@ -113,11 +112,8 @@ def explain(
     rescale: str | None = None,
 ) -> pd.DataFrame:
     """See `omniset.cli.regions.explain_pair`."""
-    for name, value in (("top", top), ("repeats", repeats)):
-        if value < 1:
-            raise ValueError(f"{name} must be >= 1, got {value}")
     with working_folder(out, "regions", "explanation") as folder:
-        predictor = _load(model, overrides)
+        predictor = ConnectivityPredictor.load(model).set_params(**overrides)
         regions = _given(files, aliases)
         attended = predictor.explain(first, second, regions, top=top, rescale=rescale)
         telling(predictor.progress)("permuting genes")
@@ -142,13 +138,12 @@ def evaluate(
     gene_vectors: Path | None,
     split: str,
     folds: int,
-    seeds: int,
-    null: int,
     methods: Sequence[str] | None,
     out: Path,
     resume: bool,
+    **more: int,
 ) -> Evaluation:
-    """See `omniset.cli.regions.evaluate`."""
+    """See `omniset.cli.regions.evaluate`, which has `more`: seeds and null."""
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()  # before a folder of rows is made
     if gene_vectors is not None and predictor.architecture == "multiset":
@@ -156,21 +151,18 @@ def evaluate(
     vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, resume=resume) as folder:
         regions = _read(files, aliases, read)
-        _describe(regions)
         divide(split, regions, folds, predictor.seed)
         talk = telling(predictor.progress)
         evaluation = run_evaluation(
             regions,
             split_by=split,
             folds=folds,
-            seeds=seeds,
-            null=null,
             methods=methods,
             gene_vectors=vectors,
             folder=out,
             resume=resume,
             say=talk,
-            **{**arguments, "progress": False},
+            **{**arguments, **more, "progress": False},
         )
         talk("writing the report")
         comparison = evaluation.comparison
@@ -207,11 +199,17 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _read(files: dict[str, Path | None], aliases: Path | None, read: dict[str, Any]) -> Regions:
+    """The files joined, and what is in them said."""
     if files["expression"] is None:
         raise ValueError("expression must be given: a table of regions x genes")
     if aliases is not None:
         read = read | {"aliases": read_aliases(aliases)}
-    return read_regions(files["expression"], files["connectivity"], files["coordinates"], **read)
+    regions = read_regions(files["expression"], files["connectivity"], files["coordinates"], **read)
+    known = "" if regions.connectivity is None else f", {many(len(regions.pairs()), 'pair')} of known connectivity"
+    say(f"{many(len(regions), 'region')}, {many(len(regions.genes), 'gene')}{known}")
+    for note in regions.notes:
+        say(f"  {note}")
+    return regions
 
 
 def _given(files: dict[str, Path | None], aliases: Path | None) -> Regions | None:
@@ -220,9 +218,7 @@ def _given(files: dict[str, Path | None], aliases: Path | None) -> Regions | Non
         if files["coordinates"] is not None:
             raise ValueError("coordinates come with expression: without, the regions of the model are meant")
         return None
-    regions = _read(files, aliases, {})
-    _describe(regions)
-    return regions
+    return _read(files, aliases, {})
 
 
 def measured_importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
@@ -239,18 +235,6 @@ def measured_importance(predictor: ConnectivityPredictor, talk: Callable[[str], 
     return predictor.importance(top=number)
 
 
-def _describe(regions: Regions) -> None:
-    known = "" if regions.connectivity is None else f", {many(len(regions.pairs()), 'pair')} of known connectivity"
-    say(f"{many(len(regions), 'region')}, {many(len(regions.genes), 'gene')}{known}")
-    for note in regions.notes:
-        say(f"  {note}")
-
-
-def _load(model: Path, overrides: dict[str, Any]) -> ConnectivityPredictor:
-    predictor = ConnectivityPredictor.load(model)
-    return predictor.set_params(**overrides)
-
-
 def read_pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
     """The first two columns of a table of pairs."""
     file = TableFile(path)
@@ -261,13 +245,12 @@ def read_pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:
         raise file.error(None, f"must have a header, its first line is a pair: {columns[0]!r}, {columns[1]!r}")
     frames = [pd.DataFrame({name: chunk.text(name).to_pylist() for name in columns}) for chunk in file.chunks()]
     pairs = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-    known = set(names)
-    for row, pair in enumerate(pairs.to_numpy().tolist()):
-        lacking = [name for name in pair if name not in known]
-        if lacking:
-            raise ValueError(
-                f"{path}: pair {row + 1}: region {lacking[0]!r} is not there, regions are such as {names[0]!r}"
-            )
+    lacking = np.argwhere(~pairs.isin(names).to_numpy())
+    if len(lacking):
+        row, column = lacking[0]
+        raise ValueError(
+            f"{path}: pair {row + 1}: region {pairs.iloc[row, column]!r} is not there, regions are such as {names[0]!r}"
+        )
     return pairs
 
 

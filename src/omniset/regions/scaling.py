@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def mirrored_places(regions: Regions) -> Float[np.ndarray, "regions 3"]:
     return np.column_stack([abs(places[:, 0]), places[:, 1:]])
 
 
-def known_pairs(regions: Regions) -> tuple[Int[np.ndarray, "pairs 2"], Float[np.ndarray, " pairs"]]:
+def known_pairs(regions: Regions) -> tuple[Pairs, PairValues]:
     """Pairs of known connectivity, and this."""
     pairs = regions.pairs()
     assert regions.connectivity is not None
@@ -94,8 +94,13 @@ def centred_target(regions: Regions) -> tuple[float, Float[np.ndarray, "n n"]]:
     """Mean of the known connectivity, and the matrix of differences from it; NaN: not known."""
     pairs, values = known_pairs(regions)
     mean = float(values.mean())
+    return mean, matrix_of(regions, pairs, values - mean)
+
+
+def matrix_of(regions: Regions, pairs: Pairs, values: PairValues) -> Float[np.ndarray, "n n"]:
+    """Values of pairs as a matrix, NaN elsewhere; on both sides of the diagonal unless connectivity is directed."""
     matrix = np.full((len(regions), len(regions)), np.nan)
-    matrix[tuple(pairs.T)] = values - mean
+    matrix[tuple(pairs.T)] = values
     if not regions.directed:
-        matrix[tuple(pairs.T[::-1])] = values - mean
-    return mean, matrix
+        matrix[tuple(pairs.T[::-1])] = values
+    return matrix

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from scipy.stats import rankdata
 
-from omniset.regions.data import LEFT, RIGHT
+from omniset.regions.data import LEFT, RIGHT, Pairs, PairValues
 from omniset.trials.intervals import Draws, Values
 
 BETWEEN = LEFT + RIGHT
@@ -22,7 +22,7 @@ HEMISPHERES = {"left": LEFT, "right": RIGHT, "between": BETWEEN}
 
 
 def scores(
-    truth: Float[np.ndarray, " pairs"],
+    truth: PairValues,
     predicted: Float[np.ndarray, " _"],
     distance: Float[np.ndarray, " _"] | None = None,
     hemisphere_pairs: Shaped[np.ndarray, " _"] | None = None,
@@ -67,13 +67,12 @@ def scores(
         measured |= {f"pearson_{name}": pearson(x[part == i], y[part == i]) for i, name in enumerate(DISTANCES)}
     if hemisphere_pairs is not None:
         of_pair = _labels("hemisphere_pairs", hemisphere_pairs, len(x), (*HEMISPHERES.values(), ""))
-        measured |= {
-            f"pearson_{name}": pearson(x[of_pair == label], y[of_pair == label]) for name, label in HEMISPHERES.items()
-        }
+        for name, label in HEMISPHERES.items():
+            measured[f"pearson_{name}"] = pearson(x[of_pair == label], y[of_pair == label])
     return measured
 
 
-def pearson(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) -> float:
+def pearson(x: PairValues, y: PairValues) -> float:
     """Pearson's r; NaN of fewer than 3 pairs, and where x or y is constant but for rounding."""
     if len(x) < FEWEST:
         return np.nan
@@ -83,15 +82,13 @@ def pearson(x: Float[np.ndarray, " pairs"], y: Float[np.ndarray, " pairs"]) -> f
     return float(np.clip((a / np.linalg.norm(a)) @ (b / np.linalg.norm(b)), -1, 1))
 
 
-def pair_distance(
-    coordinates: Float[np.ndarray, "regions 3"], pairs: Int[np.ndarray, "pairs 2"]
-) -> Float[np.ndarray, " pairs"]:
+def pair_distance(coordinates: Float[np.ndarray, "regions 3"], pairs: Pairs) -> PairValues:
     """Euclidean distance of the regions of each pair, in mm; NaN where either has no coordinates."""
     places = np.asarray(coordinates, dtype=np.float64)
     return np.linalg.norm(places[pairs[:, 0]] - places[pairs[:, 1]], axis=1)
 
 
-def pair_hemispheres(hemisphere: Sequence[str], pairs: Int[np.ndarray, "pairs 2"]) -> Shaped[np.ndarray, " pairs"]:
+def pair_hemispheres(hemisphere: Sequence[str], pairs: Pairs) -> Shaped[np.ndarray, " pairs"]:
     """Of each pair "L" or "R" where both regions are of that hemisphere, "LR" between the two, "" where one has none.
 
     Raises:
@@ -136,9 +133,9 @@ def pearson_of_draws(rows: pd.DataFrame, draws: Draws) -> Values:
 
 
 def _of_draws(
-    x: Float[np.ndarray, " pairs"],
-    y: Float[np.ndarray, " pairs"],
-    pairs: Int[np.ndarray, "pairs 2"],
+    x: PairValues,
+    y: PairValues,
+    pairs: Pairs,
     weights: Float[np.ndarray, "draws regions"],
 ) -> Values:
     """Pearson's r of the pairs of one fold in each draw."""
@@ -148,7 +145,7 @@ def _of_draws(
     i, j = place[pairs.T]
     times = weights[:, here]
 
-    def total(values: Float[np.ndarray, " pairs"] | float, times: Float[np.ndarray, "draws _"] = times) -> Values:
+    def total(values: PairValues | float, times: Float[np.ndarray, "draws _"] = times) -> Values:
         matrix = np.zeros((len(here), len(here)))
         matrix[i, j] = values
         return np.einsum("dn,dn->d", times @ matrix, times)
@@ -184,7 +181,7 @@ def _labels(name: str, values: Any, number: int, known: tuple[str, ...]) -> Shap
     return labels
 
 
-def _numbers(name: str, values: Shaped[np.ndarray, " _"], number: int) -> Float[np.ndarray, " pairs"]:
+def _numbers(name: str, values: Shaped[np.ndarray, " _"], number: int) -> PairValues:
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) != number:
         raise ValueError(f"{name} must have a number for each of the {number} pairs, got {len(numbers)}")
@@ -196,7 +193,7 @@ def _numbers(name: str, values: Shaped[np.ndarray, " _"], number: int) -> Float[
     return numbers
 
 
-def _centred(x: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
+def _centred(x: PairValues) -> PairValues:
     """Differences from the mean; zeros where they are nothing but rounding."""
     x = np.asarray(x, dtype=np.float64)
     centred = x - x.mean()

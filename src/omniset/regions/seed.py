@@ -261,7 +261,7 @@ class PairNetwork(nn.Module):
             ValueError: Another number of genes; a position out of range; coordinates that are needed and are missing,
                 not finite, or of another number; coordinates before `standardise`; a shard_size < 1.
         """
-        raise NotImplementedError
+        return self.head(self._pooled(expression, pairs, coordinates, shard_size))
 
     def grid(
         self,
@@ -273,6 +273,12 @@ class PairNetwork(nn.Module):
         """Connectivity of every pair (i, j) of i in rows and j in columns: what `forward` gives for these."""
         pairs = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), -1).flatten(0, 1)
         return self(expression, pairs, coordinates).view(len(rows), len(columns))
+
+    def _pooled(
+        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
+    ) -> Float[Tensor, "pairs _"]:
+        """What the head reads of each pair."""
+        raise NotImplementedError
 
     def _distinct(
         self, expression: Tensor, pairs: Int[Tensor, "pairs 2"]
@@ -327,28 +333,15 @@ class CrossAttention(PairNetwork):
     a region j once for all its partners i, as a row depends on the gene, its bin and j only.
 
     Args:
-        genes: As in PairNetwork, and so all others.
+        genes, **options: As in PairNetwork.
         cls: "random" or "spatial".
     """
 
-    def __init__(
-        self,
-        genes: int,
-        dim: int = 128,
-        num_heads: int = 4,
-        depth: int = 4,
-        cls: str = "random",
-        pooling: str = "mean",
-        dropout: float = 0.1,
-        bins: int = BINS,
-        vectors: Float[Tensor, "genes token_dim"] | None = None,
-        token_dim: int = TOKEN_DIM,
-        hidden: Sequence[int] = HIDDEN,
-    ) -> None:
+    def __init__(self, genes: int, *, cls: str = "random", **options: Any) -> None:
         if cls not in CLS:
             raise ValueError(f"cls must be one of {', '.join(CLS)}, got {cls!r}")
-        super().__init__(genes, dim, num_heads, depth, pooling, dropout, bins, vectors, token_dim, hidden)
-        if pooling == "cls":
+        super().__init__(genes, **options)
+        if self.pool.pooling == "cls":
             warnings.warn(
                 "pooling='cls' lets no gene of region i into the prediction of a pair (i, j): its CLS token attends to "
                 "the genes of region j alone",
@@ -375,18 +368,14 @@ class CrossAttention(PairNetwork):
         statistics.fit([(coordinates.detach().cpu(), torch.ones(len(coordinates)))])
         self.statistics.load_state_dict(statistics.state_dict())
 
-    def forward(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        pairs: Int[Tensor, "pairs 2"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-        shard_size: int | None = None,
-    ) -> Float[Tensor, " pairs"]:
+    def _pooled(
+        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
+    ) -> Float[Tensor, "pairs dim"]:
         queries, keys = self._read(expression, pairs, coordinates)
         x = queries.elements
         for layer in self.layers:
             x = _attend(layer, x, keys, shard_size)
-        return self.head(self.pool(x, queries.multiplicity))
+        return self.pool(x, queries.multiplicity)
 
     def attention(
         self,
@@ -500,17 +489,13 @@ class SelfAttentionConcat(PairNetwork):
 
     _vectors_of_a_pair = 2
 
-    def forward(
-        self,
-        expression: Float[Tensor, "regions genes"],
-        pairs: Int[Tensor, "pairs 2"],
-        coordinates: Float[Tensor, "regions 3"] | None = None,
-        shard_size: int | None = None,
-    ) -> Float[Tensor, " pairs"]:
+    def _pooled(
+        self, expression: Tensor, pairs: Tensor, coordinates: Tensor | None, shard_size: int | None
+    ) -> Float[Tensor, "pairs _"]:
         genes, i, j = self._distinct(expression, pairs)
         tokens = _with_cls(self.cls_projection(self.cls).expand(len(genes), -1), genes)
         x, multiplicity = tokens.elements, tokens.multiplicity
         for layer in self.layers:
             x = _attend(layer, x, SetBatch(x, multiplicity, validate=False), shard_size)
         pooled = self.pool(x, multiplicity)
-        return self.head(torch.cat([pooled[i], pooled[j]], 1))
+        return torch.cat([pooled[i], pooled[j]], 1)

@@ -18,7 +18,7 @@ KINDS = ("random", "spatial")
 FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
 
 
-def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.ndarray, " rows"]]:
+def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
     """Folds of the given kind, `random_folds` or `spatial_folds`: sorted positions.
 
     Args:
@@ -31,81 +31,44 @@ def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.nda
         ValueError: An unknown kind, a region without coordinates where folds are spatial, fewer than 2 folds, or fewer
             than 3 regions for each.
     """
-    return inner_folds(regions, np.arange(len(regions)), kind, folds, seed)
-
-
-def inner_folds(
-    regions: Regions, rows: Sequence[int] | Int[np.ndarray, " rows"], kind: str, folds: int, seed: int
-) -> list[Int[np.ndarray, " fold"]]:
-    """Folds of some of the regions, such as those that are trained on; the others are not looked at.
-
-    Args:
-        regions: All regions.
-        rows: Positions of those to be divided, each once, in any order.
-        kind: "random" or "spatial".
-        folds: At least 2.
-        seed: The same seed gives the same folds.
-
-    Returns:
-        Of each fold, sorted positions into all regions.
-
-    Raises:
-        ValueError: As in `split`, or rows that are doubled or no region's.
-    """
-    rows = np.sort(np.asarray(rows, dtype=np.int64))
-    outside = rows[(rows < 0) | (rows >= len(regions))]
-    if len(outside):
-        raise ValueError(f"rows must be from 0 to {len(regions) - 1}, got {outside[0]}")
-    doubled = rows[1:][rows[1:] == rows[:-1]]
-    if len(doubled):
-        raise ValueError(f"rows must hold each region once, {doubled[0]} is there more than once")
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}")
     if kind == "random":
-        parts = random_folds(len(rows), folds, seed)
-    elif regions.coordinates is None:
+        return random_folds(len(regions), folds, seed)
+    if regions.coordinates is None:
         raise ValueError("coordinates are not known of these regions: spatial folds need them")
-    else:
-        places = regions.coordinates[rows]
-        check_places(places, [regions.names[row] for row in rows])
-        parts = spatial_folds(places, folds, seed)
-    return [rows[part] for part in parts]
+    check_places(regions.coordinates, regions.names)
+    return spatial_folds(regions.coordinates, folds, seed)
 
 
-def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " fold"]]:
-    """Every region in one fold, drawn by the seed; sizes differ by at most one.
+def held_back(train: Regions, folds: int, seed: int) -> list[tuple[Regions, Regions]]:
+    """Of each fold of the regions that a method learns from: all but the fold, and the fold.
 
-    Returns:
-        Of each fold, sorted positions.
-
-    Raises:
-        ValueError: Fewer than 2 folds, or fewer than 3 regions for each.
+    Folds are spatial where all places are known, else random; fewer of few regions, none where that leaves one.
     """
+    folds = min(folds, len(train) // FEWEST)
+    if folds < 2:
+        return []
+    parts = split("spatial" if train.placed else "random", train, folds, seed)
+    return [(train.take(np.setdiff1d(np.arange(len(train)), rows)), train.take(rows)) for rows in parts]
+
+
+def random_folds(regions: int, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
+    """Every region in one fold, drawn by the seed; sizes differ by at most one. See `split`."""
     _check_folds(regions, folds)
     order = np.random.default_rng(seed).permutation(regions)
     return [np.sort(part) for part in np.array_split(order, folds)]
 
 
-def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed: int) -> list[Int[np.ndarray, " fold"]]:
+def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
     """Neighbourhoods: a region drawn by the seed and the nearest to it, fold after fold, of those that are left.
 
     Sizes differ by at most one. Distances are Euclidean, so a fold may reach over to the other hemisphere. The last
     fold is what the others left, which need not be one neighbourhood. Equally near regions are taken in their order.
-
-    Args:
-        coordinates: In mm.
-        folds: At least 2.
-        seed: The same seed and order of the regions give the same folds.
-
-    Returns:
-        Of each fold, sorted positions.
-
-    Raises:
-        ValueError: A region without coordinates, fewer than 2 folds, or fewer than 3 regions for each.
+    See `split`.
     """
     regions = len(coordinates)
     _check_folds(regions, folds)
-    check_places(coordinates)
     rng = np.random.default_rng(seed)
     left = np.arange(regions)
     parts = []
@@ -120,11 +83,7 @@ def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed:
 
 
 def check_places(coordinates: Float[np.ndarray, "regions 3"], names: Sequence[str] | None = None) -> None:
-    """Every region has coordinates.
-
-    Raises:
-        ValueError: Naming a region that has none, by its position where there are no names.
-    """
+    """Raise a ValueError that names a region without coordinates, by its position where there are no names."""
     without = np.flatnonzero(~np.isfinite(coordinates).all(1))
     if len(without):
         one = f"region {without[0]}" if names is None else repr(names[without[0]])

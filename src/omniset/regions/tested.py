@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from omniset.regions.data import Pairs, PairValues
 from omniset.regions.evaluate import DECISIVE, Evaluation, groups_of
 from omniset.regions.nulls import distortion, spins
 from omniset.regions.scores import pair_distance, pearson
@@ -16,17 +17,13 @@ BINS = 6  # of distance
 NULLS = 100  # spins, at most, whose distortion is measured
 
 
-def true_and_predicted(
-    evaluation: Evaluation, method: str, pairs: Int[np.ndarray, "pairs 2"]
-) -> tuple[np.ndarray, np.ndarray]:
+def true_and_predicted(evaluation: Evaluation, method: str, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
     """What is true, and what the method predicts in the first seed."""
     assert evaluation.regions.connectivity is not None
     return evaluation.regions.connectivity[tuple(pairs.T)], evaluation.predictions[method][0][tuple(pairs.T)]
 
 
-def within_folds(
-    truth: Float[np.ndarray, " pairs"], predicted: Float[np.ndarray, " pairs"], folds: Int[np.ndarray, " pairs"]
-) -> float:
+def within_folds(truth: PairValues, predicted: PairValues, folds: Int[np.ndarray, " pairs"]) -> float:
     """Pearson's r in each fold, the mean by numbers of pairs; NaN where it is defined in none.
 
     So levels that differ between folds do not pass for predictions.
@@ -37,7 +34,7 @@ def within_folds(
 
 
 def r_by_distance(
-    evaluation: Evaluation, shown: str, tested: Int[np.ndarray, "pairs 2"]
+    evaluation: Evaluation, shown: str, tested: Pairs
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Bins of distance with as many test pairs each; and r of ours and of the best baseline in them."""
     if evaluation.regions.coordinates is None:
@@ -66,7 +63,7 @@ def r_by_distance(
 
 
 def r_by_network(
-    evaluation: Evaluation, shown: str, tested: Int[np.ndarray, "pairs 2"]
+    evaluation: Evaluation, shown: str, tested: Pairs
 ) -> tuple[list[str], Float[np.ndarray, "networks networks"]]:
     """Names, and r of the test pairs between each two."""
     of = np.array(evaluation.regions.network, dtype=np.str_)

@@ -16,10 +16,18 @@ from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from omniset.regions.data import Regions
+from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
 from omniset.regions.model import RegionAttention
-from omniset.regions.scaling import Components, Scaling, centred_target, known_pairs, mirrored_places, squared_distances
+from omniset.regions.scaling import (
+    Components,
+    Scaling,
+    centred_target,
+    known_pairs,
+    mirrored_places,
+    places_of,
+    squared_distances,
+)
 from omniset.regions.seed import CrossAttention, PairNetwork, SelfAttentionConcat
 from omniset.regions.splits import FEWEST, split
 from omniset.runs import devices
@@ -34,7 +42,7 @@ CENTRES = 16  # of places
 PATIENCE = 10
 # What another value of makes another network.
 SHAPING = ("axes", "dim", "num_heads", "num_queries", "dropout", "seen")
-LEARNING = ("steps", "batch_size", "learning_rate", "weight_decay")
+LEARNING = ("batch_size", "learning_rate", "weight_decay")
 VALIDATION_FOLDS = 5  # one of which is kept back
 
 
@@ -87,13 +95,12 @@ class NetworkMethod(Method):
         resume: Go on from the folder's checkpoint.
     """
 
-    network: nn.Module
+    network: Any
     history: list[dict[str, Any]]
+    device: str
+    progress: bool
     folder: Path | None = None
     resume = False
-
-    def __init__(self, device: str = "cpu", progress: bool = False) -> None:
-        self.device, self.progress = device, progress
 
     def _standardise(self, train: Regions) -> None:
         _, values = known_pairs(train)
@@ -113,20 +120,25 @@ class NetworkMethod(Method):
         )
         self.network, self.history = module.network.eval(), module.history
 
-    def _fingerprint(self, train: Regions, seed: int, **arguments: Any) -> dict[str, Any]:
-        """What must be the same for a run to be resumed."""
-        return {**arguments, "seed": seed, "data": checksum(train)}
+    def _fingerprint(self, train: Regions, seed: int, names: Sequence[str], **more: Any) -> dict[str, Any]:
+        """What must be the same for a run to be resumed: attributes by their names, and more."""
+        return {**more, **{name: getattr(self, name) for name in names}, "seed": seed, "data": checksum(train)}
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What else than the weights is needed to predict, as plain numbers, text and lists."""
+        return {"mean": self._mean, "scale": self._scale}
 
-    @abstractmethod
     def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
         """Become as when `state` was taken; without `weights`, but for those of the network."""
+        self.genes, self.directed = list(train.genes), train.directed
+        self._mean, self._scale, self.history = state["mean"], state["scale"], []
+        make = self._maker(state, train)
+        self.network = make().eval() if weights is None else weights.build(make, f"{self.name}.")
+        return self
 
-    def _restored(self, make: Callable[[], nn.Module], weights: Weights | None) -> Any:
-        return make().eval() if weights is None else weights.build(make, f"{self.name}.")
+    @abstractmethod
+    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
+        """Makes the network that `restore` gives its weights."""
 
 
 def checksum(regions: Regions) -> int:
@@ -258,7 +270,7 @@ class Attention(NetworkMethod):
             self.learning_rate,
             self.weight_decay,
             seed,
-            self._fingerprint(train, seed, **{name: getattr(self, name) for name in SHAPING + LEARNING}),
+            self._fingerprint(train, seed, (*SHAPING, "steps", *LEARNING)),
             multiplicity=multiplicity,
             places=places,
             target=torch.from_numpy(target / self._scale).float(),
@@ -267,14 +279,17 @@ class Attention(NetworkMethod):
         self._run(module, position_lesson(len(train), size, passes, seed), ROUNDS, None)
 
     def _learn_scales(self, train: Regions, seed: int) -> None:
-        self._low, self._high = _range(train.expression)
+        known = np.isfinite(train.expression)
+        low = np.where(known, train.expression, np.inf).min(0)
+        high = np.where(known, train.expression, -np.inf).max(0)
+        self._low, self._high = (np.where(known.any(0), ends, 0) for ends in (low, high))
         components = Components(train, self.axes)
         spread = np.sqrt(np.square(components(train)).mean(0)) if components.axes.size else np.zeros(0)
         axes = components.axes * spread
         size = np.sqrt(np.square(axes).mean()) if axes.size else 1.0
         self._axes = torch.from_numpy(axes / (size or 1.0)).float()
         self._centres = None
-        if train.coordinates is not None and np.isfinite(train.coordinates).all():
+        if train.placed:
             self._of_places = Scaling.of(mirrored_places(train))
             scaled = self._of_places(mirrored_places(train))
             number = min(CENTRES, len(np.unique(scaled, axis=0)))
@@ -299,13 +314,13 @@ class Attention(NetworkMethod):
         m = torch.from_numpy(share).float()
         if self._centres is None:
             return m, None
-        if regions.coordinates is None or not np.isfinite(regions.coordinates).all():
+        if not regions.placed:
             raise ValueError("coordinates must be known of every region, as they were of those learned from")
         near = np.exp(-squared_distances(self._of_places(mirrored_places(regions)), self._centres) / 2)
         return m, torch.from_numpy(near).float()
 
     @torch.no_grad()
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         device = devices.find(self.device)
         network = self.network.to(device).eval()
         m, places = self._inputs(regions)
@@ -337,24 +352,12 @@ class Attention(NetworkMethod):
         return ((pooled.mean((0, 1)) + crossed.mean((0, 1))) / 2).double().numpy()
 
     def state(self) -> dict[str, Any]:
-        centres = None if self._centres is None else self._centres.tolist()
-        return {"mean": self._mean, "scale": self._scale, "centres": centres}
+        return {**super().state(), "centres": None if self._centres is None else self._centres.tolist()}
 
-    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
-        self.genes, self.directed = list(train.genes), train.directed
+    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
         self._learn_scales(train, 0)
-        self._mean, self._scale = state["mean"], state["scale"]
         self._centres = None if state["centres"] is None else np.array(state["centres"])
-        self.network, self.history = self._restored(lambda: self._network(0), weights), []
-        return self
-
-
-def _range(expression: Float[np.ndarray, "regions genes"]) -> tuple[Any, Any]:
-    """Smallest and largest value of each gene; 0 and 0 where there is none."""
-    known = np.isfinite(expression)
-    low = np.where(known, expression, np.inf).min(0)
-    high = np.where(known, expression, -np.inf).max(0)
-    return np.where(known.any(0), low, 0), np.where(known.any(0), high, 0)
+        return partial(self._network, 0)
 
 
 # ---------------------------------------------------------------------- the seed's networks
@@ -379,6 +382,7 @@ class SeedModule(PairsModule):
         return self.network.grid(self.expression[rows.cpu()].to(rows.device), everything, everything, coordinates)
 
 
+@dataclass(eq=False)
 class SeedMethod(NetworkMethod):
     """A network of the seed document, trained as described there, with a part of the training regions kept back.
 
@@ -388,62 +392,47 @@ class SeedMethod(NetworkMethod):
     progress there, and the weights of the best epoch are taken. An epoch has as many batches as the pairs need.
 
     Args:
-        network: "seed" (`CrossAttention`) or "concat" (`SelfAttentionConcat`).
+        name: "seed" (`CrossAttention`) or "concat" (`SelfAttentionConcat`).
         vectors: (G, T) of the genes; None: learned.
         options: Of the network: dim, num_heads, depth, cls, pooling, dropout, bins, hidden, token_dim.
         epochs, batch_size, learning_rate, weight_decay, symmetry: batch_size in regions.
     """
 
-    def __init__(
-        self,
-        network: str = "seed",
-        vectors: Float[np.ndarray, "genes token_dim"] | None = None,
-        options: dict[str, Any] | None = None,
-        epochs: int = 100,
-        batch_size: int = 23,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 1e-2,
-        symmetry: float = 0.1,
-        device: str = "cpu",
-        progress: bool = False,
-    ) -> None:
-        super().__init__(device, progress)
-        if network not in NETWORKS:
-            raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {network!r}")
-        self.name, self.vectors, self.options = network, vectors, dict(options or {})
-        self.epochs, self.batch_size, self.symmetry = epochs, batch_size, symmetry
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+    name: str = "seed"
+    network: PairNetwork = field(init=False)
+    vectors: Float[np.ndarray, "genes token_dim"] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    epochs: int = 100
+    batch_size: int = 23
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    symmetry: float = 0.1
+    device: str = "cpu"
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name not in NETWORKS:
+            raise ValueError(f"network must be one of {', '.join(NETWORKS)}, got {self.name!r}")
         self.needs_coordinates = self.options.get("cls") == "spatial"
 
     def _fit(self, train: Regions, seed: int) -> None:
         self._standardise(train)
         learn, watched = self._split(train, seed)
         network = self._network(len(train.genes), seed)
-        coordinates = None
-        if self.needs_coordinates:
-            assert train.coordinates is not None
-            coordinates = torch.from_numpy(train.coordinates).float()
+        coordinates = self._coordinates(train)
+        if coordinates is not None:
             assert isinstance(network, CrossAttention)
             network.standardise(coordinates[learn])
         _, target = centred_target(train)
         order = np.concatenate([learn, watched])
+        vectors = None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes())
+        of_fit = ("options", "epochs", *LEARNING, "symmetry")
         module = SeedModule(
             network,
             self.learning_rate,
             self.weight_decay,
             seed,
-            self._fingerprint(
-                train,
-                seed,
-                network=self.name,
-                vectors=None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes()),
-                options=self.options,
-                epochs=self.epochs,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                weight_decay=self.weight_decay,
-                symmetry=self.symmetry,
-            ),
+            self._fingerprint(train, seed, of_fit, network=self.name, vectors=vectors),
             expression=torch.from_numpy(train.expression[order]).float(),
             coordinates=None if coordinates is None else coordinates[order],
             target=torch.from_numpy(target[np.ix_(order, order)] / self._scale).float(),
@@ -459,8 +448,7 @@ class SeedMethod(NetworkMethod):
         everything = np.arange(len(train))
         if len(train) < VALIDATION_FOLDS * FEWEST:
             return everything, everything[:0]
-        placed = train.coordinates is not None and np.isfinite(train.coordinates).all()
-        watched = split("spatial" if placed else "random", train, VALIDATION_FOLDS, seed)[0]
+        watched = split("spatial" if train.placed else "random", train, VALIDATION_FOLDS, seed)[0]
         return np.setdiff1d(everything, watched), watched
 
     def _network(self, genes: int, seed: int) -> PairNetwork:
@@ -472,16 +460,19 @@ class SeedMethod(NetworkMethod):
             except TypeError as error:
                 raise ValueError(f"options: {error}") from error
 
+    def _coordinates(self, regions: Regions) -> Float[Tensor, "regions 3"] | None:
+        """For the networks that read them."""
+        if not self.needs_coordinates:
+            return None
+        return torch.from_numpy(places_of(regions)).float()
+
     @torch.no_grad()
-    def _predict(self, regions: Regions, pairs: Int[np.ndarray, "pairs 2"]) -> Float[np.ndarray, " pairs"]:
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         device = devices.find(self.device)
         network = self.network.to(device).eval()
-        assert isinstance(network, PairNetwork)
         expression = torch.from_numpy(regions.expression).float().to(device)
-        coordinates = None
-        if self.needs_coordinates:
-            assert regions.coordinates is not None
-            coordinates = torch.from_numpy(regions.coordinates).float().to(device)
+        coordinates = self._coordinates(regions)
+        coordinates = None if coordinates is None else coordinates.to(device)
         rows = torch.arange(len(regions), device=device)
         parts = [network.grid(expression, rows, some, coordinates) for some in rows.split(COLUMNS_TOGETHER)]
         matrix = torch.cat(parts, 1).double().cpu().numpy()
@@ -494,21 +485,11 @@ class SeedMethod(NetworkMethod):
     def weights(self, pair: Regions) -> Float[np.ndarray, "rows genes"]:
         """Of two regions: the last layer's attention of CLS and of each gene of the first to each of the second."""
         assert isinstance(self.network, CrossAttention)
-        coordinates = None
-        if self.needs_coordinates:
-            assert pair.coordinates is not None
-            coordinates = torch.from_numpy(pair.coordinates).float()
-        weights = self.network.attention(torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]]), coordinates)
-        return weights[0].double().numpy()
+        expression, both = torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]])
+        return self.network.attention(expression, both, self._coordinates(pair))[0].double().numpy()
 
-    def state(self) -> dict[str, Any]:
-        return {"mean": self._mean, "scale": self._scale}
-
-    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
-        self.genes, self.directed = list(train.genes), train.directed
-        self._mean, self._scale = state["mean"], state["scale"]
-        self.network, self.history = self._restored(lambda: self._network(len(train.genes), 0), weights), []
-        return self
+    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
+        return partial(self._network, len(train.genes), 0)
 
 
 NETWORKS: dict[str, type[PairNetwork]] = {"seed": CrossAttention, "concat": SelfAttentionConcat}
