@@ -373,8 +373,8 @@ def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:
         if len(kinds) == 1:
             columns[name] = pd.concat(parts, ignore_index=True).array
             continue
-        parts = [pd.Series(np.nan, frame.index) if p is None else p for frame, p in zip(frames, parts, strict=True)]
-        values = np.concatenate([part.to_numpy(dtype=object) for part in parts])
+        filled = [pd.Series(np.nan, frame.index) if p is None else p for frame, p in zip(frames, parts, strict=True)]
+        values = np.concatenate([part.to_numpy(dtype=object) for part in filled])
         columns[name] = pd.Series(values).infer_objects().array
     return pd.DataFrame(columns, index=index)
 
