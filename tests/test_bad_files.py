@@ -458,7 +458,9 @@ def test_labels_that_a_model_does_not_know(here, model, capsys):
 
 FULL = """
 import resource, signal, sys
+import omniset.core.disk
 from omniset.cli import main
+omniset.core.disk.MEMORY = 4096
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for command in sys.argv[1:]:

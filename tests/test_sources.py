@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from omniset import SetBatch, encoders
+from omniset.core.disk import DiskRows
 from omniset.core.sources import ArraySource, FunctionSource, ParquetSource
 from omniset.testing import relative_error
 
@@ -107,3 +108,15 @@ def test_bad_sources(data, tmp_path):
 def test_a_function_that_makes_nothing():
     with pytest.raises(TypeError, match="must give SetBatch shards to iterate over, it gave NoneType"):
         list(FunctionSource(lambda: None))
+
+
+def test_rows_on_disk_are_those_in_memory(tmp_path, monkeypatch):
+    rows = torch.arange(3 * 997, dtype=torch.float32).view(997, 3)
+    for memory in (0, 1, 500, 1 << 20):  # bytes that wait in memory
+        monkeypatch.setattr("omniset.core.disk.MEMORY", memory)
+        stored = DiskRows(3, torch.float32, tmp_path)
+        for part in rows.split(101):
+            stored.append(part)
+            assert stored[: len(stored)].equal(rows[: len(stored)])
+        assert stored[13:640].equal(rows[13:640])
+        assert stored[5:5].shape == (0, 3)

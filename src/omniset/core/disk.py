@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import tempfile
 import weakref
 from pathlib import Path
@@ -30,17 +31,23 @@ class Scratch:
 
     def __init__(self, what: str, folder: str | Path | None = None, advice: str = "", memory: int = 0) -> None:
         self.what, self.folder, self.advice = what, str(folder or tempfile.gettempdir()), advice
+        self._memory = memory
+        self._file: Any = io.BytesIO() if memory else self._opened()
+
+    def _opened(self) -> Any:
         try:
-            where: Any = {"dir": self.folder, "prefix": "omniset-", "buffering": 0}
-            if memory:
-                self._file: Any = tempfile.SpooledTemporaryFile(memory, **where)  # noqa: SIM115
-            else:
-                self._file = tempfile.TemporaryFile(**where)  # noqa: SIM115
+            file = tempfile.TemporaryFile(dir=self.folder, prefix="omniset-", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise OSError(error.errno, f"{what} cannot write to its folder: {error.strerror}", self.folder) from error
-        weakref.finalize(self, self._file.close)
+            raise OSError(
+                error.errno, f"{self.what} cannot write to its folder: {error.strerror}", self.folder
+            ) from error
+        weakref.finalize(self, file.close)
+        return file
 
     def write(self, offset: int, data: memoryview) -> None:
+        if self._memory and offset + len(data) > self._memory:
+            held, self._file, self._memory = self._file.getvalue(), self._opened(), 0
+            self.write(0, memoryview(held))
         try:
             self._file.seek(offset)
             while len(data):
