@@ -117,6 +117,7 @@ def as_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, "..."], tuple[int,
             number: float | None = float(value)
         else:
             number = np.nan if value is None or value is pd.NA else number_of(str(value))
+            number = None if number is not None and np.isinf(number) else number
         numbers[at] = np.nan if number is None else number
         wrong = at if number is None and wrong is None else wrong
     return numbers, wrong
