@@ -109,7 +109,9 @@ def test_table_and_list_and_batch_are_the_same_collection():
     [
         ({"x": [1.0, math.nan]}, "column 'x', row 1: nan must be finite"),
         ({"multiplicity": [2, -1]}, "column 'multiplicity', row 1: -1 must be finite and >= 0"),
-        ({"x": ["1", "two"]}, "column 'x' must be numbers"),
+        ({"x": ["1", "two"]}, "column 'x', row 1: 'two' must be a number, as the others are"),
+        ({"x": ["two", "1"]}, "column 'x', row 1: is '1', which is a number, and 'two' is none"),
+        ({"x": [[1], [2]]}, "column 'x' must be numbers or text, it is object"),
         ({"set": ["a", None]}, "column 'set' is missing in row 1"),
     ],
 )

@@ -40,6 +40,7 @@ def fit(
     features: str | None = None,
     ignore: str | None = None,
     resume: bool = False,
+    set_column: str = "set",
     target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -52,8 +53,9 @@ def fit(
     Example: omniset fit cells.parquet --target diagnoses.csv --out run
 
     Args:
-        sets: Table with one row per element: column "set" (which set it is of; rows of a set together), one column of
-            numbers per feature, and optionally "multiplicity" (how often the element occurs) and "element" (its name).
+        sets: Table with one row per element: column "set" (which set it is of; rows of a set together), columns of
+            numbers or text that are features, and optionally "multiplicity" (how often the element occurs) and
+            "element" (its name).
             Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         target: Table of what is to be predicted: column "set" and a column per target, such as "label". With a column
             "element" too, labels are those of elements.
@@ -71,6 +73,8 @@ def fit(
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
         resume: Go on with an interrupted run in the same folder.
+        set_column: Name of the column that says which set a row is of, in the table and, where it is there, in the
+            target file.
     """
     from omniset.estimators import runs
 
@@ -88,6 +92,7 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
+            reading={"set_column": set_column},
         )
 
 
@@ -98,6 +103,7 @@ def predict(
     sets: Path,
     model: Path = Path("run"),
     out: Path = Path("predictions.csv"),
+    set_column: str | None = None,
     **options: Any,
 ) -> None:
     """Predict the sets of a table, and write as they are read.
@@ -109,12 +115,13 @@ def predict(
         model: Folder that fit wrote.
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+        set_column: Name of the column that says which set a row is of. null: as at fit.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
     overrides |= given(Sharing, options)
-    runs.predict(sets, model, out, overrides)
+    runs.predict(sets, model, out, overrides, {"set_column": set_column})
 
 
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
@@ -125,6 +132,7 @@ def evaluate(
     out: Path = Path("evaluation"),
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
+    set_column: str | None = None,
     **options: Any,
 ) -> None:
     """Compare a model's predictions with known labels, best on sets that it has never seen.
@@ -139,11 +147,12 @@ def evaluate(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
+        set_column: Name of the column that says which set a row is of. null: as at fit.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.evaluate(sets, target, model, out, group, unused_labels, overrides)
+    runs.evaluate(sets, target, model, out, group, unused_labels, overrides, {"set_column": set_column})
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
@@ -158,6 +167,7 @@ def explain_sets(
     steps: int = 20,
     method: Literal["attribution", "attention"] = "attribution",
     per: Literal["element", "copy"] = "element",
+    set_column: str | None = None,
     **options: Any,
 ) -> None:
     """Score which elements of each set drove its prediction.
@@ -176,8 +186,9 @@ def explain_sets(
         method: "attribution" (self-attention attribution), or "attention": how much attention an element gets,
             whatever is predicted.
         per: Whether a score is that of all copies of an element together, or of one of them.
+        set_column: Name of the column that says which set a row is of. null: as at fit.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides)
+    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides, {"set_column": set_column})

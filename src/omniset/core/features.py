@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Real
 
 RESERVED = ("set", "multiplicity", "element")
+MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")  # what programs write where there is nothing
 SPELLED = {  # without spaces, underscores and case
     **dict.fromkeys(("set", "sets", "setid", "setids", "setname", "setnames"), "set"),
     **dict.fromkeys(("element", "elements", "elementid", "elementids", "elementname", "elementnames"), "element"),

@@ -16,6 +16,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from omniset.core.disk import DiskRows
+from omniset.core.encoding import Encoding, FrameRows, Missing
 from omniset.core.features import RESERVED, RowNumbers, doubt
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class SetCollection:
         features: Column names of D, where they are known.
         order: (total,) the row of the table that each element came from, where they came from a table in memory.
         identifiers: (total,) the table's column `element`, if it has one.
+        encoding: How the columns of a table became the features, where they came from one.
 
     Elements and multiplicities are tensors, or wait on disk.
     """
@@ -144,6 +146,7 @@ class SetCollection:
     features: list[str] | None = None
     order: Shaped[np.ndarray, " total"] | None = None
     identifiers: Any = None
+    encoding: Encoding | None = None
 
     @classmethod
     def of(
@@ -151,23 +154,29 @@ class SetCollection:
         sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any],
         dtype: torch.dtype,
         features: Sequence[str] | None = None,
+        encoding: Encoding | None = None,
+        missing: Missing = "error",
     ) -> SetCollection:
         """Read any of the forms in which a user holds sets.
 
         Args:
             sets: A SetBatch; a list of N_i x D arrays; or a long table with a column `set`, optional columns
-                `multiplicity` and `element` (an identifier, not used), and one column per feature. The sets of a
-                table come in the order in which they first appear.
+                `multiplicity` and `element` (an identifier, not used), and columns of numbers or text that are the
+                features (`omniset.core.encoding.Encoding`). The sets of a table come in the order in which they first
+                appear.
             dtype: Of the elements.
             features: Columns of a table that are features. Default: all others; none of them may look like a row index
                 or a misspelt name of the three.
+            encoding: That of another table, whose features are wanted. Default: learned of this one.
+            missing: Whether a missing value in a table is an "error" or marked by an "indicator", where the encoding is
+                learned.
         """
         if isinstance(sets, SetCollection):
             return sets
         if isinstance(sets, SetBatch):
             return cls._join(*sets.to_ragged(), dtype=dtype)
         if hasattr(sets, "columns"):
-            return cls._from_table(sets, dtype, features)
+            return cls._from_table(sets, dtype, features, encoding, missing)
         return cls._join(*_ragged(sets, None, None), dtype=dtype)
 
     @classmethod
@@ -180,7 +189,9 @@ class SetCollection:
         return cls(torch.cat(elements).to(dtype), torch.cat([m.to(dtype) for m in counts]), offsets, names)
 
     @classmethod
-    def _from_table(cls, table: Any, dtype: torch.dtype, chosen: Sequence[str] | None) -> SetCollection:
+    def _from_table(
+        cls, table: Any, dtype: torch.dtype, chosen: Sequence[str] | None, encoding: Encoding | None, missing: Missing
+    ) -> SetCollection:
         columns = {str(c): c for c in table.columns}
         if len(columns) < table.shape[1]:
             again = table.columns.astype(str).duplicated()
@@ -191,6 +202,7 @@ class SetCollection:
             raise ValueError("the table has no rows")
         if table["set"].isna().any():
             raise ValueError(f"column 'set' is missing in row {int(table['set'].isna().to_numpy().argmax())}")
+        chosen = chosen if encoding is None else encoding.names
         wanted = [c for c in columns if c not in RESERVED] if chosen is None else list(chosen)
         if not wanted:
             raise ValueError("the table has no feature columns beside 'set', 'multiplicity' and 'element'")
@@ -198,34 +210,24 @@ class SetCollection:
             if column not in columns:
                 raise ValueError(f"the table has no column {column!r}, it has {[*columns]}")
             _refuse(column, doubt(column) if chosen is None else None)
-        features = [columns[c] for c in wanted]
-        for column in [*features, *(["multiplicity"] if "multiplicity" in table.columns else [])]:
-            values = table[column]
-            if values.dtype.kind not in "biuf":
-                raise ValueError(f"column {column!r} must be numbers, it is {values.dtype}")
-            bad = ~np.isfinite(values.to_numpy(dtype=np.float64))
-            if column == "multiplicity":
-                bad |= values.to_numpy(dtype=np.float64) < 0
-            if bad.any():
-                row = int(bad.argmax())
-                bound = "finite and >= 0" if column == "multiplicity" else "finite"
-                raise ValueError(f"column {column!r}, row {row}: {values.iloc[row]} must be {bound}")
+        counted = ["multiplicity"] if "multiplicity" in table.columns else []
+        rows = FrameRows(table, {name: columns[name] for name in (*wanted, *counted)})
+        encoding = encoding or Encoding.fit(wanted, lambda _: [rows], missing)
+        values = encoding.apply(rows, np.float64 if dtype == torch.float64 else np.float32)
+        multiplicity = rows.numbers("multiplicity", 0) if counted else np.ones(len(table))
         codes, names = table["set"].factorize()
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        values = table[features].to_numpy(dtype=np.float64)
         if chosen is None:
             places = np.empty(len(table), dtype=np.int64)
             places[order] = np.arange(len(table)) - np.repeat(offsets[:-1], np.diff(offsets))
-            numbered = RowNumbers([str(f) for f in features])
+            numbered = RowNumbers(encoding.features)
             numbered.see(values, places)
             _refuse(*(numbered.doubt() or ("", None)))
         elements = torch.as_tensor(values[order]).to(dtype)
-        counts = torch.ones(len(table), dtype=dtype)
-        if "multiplicity" in table.columns:
-            counts = torch.as_tensor(table["multiplicity"].to_numpy(dtype=np.float64)[order]).to(dtype)
+        counts = torch.as_tensor(multiplicity[order]).to(dtype)
         identifiers = table["element"].to_numpy()[order] if "element" in table.columns else None
-        return cls(elements, counts, offsets, list(names), [str(f) for f in features], order, identifiers)
+        return cls(elements, counts, offsets, list(names), encoding.features, order, identifiers, encoding)
 
     @property
     def dim(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from omniset import encoders, explain
+from omniset.core.encoding import SCHEMA, Encoding
 from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched
 from omniset.core.sources import Source, source_of
 from omniset.estimators import labels, lessons
@@ -38,6 +38,7 @@ class SetEstimator(SetOptions, Estimator):
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
         network_: The trained module.
         features_: Names of the features, where the sets came as a table.
+        encoding_: How the columns of the table became features (omniset.core.encoding.Encoding).
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
@@ -49,6 +50,8 @@ class SetEstimator(SetOptions, Estimator):
         "input_dim": schema.COUNT,
         "widths": schema.array(schema.SIZE, minItems=1),
         "features": schema.optional(schema.array(schema.TEXT)),
+        "encoding": schema.optional(SCHEMA),
+        "reading": schema.OBJECT,
         "targets": schema.array(schema.TEXT),
         "single": schema.FLAG,
         "ignored": schema.array(schema.TEXT),
@@ -81,11 +84,11 @@ class SetEstimator(SetOptions, Estimator):
         from omniset.training.fit import fit
 
         self.check_arguments()
-        collection = SetCollection.of(sets, torch.float32)
+        collection = SetCollection.of(sets, torch.float32, missing=self.missing)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
         if self.strategy == "fsdp":
-            self._check_fits(int(collection.sizes.max(initial=0)))
+            lessons.require_whole_batches(self, int(collection.sizes.max(initial=0)))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
         stratum = targets[:, 0] if self.classifies and self.level == "set" and targets.shape[1] == 1 else None
         train, self.validation_ = lessons.split(
@@ -117,8 +120,10 @@ class SetEstimator(SetOptions, Estimator):
             num_nodes=self.num_nodes,
             strategy=self.strategy,
         )
-        self.network_, self.history_, self.features_ = module.network, module.history, collection.features
+        self.network_, self.history_ = module.network, module.history
+        self.features_, self.encoding_ = collection.features, collection.encoding
         self.ignored_: list[str] = []  # columns of a file that were not used
+        self.reading_: dict[str, Any] = {}  # how files were read
         return self
 
     def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
@@ -236,6 +241,8 @@ class SetEstimator(SetOptions, Estimator):
             "input_dim": network.encoder.input_dim,
             "widths": network.widths,
             "features": self.features_,
+            "encoding": self.encoding_ and self.encoding_.state,
+            "reading": self.reading_,
             "targets": self.targets_,
             "single": self.single_,
             "ignored": self.ignored_,
@@ -247,7 +254,8 @@ class SetEstimator(SetOptions, Estimator):
         self.network_ = weights.build(lambda: self.build(fitted["input_dim"], fitted["widths"]))
         self.features_, self.targets_ = fitted["features"], fitted["targets"]
         self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
-        self.single_, self.ignored_ = fitted["single"], fitted["ignored"]
+        self.single_, self.ignored_, self.reading_ = fitted["single"], fitted["ignored"], fitted["reading"]
+        self.encoding_ = fitted["encoding"] and Encoding.of_state(fitted["encoding"])
 
     # ------------------------------------------------------------------ what they are made of
 
@@ -302,6 +310,11 @@ class SetEstimator(SetOptions, Estimator):
         by_row[collection.order] = values
         return by_row
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns of a table that the features are made of."""
+        return (self.features_ or []) if self.encoding_ is None else self.encoding_.names
+
     def read(self, sets: Any) -> SetCollection:
         """Sets in any form that `fit` takes, with the features of the model.
 
@@ -311,10 +324,10 @@ class SetEstimator(SetOptions, Estimator):
         network = self._fitted()
         if self.features_ is not None and hasattr(sets, "columns"):
             there = {str(c) for c in sets.columns}
-            missing = [f for f in self.features_ if f not in there]
+            missing = [c for c in self.columns if c not in there]
             if missing:
                 raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
-        collection = SetCollection.of(sets, torch.float32, self.features_)
+        collection = SetCollection.of(sets, torch.float32, self.features_, self.encoding_)
         if collection.dim != network.encoder.input_dim:
             raise ValueError(
                 f"the sets have {collection.dim} features, the model was fitted on {network.encoder.input_dim}"
@@ -372,16 +385,6 @@ class SetEstimator(SetOptions, Estimator):
             raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
         processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
 
-    def _check_fits(self, largest: int) -> None:
-        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place."""
-        share = math.ceil(self.batch_size / math.prod(processes.layout(self.devices, self.num_nodes)))
-        if self.shard_size is not None or share * largest > self.max_elements:
-            raise ValueError(
-                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
-                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
-                f"{self.max_elements}; 'ddp' needs neither"
-            )
-
     def _fitted(self) -> SetNetwork:
         self.require_fitted()
         return self.network_
@@ -423,6 +426,9 @@ class SetEstimator(SetOptions, Estimator):
         lengths = {"targets": len(fitted["widths"])}
         if fitted["features"] is not None:
             lengths["features"] = fitted["input_dim"]
+        stored = fitted["encoding"]
+        if stored is not None and Encoding.of_state(stored).features != fitted["features"]:
+            raise ValueError("fitted.encoding must give the names in fitted.features")
         for name, length in lengths.items():
             if len(fitted[name]) != length:
                 raise ValueError(f"fitted.{name} must be {length} names, got {len(fitted[name])}")

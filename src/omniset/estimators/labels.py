@@ -79,7 +79,9 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
     elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
         y = _by_name(y, sets, "y")
     if hasattr(y, "columns") or getattr(y, "name", None):
-        leaked = {*(y.columns if hasattr(y, "columns") else [y.name])} & {*(sets.features or [])}
+        leaked = {*(y.columns if hasattr(y, "columns") else [y.name])} & {
+            *((sets.features or []) if sets.encoding is None else sets.encoding.names)
+        }
         if leaked:
             raise ValueError(f"column {sorted(leaked)[0]!r} is both a feature and a target: take it out of the table")
     names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]

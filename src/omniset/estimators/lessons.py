@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import zlib
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from omniset.core.sets import SetCollection
+from omniset.runs import processes
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
@@ -74,6 +76,22 @@ def kept_back(number: int, held: int, chose: bool) -> list[str]:
         return []
     flatters = "; they chose the epoch, which flatters" if chose else ""
     return [f"{held:,} of {number:,} sets, kept back to watch the training{flatters}"]
+
+
+def require_whole_batches(model: SetEstimator, largest: int) -> None:
+    """Refuse strategy="fsdp" where batches come in parts: gradients in shards and parts are taken of parameters one by
+    one, and FSDP puts others in their place.
+
+    Args:
+        largest: Elements of the largest set.
+    """
+    share = math.ceil(model.batch_size / math.prod(processes.layout(model.devices, model.num_nodes)))
+    if model.shard_size is not None or share * largest > model.max_elements:
+        raise ValueError(
+            f"strategy='fsdp' computes on whole batches: shard_size must be None, got {model.shard_size}, and "
+            f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
+            f"{model.max_elements}; 'ddp' needs neither"
+        )
 
 
 def fit_features(network: SetNetwork, sets: SetCollection, train: Positions) -> None:

@@ -35,6 +35,12 @@ class SetOptions(Computing):
         None, '"balanced": rare classes count as much as common ones. None: as they come.', group="training"
     )
     level: Literal["set", "element"] = option("set", "Whether a set or each of its elements has a label.", group="data")
+    missing: Literal["error", "indicator"] = option(
+        "error",
+        'What a missing value in a table is: an "error", or with "indicator" replaced by the mean of its column and '
+        "marked by a feature of its own.",
+        group="data",
+    )
     shard_size: int | None = option(
         None,
         "Compute on pieces of so many elements of each set, drawn at random in training. None: whole sets.",

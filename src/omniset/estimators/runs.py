@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from omniset.core.encoding import Encoding
+from omniset.core.features import RESERVED
 from omniset.core.sets import SetCollection, StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare
@@ -42,6 +44,7 @@ def fit(
     unused: str,
     arguments: dict[str, Any],
     resume: bool,
+    reading: dict[str, Any],
 ) -> dict[str, Any]:
     """See `omniset.cli.sets.fit`. Returns what is written to metrics.json, nothing if other processes write it."""
     if level not in ("auto", "set", "element"):
@@ -57,12 +60,13 @@ def fit(
         processes.one_voice(asked.devices, asked.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
     ):
-        labels = None if target is None else LabelFile(target, columns, group)
+        labels = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
         in_table = [*(columns or [])] if labels is None else []
         in_table += [group] if group and labels is None else []
-        table = SetTable(sets, features, in_table, arguments["max_elements"], out, ignore)
+        about_table = {"ignore": ignore, "missing": asked.missing, **reading}
+        table = SetTable(sets, features, in_table, asked.max_elements, out, **about_table)
         _refuse_leaks(table, labels, columns or [], group)
         asked.build(len(table.features), [2])
         level = labels.level if labels is not None else "element" if level == "auto" else level
@@ -81,7 +85,7 @@ def fit(
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         if not first:
             return {}
-        model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
+        model.ignored_, model.reading_ = table.ignored, reading
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
 
@@ -117,7 +121,7 @@ def _report_of_fit(
     return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, ["the model"])
 
 
-def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
+def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], reading: dict[str, Any]) -> int:
     """See `omniset.cli.sets.predict`. Returns the number of rows that this process has written."""
     estimator = _load(model, overrides)
     refuse_own_input(out, sets)
@@ -127,7 +131,7 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> in
         return 0  # the processes have done it
     rows = 0
     with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
-        table = _watched(_table_for(estimator, sets, out.parent), estimator.progress, "predicting")
+        table = _watched(_table_for(estimator, sets, out.parent, reading), estimator.progress, "predicting")
         alone = processes.layout(*together) == (1, 1)
         for frame in estimator.predictions(table) if alone else estimator.shared_predictions(table):
             writer.write(frame)
@@ -146,6 +150,7 @@ def evaluate(
     group: str | None,
     unused: str,
     overrides: dict[str, Any],
+    reading: dict[str, Any],
 ) -> dict[str, Any]:
     """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
     from omniset.report import sets as set_report
@@ -154,12 +159,16 @@ def evaluate(
     estimator = _load(model, overrides)
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     with working_folder(out, "sets", "evaluation", **about) as folder:
-        labels = None if target is None else LabelFile(target, estimator.targets_, group)
+        labels = (
+            None
+            if target is None
+            else LabelFile(target, estimator.targets_, group, _read_as(estimator, reading)["set_column"])
+        )
         if labels is not None and labels.level != estimator.level:
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
         names = estimator.targets_ if labels is None else []
         in_table = [*names, *([group] if group and labels is None else [])]
-        table = _table_for(estimator, sets, out, in_table)
+        table = _table_for(estimator, sets, out, reading, in_table)
         collection, values, groups = _read(
             table, labels, names, group, estimator.level, unused, out, estimator.progress
         )
@@ -192,6 +201,7 @@ def explain(
     method: str,
     per: str,
     overrides: dict[str, Any],
+    reading: dict[str, Any],
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
@@ -205,7 +215,7 @@ def explain(
     wanted = None if only is None else set(only)
     rows = 0
     with noted() as notes, TableWriter(out) as writer:
-        table = _table_for(estimator, sets, out.parent)
+        table = _table_for(estimator, sets, out.parent, reading)
         for stored in _watched(table, estimator.progress, "explaining"):
             if wanted is not None and stored.name not in wanted:
                 continue
@@ -234,23 +244,31 @@ def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
     return model
 
 
-def _table_for(model: SetEstimator, path: Path, folder: Path, keep: Sequence[str] = ()) -> SetTable:
+def _read_as(model: SetEstimator, reading: dict[str, Any]) -> dict[str, Any]:
+    """How files are read: as at fit, but for what is given."""
+    return {"set_column": "set"} | model.reading_ | {k: v for k, v in reading.items() if v is not None}
+
+
+def _table_for(
+    model: SetEstimator, path: Path, folder: Path, reading: dict[str, Any], keep: Sequence[str] = ()
+) -> SetTable:
     """The table with the features of the model, whatever their order."""
     if model.features_ is None:
         raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
-    file = TableFile(path)
-    file.require(["set", *model.features_])
-    known = ("set", "multiplicity", "element", *model.features_, *model.targets_, *model.ignored_, *keep)
+    file, read_as = TableFile(path), _read_as(model, reading)
+    file.require([read_as["set_column"], *model.columns])
+    known = (read_as["set_column"], *RESERVED[1:], *model.columns, *model.targets_, *model.ignored_, *keep)
     extra = [c for c in file.columns if c not in known]
     if extra:
         raise file.error(
             None,
-            f"has a column {extra[0]!r} that the model was not fitted with: it knows the features {model.features_}",
+            f"has a column {extra[0]!r} that the model was not fitted with: it knows the features {model.columns}",
         )
-    here = [c for c in file.columns if c in model.features_]
-    if here != model.features_:
+    here = [c for c in file.columns if c in model.columns]
+    if here != model.columns:
         warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
-    return SetTable(path, model.features_, keep, model.max_elements, folder)
+    encoding = model.encoding_ or Encoding.of_numbers(model.features_)
+    return SetTable(path, None, keep, model.max_elements, folder, encoding=encoding, **read_as)
 
 
 def _read(
@@ -267,7 +285,7 @@ def _read(
     wanted = [*columns, *([group] if group else [])]
     if labels is not None:
         wanted = ["element"] if labels.level == "element" and table.has_elements else []
-    collection, kept = collect(_watched(table, progress, "reading"), table.features, folder, wanted)
+    collection, kept = collect(_watched(table, progress, "reading"), table.features, folder, wanted, table.encoding)
     if labels is None:
         return collection, *column_labels(table.file, collection, kept, columns, group, level)
     aligned = labels.align(collection, table.file, kept.get("element"), unused)
@@ -292,7 +310,7 @@ def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[s
     if labels is None and group in columns:
         raise table.file.error(None, f"column {group!r} is the group: it cannot be a target too")
     for name in [*(labels.columns if labels else columns), *([group] if group else [])]:
-        if name in table.features:
+        if name in table.columns:
             where = f"of {labels.file.path}" if labels else "too"
             message = f"column {name!r} is a target or the group {where}, and would be learned from as a feature: "
             raise table.file.error(None, message + "take it out of the table, or name the features with --features")

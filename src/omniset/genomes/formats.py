@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Int
 
+from omniset.core.features import MISSING
 from omniset.genomes.identifiers import COGS, kind_of_identifier, normalise, several
 from omniset.tables.files import TableFile, TextFile, listed, short
-from omniset.tables.sheets import MISSING, NUMBER, Sheet
+from omniset.tables.sheets import NUMBER, Sheet
 
 FORMATS = {
     "genomes-by-families": "a table, one genome per row, one column per family",

@@ -15,6 +15,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from jaxtyping import Bool, Float, Int
 
+from omniset.core.features import MISSING
 from omniset.genomes import formats
 from omniset.genomes.formats import (
     METADATA,
@@ -27,7 +28,7 @@ from omniset.genomes.formats import (
 )
 from omniset.genomes.identifiers import distinct, kind_of_identifier
 from omniset.tables.files import TableFile, TextFile
-from omniset.tables.sheets import MISSING, NUMBER, Sheet, key, texts_of
+from omniset.tables.sheets import NUMBER, Sheet, key, texts_of
 
 
 @dataclass

@@ -28,6 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
+from omniset.core.encoding import MARKED
+from omniset.core.features import MISSING
 from omniset.runs.files import replacing
 from omniset.tables.spreadsheets import frame_of_fields
 
@@ -49,7 +51,7 @@ class Chunk:
         columns: By name: text as it is in the file, or Parquet's values, categories written out.
     """
 
-    file: TableFile
+    file: Origin
     first: int
     columns: dict[str, pa.Array]
 
@@ -71,13 +73,15 @@ class Chunk:
             raise self.error(int(missing.argmax()), column, "is empty")
         return values
 
-    def numbers(self, column: str, least: float | None = None) -> Float[np.ndarray, " rows"]:
-        """A column of finite numbers, not below `least`.
+    def numbers(
+        self, column: str, least: float | None = None, values: pa.Array | None = None
+    ) -> Float[np.ndarray, " rows"]:
+        """A column, or these values of it, of finite numbers, not below `least`.
 
         Raises:
             ValueError: Naming the first that is not.
         """
-        values = self.columns[column]
+        values = self.columns[column] if values is None else values
         if pa.types.is_boolean(values.type):
             values = values.cast(pa.int8())
         if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
@@ -90,7 +94,8 @@ class Chunk:
             row = int(bad.argmax())
             what = "is missing" if not values[row].is_valid else f"is {numbers[row]:g}"
             bound = "a finite number" if least is None else f"a finite number >= {least:g}"
-            raise self.error(row, column, f"{what}, it must be {bound}")
+            hint = MARKED if least is None and np.isnan(numbers[row]) else ""
+            raise self.error(row, column, f"{what}, it must be {bound}{hint}")
         return numbers
 
     def as_text(self, column: str, values: pa.Array) -> pa.Array:
@@ -110,6 +115,7 @@ class Chunk:
                 except pa.ArrowInvalid:
                     found = "is empty" if not value else f"is {short(value)}"
                     bound = "it must be a number, or left out with --ignore"
+                    bound += MARKED if (value or "").lower() in MISSING else ""
                     raise self.error(row, column, f"{found}, {bound}") from None
             raise
 
@@ -117,7 +123,33 @@ class Chunk:
         return self.file.error(self.first + row, f"column {column!r} {message}" if column else message)
 
 
-class TextFile:
+class Origin:
+    """Where sets or labels are from, and where in it an error is.
+
+    Attributes:
+        path: A file or a folder.
+        columns: Names of columns that it has.
+        position, size: How much of it was read, for progress.
+    """
+
+    path: Path
+    columns: list[str]
+    position: int = 0
+    size: int = 0
+
+    def error(self, row: int | None, message: str) -> ValueError:
+        """An error at a row, from 0."""
+        return ValueError(f"{self.path}: {message}" if row is None else f"{self.path}: {self.where(row)}: {message}")
+
+    def where(self, row: int) -> str:
+        return f"row {row + 1}"
+
+    def nth(self, number: int) -> int:
+        """The row of the number-th one (from 0) that is not blank."""
+        return number
+
+
+class TextFile(Origin):
     """A file of text, which may be compressed (.gz, .bz2, .xz).
 
     Args:
@@ -156,10 +188,6 @@ class TextFile:
                 if "\0" in line:
                     raise UnicodeError("it has bytes of 0")
                 yield number - 1, line.rstrip("\r\n")
-
-    def error(self, row: int | None, message: str) -> ValueError:
-        """An error at a row (from 0), which is line row + 2 of a text file."""
-        return ValueError(f"{self.path}: {message}" if row is None else f"{self.path}: {self.where(row)}: {message}")
 
     def where(self, row: int) -> str:
         return f"line {row + 2}" if self.separator else f"row {row + 1}"
@@ -255,7 +283,6 @@ class TableFile(TextFile):
             yield from (self._text_chunks(chosen, size) if self.separator else self._parquet_chunks(chosen, size))
 
     def nth(self, number: int) -> int:
-        """The row of the number-th one (from 0) that is not blank."""
         before = np.array(self._blank, dtype=np.int64) - np.arange(len(self._blank))
         return number + int(np.searchsorted(before, number, side="right"))
 
@@ -265,7 +292,7 @@ class TableFile(TextFile):
             if name in columns[:number]:
                 raise self.error(None, f"column {name!r} is asked for twice: each column is one thing")
             if name not in self.columns:
-                hint = ": rename the column that says of which set a row is" if name == "set" else ""
+                hint = ": name the column that says of which set a row is with --set_column" if name == "set" else ""
                 if self.separator and len(self.columns) == 1:
                     others = [s for s in (",", ";", "\t", "|") if s in self.columns[0] and s != self.separator]
                     hint = f". Columns must be separated by {_spell(self.separator)}"

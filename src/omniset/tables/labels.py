@@ -11,10 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omniset.core.features import RowNumbers, doubt, meant
+from omniset.core.features import MISSING, RowNumbers, doubt, meant
 from omniset.core.sets import SetCollection
-from omniset.tables.files import Chunk, TableFile
-from omniset.tables.sheets import INFINITE, MISSING, NUMBER
+from omniset.tables.files import Chunk, Origin, TableFile
+from omniset.tables.sheets import INFINITE, NUMBER
 
 Task = Literal["classification", "regression"]
 NO_NUMBERS = (*MISSING, *INFINITE)
@@ -30,21 +30,29 @@ class LabelFile:
         columns: The targets. Default: all columns but `set`, `element` and the group's; none of them may look like a
             row index or a misspelt name of these two.
         group: Column that says which sets belong together.
+        set_column: The column that is called `set` here, where there is one of this name.
 
     Raises:
         OSError, ValueError: As TableFile; a column is missing; a set (or element) is labelled twice.
     """
 
-    def __init__(self, path: str | Path, columns: Sequence[str] | None = None, group: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        columns: Sequence[str] | None = None,
+        group: str | None = None,
+        set_column: str = "set",
+    ) -> None:
         self.file = TableFile(path)
-        self.file.require(["set", *(columns or []), *([group] if group and group not in (columns or []) else [])])
+        self._set = set_column if set_column in self.file.columns else "set"
+        self.file.require([self._set, *(columns or []), *([group] if group and group not in (columns or []) else [])])
         self.level: Literal["set", "element"] = "element" if "element" in self.file.columns else "set"
-        others = [c for c in self.file.columns if c not in ("set", "element", group)]
+        others = [c for c in self.file.columns if c not in (self._set, "element", group)]
         self.columns = others if columns is None else list(columns)
         if group in self.columns:
             raise self.file.error(None, f"column {group!r} is the group: it cannot be a target too")
         if not self.columns:
-            raise self.file.error(None, "has no column beside 'set' with what is to be predicted")
+            raise self.file.error(None, f"has no column beside {self._set!r} with what is to be predicted")
         for name in others if columns is None else []:
             if meant(name) != "multiplicity":  # a target may well be called count, or weight
                 self._refuse(name, doubt(name))
@@ -59,8 +67,9 @@ class LabelFile:
 
     def _read(self) -> pd.DataFrame:
         frames: list[pd.DataFrame] = []
-        for chunk in self.file.chunks([*self._key, *self.columns, *([self._group] if self._group else [])]):
-            columns = {key: chunk.text(key).to_pandas() for key in self._key}
+        keys = {key: self._set if key == "set" else key for key in self._key}
+        for chunk in self.file.chunks([*keys.values(), *self.columns, *([self._group] if self._group else [])]):
+            columns = {key: chunk.text(name).to_pandas() for key, name in keys.items()}
             columns |= {c: as_labels(chunk, c) for c in self.columns}
             if self._group:
                 columns[self._group] = chunk.text(self._group).to_pandas()
@@ -85,7 +94,7 @@ class LabelFile:
         return f"set {row['set']!r}" + (f", element {row['element']!r}" if self.level == "element" else "")
 
     def align(
-        self, sets: SetCollection, source: TableFile, elements: pa.ChunkedArray | None, unused: str = "error"
+        self, sets: SetCollection, source: Origin, elements: pa.ChunkedArray | None, unused: str = "error"
     ) -> pd.DataFrame:
         """The targets in the order of the sets (or of their elements).
 
@@ -154,7 +163,7 @@ def as_labels(chunk: Chunk, column: str) -> pd.Series:
 
 
 def column_labels(
-    file: TableFile,
+    file: Origin,
     sets: SetCollection,
     kept: dict[str, pa.ChunkedArray],
     columns: Sequence[str],
@@ -191,7 +200,7 @@ def column_labels(
     return (values.iloc[first] if level == "set" else values), groups
 
 
-def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: TableFile, task: str) -> Task:
+def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, task: str) -> Task:
     """The kind of task. "auto": regression where all labels are numbers, with fractions or more than twenty of them.
 
     Raises:
@@ -240,7 +249,7 @@ def doubts_of_classes(values: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> pd.DataFrame:
+def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> pd.DataFrame:
     """Targets as numbers, NaN where they are missing.
 
     Raises:
@@ -255,7 +264,7 @@ def as_numbers(labels: LabelFile | None, values: pd.DataFrame, source: TableFile
     return pd.DataFrame(columns, index=values.index)
 
 
-def require_known(labels: LabelFile | None, values: pd.DataFrame, source: TableFile, classes: dict[str, list]) -> None:
+def require_known(labels: LabelFile | None, values: pd.DataFrame, source: Origin, classes: dict[str, list]) -> None:
     """See that a model knows the labels.
 
     Args:
@@ -272,7 +281,7 @@ def require_known(labels: LabelFile | None, values: pd.DataFrame, source: TableF
 
 
 def _bad_label(
-    labels: LabelFile | None, values: pd.DataFrame, source: TableFile, column: Any, bad: np.ndarray, bound: str
+    labels: LabelFile | None, values: pd.DataFrame, source: Origin, column: Any, bad: np.ndarray, bound: str
 ) -> ValueError:
     value = values[column].iloc[int(bad.argmax())]
     if labels is None:
@@ -283,7 +292,7 @@ def _bad_label(
     return file.error(row, f"column {column!r} is {value!r}, it must be {bound}")
 
 
-def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: TableFile) -> None:
+def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> None:
     """See that there is something to learn.
 
     Raises:

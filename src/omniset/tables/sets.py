@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Shaped
 
 from omniset.core.disk import DiskRows
+from omniset.core.encoding import Encoding, EncodingError, Missing
 from omniset.core.features import RESERVED, RowNumbers, doubt
 from omniset.core.sets import SetCollection, StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
@@ -38,16 +40,24 @@ class Rows:
 
 
 class SetTable:
-    """A long table of sets, read once from top to bottom, sets in the order of the file.
+    """A long table of sets, read from top to bottom, sets in the order of the file.
 
     Args:
-        path: See `TableFile`. Columns: `set`, one per feature, optionally `multiplicity` and `element`.
-        features: Their names, in the order in which the model takes them. Default: all columns but the reserved
+        path: See `TableFile`. Columns: `set`, features, optionally `multiplicity` and `element`.
+        features: Columns that are features, in the order in which the model takes them. Default: all but the reserved
             ones, `keep` and `ignore`; none of them may look like a row index or a misspelt reserved name.
         keep: Columns to hand out as they are, such as labels of elements.
         most: Sets of more elements wait on disk.
         folder: Where they wait.
         ignore: Columns that are no features.
+        set_column: The column that is called `set` here.
+        encoding: How columns become features, as a model has learned it of another table; it says which columns are
+            `features`. Default: learned of this table, which is read once more where it has columns of text or may
+            have missing values.
+        missing: "error", or "indicator" (`omniset.core.encoding.Encoding`).
+
+    Attributes:
+        columns: Columns that are features.
 
     Raises:
         OSError, ValueError: As TableFile; a column is missing, or is no feature by its name.
@@ -61,24 +71,51 @@ class SetTable:
         most: int = 1 << 15,
         folder: str | Path | None = None,
         ignore: Sequence[str] = (),
+        set_column: str = "set",
+        encoding: Encoding | None = None,
+        missing: Missing = "error",
     ) -> None:
-        self.file = TableFile(path)
+        self.file, self.set_column, self.missing = TableFile(path), set_column, missing
+        reserved = (set_column, *RESERVED[1:])
+        features = features if encoding is None else encoding.names
         for name in ignore:
-            if name in RESERVED or name in (features or []):
-                why = "says what the rows are" if name in RESERVED else "is named by --features too"
+            if name in reserved or name in (features or []):
+                why = "says what the rows are" if name in reserved else "is named by --features too"
                 raise self.file.error(None, f"column {name!r} cannot be ignored (--ignore): it {why}")
-        self.file.require([*dict.fromkeys(["set", *keep]), *(features or []), *ignore])
-        others = [c for c in self.file.columns if c not in (*RESERVED, *keep, *ignore)]
-        self.features = others if features is None else list(features)
-        if not self.features:
+        self.file.require([*dict.fromkeys([set_column, *keep]), *(features or []), *ignore])
+        others = [c for c in self.file.columns if c not in (*reserved, *keep, *ignore)]
+        self.columns = others if features is None else list(features)
+        if not self.columns:
             raise self.file.error(None, f"has no feature columns, only {listed(self.file.columns)}")
-        self._chosen = features is not None
-        for name in [] if self._chosen else self.features:
+        self._chosen, self._encoding = features is not None, encoding
+        for name in [] if self._chosen else self.columns:
             self._refuse(name, doubt(name))
         self.has_elements = "element" in self.file.columns
         self.has_multiplicity = "multiplicity" in self.file.columns
         self._keep = [*keep, *(["element"] if self.has_elements else [])]
         self._most, self._folder = most, folder
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """How columns become features.
+
+        Raises:
+            ValueError: Naming a column of numbers and text, of too many categories or without any value, and its line.
+        """
+        try:
+            return self._encoding or Encoding.fit(self.columns, self.file.chunks, self.missing)
+        except EncodingError as error:
+            raise self.file.error(None, str(error)) from None
+
+    @property
+    def features(self) -> list[str]:
+        """Their names: of a column of text, one for each category."""
+        return self.encoding.features
+
+    @property
+    def ignored(self) -> list[str]:
+        """Columns that are not used."""
+        return [c for c in self.file.columns if c not in (self.set_column, *RESERVED[1:], *self.columns)]
 
     def __iter__(self) -> Iterator[StoredSet]:
         """The sets, whole.
@@ -130,11 +167,12 @@ class SetTable:
         numbered = None if self._chosen else RowNumbers(self.features)
         reached = 0  # elements of the held set
         counts = ["multiplicity"] if self.has_multiplicity else []
-        for chunk in self.file.chunks([*dict.fromkeys(["set", *counts, *self._keep, *self.features])]):
-            codes = chunk.text("set").dictionary_encode()
+        told: set[str] = set()
+        for chunk in self.file.chunks([*dict.fromkeys([self.set_column, *counts, *self._keep, *self.columns])]):
+            codes = chunk.text(self.set_column).dictionary_encode()
             names, numbers = codes.dictionary.to_pylist(), codes.indices.to_numpy()
-            elements = np.stack([_single(chunk, f) for f in self.features], 1)
-            multiplicity = _single(chunk, "multiplicity", 0.0) if counts else np.ones(len(chunk), dtype=np.float32)
+            elements = self.encoding.apply(chunk, np.float32, told)
+            multiplicity = _multiplicity(chunk) if counts else np.ones(len(chunk), dtype=np.float32)
             identifiers = None
             if self.has_elements:
                 chunk.columns["element"] = chunk.text("element")
@@ -157,7 +195,7 @@ class SetTable:
                             a,
                             None,
                             f"set {name!r} again, after other sets (it began at {self.file.where(seen[name])}): the "
-                            "rows of a set must be together, sort the table by column 'set'",
+                            f"rows of a set must be together, sort the table by column {self.set_column!r}",
                         )
                     seen[name] = chunk.first + a
                 columns = {c: chunk.columns[c].slice(a, b - a) for c in self._keep}
@@ -197,15 +235,16 @@ class SetTable:
             raise self.file.error(int(rows[row]), f"column 'element' {_twice(value, parts[0].name)}")
 
 
-def _single(chunk: Chunk, column: str, least: float | None = None) -> Shaped[np.ndarray, " rows"]:
-    """`Chunk.numbers` in 32 bits."""
-    numbers = chunk.numbers(column, least)
+def _multiplicity(chunk: Chunk) -> Shaped[np.ndarray, " rows"]:
+    """In 32 bits."""
+    numbers = chunk.numbers("multiplicity", 0.0)
     with np.errstate(over="ignore"):
         single = numbers.astype(np.float32)
     bad = np.isinf(single)
     if bad.any():
         row = int(bad.argmax())
-        raise chunk.error(row, column, f"is {numbers[row]:g}, too large for 32-bit numbers (at most 3.4e38)")
+        message = f"is {numbers[row]:g}, too large for 32-bit numbers (at most 3.4e38)"
+        raise chunk.error(row, "multiplicity", message)
     return single
 
 
@@ -214,13 +253,18 @@ def _twice(element: str, name: str) -> str:
 
 
 def collect(
-    table: Iterable[StoredSet], features: list[str], folder: str | Path | None = None, columns: Sequence[str] = ()
+    table: Iterable[StoredSet],
+    features: list[str],
+    folder: str | Path | None = None,
+    columns: Sequence[str] = (),
+    encoding: Encoding | None = None,
 ) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
     """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
 
     Args:
         features: The table's.
         folder: For the files without a name that hold 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
+        encoding: The table's, which the collection keeps.
 
     Names of elements are kept up to a million rows; in longer tables elements go by their numbers.
     """
@@ -244,5 +288,5 @@ def collect(
         names.append(stored.name)
         sizes.append(len(stored))
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
-    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, identifiers=named)
+    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
+from omniset.core.features import MISSING
 from omniset.tables.files import INDEX, OPENERS, TableFile, TextFile, listed
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # Python's own reader takes 1_000 too
-MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none")  # what programs write where there is nothing
 INFINITE = {"inf": np.inf, "+inf": np.inf, "-inf": -np.inf}
 PEEK = 64  # rows that tell the form, at most
 PEEK_SIZE = 1 << 17  # and characters of them

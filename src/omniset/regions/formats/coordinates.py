@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from omniset.core.features import MISSING
 from omniset.regions.formats.structures import CORTEX, SUBCORTEX, structure_of_text
 from omniset.regions.formats.tables import (
     TABLES,
@@ -27,7 +28,7 @@ from omniset.regions.formats.tables import (
     text_of,
 )
 from omniset.tables.files import listed, short
-from omniset.tables.sheets import MISSING, number_of
+from omniset.tables.sheets import number_of
 
 PLACES = (
     *(tuple(form.format(axis) for axis in "xyz") for form in ("mni_{}", "{}_mni", "{}")),

@@ -1,0 +1,399 @@
+"""Columns of a table as features: numbers as they are, categories as one column each, missing values marked.
+
+What a model has learned of its table is used again on every other one, so that a feature means the same in all.
+"""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float, Shaped
+
+from omniset.core.features import MISSING
+
+Missing = Literal["error", "indicator"]
+CATEGORIES = 100  # of a column, at most: more are names
+NO_CATEGORY = tuple(word for word in MISSING if word != "none")  # "none" may well be one
+MARKED = '; missing values are taken, and marked, with --missing indicator (Python: missing="indicator")'
+COLUMN: dict[str, Any] = {
+    "name": {"type": "string"},
+    "categories": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+    "mean": {"type": "number"},
+    "marked": {"type": "boolean"},
+}
+SCHEMA: dict[str, Any] = {  # of `Encoding.state`
+    "type": "object",
+    "properties": {
+        "missing": {"enum": ["error", "indicator"]},
+        "columns": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": COLUMN,
+                "required": [*COLUMN],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["missing", "columns"],
+    "additionalProperties": False,
+}
+
+
+class EncodingError(ValueError):
+    """What is wrong with a column as a whole."""
+
+
+class Block(Protocol):
+    """Some rows of a table, and how an error in them is told."""
+
+    columns: Any  # by name, pa.Array
+
+    def __len__(self) -> int: ...
+
+    def numbers(
+        self, column: str, least: float | None = None, values: pa.Array | None = None
+    ) -> Float[np.ndarray, " rows"]:
+        """A column, or these values of it, as finite numbers. Raises: ValueError at the first that is none."""
+
+    def as_text(self, column: str, values: pa.Array) -> pa.Array:
+        """Values as text. Raises: ValueError where they are neither text nor numbers."""
+
+    def error(self, row: int, column: str | None, message: str) -> ValueError: ...
+
+
+@dataclass
+class Column:
+    """What is known of a column.
+
+    Attributes:
+        categories: In alphabetical order. None: the column is of numbers.
+        mean: Of the numbers that are there. It stands where one is missing.
+        marked: A feature of 0 and 1 says where a value is missing.
+    """
+
+    name: str
+    categories: list[str] | None = None
+    mean: float = 0.0
+    marked: bool = False
+
+    @property
+    def features(self) -> list[str]:
+        names = [self.name] if self.categories is None else [f"{self.name}={value}" for value in self.categories]
+        return names + ([f"{self.name} is missing"] if self.marked else [])
+
+
+class Encoding:
+    """How the columns of a table become features.
+
+    | column | features |
+    |---|---|
+    | numbers | `column` |
+    | text | `column=category` for each category: 1 where it is that one, else 0 |
+    | with missing values, `missing="indicator"` | also `column is missing`: 1 where it is, else 0 |
+
+    A missing number is replaced by the mean of those that were there at fit. A missing category is none of them, and so
+    is one that was not there at fit.
+
+    Args:
+        columns: In the order of the features.
+        missing: "error", or "indicator".
+
+    Raises:
+        EncodingError: Two features of one name.
+
+    >>> Encoding([Column("x", marked=True), Column("stain", ["HE", "PAS"])], "indicator").features
+    ['x', 'x is missing', 'stain=HE', 'stain=PAS']
+    """
+
+    def __init__(self, columns: Sequence[Column], missing: Missing = "error") -> None:
+        self.columns, self.missing = list(columns), missing
+        self.features = [name for column in self.columns for name in column.features]
+        twice = pd.Series(self.features, dtype=object).duplicated().to_numpy()
+        if twice.any():
+            raise EncodingError(f"two features would be called {self.features[int(twice.argmax())]!r}: rename a column")
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def plain(self) -> bool:
+        """Whether each column is the feature."""
+        return self.features == self.names
+
+    @classmethod
+    def of_numbers(cls, names: Sequence[str]) -> Encoding:
+        """Columns of numbers, none of them missing."""
+        return cls([Column(name) for name in names])
+
+    @classmethod
+    def fit(
+        cls, names: Sequence[str], blocks: Callable[[Sequence[str]], Iterable[Block]], missing: Missing = "error"
+    ) -> Encoding:
+        """Learn it of a table.
+
+        A column is of numbers where the first value that is there is one, and then all must be; else of categories,
+        and then none may be a number.
+
+        Args:
+            names: Of the columns.
+            blocks: Gives all rows with these columns. It is called once or twice.
+
+        Raises:
+            ValueError: A column of numbers and text, of more than 100 categories, or without any value.
+        """
+        learned = {name: _Learned(name) for name in names}
+        if missing == "error":  # the first rows tell which columns are text; numbers need no look at the others
+            for block in blocks(names):
+                for column in learned.values():
+                    column.decide(block)
+                break
+            text = [name for name, column in learned.items() if column.categorical]
+        else:
+            text = [*names]
+        for block in blocks(text) if text else []:
+            for name in text:
+                learned[name].see(block, missing)
+        return cls([column.result(missing) for column in learned.values()], missing)
+
+    def apply(
+        self, block: Block, dtype: type[np.floating], told: set[str] | None = None
+    ) -> Float[np.ndarray, "rows features"]:
+        """The features of some rows.
+
+        Args:
+            dtype: Of the result.
+            told: What was warned of already; more is added.
+
+        Raises:
+            ValueError: A value that is missing (missing="error"), no finite number, or too large for `dtype`.
+        """
+        told = set() if told is None else told
+        features = np.zeros((len(block), len(self.features)), dtype=dtype)
+        at = 0
+        for column in self.columns:
+            part = features[:, at : at + len(column.features)]
+            at += part.shape[1]
+            if column.categories is None:
+                gone = self._numbers(part, column, block)
+                instead = "the mean takes its place"
+            else:
+                gone, unknown = self._marks(part, column, block)
+                instead = "it is of no category"
+                _tell(block, column.name, unknown, "is a category that was not there at fit: it counts as none", told)
+            if column.marked:
+                part[:, -1] = gone
+            else:
+                _tell(block, column.name, gone, f"is missing, which none was at fit: {instead}", told)
+        return features
+
+    def _numbers(self, out: np.ndarray, column: Column, block: Block) -> Bool[np.ndarray, " rows"]:
+        values, gone = block.columns[column.name], np.zeros(len(block), dtype=bool)
+        if self.missing == "indicator":
+            gone = _missing(block, column.name, values, MISSING)
+        numbers = block.numbers(column.name, values=_filled(block, column.name, values, gone))
+        with np.errstate(over="ignore"):
+            out[:, 0] = np.where(gone, column.mean, numbers)
+        too_large = np.isinf(out[:, 0])
+        if too_large.any():
+            row = int(too_large.argmax())
+            bits, most = 8 * out.dtype.itemsize, np.finfo(out.dtype).max
+            bound = f"too large for {bits}-bit numbers (at most {most:.2g})".replace("e+", "e")
+            raise block.error(row, column.name, f"is {numbers[row]:g}, {bound}")
+        return gone
+
+    def _marks(
+        self, out: np.ndarray, column: Column, block: Block
+    ) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+        """Also where a value is missing, and where it is unknown."""
+        values = block.columns[column.name]
+        gone = _missing(block, column.name, values, NO_CATEGORY)
+        if self.missing == "error":
+            _refuse_missing(block, column.name, gone)
+        codes = pc.utf8_trim_whitespace(block.as_text(column.name, values)).dictionary_encode()
+        place = {category: number for number, category in enumerate(column.categories or [])}
+        positions = np.array([place.get(value, -1) for value in codes.dictionary.to_pylist()] + [-1])
+        indices = pc.fill_null(codes.indices, len(positions) - 1).to_numpy(zero_copy_only=False)
+        which = np.where(gone, -1, positions[indices])
+        rows = np.flatnonzero(which >= 0)
+        out[rows, which[rows]] = 1
+        return gone, (which < 0) & ~gone
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {"missing": self.missing, "columns": [asdict(column) for column in self.columns]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Encoding:
+        return cls([Column(**column) for column in state["columns"]], state["missing"])
+
+
+class _Learned:
+    """What the rows so far say of a column."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.categorical: bool | None = None  # None: no value so far
+        self._text = ""  # the first one that is no number
+        self._categories: set[str] = set()
+        self._sum, self._count, self._gone = 0.0, 0, False
+
+    def decide(self, block: Block) -> None:
+        """The first value that is there tells which kind the column is of."""
+        if self.categorical is not None or not len(block):
+            return
+        values = block.columns[self.name]
+        there = np.flatnonzero(~_missing(block, self.name, values, MISSING))
+        if len(there):
+            value = block.as_text(self.name, values)[int(there[0])].as_py().strip()
+            self.categorical = not (_is_number_type(values.type) or _is_number(value))
+            self._text = value
+
+    def see(self, block: Block, missing: Missing) -> None:
+        self.decide(block)
+        values = block.columns[self.name]
+        gone = _missing(block, self.name, values, NO_CATEGORY if self.categorical else MISSING)
+        self._gone |= bool(gone.any())
+        if self.categorical is None or not len(block):
+            return
+        if missing == "error":
+            _refuse_missing(block, self.name, gone)
+        if not self.categorical:
+            numbers = block.numbers(self.name, values=_filled(block, self.name, values, gone))
+            self._sum += float(numbers[~gone].sum())
+            self._count += int((~gone).sum())
+            return
+        text = pc.utf8_trim_whitespace(block.as_text(self.name, values))
+        for value in text.filter(pa.array(~gone)).unique().to_pylist():
+            if _is_number(value):
+                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
+                bound = f"which is a number, and {self._text!r} is none: a feature is numbers, or text, throughout"
+                raise block.error(row, self.name, f"is {value!r}, {bound}")
+            self._categories.add(value)
+            if len(self._categories) > CATEGORIES:
+                row = int(pc.equal(text, value).to_numpy(zero_copy_only=False).argmax())
+                message = f"is text of more than {CATEGORIES} different values, here {value!r}: is it a name? "
+                raise block.error(row, self.name, f"{message}--ignore {shlex.quote(self.name)} leaves it out")
+
+    def result(self, missing: Missing) -> Column:
+        if missing == "error" or not self._gone:
+            marked = False
+        elif self.categorical is None:
+            remedy = f"--ignore {shlex.quote(self.name)} leaves it out"
+            raise EncodingError(f"column {self.name!r} has no value in any row: {remedy}")
+        else:
+            marked = True
+        if self.categorical:
+            return Column(self.name, sorted(self._categories), marked=marked)
+        return Column(self.name, mean=self._sum / max(self._count, 1), marked=marked)
+
+
+class FrameRows:
+    """All rows of a DataFrame as a block.
+
+    Args:
+        columns: Labels of the table's columns, by the names that they have here.
+    """
+
+    def __init__(self, table: pd.DataFrame, columns: Mapping[str, Any]) -> None:
+        self._table = table
+        self.columns = {name: self._array(name, table[label]) for name, label in columns.items()}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _array(self, name: str, values: pd.Series) -> pa.Array:
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            values = values.astype(values.dtype.categories.dtype if len(values.dtype.categories) else object)
+        if values.dtype.kind in "biuf":
+            return pa.array(values, from_pandas=True)
+        gone = values.isna().to_numpy()
+        known = values[~gone]
+        if values.dtype.kind not in "OTU" or not all(isinstance(v, str | int | float) for v in known):
+            raise ValueError(f"column {name!r} must be numbers or text, it is {values.dtype}")
+        return pa.array([None if g else str(v) for g, v in zip(gone, values, strict=True)], pa.string())
+
+    def numbers(
+        self, column: str, least: float | None = None, values: pa.Array | None = None
+    ) -> Float[np.ndarray, " rows"]:
+        given = self.columns[column] if values is None else values
+        if pa.types.is_string(given.type):
+            text = pc.utf8_trim_whitespace(given).to_pylist()
+            for row, value in enumerate(text):
+                if value is None or not _is_number(value):
+                    hint = MARKED if (value or "").lower() in MISSING else ""
+                    raise self.error(row, column, f"{value!r} must be a number, as the others are{hint}")
+            numbers = np.array(text, dtype=np.float64)
+        else:
+            given = given.cast(pa.int8()) if pa.types.is_boolean(given.type) else given
+            numbers = given.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(numbers) if least is None else ~(np.isfinite(numbers) & (numbers >= least))
+        if bad.any():
+            row = int(bad.argmax())
+            bound = "finite" if least is None else f"finite and >= {least:g}"
+            hint = MARKED if least is None and np.isnan(numbers[row]) else ""
+            raise self.error(row, column, f"{numbers[row]:g} must be {bound}{hint}")
+        return numbers
+
+    def as_text(self, column: str, values: pa.Array) -> pa.Array:
+        return values.cast(pa.string())
+
+    def error(self, row: int, column: str | None, message: str) -> ValueError:
+        return ValueError(f"column {column!r}, row {row}: {message}")
+
+
+def _is_number_type(kind: pa.DataType) -> bool:
+    return pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        pa.scalar(text, pa.string()).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _missing(block: Block, column: str, values: pa.Array, words: Sequence[str]) -> Bool[np.ndarray, " rows"]:
+    """Where nothing is, or one of these words says so."""
+    if pa.types.is_floating(values.type):
+        return pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
+    if _is_number_type(values.type):
+        return pc.is_null(values).to_numpy(zero_copy_only=False)
+    text = pc.utf8_lower(pc.utf8_trim_whitespace(block.as_text(column, values)))
+    said: Shaped[np.ndarray, " rows"] = pc.is_in(text, pa.array(words)).to_numpy(zero_copy_only=False)
+    return said | pc.is_null(text).to_numpy(zero_copy_only=False)
+
+
+def _filled(block: Block, column: str, values: pa.Array, gone: Bool[np.ndarray, " rows"]) -> pa.Array:
+    """With a 0 where nothing is."""
+    if not gone.any():
+        return values
+    if not _is_number_type(values.type):
+        return pc.if_else(pa.array(gone), pa.scalar("0"), block.as_text(column, values))
+    return pc.if_else(pa.array(gone), pa.scalar(0).cast(values.type), values)
+
+
+def _tell(block: Block, column: str, rows: Bool[np.ndarray, " rows"], what: str, told: set[str]) -> None:
+    """Warn of the first of these rows, once."""
+    if rows.any() and f"{column} {what}" not in told:
+        told.add(f"{column} {what}")
+        row = int(rows.argmax())
+        value = "" if what.startswith("is missing") else f"{block.columns[column][row].as_py()!r} "
+        warnings.warn(str(block.error(row, column, f"{value}{what} (told once a column)")), stacklevel=3)
+
+
+def _refuse_missing(block: Block, column: str, gone: Bool[np.ndarray, " rows"]) -> None:
+    if gone.any():
+        raise block.error(int(gone.argmax()), column, f"is missing, it must be a category{MARKED}")

@@ -1,0 +1,197 @@
+"""Columns become the features that a hand calculation gives, the same from a file as from memory, and later again."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.core.encoding import CATEGORIES, Column, Encoding, EncodingError
+from omniset.core.sets import SetCollection
+from omniset.tables import SetTable, collect
+
+TINY = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 1, "validation_fraction": 0.0}
+TABLE = pd.DataFrame(
+    {
+        "set": list("aaabbcc"),
+        "x": [1.0, np.nan, 3.0, 4.0, np.nan, 6.0, 7.0],
+        "stain": ["PAS", "HE", "HE", None, "PAS", "none", "HE"],
+        "y": [2, 3, 5, 7, 11, 13, 17],
+    }
+)
+FEATURES = ["x", "x is missing", "stain=HE", "stain=PAS", "stain=none", "stain is missing", "y"]
+ROWS = [  # the mean of x is 21 / 5
+    [1, 0, 0, 1, 0, 0, 2],
+    [4.2, 1, 1, 0, 0, 0, 3],
+    [3, 0, 1, 0, 0, 0, 5],
+    [4, 0, 0, 0, 0, 1, 7],
+    [4.2, 1, 0, 1, 0, 0, 11],
+    [6, 0, 0, 0, 1, 0, 13],
+    [7, 0, 1, 0, 0, 0, 17],
+]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(frame, name):
+    frame.to_parquet(name, index=False) if name.endswith("parquet") else frame.to_csv(name, index=False)
+    return name
+
+
+def read(table):
+    return collect(table, table.features, encoding=table.encoding)[0]
+
+
+def test_a_table_in_memory():
+    sets = SetCollection.of(TABLE, torch.float64, missing="indicator")
+    assert sets.features == FEATURES
+    torch.testing.assert_close(sets.elements, torch.tensor(ROWS, dtype=torch.float64), rtol=1e-15, atol=0)
+    other = TABLE.iloc[::-1].assign(x=np.nan, stain="none", y=1)[["y", "stain", "set", "x"]]
+    again = SetCollection.of(
+        other, torch.float64, encoding=Encoding.of_state(json.loads(json.dumps(sets.encoding.state)))
+    )
+    assert again.elements.unique(dim=0).tolist() == [[4.2, 1, 0, 0, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_a_file_is_as_its_table_in_memory(kind, rows, monkeypatch):
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)  # chunks of 256 rows
+    frame = pd.concat([TABLE] * rows, ignore_index=True)
+    frame["set"] = [f"s{i // 11}" for i in range(len(frame))]
+    table = SetTable(write(frame, f"t.{kind}"), missing="indicator", most=5)
+    expected = SetCollection.of(frame, torch.float32, missing="indicator")
+    sets = read(table)
+    assert table.features == sets.features == FEATURES
+    assert sets.names == expected.names
+    torch.testing.assert_close(sets.elements[:], expected.elements, rtol=1e-6, atol=0)
+    means = [column.pop("mean") for part in (sets, expected) for column in part.encoding.state["columns"]]
+    np.testing.assert_allclose(means, [4.2, 0, 58 / 7] * 2, rtol=1e-12)
+
+
+def test_words_for_nothing():
+    """In numbers all of them; among categories "none" is one."""
+    words = ["1", "NA", "n/a", " NaN ", "null", "None", "<NA>", "#N/A", "", "3"]
+    pd.DataFrame({"set": 1, "x": words, "c": ["b", *words[1:-1], "a"]}).to_csv("t.csv", index=False)
+    sets = read(SetTable("t.csv", missing="indicator"))
+    assert sets.features == ["x", "x is missing", "c=None", "c=a", "c=b", "c is missing"]
+    elements = sets.elements[:]
+    there = torch.tensor([False, *[True] * 8, False])
+    assert torch.equal(elements[:, 0], torch.where(there, 2.0, torch.tensor([1.0] * 9 + [3])))
+    assert torch.equal(elements[:, 1], there.float())
+    assert elements[:, 2:].argmax(1).tolist() == [2, 3, 3, 3, 3, 0, 3, 3, 3, 1]
+    assert elements[:, 2:].sum(1).tolist() == [1] * 10
+
+
+def test_what_was_not_there_at_fit_is_none_of_it():
+    encoding = SetCollection.of(TABLE.dropna(), torch.float64, missing="indicator").encoding
+    assert encoding.features == ["x", "stain=HE", "stain=PAS", "stain=none", "y"]
+    other = pd.DataFrame({"set": 1, "x": [np.nan, 2], "stain": ["CD3", None], "y": [1, 2]})
+    with pytest.warns(UserWarning, match="at fit") as caught:
+        sets = SetCollection.of(other, torch.float64, encoding=encoding)
+    assert sets.elements.tolist() == [[17 / 4, 0, 0, 0, 1], [2, 0, 0, 0, 2]]
+    assert [str(one.message).split(" (")[0] for one in caught] == [
+        "column 'x', row 0: is missing, which none was at fit: the mean takes its place",
+        "column 'stain', row 0: 'CD3' is a category that was not there at fit: it counts as none",
+        "column 'stain', row 1: is missing, which none was at fit: it is of no category",
+    ]
+
+
+def test_a_kind_that_the_first_rows_do_not_tell(monkeypatch):
+    monkeypatch.setattr("omniset.tables.files.CELLS", 1)
+    frame = pd.DataFrame({"set": 1, "x": [""] * 600 + ["a", "b", "a"]})
+    sets = read(SetTable(write(frame, "t.csv"), missing="indicator"))
+    assert (sets.features, sets.elements[:].sum(0).tolist()) == (["x=a", "x=b", "x is missing"], [2, 1, 600])
+
+
+ids = [f"id{i}" for i in range(CATEGORIES + 1)]
+WRONG = {
+    "a number among text": (["a", "b", "2"], "line 4: column 'x' is '2', which is a number, and 'a' is none"),
+    "text among numbers": (["1", "2", "b"], "line 4: column 'x' is 'b', it must be a number, or left out"),
+    "too many categories": (ids, f"line {len(ids) + 1}: column 'x' is text of more than 100 different values, here "),
+    "a missing category": (["a", "b", ""], "line 4: column 'x' is missing, it must be a category"),
+    "a missing number": (["1", "NA", "3"], "line 3: column 'x' is 'NA', it must be a number"),
+    "nothing": (["", "", ""], "line 2: column 'x' is empty, it must be a number"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_columns_that_are_none(case, capsys):
+    values, said = WRONG[case]
+    write(pd.DataFrame({"set": "s", "x": values, "z": 1.5}), "t.csv")
+    with pytest.raises(ValueError, match=re.escape(f"t.csv: {said}")) as caught:
+        read(SetTable("t.csv"))
+    assert ("--missing indicator" in str(caught.value)) == ("nothing" in case or "missing" in case)
+    if case == "too many categories":
+        assert str(caught.value).endswith("is it a name? --ignore x leaves it out")
+        assert len(read(SetTable("t.csv", ignore=["x"])).elements) == len(ids)
+        write(pd.DataFrame({"set": "s", "x": ids[:-1], "z": 1.5}), "t.csv")
+        assert len(read(SetTable("t.csv")).features) == CATEGORIES + 1
+
+
+def test_columns_that_are_none_with_missing_values():
+    write(pd.DataFrame({"set": "s", "x": ["", "NA"], "y": [1, 2]}), "t.csv")
+    with pytest.raises(ValueError, match=r"t.csv: column 'x' has no value in any row: --ignore x leaves it out"):
+        list(SetTable("t.csv", missing="indicator"))
+    write(pd.DataFrame({"set": "s", "x": ["a", "b"], "x=a": [1, 2]}), "t.csv")
+    with pytest.raises(ValueError, match=r"t.csv: two features would be called 'x=a': rename a column"):
+        list(SetTable("t.csv"))
+    with pytest.raises(EncodingError, match="two features would be called 'x'"):
+        Encoding([Column("x"), Column("x")])
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_the_commands_remember(kind, capsys):
+    frame = TABLE.rename(columns={"set": "patient"})
+    write(frame.assign(id=[f"n{i}" for i in range(7)]), f"t.{kind}")
+    write(pd.DataFrame({"patient": list("abc"), "label": list("pqp")}), "labels.csv")
+    options = [f"--{name}={value}" for name, value in TINY.items()]
+    quiet = ["--device=cpu", "--progress=false"]
+    how = ["--set_column=patient", "--ignore=id", "--missing=indicator", "--target=labels.csv"]
+    assert main(["fit", f"t.{kind}", "--out=run", *how, *options, *quiet]) == 0
+    assert "features: " + ", ".join(map(repr, FEATURES)) in capsys.readouterr().out
+    write(frame[["stain", "y", "patient", "x"]].assign(stain="unknown"), "new.csv")
+    assert main(["predict", "new.csv", "--model=run", "--out=p.csv", *quiet]) == 0
+    notes = capsys.readouterr().err
+    assert "new.csv: line 2: column 'stain' 'unknown' is a category that was not there at fit" in notes
+    model = SetClassifier.load("run")
+    assert (model.features_, model.columns, model.ignored_) == (FEATURES, ["x", "stain", "y"], ["id"])
+    assert model.reading_["set_column"] == "patient"
+    expected = model.predict_table(TABLE)
+    write(frame, f"t.{kind}")
+    for command in (
+        ["predict", f"t.{kind}", "--model=run", "--out=p.csv"],
+        ["explain", f"t.{kind}", "--model=run", "--out=e.csv", "--steps=1"],
+        ["evaluate", f"t.{kind}", "--model=run", "--out=e", "--target=labels.csv"],
+    ):
+        assert main([*command, *quiet]) == 0
+    np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected["p_p"], rtol=1e-5)
+    write(TABLE, "plain.csv")
+    assert main(["predict", "plain.csv", "--model=run", "--out=q.csv", "--set_column=set", *quiet]) == 0
+    assert pd.read_csv("q.csv").equals(pd.read_csv("p.csv"))
+
+
+@pytest.mark.filterwarnings("ignore:label:UserWarning")  # so few
+def test_python_is_as_the_command(tmp_path):
+    model = SetClassifier(**TINY, missing="indicator", progress=False, device="cpu")
+    model.fit(TABLE, pd.Series(list("pqp"), index=list("abc"), name="label"))
+    model.save(tmp_path / "m")
+    again = SetClassifier.load(tmp_path / "m")
+    assert again.encoding_.state == model.encoding_.state
+    assert again.features_ == FEATURES
+    assert np.array_equal(again.predict_proba(TABLE), model.predict_proba(TABLE))
+    with pytest.raises(ValueError, match="lacks features that the model was fitted on: \\['stain'\\]"):
+        again.predict(TABLE.drop(columns="stain"))
+    with pytest.raises(ValueError, match="column 'stain' is both a feature and a target"):
+        model.fit(TABLE, pd.Series(["p", "q", "p"], index=list("abc"), name="stain"))
+    with pytest.raises(
+        ValueError, match="column 'stain', row 3: is missing, it must be a category; missing values are taken"
+    ):
+        SetClassifier(**TINY, progress=False).fit(TABLE, list("pqp"))
