@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from omniset.core.encoding import Encoding
-from omniset.core.features import RESERVED
 from omniset.core.sets import SetCollection, StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare
@@ -24,9 +23,11 @@ from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
-from omniset.tables.files import TableFile, TableWriter, listed
+from omniset.tables.files import TableWriter, listed
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
+from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
+from omniset.tables.stored import StoredSets
 from omniset.training import artefacts
 
 
@@ -65,11 +66,11 @@ def fit(
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
         in_table = [*(columns or [])] if labels is None else []
         in_table += [group] if group and labels is None else []
-        about_table = {"ignore": ignore, "missing": asked.missing, **reading}
-        table = SetTable(sets, features, in_table, asked.max_elements, out, **about_table)
+        how: dict[str, Any] = {"ignore": ignore, "missing": asked.missing, "most": asked.max_elements, "folder": out}
+        table = open_sets(sets, features, in_table, **how, **reading)
         _refuse_leaks(table, labels, columns or [], group)
         asked.build(len(table.features), [2])
-        level = labels.level if labels is not None else "element" if level == "auto" else level
+        level = labels.level if labels is not None else table.level if level == "auto" else level
         collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
         require_choice(labels, values, table.file)
         chosen = choose_task(labels, values, table.file, task)
@@ -131,7 +132,7 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], readi
         return 0  # the processes have done it
     rows = 0
     with processes.one_voice(*together) as first, noted() as notes, writer if first else nullcontext():
-        table = _watched(_table_for(estimator, sets, out.parent, reading), estimator.progress, "predicting")
+        table = _watched(_sets_for(estimator, sets, out.parent, reading), estimator.progress, "predicting")
         alone = processes.layout(*together) == (1, 1)
         for frame in estimator.predictions(table) if alone else estimator.shared_predictions(table):
             writer.write(frame)
@@ -168,7 +169,7 @@ def evaluate(
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
         names = estimator.targets_ if labels is None else []
         in_table = [*names, *([group] if group and labels is None else [])]
-        table = _table_for(estimator, sets, out, reading, in_table)
+        table = _sets_for(estimator, sets, out, reading, in_table)
         collection, values, groups = _read(
             table, labels, names, group, estimator.level, unused, out, estimator.progress
         )
@@ -215,7 +216,7 @@ def explain(
     wanted = None if only is None else set(only)
     rows = 0
     with noted() as notes, TableWriter(out) as writer:
-        table = _table_for(estimator, sets, out.parent, reading)
+        table = _sets_for(estimator, sets, out.parent, reading)
         for stored in _watched(table, estimator.progress, "explaining"):
             if wanted is not None and stored.name not in wanted:
                 continue
@@ -246,33 +247,27 @@ def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
 
 def _read_as(model: SetEstimator, reading: dict[str, Any]) -> dict[str, Any]:
     """How files are read: as at fit, but for what is given."""
-    return {"set_column": "set"} | model.reading_ | {k: v for k, v in reading.items() if v is not None}
+    return OPTIONS | model.reading_ | {k: v for k, v in reading.items() if v is not None}
 
 
-def _table_for(
+def _sets_for(
     model: SetEstimator, path: Path, folder: Path, reading: dict[str, Any], keep: Sequence[str] = ()
-) -> SetTable:
-    """The table with the features of the model, whatever their order."""
+) -> SetTable | StoredSets:
+    """The sets with the features of the model, whatever their order."""
     if model.features_ is None:
         raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
-    file, read_as = TableFile(path), _read_as(model, reading)
-    file.require([read_as["set_column"], *model.columns])
-    known = (read_as["set_column"], *RESERVED[1:], *model.columns, *model.targets_, *model.ignored_, *keep)
-    extra = [c for c in file.columns if c not in known]
-    if extra:
-        raise file.error(
-            None,
-            f"has a column {extra[0]!r} that the model was not fitted with: it knows the features {model.columns}",
-        )
-    here = [c for c in file.columns if c in model.columns]
-    if here != model.columns:
-        warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
     encoding = model.encoding_ or Encoding.of_numbers(model.features_)
-    return SetTable(path, None, keep, model.max_elements, folder, encoding=encoding, **read_as)
+    known = [*model.targets_, *model.ignored_]
+    how: dict[str, Any] = {"encoding": encoding, "known": known, "most": model.max_elements, "folder": folder}
+    sets = open_sets(path, None, keep, **how, **_read_as(model, reading))
+    here = [c for c in sets.file.columns if c in model.columns]
+    if isinstance(sets, SetTable) and here != model.columns:
+        warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
+    return sets
 
 
 def _read(
-    table: SetTable,
+    table: SetTable | StoredSets,
     labels: LabelFile | None,
     columns: Sequence[str],
     group: str | None,
@@ -292,7 +287,7 @@ def _read(
     return collection, aligned[labels.columns], labels.groups(collection)
 
 
-def _watched(table: SetTable, show: bool, what: str) -> Iterator[StoredSet]:
+def _watched(table: SetTable | StoredSets, show: bool, what: str) -> Iterator[StoredSet]:
     rows = 0
     with Progress(f"{what} {table.file.path.name}", table.file.size, show) as progress:
         for stored in table:
@@ -305,7 +300,9 @@ def _watched(table: SetTable, show: bool, what: str) -> Iterator[StoredSet]:
 # ---------------------------------------------------------------------- results
 
 
-def _refuse_leaks(table: SetTable, labels: LabelFile | None, columns: Sequence[str], group: str | None) -> None:
+def _refuse_leaks(
+    table: SetTable | StoredSets, labels: LabelFile | None, columns: Sequence[str], group: str | None
+) -> None:
     """What is to be predicted, or says which sets belong together, is no feature."""
     if labels is None and group in columns:
         raise table.file.error(None, f"column {group!r} is the group: it cannot be a target too")

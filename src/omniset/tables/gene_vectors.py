@@ -6,13 +6,10 @@ Reading runs no code from the file: pickles may hold tensors, lists and text onl
 from __future__ import annotations
 
 import json
-import math
-import pickle
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -22,11 +19,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import safetensors
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.tables.files import TextFile, listed, short, tidy
+from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, require_held
+from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match
 from omniset.tables.sheets import NUMBER
 
@@ -35,7 +32,7 @@ NAMES = ("names", "genes", "gene_names", "gene_symbols", "symbols")
 BESIDE = (".names.txt", ".genes.txt", ".txt")
 Lines = Iterator[tuple[int, list[str]]]
 NUMERIC = "biuf"  # kinds of NumPy
-MAGIC = b"\x93NUMPY"
+SAVEZ = "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
 MOST_PACKED = 1100  # times its size, what a file packed with deflate holds
 NUMBERS = 1 << 17  # of a text, turned into numbers at a time
 
@@ -278,22 +275,7 @@ def _numbers(file: TextFile, names: list[str], rows: list[int], texts: list[str]
 
 
 def _read_torch(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
-    with path.open("rb") as file:
-        pickled = file.read(1) == b"\x80" or zipfile.is_zipfile(file)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
-            table = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if pickled and "nsupported" in str(error):  # a class, a function or an instruction
-            raise _needs_code(
-                path, "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)"
-            ) from None
-        raise _damaged(path, "file of torch.save", error) from error
-    except MemoryError:
-        raise
-    except Exception as error:  # PyTorch's reader stumbles over damage in many ways
-        raise _damaged(path, "file of torch.save", error) from error
+    table = load_torch(path, "torch.save({gene: torch.as_tensor(v) for gene, v in table.items()}, path)")
     if isinstance(table, Tensor):
         return None, _matrix(path, _array(path, table))
     if not isinstance(table, dict):
@@ -307,7 +289,7 @@ def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "
             table: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             said = (file.metadata() or {}).get("names")
     except safetensors.SafetensorError as error:
-        raise _damaged(path, "safetensors file", error) from error
+        raise damaged(path, "safetensors file", error) from error
     if said is None:
         return _of_mapping(path, table)
     try:
@@ -321,75 +303,19 @@ def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "
 
 def _read_npz(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
     if not zipfile.is_zipfile(path):
-        raise _damaged(path, ".npz file")
-    with _numpy_errors(path, ".npz file"):
+        raise damaged(path, ".npz file")
+    with numpy_errors(path, ".npz file", SAVEZ):
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 with archive.open(info) as member:
-                    _require_held(member, min(info.file_size, MOST_PACKED * path.stat().st_size), info.filename)
+                    require_held(member, min(info.file_size, MOST_PACKED * path.stat().st_size), info.filename)
         with np.load(path, allow_pickle=False) as file:
             table = {key: _decoded(file[key]) for key in file.files}
     return _of_mapping(path, table)
 
 
 def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
-    with path.open("rb") as file:
-        start = file.read(6)
-    if start[:1] == b"\x80":
-        raise _needs_code(path, "numpy.save(path, numpy.asarray(matrix, dtype='float32'))")
-    if start != MAGIC:
-        raise _damaged(path, ".npy file")
-    with _numpy_errors(path, ".npy file"):
-        with path.open("rb") as file:
-            _require_held(file, path.stat().st_size, "the matrix")
-        matrix = np.load(path, allow_pickle=False)
-    return None, _matrix(path, matrix)
-
-
-def _require_held(file: Any, size: int, what: str) -> None:
-    """See that an array is not larger than what the file can hold: NumPy takes the memory before it reads.
-
-    Raises:
-        ValueError: Naming the shape.
-    """
-    start = file.read(8)
-    if start[:6] != MAGIC:
-        return
-    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-    if start[6] not in read:
-        raise ValueError(f"{what} is of version {start[6]} of NumPy's format")
-    shape, _, dtype = read[start[6]](file)
-    if dtype.hasobject:  # a pickle, which NumPy refuses
-        return
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"{what} is said to be {dtype} of shape {shape}, which is more than the file holds")
-
-
-@contextmanager
-def _numpy_errors(path: Path, kind: str) -> Iterator[None]:
-    """What NumPy says of a file, in our words."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # of many kinds, such as the tokenizer's of a header
-        if "allow_pickle" in str(error):
-            raise _needs_code(
-                path, "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
-            ) from None
-        raise _damaged(path, kind, error) from error
-
-
-def _needs_code(path: Path, remedy: str) -> ValueError:
-    return ValueError(
-        f"{path} is a pickle of objects, and reading those can run any code. Where you trust it, load it and write it "
-        f"as plain numbers and text: {remedy}"
-    )
-
-
-def _damaged(path: Path, kind: str, error: BaseException | None = None) -> ValueError:
-    said = f": {tidy(str(error))}" if error is not None and str(error) else ""
-    return ValueError(f"{path} is cut off, damaged or no {kind}{said}")
+    return None, _matrix(path, np.array(mapped_npy(path, SAVEZ)))
 
 
 def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
@@ -450,7 +376,7 @@ def _array(path: Path, value: Tensor | np.ndarray) -> np.ndarray:
     try:
         return (value.float() if value.is_floating_point() else value).detach().numpy()  # NumPy has no bfloat16
     except (RuntimeError, TypeError) as error:  # sparse, quantised, without data
-        raise _damaged(path, "file of plain tensors", error) from error
+        raise damaged(path, "file of plain tensors", error) from error
 
 
 def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:

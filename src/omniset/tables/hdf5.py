@@ -35,6 +35,7 @@ VALUES = 16 << 20  # bytes of datasets that are read, the small ones first
 TEXT = 256  # bytes that a text counts as: it takes longer to read
 CLAIM = 256 << 20  # bytes of a dataset from which on a tenth of it must be stored
 CRASHES = {f"SIG{name}" for name in ("SEGV", "ABRT", "BUS", "FPE", "ILL")}
+TOGETHER = 64  # files that one process looks at
 UNABLE = 3  # exit status of the process that looks where it cannot look
 
 _verdicts: dict[tuple[str, int, int], str | None] = {}
@@ -61,6 +62,29 @@ def check_hdf5(path: str | Path) -> None:
         _verdicts[key] = _answer("hdf5", place, SECONDS + status.st_size / RATE)
     if verdict := _verdicts[key]:
         raise ValueError(f"{path}: {verdict}")
+
+
+def check_all(paths: Sequence[str | Path]) -> None:
+    """`check_hdf5` of many files, some at a time in one process.
+
+    Raises:
+        ValueError: As it does, of the first that is wrong.
+    """
+    keys = {}
+    for path in paths:
+        with suppress(OSError):
+            place = os.path.abspath(path)
+            status = os.stat(place)
+            if (key := (place, status.st_size, status.st_mtime_ns)) not in _verdicts:
+                keys[path] = key
+    unknown = list(keys)
+    for start in range(0, len(unknown), TOGETHER):
+        some = unknown[start : start + TOGETHER]
+        seconds = SECONDS + sum(keys[path][1] for path in some) / RATE
+        if _answer("hdf5", keys[some[0]][0], seconds, others=[keys[path][0] for path in some[1:]]) == []:
+            _verdicts.update({keys[path]: None for path in some})
+    for path in paths:  # one by one those of which one is wrong
+        check_hdf5(path)
 
 
 def read_mat(path: str | Path) -> dict[str, Any]:
@@ -91,8 +115,10 @@ def _part(shape: Sequence[int] | None, said: list[str] | None) -> tuple[tuple[in
     return shape if shape is None else tuple(shape), said
 
 
-def _answer(kind: str, path: str, seconds: float, **more: str) -> Any:
-    """What the other process says: text of what is wrong with the file. None: nothing, or nobody can know."""
+def _answer(kind: str, path: str, seconds: float, **more: Any) -> Any:
+    """What the other process says: text of what is wrong with the file. None: nothing, or nobody can know. An empty
+    list: nothing is wrong with it and the `others`.
+    """
     if not sys.executable or getattr(sys, "frozen", False):
         return None
     job = {"kind": kind, "path": path, "seconds": seconds, "modules": [place for place in sys.path if place]}
@@ -140,7 +166,9 @@ def _main() -> None:
     answer: Any = None
     try:
         if hdf5:
-            _look_hdf5(job["path"])
+            for path in (job["path"], *job.get("others", [])):
+                _look_hdf5(path)
+            answer = [] if "others" in job else None
         else:
             answer = _plain_mat(job["path"], job["arrays"])
     except _RefusedError as error:

@@ -21,6 +21,7 @@ from omniset.core.encoding import Encoding, EncodingError, Missing
 from omniset.core.features import RESERVED, RowNumbers, doubt
 from omniset.core.sets import SetCollection, StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
+from omniset.tables.stored import Joined
 
 STEP = 1 << 16  # rows copied at a time
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
@@ -58,10 +59,14 @@ class SetTable:
 
     Attributes:
         columns: Columns that are features.
+        stays: Reading the sets again is as good as a copy on disk.
+        level: What labels that are columns are of, unless it is said.
 
     Raises:
         OSError, ValueError: As TableFile; a column is missing, or is no feature by its name.
     """
+
+    stays, level = False, "element"
 
     def __init__(
         self,
@@ -258,6 +263,7 @@ def collect(
     folder: str | Path | None = None,
     columns: Sequence[str] = (),
     encoding: Encoding | None = None,
+    stays: bool = False,
 ) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
     """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
 
@@ -265,28 +271,34 @@ def collect(
         features: The table's.
         folder: For the files without a name that hold 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
         encoding: The table's, which the collection keeps.
+        stays: The sets are left where they are, and read again.
 
     Names of elements are kept up to a million rows; in longer tables elements go by their numbers.
     """
-    elements = DiskRows(len(features), torch.float32, folder)
-    multiplicity = DiskRows(None, torch.float32, folder)
+    elements: Any = None if stays else DiskRows(len(features), torch.float32, folder)
+    multiplicity: Any = None if stays else DiskRows(None, torch.float32, folder)
+    parts: list[StoredSet] = []
     names: list[Any] = []
     sizes = [0]
     kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
     identifiers: list[pa.Array] | None = []
     for stored in table:
-        for start in range(0, len(stored), STEP):
+        parts += [stored] if stays else []
+        for start in range(0, 0 if stays else len(stored), STEP):
             rows, counts = stored.read(start, STEP)
             elements.append(rows)
             multiplicity.append(counts)
         for column in columns:
             kept[column].extend(stored.columns[column].chunks)
-        if stored.identifiers is None or len(elements) > NAMED:
+        names.append(stored.name)
+        sizes.append(len(stored))
+        if stored.identifiers is None or sum(sizes) > NAMED:
             identifiers = None
         elif identifiers is not None:
             identifiers.extend(stored.identifiers.chunks)
-        names.append(stored.name)
-        sizes.append(len(stored))
+    if stays:
+        elements = Joined([stored.elements for stored in parts], len(features))
+        multiplicity = Joined([stored.multiplicity for stored in parts], None)
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
     collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

@@ -1,0 +1,118 @@
+"""Arrays in files of NumPy and of torch.save, read without running code, and not beyond what the files hold."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+
+from omniset.tables.files import tidy
+
+MAGIC = b"\x93NUMPY"
+
+
+def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
+    """What torch.save wrote: tensors, numbers, text, and lists and dicts of them.
+
+    Args:
+        remedy: A line of Python that writes what a pickle of other objects holds, for the error.
+        mapped: Read tensors when they are used, where the file is of a kind that allows it.
+
+    Raises:
+        ValueError: Other objects; damaged, cut off or none.
+    """
+    with path.open("rb") as file:
+        start = file.read(4)
+        zipped = start == b"PK\3\4" and zipfile.is_zipfile(file)
+        pickled = start[:1] == b"\x80" or zipped
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
+    except pickle.UnpicklingError as error:
+        if pickled and "nsupported" in str(error):  # a class, a function or an instruction
+            raise needs_code(path, remedy) from None
+        raise damaged(path, "file of torch.save", error) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # PyTorch's reader stumbles over damage in many ways
+        raise damaged(path, "file of torch.save", error) from error
+
+
+def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:
+    """The array of a .npy file, of which only what is used is read.
+
+    Args:
+        remedy: As for `load_torch`.
+
+    Raises:
+        ValueError: An array of objects; damaged, cut off or none.
+    """
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start[:1] == b"\x80":
+        raise needs_code(path, remedy)
+    if start != MAGIC:
+        raise damaged(path, ".npy file")
+    with numpy_errors(path, ".npy file", remedy):
+        with path.open("rb") as file:
+            shape = require_held(file, path.stat().st_size, "the matrix")
+        # Nothing cannot be mapped.
+        return np.load(path, mmap_mode=None if shape is None or 0 in shape else "r", allow_pickle=False)
+
+
+def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
+    """See that an array is not larger than what the file can hold: NumPy takes the memory before it reads.
+
+    Returns:
+        Its shape; None where that cannot be told.
+
+    Raises:
+        ValueError: Naming the shape.
+    """
+    start = file.read(8)
+    if start[:6] != MAGIC:
+        return None
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    if start[6] not in read:
+        raise ValueError(f"{what} is of version {start[6]} of NumPy's format")
+    shape, _, dtype = read[start[6]](file)
+    if dtype.hasobject:  # a pickle, which NumPy refuses
+        return None
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"{what} is said to be {dtype} of shape {shape}, which is more than the file holds")
+    return shape
+
+
+@contextmanager
+def numpy_errors(path: Path, kind: str, remedy: str) -> Iterator[None]:
+    """What NumPy says of a file, in our words."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # of many kinds, such as the tokenizer's of a header
+        if "allow_pickle" in str(error) or "Python objects in dtype" in str(error):
+            raise needs_code(path, remedy) from None
+        raise damaged(path, kind, error) from error
+
+
+def needs_code(path: Path, remedy: str) -> ValueError:
+    return ValueError(
+        f"{path} is a pickle of objects, and reading those can run any code. Where you trust it, load it and write it "
+        f"as plain numbers and text: {remedy}"
+    )
+
+
+def damaged(path: Path, kind: str, error: BaseException | None = None) -> ValueError:
+    said = f": {tidy(str(error))}" if error is not None and str(error) else ""
+    return ValueError(f"{path} is cut off, damaged or no {kind}{said}")

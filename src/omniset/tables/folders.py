@@ -1,0 +1,220 @@
+"""A folder of sets, one file each: HDF5 as TRIDENT and CLAM write it, .npy, and .pt of torch.save.
+
+No more is read at a time than is asked for, however large the folder; a file is opened for each slice. A .pt of PyTorch
+before 1.6 is read whole each time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from omniset.core.sets import StoredSet
+from omniset.tables.arrays import load_torch, mapped_npy
+from omniset.tables.files import Origin, listed, tidy
+from omniset.tables.hdf5 import check_all
+from omniset.tables.stored import Once, Rows, StoredSets, finite
+
+HDF5 = (".h5", ".hdf5")
+SETS = (*HDF5, ".npy", ".pt")  # endings of files that are sets
+REMEDY = "torch.save({'features': torch.as_tensor(features)}, path)"
+FLOATS = "float16, float32 or float64"
+
+
+class Features(Rows):
+    """The rows of a file.
+
+    Attributes:
+        path: The file.
+        coordinates: Whether there is a place (x, y) for each row.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._opened() as (features, coordinates):
+            shape = self._shape(features, "features")
+            self.coordinates = coordinates is not None
+            if coordinates is not None:
+                places = self._shape(coordinates, "coords")
+                if places != (shape[0], 2):
+                    raise ValueError(f"{path}: coords must be (N, 2) with N = {shape[0]:,}, their shape is {places}")
+        super().__init__(*shape)
+
+    @abstractmethod
+    def _opened(self) -> Any:
+        """A context of the arrays of features and coordinates; of the latter, None where there are none."""
+
+    def _shape(self, array: Any, what: str) -> tuple[int, int]:
+        shape = tuple(int(n) for n in array.shape or ())
+        plain = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+        if len(plain) != 2:
+            raise ValueError(f"{self.path}: {what} must be (N, D) or (1, N, D), their shape is {shape}")
+        kind = _kind(array.dtype) if isinstance(array, Tensor) else array.dtype.kind
+        for name, kinds, bound in (("features", "f", FLOATS), ("coords", "iuf", "numbers")):
+            if what == name and kind not in kinds:
+                raise ValueError(f"{self.path}: {what} must be {bound}, they are {array.dtype}")
+        return plain[0], plain[1]
+
+    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
+        with self._opened() as (features, _):
+            rows = _array(features[0, start:stop] if len(features.shape) == 3 else features[start:stop])
+        return finite(rows, str(self.path), start)
+
+    def places(self) -> Float[np.ndarray, "rows xy"]:
+        """The coordinates of all rows.
+
+        Raises:
+            ValueError: One is not finite.
+        """
+        with self._opened() as (_, places):
+            held = _array(places[0] if len(places.shape) == 3 else places[:]).astype(np.float64)
+        if not np.isfinite(held).all():
+            row = int((~np.isfinite(held)).any(1).argmax())
+            raise ValueError(f"{self.path}: coords of row {row + 1} are {held[row].tolist()}, they must be finite")
+        return held
+
+
+class _Hdf5(Features):
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        import h5py
+
+        try:
+            with h5py.File(self.path, "r") as root:
+                parts = [_dataset(root, self.path, key) for key in ("features", "coords")]
+                if parts[0] is None:
+                    has = listed(list(root)) or "nothing"
+                    raise ValueError(f"{self.path}: has no dataset 'features', it has {has}")
+                yield parts[0], parts[1]
+        except (OSError, RuntimeError, KeyError, TypeError) as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                raise
+            raise ValueError(f"{self.path}: is cut off, damaged or no HDF5 file: {tidy(str(error))}") from error
+
+
+class _Numpy(Features):
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        yield mapped_npy(self.path, "numpy.save(path, features.astype('float32'))"), None
+
+
+class _Torch(Features):
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        held = load_torch(self.path, REMEDY, mapped=True)
+        if isinstance(held, Mapping):
+            if not isinstance(held.get("features"), Tensor):
+                has = listed([str(key) for key in held]) or "nothing"
+                raise ValueError(f"{self.path}: has no tensor 'features', it has {has}")
+            places = held.get("coords")
+            if not isinstance(places, Tensor | None):
+                raise ValueError(f"{self.path}: coords must be a tensor, they are a {type(places).__name__}")
+            held, places = held["features"], places
+        else:
+            places = None
+        if not isinstance(held, Tensor):
+            kind = type(held).__name__
+            raise ValueError(f"{self.path}: must hold a tensor, or a dict with 'features', it holds a {kind}")
+        for tensor in (held, *(() if places is None else (places,))):
+            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+                raise ValueError(f"{self.path}: must hold plain tensors, one is {tensor.layout}")
+        yield held, places
+
+
+KINDS: dict[str, type[Features]] = {".npy": _Numpy, ".pt": _Torch} | dict.fromkeys(HDF5, _Hdf5)
+
+
+def open_folder(path: Path, width: int | None = None) -> StoredSets:
+    """Sets of a folder, in the order of their names, which are those of the files without their endings; or of one
+    file.
+
+    Args:
+        width: Numbers of an element, as a model wants them. Default: as in the first file.
+
+    Each set with places has them as `columns["coords"]`, a function that reads them.
+
+    Raises:
+        ImportError: A file needs h5py.
+        OSError, ValueError: No file of sets, or two of one name; naming the file: not of its kind, damaged, without
+            features, or of another width.
+    """
+    files = files_of(path, SETS)
+    first: Features | None = None
+    sets = []
+    if any(file.suffix.lower() in HDF5 for file in files):
+        try:
+            import h5py  # noqa: F401
+        except ImportError:
+            raise ImportError(f'{path} has HDF5 files, which need h5py: pip install "omniset[cells]"') from None
+        check_all([file for file in files if file.suffix.lower() in HDF5])
+    for file in files:
+        rows = KINDS[file.suffix.lower()](file)
+        first = first or rows
+        expected, whose = (first.shape[1], f"{first.path.name} has") if width is None else (width, "the model has")
+        if rows.shape[1] != expected:
+            raise ValueError(f"{file}: has {rows.shape[1]:,} features, {whose} {expected:,}")
+        if not rows.shape[1]:
+            raise ValueError(f"{file}: features must have at least one number, their shape is {rows.shape}")
+        columns = {"coords": rows.places} if rows.coordinates else {}
+        sets.append(StoredSet(rows, Once(len(rows)), 0, len(rows), file.stem, None, columns))  # type: ignore[arg-type]
+    require_elements(path, sets)
+    origin = Origin()
+    origin.path, origin.columns = path, []
+    return StoredSets(origin, sets, [f"feature_{number + 1}" for number in range(sets[0].elements.shape[1])])
+
+
+def files_of(path: Path, endings: Sequence[str]) -> list[Path]:
+    """The file, or the files of these endings in the folder, by name.
+
+    Raises:
+        OSError, ValueError: It is not there; none of these; two that differ in their endings alone.
+    """
+    if not path.is_dir():
+        path.stat()
+        return [path]
+    visible = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
+    files = sorted((file for file in visible if file.suffix.lower() in endings), key=lambda file: file.name)
+    if not files:
+        there = f", it has {listed(sorted(file.name for file in visible), 3)}" if visible else ""
+        raise ValueError(f"{path}: is a folder without a file of {', '.join(endings)}{there}")
+    seen: dict[str, Path] = {}
+    for file in files:
+        if file.stem in seen:
+            raise ValueError(f"{path}: {seen[file.stem].name} and {file.name} are sets of one name")
+        seen[file.stem] = file
+    return sorted(files, key=lambda file: file.stem)
+
+
+def require_elements(path: Path, sets: Sequence[StoredSet]) -> None:
+    if not sum(map(len, sets)):
+        raise ValueError(f"{path}: all sets are empty: there is nothing to read")
+
+
+def _dataset(root: Any, path: Path, key: str) -> Any:
+    if key not in root:
+        return None
+    held = root[key]
+    if not hasattr(held, "dtype"):
+        raise ValueError(f"{path}: {key!r} must be a dataset, it is a group")
+    return held
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """As NumPy calls it."""
+    if dtype.is_floating_point:
+        return "f"
+    return "b" if dtype == torch.bool else "c" if dtype.is_complex else "i"
+
+
+def _array(part: Any) -> Shaped[np.ndarray, "..."]:
+    if isinstance(part, Tensor):
+        return (part.float() if part.dtype == torch.bfloat16 else part).detach().numpy()
+    return np.asarray(part)

@@ -1,0 +1,124 @@
+"""Sets that stay where they are: rows that are read when they are asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from omniset.core.encoding import Encoding
+from omniset.core.sets import StoredSet
+from omniset.tables.files import Origin
+
+
+class Rows(ABC):
+    """Rows of numbers; a slice of them is a tensor of float32.
+
+    Args:
+        width: Numbers in a row. None: the rows are single numbers.
+    """
+
+    def __init__(self, rows: int, width: int | None) -> None:
+        self.shape: tuple[int, ...] = (rows,) if width is None else (rows, width)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Shaped[Tensor, "rows ..."]:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError(f"stored rows are read without gaps: step must be 1, got {step}")
+        return self._read(start, max(start, stop))
+
+    @abstractmethod
+    def _read(self, start: int, stop: int) -> Shaped[Tensor, "rows ..."]: ...
+
+
+class Once(Rows):
+    """Multiplicity 1 of so many elements."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, None)
+
+    def _read(self, start: int, stop: int) -> Shaped[Tensor, " rows"]:
+        return torch.ones(stop - start)
+
+
+class Joined(Rows):
+    """Parts one after the other.
+
+    >>> Joined([torch.zeros(2, 3), torch.ones(1, 3)], 3)[1:3].tolist()
+    [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, parts: Sequence[Any], width: int | None) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)]).tolist()
+        super().__init__(self._starts[-1], width)
+
+    def _read(self, start: int, stop: int) -> Shaped[Tensor, "rows ..."]:
+        pieces = [torch.empty(0, *self.shape[1:])]
+        number = max(bisect_right(self._starts, start) - 1, 0)
+        while number < len(self._parts) and self._starts[number] < stop:
+            first = self._starts[number]
+            pieces.append(self._parts[number][max(start - first, 0) : stop - first])
+            number += 1
+        return torch.cat(pieces) if len(pieces) > 2 else pieces[-1]
+
+
+class StoredSets:
+    """Sets of files that hold numbers alone, as `SetTable` gives those of a table.
+
+    Args:
+        file: Where they are from. Its `columns` can be targets and groups.
+        sets: Each from its row 0 on; `identifiers` and `columns` are Arrow's chunked arrays.
+        features: Names of the features.
+        ignored: Columns or features that are there and are not used.
+
+    Attributes:
+        stays: Reading them again is as good as a copy on disk.
+        level: What labels that are columns are of, unless it is said.
+    """
+
+    stays, level = True, "set"
+
+    def __init__(
+        self, file: Origin, sets: Sequence[StoredSet], features: Sequence[str], ignored: Sequence[str] = ()
+    ) -> None:
+        self.file, self.sets, self.ignored = file, list(sets), list(ignored)
+        self.encoding = Encoding.of_numbers(features)
+        self.columns = self.features = self.encoding.features
+        self.has_elements = all(stored.identifiers is not None for stored in self.sets)
+        self.file.size = 4 * len(self.features) * sum(map(len, self.sets))
+
+    def __iter__(self) -> Iterator[StoredSet]:
+        self.file.position = 0
+        for stored in self.sets:
+            self.file.position += 4 * len(self.features) * len(stored)
+            yield stored
+
+
+def finite(values: Shaped[np.ndarray, "rows dim"], where: str, start: int) -> Float[Tensor, "rows dim"]:
+    """As float32.
+
+    Args:
+        where: They are from, for the error.
+        start: Number of the first row.
+
+    Raises:
+        ValueError: One is NaN, infinite, or too large.
+    """
+    with np.errstate(over="ignore"):
+        single = np.array(values, dtype=np.float32)
+    bad = ~np.isfinite(single)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        value, place = values[row, column], f"row {start + int(row) + 1}, number {int(column) + 1}"
+        raise ValueError(f"{where}: {place} is {value}: features must be finite and at most 3.4e38")
+    return torch.from_numpy(single)

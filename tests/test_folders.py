@@ -1,0 +1,231 @@
+"""Folders of sets: read as they come, the same numbers whatever the format, and one line for what is wrong."""
+
+import re
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.core.sets import SetCollection
+from omniset.tables import collect
+from omniset.tables.hdf5 import check_all
+from omniset.tables.reading import open_sets
+from omniset.tables.stored import Joined
+
+SIZES = {"b": 7, "a": 3, "d": 0, "c": 11, "é f": 2}
+QUIET = ["--progress=false", "--device=cpu"]
+TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+
+
+def arrays(width=5, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=(size, width)).astype(dtype) for name, size in SIZES.items()}
+
+
+def write(path, features, coords=None):
+    """As the programs do: TRIDENT puts an axis of 1 in front."""
+    if path.suffix == ".npy":
+        np.save(path, features)
+    elif path.suffix == ".pt":
+        held = torch.from_numpy(features)
+        torch.save(held if coords is None else {"features": held, "coords": torch.from_numpy(coords)}, path)
+    else:
+        with h5py.File(path, "w") as root:
+            root["features"] = features if coords is None else features[None]
+            if coords is not None:
+                root["coords"] = coords[None]
+
+
+def folder(tmp_path, ending, dtype=np.float64, places=False, width=5):
+    out = tmp_path / "sets"
+    out.mkdir()
+    for number, (name, values) in enumerate(arrays(width, dtype).items()):
+        coords = np.arange(2 * len(values)).reshape(-1, 2) * 256 + number if places else None
+        write(out / f"{name}{ending}", values, coords)
+    (out / ".DS_Store").write_bytes(b"")
+    (out / "notes.txt").write_text("none of them")
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("ending", [".h5", ".hdf5", ".npy", ".pt", ".H5"])
+def test_every_format_holds_the_same_sets(ending, dtype, tmp_path):
+    table = open_sets(folder(tmp_path, ending, dtype, places=ending != ".npy"))
+    expected = {name: torch.from_numpy(values.astype(np.float32)) for name, values in sorted(arrays(5, dtype).items())}
+    assert table.features == [f"feature_{i}" for i in range(1, 6)]
+    found = list(table)
+    assert [s.name for s in found] == [*expected]
+    for stored, values in zip(found, expected.values(), strict=True):
+        assert torch.equal(stored.read()[0], values)
+        assert torch.equal(stored.read(2, 3)[0], values[2:5])
+        assert stored.read()[1].tolist() == [1] * len(values)
+    if ending != ".npy":
+        places = found[1].columns["coords"]()
+        assert places.dtype == np.float64
+        assert places.tolist() == [[512 * i, 512 * i + 256] for i in range(7)]
+    sets, _ = collect(table, table.features, None, (), table.encoding, table.stays)
+    whole = torch.cat([*expected.values()])
+    assert isinstance(sets.elements, Joined)
+    assert sets.offsets.tolist() == [0, 3, 10, 21, 21, 23]
+    assert torch.equal(sets.elements[:], whole)
+    for start in range(24):
+        for stop in range(24):
+            assert torch.equal(sets.elements[start:stop], whole[start:stop]), (start, stop)
+    assert all(torch.equal(sets[i].read()[0], values) for i, values in enumerate(expected.values()))
+    assert table.file.position == table.file.size == 4 * 5 * 23
+
+
+def test_no_more_is_read_than_is_asked_for(tmp_path, monkeypatch):
+    out = folder(tmp_path, ".h5")
+    read = []
+    original = h5py.Dataset.__getitem__
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda self, rows: read.append(rows) or original(self, rows))
+    table = open_sets(out)
+    assert read == []
+    next(stored for stored in table if stored.name == "c").read(4, 3)
+    assert read == [slice(4, 7)]
+
+
+def test_many_files_are_looked_at_together(tmp_path, monkeypatch):
+    from omniset.tables import hdf5
+
+    calls = []
+    original = hdf5._answer
+    monkeypatch.setattr(hdf5, "_answer", lambda *a, **k: calls.append(k) or original(*a, **k))
+    out = folder(tmp_path, ".h5")
+    paths = sorted(out.glob("*.h5"))
+    check_all(paths)
+    assert [len(call["others"]) for call in calls] == [4]
+    check_all(paths)
+    assert len(calls) == 1
+    with h5py.File(paths[2], "w") as root:
+        root["features"] = h5py.ExternalLink("elsewhere.h5", "/x")
+    with pytest.raises(ValueError, match=rf"{re.escape(str(paths[2]))}: .* is in another file"):
+        check_all(paths)
+
+
+def damage(path, change):
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(bytes(data))
+
+
+def h5(values, **more):
+    def make(path):
+        with h5py.File(path, "w") as root:
+            for name, held in (more | ({} if values is None else {"features": values})).items():
+                root[name] = held
+
+    return make
+
+
+def nan(path):
+    values = np.ones((4, 5), dtype=np.float32)
+    values[2, 3] = np.nan
+    write(path, values)
+
+
+ONE = np.ones((4, 5), dtype=np.float32)
+BAD = {
+    "no features": ("c.h5", h5(None, embedding=ONE), "c.h5: has no dataset 'features', it has 'embedding'"),
+    "a group": ("c.h5", h5(None, **{"features/x": ONE}), "c.h5: 'features' must be a dataset, it is a group"),
+    "one axis": ("c.h5", h5(ONE[0]), "c.h5: features must be (N, D) or (1, N, D), their shape is (5,)"),
+    "two sets": (
+        "c.h5",
+        h5(np.ones((2, 3, 5))),
+        "c.h5: features must be (N, D) or (1, N, D), their shape is (2, 3, 5)",
+    ),
+    "whole numbers": (
+        "c.h5",
+        h5(ONE.astype(int)),
+        "c.h5: features must be float16, float32 or float64, they are int64",
+    ),
+    "no numbers": ("c.h5", h5(np.ones((4, 0))), "c.h5: has 0 features, a.h5 has 5"),
+    "another width": ("c.h5", h5(np.ones((4, 7))), "c.h5: has 7 features, a.h5 has 5"),
+    "places of others": (
+        "c.h5",
+        h5(ONE, coords=np.ones((3, 2))),
+        "c.h5: coords must be (N, 2) with N = 4, their shape",
+    ),
+    "no HDF5": ("c.h5", lambda path: path.write_text("x" * 999), "c.h5: is cut off, damaged or no HDF5 file"),
+    "empty": ("c.h5", lambda path: path.write_bytes(b""), "c.h5: is cut off, damaged or no HDF5 file"),
+    "NaN": ("c.h5", nan, "c.h5: row 3, number 4 is nan: features must be finite and at most 3.4e38"),
+    "too large": ("c.h5", h5(np.full((4, 5), 1e39)), "c.h5: row 1, number 1 is 1e+39: features must be finite"),
+    "two of a name": ("b.npy", nan, "sets: b.h5 and b.npy are sets of one name"),
+    "no .npy": ("f.npy", lambda path: path.write_bytes(b"PK"), "f.npy is cut off, damaged or no .npy file"),
+    "objects": ("f.npy", lambda path: np.save(path, np.array([{}, []], dtype=object)), "f.npy is a pickle of objects"),
+    "a pickle": ("f.pt", lambda path: torch.save(pd.Series([1.0]), path), "f.pt is a pickle of objects"),
+    "a list": ("f.pt", lambda path: torch.save([1.0], path), "f.pt: must hold a tensor, or a dict with 'features', it"),
+    "no tensor": ("f.pt", lambda path: torch.save({"x": torch.ones(3, 5)}, path), "f.pt: has no tensor 'features', it"),
+    "text": ("f.pt", lambda path: path.write_text("features"), "f.pt is cut off, damaged or no file of torch.save"),
+    "sparse": ("f.pt", lambda p: torch.save(torch.ones(3, 5).to_sparse(), p), "f.pt: must hold plain tensors, one is"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_files_are_one_line(case, tmp_path, monkeypatch, capsys):
+    name, make, said = BAD[case]
+    out = folder(tmp_path, ".h5")
+    make(out / name)
+    pd.DataFrame({"set": [*SIZES], "label": list("pqpqp")}).to_csv(tmp_path / "labels.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "sets", "--target=labels.csv", "--out=run", *TINY, *QUIET]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(
+        f"omniset: error: sets/{said}" if not said.startswith("sets") else "omniset: error: " + said
+    )
+    assert message.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["labels.csv", "sets"]
+
+
+def test_options_that_are_for_tables(tmp_path):
+    out = folder(tmp_path, ".npy")
+    for options, said in (
+        ({"features": ["x"]}, "--features is for tables"),
+        ({"set_column": "slide"}, "--set_column is for tables"),
+        ({"missing": "indicator"}, "--missing is for tables"),
+        ({"keep": ["label"]}, "has no column 'label': give a file of labels, --target"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            open_sets(out, **options)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match=r"none: is a folder without a file of \.h5, \.hdf5, \.npy, \.pt"):
+        open_sets(tmp_path / "none")
+    for path in out.glob("*.npy"):
+        np.save(path, np.empty((0, 5)))
+    with pytest.raises(ValueError, match="all sets are empty"):
+        open_sets(out)
+    with pytest.raises(FileNotFoundError):
+        open_sets(tmp_path / "nowhere.h5")
+
+
+@pytest.mark.filterwarnings("ignore:label:UserWarning")  # so few
+@pytest.mark.parametrize("ending", [".h5", ".npy", ".pt"])
+def test_the_commands_end_to_end(ending, tmp_path, monkeypatch, capsys):
+    out = folder(tmp_path, ending)
+    monkeypatch.chdir(tmp_path)
+    labels = pd.DataFrame({"set": [*SIZES], "label": list("pqpqp")}).sort_values("set")
+    labels.to_csv("labels.csv", index=False)
+    assert main(["fit", "sets", "--target=labels.csv", "--out=run", *TINY, *QUIET]) == 0
+    assert main(["evaluate", "sets", "--target=labels.csv", "--model=run", "--out=e", *QUIET]) == 0
+    assert main(["predict", "sets", "--model=run", "--out=p.csv", "--max_elements=4", *QUIET]) == 0
+    assert main(["explain", f"sets/c{ending}", "--model=run", "--out=x.csv", "--steps=1", *QUIET]) == 0
+    assert len(pd.read_csv("x.csv")) == SIZES["c"]
+    model = SetClassifier.load("run", device="cpu")
+    sets = SetCollection.of([values for _, values in sorted(arrays().items())], torch.float32)
+    predicted = pd.read_csv("p.csv")
+    assert predicted["set"].tolist() == labels["set"].tolist()
+    np.testing.assert_allclose(predicted[["p_p", "p_q"]], model.predict_proba(sets), rtol=1e-4)
+    again = SetClassifier(**model.get_params()).fit(sets, labels["label"].to_list())
+    for name, tensor in again.network_.state_dict().items():
+        assert torch.equal(tensor, model.network_.state_dict()[name]), name
+    for path in out.iterdir():
+        path.unlink()
+    write(out / f"z{ending}", np.ones((2, 7)))
+    capsys.readouterr()
+    assert main(["predict", "sets", "--model=run", "--out=p.csv", *QUIET]) == 2
+    assert f"sets/z{ending}: has 7 features, the model has 5\n" in capsys.readouterr().err
