@@ -185,9 +185,9 @@ def test_wrong_files_are_one_line(case, tmp_path, monkeypatch, capsys):
 def test_options_that_are_for_tables(tmp_path):
     out = folder(tmp_path, ".npy")
     for options, said in (
-        ({"features": ["x"]}, "--features is for tables"),
-        ({"set_column": "slide"}, "--set_column is for tables"),
-        ({"missing": "indicator"}, "--missing is for tables"),
+        ({"features": ["x"]}, "--features is for files of another kind"),
+        ({"set_column": "slide"}, "--set_column is for files of another kind"),
+        ({"missing": "indicator"}, "--missing is for files of another kind"),
         ({"keep": ["label"]}, "has no column 'label': give a file of labels, --target"),
     ):
         with pytest.raises(ValueError, match=said):

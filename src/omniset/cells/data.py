@@ -22,11 +22,11 @@ import pandas as pd
 import scipy.sparse as sp
 from jaxtyping import Bool, Float64, Int, Int64, Shaped
 
-from omniset.cells.formats import Compressed, Source, open_source
 from omniset.cells.readings import BLOCK, INPUTS, Reading, decide, not_whole, read_counts, spans
 from omniset.runs.progress import Progress
 from omniset.tables.files import listed
 from omniset.tables.genes import Match, canonical, match
+from omniset.tables.matrices import Compressed, Source, open_source
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Bool
 
-from omniset.cells.formats import Source, spelled
+from omniset.tables.matrices import Source, spelled
 
 INPUTS = ("auto", "counts", "log1p")
 BLOCK = 256  # cells read at a time: single rows are read 20 to 50 times slower

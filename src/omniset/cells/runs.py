@@ -19,7 +19,6 @@ from omniset.cells.data import Cells, read_cells
 from omniset.cells.embedder import KEY, CellEmbedder
 from omniset.cells.evaluate import Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
-from omniset.cells.formats import needed
 from omniset.cells.inspection import MEMORY, describe, match_model, plan
 from omniset.cells.vectors import (
     TOGETHER,
@@ -43,6 +42,7 @@ from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableWriter, kind_of, listed
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import match, read_aliases
+from omniset.tables.matrices import needed
 
 LOW = 0.5  # confidence below which a label has not even half of the neighbours
 

@@ -14,10 +14,10 @@ from jaxtyping import Float
 
 from omniset.cells.data import Cells
 from omniset.cells.embedder import KEY, CellEmbedder
-from omniset.cells.formats import DAMAGED, attribute, needed, with_our_words
 from omniset.runs.files import replacing
 from omniset.tables.files import TableWriter, kind_of
 from omniset.tables.hdf5 import check_hdf5
+from omniset.tables.matrices import DAMAGED, attribute, needed, with_our_words
 
 TOGETHER = 1024  # cells written at a time
 

@@ -41,6 +41,7 @@ def fit(
     ignore: str | None = None,
     resume: bool = False,
     set_column: str = "set",
+    use_rep: str | None = None,
     target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -73,8 +74,10 @@ def fit(
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
         resume: Go on with an interrupted run in the same folder.
-        set_column: Name of the column that says which set a row is of, in the table and, where it is there, in the
-            target file.
+        set_column: Name of the column that says which set a row is of, in the table (or in obs of an .h5ad) and, where
+            it is there, in the target file.
+        use_rep: What the features of cells in an .h5ad are: "X" as it is, "counts" (the layer of that name, else X;
+            logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
     """
     from omniset.estimators import runs
 
@@ -92,7 +95,7 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
-            reading={"set_column": set_column},
+            reading={"set_column": set_column, "use_rep": use_rep},
         )
 
 

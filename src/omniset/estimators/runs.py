@@ -86,7 +86,7 @@ def fit(
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         if not first:
             return {}
-        model.ignored_, model.reading_ = table.ignored, reading
+        model.ignored_, model.reading_ = table.ignored, reading | table.reading
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
 

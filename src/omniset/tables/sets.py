@@ -81,6 +81,7 @@ class SetTable:
         missing: Missing = "error",
     ) -> None:
         self.file, self.set_column, self.missing = TableFile(path), set_column, missing
+        self.reading: dict[str, Any] = {}  # options of reading that were chosen here
         reserved = (set_column, *RESERVED[1:])
         features = features if encoding is None else encoding.names
         for name in ignore:

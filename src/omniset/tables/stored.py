@@ -80,6 +80,7 @@ class StoredSets:
         sets: Each from its row 0 on; `identifiers` and `columns` are Arrow's chunked arrays.
         features: Names of the features.
         ignored: Columns or features that are there and are not used.
+        reading: Options of reading as they were chosen.
 
     Attributes:
         stays: Reading them again is as good as a copy on disk.
@@ -89,9 +90,14 @@ class StoredSets:
     stays, level = True, "set"
 
     def __init__(
-        self, file: Origin, sets: Sequence[StoredSet], features: Sequence[str], ignored: Sequence[str] = ()
+        self,
+        file: Origin,
+        sets: Sequence[StoredSet],
+        features: Sequence[str],
+        ignored: Sequence[str] = (),
+        reading: dict[str, Any] | None = None,
     ) -> None:
-        self.file, self.sets, self.ignored = file, list(sets), list(ignored)
+        self.file, self.sets, self.ignored, self.reading = file, list(sets), list(ignored), reading or {}
         self.encoding = Encoding.of_numbers(features)
         self.columns = self.features = self.encoding.features
         self.has_elements = all(stored.identifiers is not None for stored in self.sets)

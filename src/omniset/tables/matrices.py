@@ -127,7 +127,8 @@ def open_source(source: Any, layer: str | None = None) -> Source:
     Args:
         source: An AnnData, in memory or backed, or the path of an .h5ad file, a zarr store or a 10x .h5 file. Content
             tells which of them a file is, not its name.
-        layer: None: X. "raw": that of `.raw`, unless there is a layer of that name. Else the layer.
+        layer: None: X. "raw": that of `.raw`, unless there is a layer of that name. "obsm/X_pca": of a file, what is
+            known of each cell under that name, its columns called X_pca_1 and so on. Else the layer.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -395,6 +396,8 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
     read_elem = needed("anndata.io").read_elem
     if not _keys(root) >= {"obs", "var"}:
         raise ValueError(f"{name} has no obs and var, it has {listed(sorted(_keys(root)))}; expected is {EXPECTED}")
+    if layer is not None and layer.startswith("obsm/"):
+        return _open_obsm(name, root, layer, path, close)
     layers = sorted(_keys(_part(name, root, "layers"))) if "layers" in root else []
     raw = "raw" in root and "X" in _keys(_part(name, root, "raw"))
     choices = _choices("X" in root and attribute(_part(name, root, "X"), "encoding-type") != "null", layers, raw)
@@ -405,6 +408,24 @@ def _open_store(name: str, root: Any, layer: str | None, path: Path, close: Call
     with with_our_words(name, f"{spelled(layer)} cannot be read: {DAMAGED}"):
         matrix = _matrix(name, root[where])
     return Source(name, obs, var, matrix, layer=layer, choices=choices, origin=path, close=close)
+
+
+def _open_obsm(name: str, root: Any, layer: str, path: Path, close: Callable[[], None]) -> Source:
+    key = layer.removeprefix("obsm/")
+    there = representations(name, root)
+    if key not in there:
+        raise ValueError(f"{name} has no {key!r} in obsm, it has {listed(there) or 'nothing'}")
+    with with_our_words(name, "obs cannot be read: the file is damaged, or of a newer anndata than this one"):
+        obs = needed("anndata.io").read_elem(root["obs"])
+    with with_our_words(name, f"{layer} cannot be read: {DAMAGED}"):
+        matrix = _matrix(name, root[layer])
+    var = pd.DataFrame(index=[f"{key}_{number + 1}" for number in range(matrix.shape[1])])
+    return Source(name, obs, var, matrix, layer=layer, origin=path, close=close)
+
+
+def representations(name: str, root: Any) -> list[str]:
+    """What there is in obsm."""
+    return sorted(_keys(_part(name, root, "obsm"))) if "obsm" in root else []
 
 
 def _open_old(path: Path, layer: str | None) -> Source:

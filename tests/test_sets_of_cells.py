@@ -1,0 +1,208 @@
+"""Sets of cells from .h5ad are those that AnnData holds, in whatever order and kind of matrix, read block by block."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.tables import collect
+from omniset.tables.labels import column_labels
+from omniset.tables.reading import open_sets
+
+anndata = pytest.importorskip("anndata")
+
+QUIET = ["--progress=false", "--device=cpu"]
+TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+CELLS, GENES = 67, 13
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def cells(together=False, kind="csr", zarr=False, **changes):
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.7, (CELLS, GENES)).astype(np.float32)
+    counts[5] = 0
+    donors = np.array(["d2", "d1", "d3", "d10"])[
+        np.sort(rng.integers(0, 4, CELLS)) if together else rng.integers(0, 4, CELLS)
+    ]
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(CELLS)])
+    obs["donor"] = pd.Categorical(donors)
+    obs["disease"] = np.where(np.isin(donors, ["d1", "d10"]), "sick", "well")
+    obs["age"] = np.char.replace(donors.astype(str), "d", "").astype(float)
+    obs["type"] = rng.choice(["T", "B"], CELLS)
+    make = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": np.asarray}[kind]
+    adata = anndata.AnnData(make(counts), obs=obs, var=pd.DataFrame(index=[f"G{i}" for i in range(GENES)]))
+    adata.obsm["X_pca"] = rng.normal(size=(CELLS, 5))
+    for name, value in changes.items():
+        if name == "X":
+            adata.X = value
+        else:
+            adata.obs[name] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adata.write_zarr("t.zarr") if zarr else adata.write_h5ad("t.h5ad")
+    return adata
+
+
+def expected(adata, matrix):
+    dense = np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix, dtype=np.float32)
+    names = pd.unique(adata.obs["donor"].astype(str))
+    return {
+        n: (dense[where], adata.obs_names[where].tolist())
+        for n in names
+        for where in [(adata.obs["donor"] == n).to_numpy()]
+    }
+
+
+def holds(table, adata, matrix, exact=True):
+    sets = expected(adata, matrix)
+    found = list(table)
+    assert [s.name for s in found] == [*sets]
+    for stored, (values, names) in zip(found, sets.values(), strict=True):
+        close = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-6, "atol": 0}
+        torch.testing.assert_close(stored.read()[0], torch.from_numpy(values), **close)
+        torch.testing.assert_close(stored.read(3, 5)[0], torch.from_numpy(values[3:8]), **close)
+        assert stored.read(len(values))[0].shape == (0, values.shape[1])
+        assert stored.names_of_elements().tolist() == names
+        assert stored.names_of_elements(3, 2).tolist() == names[3:5]
+
+
+@pytest.mark.parametrize("block", [1, 1 << 9, 1 << 25])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("kind", ["csr", "csc", "dense"])
+def test_every_matrix_in_every_order(kind, together, block, monkeypatch):
+    monkeypatch.setattr("omniset.tables.cells.BLOCK", block)
+    adata = cells(together, kind)
+    holds(open_sets("t.h5ad", set_column="donor"), adata, adata.obsm["X_pca"])
+    table = open_sets("t.h5ad", set_column="donor", use_rep="X")
+    assert table.features == adata.var_names.tolist()
+    holds(table, adata, adata.X)
+    scaled = adata.X.toarray() if sp.issparse(adata.X) else adata.X
+    sums = np.maximum(scaled.sum(1, dtype=np.float64), 1)
+    counts = np.log1p(1e4 * scaled / sums[:, None])
+    assert (counts[5] == 0).all()
+    table = open_sets("t.h5ad", ["G7", "G3"], set_column="donor", use_rep="counts", ignore=["G7"])
+    holds(table, adata, counts[:, [3]], exact=False)  # of all genes' sum
+    table = open_sets("t.h5ad", ["G7", "G3"], set_column="donor", use_rep="counts")
+    assert table.ignored == [f"G{i}" for i in range(GENES) if i not in (3, 7)]
+    holds(table, adata, counts[:, [7, 3]], exact=False)
+
+
+def test_a_zarr_store_and_a_layer_of_counts():
+    adata = cells()
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = adata.X * 0.3
+    adata.obsm["X_omniset"] = adata.obsm["X_pca"][:, :2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adata.write_zarr("t.zarr")
+    counts = adata.layers["counts"].toarray()
+    expected = np.log1p(1e4 * counts / np.maximum(counts.sum(1, keepdims=True), 1))
+    holds(open_sets("t.zarr", set_column="donor", use_rep="counts"), adata, expected, exact=False)
+    table = open_sets("t.zarr", set_column="donor")
+    assert (table.features, table.reading) == (["X_omniset_1", "X_omniset_2"], {"use_rep": "X_omniset"})
+    holds(table, adata, adata.obsm["X_omniset"])
+
+
+def test_targets_that_are_columns_of_obs():
+    adata = cells()
+    table = open_sets("t.h5ad", keep=["disease", "age", "type"], set_column="donor")
+    sets, kept = collect(table, table.features, None, ["disease", "age", "type"], table.encoding, table.stays)
+    values, groups = column_labels(table.file, sets, kept, ["disease", "age"], "age", "set")
+    truth = adata.obs.groupby("donor", observed=True)[["disease", "age"]].first().loc[sets.names]
+    assert values["disease"].tolist() == truth["disease"].tolist()
+    assert values["age"].tolist() == groups.tolist() == [f"{age:.0f}" for age in truth["age"]]
+    with pytest.raises(
+        ValueError, match=r"t.h5ad: cell 'cell\d+': column 'type' is '.' where set 'd\d+' had '.': one per set"
+    ):
+        column_labels(table.file, sets, kept, ["type"], None, "set")
+    of_cells, _ = column_labels(table.file, sets, kept, ["type"], None, "element")
+    names = np.concatenate([s.names_of_elements() for s in (sets[i] for i in range(4))])
+    assert of_cells["type"].tolist() == adata.obs["type"][names].tolist()
+
+
+WRONG = {
+    "no column": (
+        {"set_column": "patient"},
+        {},
+        "obs has no column 'patient', it has 'donor', 'disease', 'age', 'type'; --set_column",
+    ),
+    "no target": ({"keep": ["grade"]}, {}, "obs has no column 'grade', it has"),
+    "no rep": ({"use_rep": "X_umap"}, {}, "t.h5ad has no 'X_umap' in obsm, it has 'X_pca'"),
+    "no gene": (
+        {"features": ["G1", "CD3E", "CD4"], "use_rep": "X"},
+        {},
+        "has no feature 'CD3E' and 1 more, it has 'G0', 'G1'",
+    ),
+    "nothing left": ({"ignore": [f"X_pca_{i}" for i in range(1, 6)]}, {}, "no feature is left"),
+    "no donor": ({}, {"donor": [None, *["a"] * (CELLS - 1)]}, "column 'donor' of obs is missing for cell 'cell0'"),
+    "no counts": (
+        {"use_rep": "counts"},
+        {"X": np.full((CELLS, GENES), 0.5)},
+        "X of cell 'cell0', 'G0', is 0.5: it must be a count",
+    ),
+    "negative": (
+        {"use_rep": "counts"},
+        {"X": np.full((CELLS, GENES), -1.0)},
+        "X of cell 'cell0', 'G0', is -1: it must be a count",
+    ),
+    "NaN": (
+        {"use_rep": "X"},
+        {"X": np.full((CELLS, GENES), np.nan)},
+        "X of cell 'cell0', 'G0', is nan: it must be finite",
+    ),
+    "an option of others": ({"missing": "indicator"}, {}, "t.h5ad: --missing is for files of another kind"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong(case):
+    options, changes, said = WRONG[case]
+    cells(together=True, **changes)
+    with pytest.raises(ValueError, match=said.replace("(", "\\(")) as caught:
+        _ = [stored.read() for stored in open_sets("t.h5ad", **{"set_column": "donor"} | options)]
+    assert "t.h5ad" in str(caught.value)
+
+
+def test_files_that_are_none(capsys):
+    for content in (b"", b"set,x\na,1\n", b"\x89HDF\r\n\x1a\n" + bytes(99)):
+        with open("t.h5ad", "wb") as file:
+            file.write(content)
+        assert main(["fit", "t.h5ad", "--set_column=donor", "--target_columns=disease", *QUIET]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("omniset: error: t.h5ad")
+        assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("rep", ["X_pca", "counts"])
+def test_the_commands_end_to_end(rep, capsys):
+    adata = cells()
+    how = ["--set_column=donor", f"--use_rep={rep}", "--target_columns=disease"]
+    assert main(["fit", "t.h5ad", "--out=run", *how, *TINY, *QUIET]) == 0
+    assert "4 sets, 67 elements" in capsys.readouterr().out
+    assert main(["evaluate", "t.h5ad", "--model=run", "--out=e", *QUIET]) == 0
+    assert main(["predict", "t.h5ad", "--model=run", "--out=p.csv", *QUIET]) == 0
+    assert main(["explain", "t.h5ad", "--model=run", "--out=x.csv", "--only=d10", "--steps=1", *QUIET]) == 0
+    assert pd.read_csv("x.csv")["element"].tolist() == adata.obs_names[adata.obs["donor"] == "d10"].tolist()
+    model = SetClassifier.load("run", device="cpu")
+    assert model.level == "set"
+    assert model.reading_ == {"set_column": "donor", "use_rep": rep}
+    frame = adata.obs[["donor"]].rename(columns={"donor": "set"}).astype(str)
+    dense = adata.X.toarray()
+    counts = np.log1p(1e4 * dense / np.maximum(dense.sum(1, keepdims=True), 1))
+    values = pd.DataFrame(adata.obsm["X_pca"] if rep == "X_pca" else counts, frame.index, model.features_)
+    predicted = model.predict_table(frame.join(values))
+    np.testing.assert_allclose(pd.read_csv("p.csv")["p_sick"], predicted["p_sick"], rtol=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        adata[:, ::-1].copy().write_h5ad("t.h5ad")
+    assert main(["predict", "t.h5ad", "--model=run", "--out=q.csv", *QUIET]) == 0
+    assert pd.read_csv("q.csv").equals(pd.read_csv("p.csv"))
