@@ -104,6 +104,15 @@ def _columns(path: Path) -> None:
     _fit_sets(path, target_columns="label", group="donor", level="set")
 
 
+def _categories(path: Path) -> None:
+    _fit_sets(path, target=Path("labels.csv"), set_column="donor", missing="indicator")
+
+
+def _cells_of_sets(path: Path) -> None:
+    for rep in ("X_pca", "counts"):
+        _fit_sets(path, target_columns="label", set_column="donor", use_rep=rep)
+
+
 def _write_sets(path: Path, rng: Generator) -> None:
     seeds.sets(path, rng)
     seeds.write_table(path.parent / "labels.csv", [("set", "label"), *zip("abcd", "pqpq", strict=True)])
@@ -289,6 +298,13 @@ FORMATS: dict[str, Format] = {
     "tables/labelled-sets.parquet": Format("labelled.parquet", S.labelled_sets, _columns),
     "tables/labels.csv": Format("labels.csv", S.labels_of_sets, _labels, packs=True),
     "tables/labels.parquet": Format("labels.parquet", S.labels_of_sets, _labels),
+    "tables/categories.csv": Format("sets.csv", S.categories, _categories, packs=True),
+    "tables/categories.parquet": Format("sets.parquet", S.categories, _categories),
+    "tables/folder-h5": Format("slides", S.folder_h5, _sets, needs="h5py"),
+    "tables/folder-npy": Format("bags", S.folder_npy, _sets),
+    "tables/folder-pt": Format("bags", S.folder_pt, _sets),
+    "tables/folder-fcs": Format("samples", S.folder_fcs, _sets),
+    "tables/cells.h5ad": Format("cells.h5ad", S.sets_of_cells, _cells_of_sets, needs="anndata"),
     "tables/element-labels.csv": Format("labels.csv", S.labels_of_elements, _labels),
     "genomes/wide.tsv": Format("wide.tsv", S.wide, _genomes, packs=True),
     "genomes/wide.csv": Format("wide.csv", S.wide, _genomes),

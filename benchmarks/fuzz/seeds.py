@@ -81,6 +81,85 @@ def labels_of_elements(path: Path, rng: Generator) -> None:
     write_table(path, [("set", "element", "label"), *((*row, "pqr"[i % 3]) for i, row in enumerate(rows))])
 
 
+def categories(path: Path, rng: Generator) -> None:
+    """Text, numbers of which some are missing, and a column of the set of another name."""
+    write_table(path.parent / "labels.csv", [("donor", "label"), *zip("abcd", "pqpq", strict=True)])
+    rows: list[Row] = [("donor", "stain", "x")]
+    for name in "abcd":
+        rows += [(name, str(rng.choice(["HE", "PAS", ""])), str(numbers(rng, 1)[0]) if i else "NA") for i in range(4)]
+    write_table(path, rows)
+
+
+def labels_of_files(path: Path) -> None:
+    write_table(path.parent / "labels.csv", [("set", "label"), *zip("abcd", "pqpq", strict=True)])
+
+
+def folder_h5(path: Path, rng: Generator) -> None:
+    """As TRIDENT writes slides."""
+    path.mkdir()
+    labels_of_files(path)
+    for name in "abcd":
+        with h5py.File(path / f"{name}.h5", "w") as root:
+            root["features"] = numbers(rng, 1, 4, 3).astype(np.float32)
+            root["coords"] = rng.integers(0, 9, (1, 4, 2)) * 256
+
+
+def folder_npy(path: Path, rng: Generator) -> None:
+    path.mkdir()
+    labels_of_files(path)
+    for name in "abcd":
+        np.save(path / f"{name}.npy", numbers(rng, 4, 3).astype(np.float16))
+
+
+def folder_pt(path: Path, rng: Generator) -> None:
+    import torch
+
+    path.mkdir()
+    labels_of_files(path)
+    for name in "abcd":
+        buffer = io.BytesIO()
+        places = torch.from_numpy(rng.integers(0, 9, (4, 2)))
+        torch.save({"features": torch.from_numpy(numbers(rng, 4, 3)), "coords": places}, buffer)
+        (path / f"{name}.pt").write_bytes(buffer.getvalue())
+
+
+def fcs_bytes(data: bytes, words: dict[str, Any], version: str = "FCS3.1", far: bool = False, mark: str = "/") -> bytes:
+    """A file of these keywords; `far`: the header leaves it to TEXT where DATA is."""
+    start = 0
+    for _ in range(2):  # the numbers have the same width the second time
+        more = {"$BEGINDATA": f"{start:>12}", "$ENDDATA": f"{start + len(data) - 1:>12}", "$MODE": "L", "$NEXTDATA": 0}
+        text = mark + "".join(f"{word}{mark}{value}{mark}" for word, value in (more | words).items())
+        start = 58 + len(text)
+    ends = (0, 0) if far else (start, start + len(data) - 1)
+    header = version + "    " + "".join(f"{n:>8}" for n in (58, start - 1, *ends, 0, 0))
+    return header.encode() + text.encode() + data
+
+
+def folder_fcs(path: Path, rng: Generator) -> None:
+    path.mkdir()
+    labels_of_files(path)
+    for name in "abcd":
+        words: dict[str, Any] = {"$PAR": 3, "$TOT": 4, "$DATATYPE": "F", "$BYTEORD": "1,2,3,4", "$CYT": "Aurora"}
+        for n, (short, stain) in enumerate((("Time", ""), ("FSC-A", ""), ("FITC-A", "CD3")), 1):
+            words |= {f"$P{n}N": short, f"$P{n}B": 32, f"$P{n}R": 262144, f"$P{n}E": "0,0"}
+            words |= {f"$P{n}S": stain} if stain else {}
+        values = np.abs(100 * numbers(rng, 4, 3)).astype("<f4")
+        (path / f"{name}.fcs").write_bytes(fcs_bytes(values.tobytes(), words))
+
+
+def sets_of_cells(path: Path, rng: Generator) -> None:
+    """Donors take turns."""
+    with h5py.File(path, "w") as root:
+        _encoded(root, "anndata", "0.1.0")
+        donors, labels = (["abcd"[i % 4] for i in range(CELLS)], ["pq"[i % 2] for i in range(CELLS)])
+        _frame(root, "obs", [f"cell{i}" for i in range(CELLS)], {"donor": donors, "label": labels})
+        _frame(root, "var", [f"G{i}" for i in range(GENES)], {})
+        _matrix(root, "X", matrix_of_cells(rng), "csr")
+        _encoded(root.create_group("obsm"), "dict", "0.1.0")
+        held = root.create_dataset("obsm/X_pca", data=numbers(rng, CELLS, 3))
+        held.attrs["encoding-type"], held.attrs["encoding-version"] = "array", "0.2.0"
+
+
 # ---------------------------------------------------------------------- genomes
 
 FAMILIES = [f"COG{i:04d}" for i in range(1, 10)]

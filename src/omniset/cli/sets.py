@@ -42,6 +42,7 @@ def fit(
     resume: bool = False,
     set_column: str = "set",
     use_rep: str | None = None,
+    cofactor: float | None = None,
     target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -78,6 +79,8 @@ def fit(
             it is there, in the target file.
         use_rep: What the features of cells in an .h5ad are: "X" as it is, "counts" (the layer of that name, else X;
             logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
+        cofactor: What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are.
+            null: 5 for a mass cytometer, else 150.
     """
     from omniset.estimators import runs
 
@@ -95,7 +98,7 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
-            reading={"set_column": set_column, "use_rep": use_rep},
+            reading={"set_column": set_column, "use_rep": use_rep, "cofactor": cofactor},
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
 from omniset.tables.cells import open_cells
-from omniset.tables.files import TableFile, listed
+from omniset.tables.fcs import ENDING, open_fcs
+from omniset.tables.files import SEPARATORS, TableFile, kind_of, listed
 from omniset.tables.folders import SETS, open_folder
 from omniset.tables.sets import SetTable
 from omniset.tables.stored import StoredSets
@@ -18,6 +19,12 @@ OPTIONS: dict[str, Any] = {
     "set_column": "set",
     "use_rep": None,
 }  # how files are read, which a model remembers, and what is meant without
+TAKES = {  # options that each kind of path has
+    "table": ("set_column", "features", "ignore", "missing"),
+    "cells": ("set_column", "features", "ignore", "use_rep"),
+    "fcs": ("features", "ignore", "cofactor"),
+    "folder": (),
+}
 
 
 def open_sets(
@@ -33,6 +40,7 @@ def open_sets(
     folder: str | Path | None = None,
     set_column: str = "set",
     use_rep: str | None = None,
+    cofactor: float | None = None,
 ) -> SetTable | StoredSets:
     """Sets, read as they are asked for.
 
@@ -40,6 +48,7 @@ def open_sets(
     |---|---|
     | .parquet, .csv, .tsv, the last two also compressed | `SetTable` |
     | .h5ad, or a zarr store | `omniset.tables.cells.open_cells` |
+    | .fcs, or a folder of them | `omniset.tables.fcs.open_fcs` |
     | .h5, .hdf5, .npy, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
 
     Args:
@@ -52,32 +61,37 @@ def open_sets(
         most, folder: As for `SetTable`.
         set_column: The column that says which set a row, or a cell, is of.
         use_rep: As for `open_cells`.
+        cofactor: As for `open_fcs`.
 
     Raises:
         ImportError: A package that reads the format is not installed.
         OSError, ValueError: As the readers; naming the option: one that such files do not have.
     """
     path = Path(path)
-    if path.suffix.lower() in (".h5ad", ".zarr"):
-        _refuse(path, missing=missing != "error" and encoding is None)
-        names = features if encoding is None else encoding.features
-        return open_cells(path, set_column, use_rep, names, keep, ignore, folder, encoding is not None)
-    if path.is_dir() or path.suffix.lower() in SETS:
-        if encoding is None:
-            _refuse(
-                path,
-                set_column=set_column != "set",
-                features=features,
-                ignore=ignore,
-                missing=missing != "error",
-                use_rep=use_rep,
-            )
-        _require(path, [], keep)
-        names = None if encoding is None else encoding.features
-        opened = open_folder(path, None if names is None else len(names))
-        if names is not None and names != opened.features:
-            raise ValueError(f"{path}: its features have no names, those of the model are {listed(names)}")
+    kind, names = _kind_of(path), features if encoding is None else encoding.features
+    given = {"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)}
+    given |= {"missing": missing != "error", "use_rep": use_rep is not None, "cofactor": cofactor is not None}
+    for name, said in given.items():
+        if said and encoding is None and name not in TAKES[kind]:
+            raise ValueError(f"{path}: --{name} is for files of another kind")
+    fitted = encoding is not None
+    if kind == "cells":
+        return open_cells(path, set_column, use_rep, names, keep, ignore, folder, fitted)
+    if kind != "table" and keep:
+        raise ValueError(f"{path}: has no column {keep[0]!r}: give a file of labels, --target")
+    if kind == "fcs":
+        return open_fcs(path, names, ignore, cofactor, fitted)
+    if kind == "folder":
+        opened = open_folder(path, None if encoding is None else len(encoding.features))
+        if encoding is not None and encoding.features != opened.features:
+            wanted = listed(encoding.features)
+            raise ValueError(f"{path}: its features have no names, those of the model are {wanted}")
         return opened
+    try:
+        kind_of(path)
+    except ValueError as error:
+        others = "sets are also read from .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
+        raise ValueError(f"{error}; {others}") from None
     table = TableFile(path)
     if encoding is not None and known is not None:
         table.require([set_column, *encoding.names])
@@ -88,15 +102,16 @@ def open_sets(
     return SetTable(path, features, keep, most, folder, ignore, set_column, encoding, missing)
 
 
-def _refuse(path: Path, **given: Any) -> None:
-    """Raise the ValueError of the first option that is given, and that such files do not have."""
-    for name, value in given.items():
-        if value:
-            raise ValueError(f"{path}: --{name} is for files of another kind")
-
-
-def _require(path: Path, columns: Sequence[str], keep: Sequence[str]) -> None:
-    for name in keep:
-        if name not in columns:
-            there = f", it has {listed(list(columns))}" if columns else ": give a file of labels, --target"
-            raise ValueError(f"{path}: has no column {name!r}{there}")
+def _kind_of(path: Path) -> str:
+    """cells, fcs, folder or table."""
+    ending = path.suffix.lower()
+    if ending in (".h5ad", ".zarr"):
+        return "cells"
+    if not path.is_dir() or ending in (".parquet", *SEPARATORS):
+        return "fcs" if ending == ENDING else "folder" if ending in SETS else "table"
+    visible = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+    events = [name for name in visible if name.lower().endswith(ENDING)]
+    others = [name for name in visible if name.lower().endswith(SETS)]
+    if events and others:
+        raise ValueError(f"{path}: has files of sets of several kinds, such as {events[0]} and {others[0]}")
+    return "fcs" if events else "folder"

@@ -110,12 +110,15 @@ class StoredSets:
             yield stored
 
 
-def finite(values: Shaped[np.ndarray, "rows dim"], where: str, start: int) -> Float[Tensor, "rows dim"]:
+def finite(
+    values: Shaped[np.ndarray, "rows dim"], where: str, start: int, names: Sequence[str] | None = None
+) -> Float[Tensor, "rows dim"]:
     """As float32.
 
     Args:
         where: They are from, for the error.
         start: Number of the first row.
+        names: Of the columns.
 
     Raises:
         ValueError: One is NaN, infinite, or too large.
@@ -125,6 +128,9 @@ def finite(values: Shaped[np.ndarray, "rows dim"], where: str, start: int) -> Fl
     bad = ~np.isfinite(single)
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        value, place = values[row, column], f"row {start + int(row) + 1}, number {int(column) + 1}"
-        raise ValueError(f"{where}: {place} is {value}: features must be finite and at most 3.4e38")
+        value = values[row, column]
+        place = f"number {int(column) + 1}" if names is None else repr(names[int(column)])
+        raise ValueError(
+            f"{where}: row {start + int(row) + 1}, {place} is {value}: features must be finite and at most 3.4e38"
+        )
     return torch.from_numpy(single)

@@ -1,0 +1,277 @@
+"""Flow and mass cytometry: a file of FCS 2.0, 3.0, 3.1 or 3.2 is a set, its events are the elements.
+
+Spidlen et al., "Data File Standard for Flow Cytometry, Version FCS 3.1", 2010. A file begins with six places of eight
+characters (first and last byte of the segments TEXT, DATA and ANALYSIS), TEXT has keywords and values between a
+character of its own, DATA an event after the other.
+
+Known imperfections: spillover is not taken out. Of several data sets in a file the first is read. Numbers of other than
+8, 16, 32 or 64 bits are refused, and so is data as text ($DATATYPE A).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from omniset.core.sets import StoredSet
+from omniset.tables.files import Origin, listed, short
+from omniset.tables.folders import files_of, require_elements
+from omniset.tables.stored import Once, Rows, StoredSets, finite
+
+ENDING = ".fcs"
+VERSIONS = (b"FCS2.0", b"FCS3.0", b"FCS3.1", b"FCS3.2")
+FLUORESCENCE, MASS = 150.0, 5.0  # cofactors
+MASS_CYTOMETER = re.compile("cytof|helios", re.IGNORECASE)  # in $CYT
+# Of channels that are no stain: light that is scattered, when and how long. Their numbers stay as they are.
+NO_STAIN = re.compile(r"(FSC|SSC|FS|SS|Time|Event|Width|Center|Offset|Residual)([^a-z]|$)", re.IGNORECASE)
+NO_FEATURE = re.compile(r"(Time|Event)([^a-z]|$)", re.IGNORECASE)  # unless they are asked for
+LARGEST = 1 << 26  # bytes of TEXT
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A parameter, as the standard calls it.
+
+    Attributes:
+        name: $PnN, such as "FITC-A".
+        feature: What it is called here: $PnS, such as "CD3", where there is one.
+        top: Largest value plus 1 of a whole number, $PnR.
+        decades, zero: Of a logarithmic amplifier, $PnE: the value is zero * 10^(decades * number / top).
+    """
+
+    name: str
+    feature: str
+    bits: int
+    top: int
+    decades: float
+    zero: float
+
+
+class Events(Rows):
+    """The events of a file, some channels of them, as the arcsinh of stains and the plain numbers of others.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        channels: All of them; `take` chooses.
+        mass: Whether a mass cytometer wrote the file.
+        notes: What is there and not used.
+
+    Raises:
+        OSError, ValueError: It is not there, no FCS, damaged or of a kind that is not read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            header = file.read(58)
+            if header[:6] not in VERSIONS:
+                raise ValueError(f"{path}: is no FCS file: it begins with {header[:6]!r}, not with FCS3.0 or the like")
+            self._size = file.seek(0, 2)
+            places = [self._place(header[at : at + 8]) for at in (10, 18, 26, 34)]
+            self._words = self._text(file, places[0], places[1])
+            first, last = self._number("$BEGINSTEXT", 0), self._number("$ENDSTEXT", 0)
+            if first and (first, last) != (places[0], places[1]) and last > first:
+                self._words = self._text(file, first, last) | self._words
+        self.channels = self._channels()
+        self._dtype = self._record()
+        self._first = places[2] or self._number("$BEGINDATA")
+        last = places[3] or self._number("$ENDDATA")
+        whole = (last + 1 - self._first) // max(self._dtype.itemsize, 1)
+        events = self._number("$TOT", whole)
+        if not (events >= 0 and self._first > 0 and self._first + events * self._dtype.itemsize <= self._size):
+            said = f"{events:,} events of {self._dtype.itemsize} bytes from byte {self._first:,} on"
+            raise ValueError(f"{path}: is cut off or damaged: it says {said}, and has {self._size:,} bytes")
+        self.mass = MASS_CYTOMETER.search(self._words.get("$CYT", "")) is not None
+        self.notes = []
+        if any(word in self._words for word in ("$SPILLOVER", "SPILL", "$COMP")):
+            self.notes.append("has a spillover matrix, which is not applied: compensate first, if that is not done yet")
+        if self._number("$NEXTDATA", 0):
+            self.notes.append("has several data sets, of which the first is read")
+        super().__init__(events, len(self.channels))
+        self._taken, self._cofactor = list(range(len(self.channels))), 0.0
+
+    def take(self, features: Sequence[str], cofactor: float) -> None:
+        """Choose features, and what stains are divided by before arcsinh; 0: they stay as they are."""
+        place = {channel.feature: number for number, channel in enumerate(self.channels)}
+        lacking = [name for name in features if name not in place]
+        if lacking:
+            raise ValueError(f"{self.path}: has no channel {lacking[0]!r}, it has {listed(list(place))}")
+        self._taken, self._cofactor = [place[name] for name in features], cofactor
+        self.shape = (self.shape[0], len(features))
+
+    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
+        offset = self._first + start * self._dtype.itemsize
+        held = np.fromfile(self.path, self._dtype, stop - start, offset=offset)
+        if len(held) < stop - start:
+            raise ValueError(f"{self.path}: is cut off, or was changed while it was read")
+        out = np.empty((len(held), len(self._taken)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for column, number in enumerate(self._taken):
+                out[:, column] = self._scaled(held[f"{number}"], self.channels[number])
+        return finite(out, str(self.path), start, [self.channels[number].feature for number in self._taken])
+
+    def _scaled(self, values: np.ndarray, channel: Channel) -> Float[np.ndarray, " rows"]:
+        if values.dtype.kind == "u":
+            bits = max(channel.top - 1, 0).bit_length()  # above these an instrument may leave anything
+            numbers = (values & values.dtype.type((1 << min(bits, channel.bits)) - 1)).astype(np.float64)
+            if channel.decades > 0:
+                numbers = channel.zero * 10 ** (channel.decades * numbers / channel.top)
+        else:
+            numbers = values.astype(np.float64)
+        if self._cofactor and not NO_STAIN.match(channel.name):
+            return np.arcsinh(numbers / self._cofactor)
+        return numbers
+
+    def _place(self, text: bytes) -> int:
+        try:
+            return int(text.decode("ascii").strip() or 0)
+        except ValueError:
+            raise ValueError(f"{self.path}: is damaged: its header has {text!r} in place of a number") from None
+
+    def _text(self, file: Any, first: int, last: int) -> dict[str, str]:
+        """Keywords in capitals, and values."""
+        if not 0 < first < last < self._size or last - first > LARGEST:
+            raise ValueError(f"{self.path}: is cut off or damaged: its TEXT is said to be bytes {first:,} to {last:,}")
+        file.seek(first)
+        held = file.read(last + 1 - first).decode("utf-8", "replace")
+        mark, body = held[0], held.rstrip("\0 \r\n")[1:]
+        plain = body.split(mark)
+        one = re.escape(mark)
+        parts = [part.replace(2 * mark, mark) for part in re.split(f"(?<!{one}){one}(?!{one})", body)]
+        if any(mark in word for word in parts[::2]):  # two are no character of a value here, but an empty value
+            parts = plain
+        return {word.strip().upper(): value.strip() for word, value in zip(parts[::2], parts[1::2], strict=False)}
+
+    def _number(self, word: str, default: int | None = None) -> int:
+        text = self._words.get(word, "").strip()
+        if not text and default is not None:
+            return default
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            raise ValueError(f"{self.path}: {word} must be a whole number, it is {short(text)}")
+        return int(text)
+
+    def _channels(self) -> list[Channel]:
+        if (mode := self._words.get("$MODE", "L").upper()) != "L":
+            raise ValueError(f"{self.path}: has counts of events ($MODE {mode}), not the events themselves")
+        number = self._number("$PAR")
+        if number < 1:
+            raise ValueError(f"{self.path}: has no channels")
+        kind = self._kind()
+        made, names = [], []
+        for n in range(1, number + 1):
+            name = self._words.get(f"$P{n}N") or f"P{n}"
+            names.append((name, self._words.get(f"$P{n}S") or name))
+            if self._words.get(f"$P{n}DATATYPE", kind) != kind:
+                raise ValueError(f"{self.path}: channel {name!r} is of another type than $DATATYPE says: not read")
+            bits = self._number(f"$P{n}B")
+            if bits not in ({"F": (32,), "D": (64,)}.get(kind, (8, 16, 32, 64))):
+                raise ValueError(f"{self.path}: channel {name!r} has numbers of {bits} bits, which are not read")
+            made.append((n, bits))
+        of = Counter(feature for _, feature in names)
+        channels = []
+        for (n, bits), (name, feature) in zip(made, names, strict=True):
+            decades, zero = self._amplifier(n)
+            top = self._number(f"$P{n}R") if kind == "I" else 0
+            if kind == "I" and top < 1:
+                raise ValueError(f"{self.path}: $P{n}R must be 1 or more, it is {top}")
+            called = feature if of[feature] == 1 else f"{feature} ({name})"
+            channels.append(Channel(name, called, bits, top, decades, zero))
+        if len({channel.feature for channel in channels}) < len(channels):
+            twice = Counter(channel.feature for channel in channels).most_common(1)[0][0]
+            raise ValueError(f"{self.path}: two channels are called {twice!r}")
+        return channels
+
+    def _kind(self) -> str:
+        kind = self._words.get("$DATATYPE", "").upper()
+        if kind not in ("I", "F", "D"):
+            raise ValueError(f"{self.path}: $DATATYPE must be I, F or D, it is {short(kind)}")
+        return kind
+
+    def _amplifier(self, n: int) -> tuple[float, float]:
+        parts = self._words.get(f"$P{n}E", "0,0").split(",")
+        try:
+            decades, zero = (float(part) for part in parts)
+        except ValueError:
+            text = short(self._words[f"$P{n}E"])
+            raise ValueError(f"{self.path}: $P{n}E must be two numbers with a comma between, it is {text}") from None
+        return decades, zero if zero > 0 else 1.0  # 0 was written where 1 is meant
+
+    def _record(self) -> np.dtype:
+        """Of an event."""
+        order = [part.strip() for part in self._words.get("$BYTEORD", "").split(",")]
+        ways = {tuple(map(str, range(1, len(order) + 1))): "<", tuple(map(str, range(len(order), 0, -1))): ">"}
+        mark = ways.get(tuple(order))
+        if mark is None:
+            text = short(self._words.get("$BYTEORD", ""))
+            raise ValueError(f"{self.path}: $BYTEORD must be 1,2,3,4 or 4,3,2,1, it is {text}")
+        letter = "u" if self._kind() == "I" else "f"
+        fields = [(f"{number}", f"{mark}{letter}{c.bits // 8}") for number, c in enumerate(self.channels)]
+        return np.dtype(fields)
+
+
+def open_fcs(
+    path: Path,
+    features: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    cofactor: float | None = None,
+    fitted: bool = False,
+) -> StoredSets:
+    """A file, or a folder of files, of events: a set each, by name.
+
+    A stain x becomes arcsinh(x / cofactor). Scatter, time, width and the like stay as they are.
+
+    Args:
+        features: Names of channels, in this order. Default: those of the first file but time and the number or length
+            of an event. A channel is called by its stain ($PnS), or where it has none by its name ($PnN), and by both
+            where two have one stain.
+        ignore: Names of channels that are left out.
+        cofactor: Default: 5 where $CYT names a CyTOF or Helios, else 150. 0: no arcsinh.
+        fitted: The features are those of a model.
+
+    Raises:
+        OSError, ValueError: No such file; naming the file: none of FCS, damaged, without such a channel; files of both
+            kinds of cytometer.
+    """
+    if cofactor is not None and not 0 <= cofactor < float("inf"):
+        raise ValueError(f"cofactor must be a number not below 0, got {cofactor}")
+    opened = [Events(file) for file in files_of(path, (ENDING,))]
+    first = opened[0]
+    there = [channel.feature for channel in first.channels]
+    for name in ignore:
+        if name not in there:
+            raise ValueError(f"{first.path}: has no channel {name!r}, it has {listed(there)}")
+    chosen = [c.feature for c in first.channels if not NO_FEATURE.match(c.name)] if features is None else features
+    taken = [name for name in chosen if name not in ignore]
+    if not taken:
+        raise ValueError(f"{first.path}: no channel is left, it has {listed(there)}")
+    if cofactor is None:
+        other = next((events for events in opened if events.mass != first.mass), None)
+        if other is not None:
+            pair = f"{first.path.name} and {other.path.name}"
+            raise ValueError(f"{path}: {pair} are one of flow and one of mass cytometry: give --cofactor")
+        cofactor = MASS if first.mass else FLUORESCENCE
+    sets = []
+    for events in opened:
+        events.take(taken, cofactor)
+        rows: Any = events
+        once: Any = Once(len(events))
+        sets.append(StoredSet(rows, once, 0, len(events), events.path.stem))
+    require_elements(path, sets)
+    for note in dict.fromkeys(note for events in opened for note in events.notes) if not fitted else ():
+        named = next(events.path for events in opened if note in events.notes)
+        warnings.warn(f"{named}: {note}", stacklevel=2)
+    origin = Origin()
+    origin.path, origin.columns = path, []
+    unused = [] if fitted else [name for name in there if name not in taken]
+    return StoredSets(origin, sets, taken, unused, {"cofactor": cofactor})

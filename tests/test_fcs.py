@@ -1,0 +1,226 @@
+"""Files of FCS written by hand, segment by segment, are read back to the number; others are one line."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from benchmarks.fuzz.seeds import fcs_bytes
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.tables.reading import open_sets
+
+QUIET = ["--progress=false", "--device=cpu"]
+TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+CHANNELS = [("Time", ""), ("FSC-A", ""), ("FITC-A", "CD3"), ("PE-A", "CD4"), ("Event_length", ""), ("APC-A", "")]
+EVENTS = 11
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def values(seed=0, events=EVENTS):
+    return np.random.default_rng(seed).uniform(-50, 900, (events, len(CHANNELS))).round(2)
+
+
+def words(channels=CHANNELS, kind="F", bits=32, order="1,2,3,4", events=EVENTS, **more):
+    held = {"$PAR": len(channels), "$TOT": events, "$DATATYPE": kind, "$BYTEORD": order}
+    for n, (name, stain) in enumerate(channels, 1):
+        held |= {f"$P{n}N": name, f"$P{n}B": bits, f"$P{n}R": 1024, f"$P{n}E": "0,0"} | (
+            {f"$P{n}S": stain} if stain else {}
+        )
+    return held | {f"${name}": value for name, value in more.items()}
+
+
+def write(name, data, held, **options):
+    with open(name, "wb") as file:
+        file.write(fcs_bytes(data, held, **options))
+
+
+def raw(data):
+    with open("a.fcs", "wb") as file:
+        file.write(data)
+
+
+def read(path, **options):
+    (stored,) = open_sets(path, **options)
+    return stored.read()[0]
+
+
+@pytest.mark.parametrize("version", ["FCS2.0", "FCS3.0", "FCS3.1", "FCS3.2"])
+@pytest.mark.parametrize(("kind", "bits"), [("F", 32), ("D", 64)])
+@pytest.mark.parametrize(("order", "mark"), [("1,2,3,4", "<"), ("4,3,2,1", ">")])
+@pytest.mark.parametrize("far", [False, True])
+def test_numbers_with_fractions(version, kind, bits, order, mark, far):
+    held = values().astype(f"{mark}f{bits // 8}")
+    write("a.fcs", held.tobytes(), words(kind=kind, bits=bits, order=order), version=version, far=far)
+    table = open_sets("a.fcs")
+    assert table.features == ["FSC-A", "CD3", "CD4", "APC-A"]
+    assert table.ignored == ["Time", "Event_length"]
+    assert table.reading == {"cofactor": 150.0}
+    (stored,) = table
+    exact = held.astype(np.float64)
+    expected = np.column_stack([exact[:, 1], *np.arcsinh(exact[:, [2, 3, 5]] / 150).T])
+    torch.testing.assert_close(stored.read()[0], torch.from_numpy(expected).float(), rtol=1e-6, atol=0)
+    assert torch.equal(stored.read(3, 5)[0], stored.read()[0][3:8])
+    assert (stored.name, len(stored), stored.read()[1].tolist()) == ("a", EVENTS, [1] * EVENTS)
+    plain = read("a.fcs", features=["CD4", "Time"], cofactor=0.0)
+    assert torch.equal(plain, torch.from_numpy(exact[:, [3, 0]].astype(np.float32)))
+    torch.testing.assert_close(
+        read("a.fcs", features=["Time"], cofactor=5.0).double()[:, 0], torch.from_numpy(exact[:, 0]).float().double()
+    )
+
+
+def test_whole_numbers_of_different_widths_behind_logarithmic_amplifiers():
+    """Bits above those that $PnR needs mean nothing; four decades of 1024 steps are 1 to 10,000."""
+    rng = np.random.default_rng(0)
+    channels = [("FSC-H", ""), ("FL1-H", ""), ("FL2-H", "CD8"), ("Width", "")]
+    rows = np.zeros(7, dtype=[("0", ">u2"), ("1", ">u2"), ("2", ">u4"), ("3", ">u1")])
+    clean = {name: rng.integers(0, top, 7) for name, top in (("0", 1024), ("1", 1024), ("2", 100_000), ("3", 256))}
+    for name, held in clean.items():
+        rows[name] = held
+    rows["1"] |= 0xF400  # of 10 bits
+    rows["2"] |= 0xFF000000
+    more = {"P1B": 16, "P2B": 16, "P3B": 32, "P4B": 8, "P3R": 100_000, "P4R": 256, "P2E": "4,0", "P3E": "5.0, 0.1"}
+    write("a.fcs", rows.tobytes(), words(channels, "I", order="4,3,2,1", events=7, **more), version="FCS2.0")
+    expected = [clean["0"], 10 ** (4 * clean["1"] / 1024), 0.1 * 10 ** (5 * clean["2"] / 100_000), clean["3"]]
+    expected[1:3] = [np.arcsinh(column / 2) for column in expected[1:3]]
+    found = read("a.fcs", cofactor=2.0)
+    torch.testing.assert_close(found, torch.from_numpy(np.column_stack(expected)).float(), rtol=1e-6, atol=0)
+
+
+def test_a_mass_cytometer():
+    channels = [("Time", "Time"), ("Event_length", "Event_length"), ("Y89Di", "89Y_CD45"), ("Center", "Center")]
+    held = values()[:, :4].astype("<f4")
+    write("a.fcs", held.tobytes(), words(channels, CYT="DVSSCIENCES-CYTOF-6.0"))
+    table = open_sets("a.fcs")
+    assert (table.features, table.reading) == (["89Y_CD45", "Center"], {"cofactor": 5.0})
+    expected = np.column_stack([np.arcsinh(held[:, 2].astype(np.float64) / 5), held[:, 3]])
+    torch.testing.assert_close(read("a.fcs"), torch.from_numpy(expected).float(), rtol=1e-6, atol=0)
+
+
+def test_names_that_are_there_twice_or_not():
+    channels = [("FITC-A", "CD3"), ("FITC-H", "CD3"), ("PE-A", " "), ("APC-A", "CD4")]
+    write("a.fcs", values()[:, :4].astype("<f4").tobytes(), words(channels))
+    assert open_sets("a.fcs").features == ["CD3 (FITC-A)", "CD3 (FITC-H)", "PE-A", "CD4"]
+
+
+@pytest.mark.parametrize("mark", ["/", "|", "\x0c", "\\"])
+def test_marks_within_values_and_empty_values(mark):
+    held = words() | {"$OP": f"A{mark}{mark}B", "$P3S": f"CD3{mark}{mark}x"}
+    write("a.fcs", values().astype("<f4").tobytes(), held, mark=mark)
+    assert open_sets("a.fcs").features == ["FSC-A", f"CD3{mark}x", "CD4", "APC-A"]
+    write("a.fcs", values().astype("<f4").tobytes(), {"$OP": "", "$INST": ""} | words() | {"$P3S": ""}, mark=mark)
+    assert open_sets("a.fcs").features == ["FSC-A", "FITC-A", "CD4", "APC-A"]
+
+
+def test_a_folder_is_matched_by_the_names_of_channels(tmp_path):
+    (tmp_path / "s").mkdir()
+    order = [3, 2, 1, 0, 5, 4]
+    write("s/b.fcs", values(1).astype("<f4").tobytes(), words())
+    write("s/a.fcs", values(2, 3)[:, order].astype("<f4").tobytes(), words([CHANNELS[i] for i in order], events=3))
+    write("s/c.FCS", b"", words(events=0))
+    found = {stored.name: stored.read()[0] for stored in open_sets("s", cofactor=0.0, ignore=["APC-A"])}
+    assert {name: len(rows) for name, rows in found.items()} == {"a": 3, "b": EVENTS, "c": 0}
+    assert [*found] == ["a", "b", "c"]
+    assert open_sets("s", ignore=["APC-A"]).features == ["CD4", "CD3", "FSC-A"]
+    assert torch.equal(found["b"], torch.from_numpy(values(1)[:, [3, 2, 1]].astype(np.float32)))
+    assert torch.equal(found["a"], torch.from_numpy(values(2, 3)[:, [3, 2, 1]].astype(np.float32)))
+    write("s/d.fcs", values().astype("<f4").tobytes(), words(CYT="Helios"))
+    with pytest.raises(
+        ValueError, match=r"s: a.fcs and d.fcs are one of flow and one of mass cytometry: give --cofactor"
+    ):
+        open_sets("s")
+    write("s/d.fcs", values().astype("<f4").tobytes(), words(P3S="CD19"))
+    with pytest.raises(ValueError, match=r"d.fcs: has no channel 'CD3', it has 'Time', 'FSC-A', 'CD19'"):
+        open_sets("s")
+    np.save("s/e.npy", np.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"has files of sets of several kinds, such as a.fcs and e.npy"):
+        open_sets("s")
+
+
+def test_spillover_is_told_once_and_not_at_predict():
+    held = words() | {"$SPILLOVER": "2,FITC-A,PE-A,1,0.1,0,1"}
+    write("a.fcs", values().astype("<f4").tobytes(), held)
+    with pytest.warns(UserWarning, match=r"a.fcs: has a spillover matrix, which is not applied"):
+        table = open_sets("a.fcs")
+    assert len(list(open_sets("a.fcs", encoding=table.encoding))) == 1
+
+
+GOOD = values().astype("<f4").tobytes()
+WRONG = {
+    "another file": (lambda: raw(b"set,x\n" + bytes(99)), "is no FCS file: it begins with b'set,x"),
+    "empty": (lambda: raw(b""), "is no FCS file: it begins with b''"),
+    "header alone": (lambda: raw(fcs_bytes(GOOD, words())[:58]), "its TEXT is said to be bytes 58 to"),
+    "cut off": (lambda: raw(fcs_bytes(GOOD, words())[:-1]), "it says 11 events of 24 bytes from byte"),
+    "more events": (
+        lambda: write("a.fcs", GOOD, words(TOT=12)),
+        "is cut off or damaged: it says 12 events of 24 bytes",
+    ),
+    "no number": (lambda: write("a.fcs", GOOD, words(TOT="many")), "$TOT must be a whole number, it is 'many'"),
+    "no channels": (lambda: write("a.fcs", GOOD, words(PAR=0)), "has no channels"),
+    "too many channels": (lambda: write("a.fcs", GOOD, words(PAR=7)), "$P7B must be a whole number, it is ''"),
+    "text": (lambda: write("a.fcs", GOOD, words(kind="A")), "$DATATYPE must be I, F or D, it is 'A'"),
+    "bits": (lambda: write("a.fcs", GOOD, words(kind="I", bits=10)), "channel 'Time' has numbers of 10 bits, which"),
+    "another type": (lambda: write("a.fcs", GOOD, words(P2DATATYPE="I")), "channel 'FSC-A' is of another type than $D"),
+    "order": (lambda: write("a.fcs", GOOD, words(order="3,4,1,2")), "$BYTEORD must be 1,2,3,4 or 4,3,2,1, it is '3,4"),
+    "counts": (
+        lambda: write("a.fcs", GOOD, words(MODE="C")),
+        "has counts of events ($MODE C), not the events themselves",
+    ),
+    "amplifier": (
+        lambda: write("a.fcs", GOOD, words(P1E="4")),
+        "$P1E must be two numbers with a comma between, it is '4'",
+    ),
+    "range": (lambda: write("a.fcs", GOOD, words(kind="I", P1R=0)), "$P1R must be 1 or more, it is 0"),
+    "names": (lambda: write("a.fcs", GOOD, words(P4N="FITC-A", P4S="CD3")), "two channels are called 'CD3 (FITC-A)'"),
+    "NaN": (
+        lambda: write("a.fcs", np.full((11, 6), np.nan, "<f4").tobytes(), words()),
+        "row 1, 'FSC-A' is nan: features",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_files_are_one_line(case, capsys):
+    make, said = WRONG[case]
+    make()
+    pd.DataFrame({"set": ["a"], "label": ["p"], "age": [1]}).to_csv("labels.csv", index=False)
+    with pytest.raises(ValueError, match=r"^a\.fcs: ") as caught:
+        read("a.fcs")
+    assert said in str(caught.value)
+    assert main(["fit", "a.fcs", "--target=labels.csv", "--out=run", *TINY, *QUIET]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_options():
+    write("a.fcs", GOOD, words())
+    for options, said in (
+        ({"features": ["CD8"]}, "a.fcs: has no channel 'CD8', it has 'Time'"),
+        ({"ignore": ["CD8"]}, "a.fcs: has no channel 'CD8'"),
+        ({"ignore": ["FSC-A", "CD3", "CD4", "APC-A"]}, "a.fcs: no channel is left"),
+        ({"cofactor": -1.0}, "cofactor must be a number not below 0, got -1"),
+        ({"use_rep": "X"}, "a.fcs: --use_rep is for files of another kind"),
+        ({"keep": ["label"]}, "a.fcs: has no column 'label': give a file of labels, --target"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            open_sets("a.fcs", **options)
+
+
+def test_the_commands_end_to_end(tmp_path, capsys):
+    (tmp_path / "s").mkdir()
+    for number, name in enumerate("abcd"):
+        write(f"s/{name}.fcs", values(number).astype("<f4").tobytes(), words())
+    pd.DataFrame({"set": [*"abcd"], "label": [*"pqpq"]}).to_csv("labels.csv", index=False)
+    how = ["--cofactor=30", "--ignore=FSC-A", *TINY, *QUIET]
+    assert main(["fit", "s", "--target=labels.csv", "--out=run", *how]) == 0
+    assert main(["evaluate", "s", "--target=labels.csv", "--model=run", "--out=e", *QUIET]) == 0
+    assert main(["predict", "s", "--model=run", "--out=p.csv", *QUIET]) == 0
+    assert main(["explain", "s/c.fcs", "--model=run", "--out=x.csv", "--steps=1", *QUIET]) == 0
+    model = SetClassifier.load("run", device="cpu")
+    assert (model.features_, model.reading_["cofactor"]) == (["CD3", "CD4", "APC-A"], 30.0)
+    frames = [pd.DataFrame(np.arcsinh(values(n)[:, [2, 3, 5]] / 30), columns=model.features_) for n in range(4)]
+    table = pd.concat([frame.assign(set=name) for frame, name in zip(frames, "abcd", strict=True)])
+    np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], model.predict_proba(table)[:, 0], rtol=1e-4)
