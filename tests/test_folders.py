@@ -11,6 +11,7 @@ import torch
 from omniset import SetClassifier
 from omniset.cli import main
 from omniset.core.sets import SetCollection
+from omniset.report import plots
 from omniset.tables import collect
 from omniset.tables.hdf5 import check_all
 from omniset.tables.reading import open_sets
@@ -229,3 +230,50 @@ def test_the_commands_end_to_end(ending, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["predict", "sets", "--model=run", "--out=p.csv", *QUIET]) == 2
     assert f"sets/z{ending}: has 7 features, the model has 5\n" in capsys.readouterr().err
+
+
+def test_scores_are_drawn_where_the_elements_are(tmp_path, monkeypatch, capsys):
+    out = folder(tmp_path, ".h5", places=True)
+    monkeypatch.chdir(tmp_path)
+    write(out / "f.h5", np.ones((3, 5)))  # without places
+    names = [*SIZES, "f"]
+    pd.DataFrame({"set": names, "label": list("pqpqpq")}).to_csv("labels.csv", index=False)
+    assert main(["fit", "sets", "--target=labels.csv", "--out=run", *TINY, *QUIET]) == 0
+    drawn = {}
+
+    def spy(places, scores, title, label):
+        drawn[title.partition(":")[0]] = (places, scores, label)
+        return plots_of(places, scores, title, label)
+
+    plots_of = plots.heat_map
+    monkeypatch.setattr(plots, "heat_map", spy)
+    explain = ["explain", "sets", "--model=run", "--out=x.csv.gz", "--method=attention", *QUIET]
+    assert main(explain) == 0
+    assert "26 scores written to x.csv.gz, 4 maps to x-maps" in capsys.readouterr().out
+    assert sorted(p.name for p in (tmp_path / "x-maps").iterdir()) == ["a.png", "b.png", "c.png", "é f.png"]
+    assert {p.read_bytes()[:4] for p in (tmp_path / "x-maps").iterdir()} == {b"\x89PNG"}
+    table = pd.read_csv("x.csv.gz")
+    for name, (places, scores, label) in drawn.items():
+        rows = table[table["set"] == name]
+        assert rows[["x", "y"]].to_numpy().tolist() == places.tolist()
+        np.testing.assert_allclose(rows["score"], scores, rtol=1e-6)
+        assert label == "attention"
+    assert table.loc[table["set"] == "f", ["x", "y"]].isna().all(axis=None)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert main([*explain, "--only=z"]) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_squares_of_a_grid_touch():
+    axis = 256.0 * np.arange(13)
+    places = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
+    figure = plots.heat_map(places, np.linspace(0, 1, 169), "t", "attribution")
+    figure.draw_without_rendering()
+    (dots,) = figure.axes[0].collections
+    ax = figure.axes[0]
+    apart = np.abs(np.diff(ax.transData.transform([[0, 0], [256, 0]])[:, 0]))[0] * 72 / figure.dpi
+    assert 0.7 < np.sqrt(dots.get_sizes()[0]) / apart < 1.5
+    down = ax.transData.transform([[0, 0], [0, 256]])
+    assert down[0, 1] > down[1, 1]
+    for places in (np.zeros((1, 2)), np.zeros((0, 2)), np.array([[0.0, 0], [0, 9]])):
+        plots.heat_map(places, np.zeros(len(places)), "t", "attention").draw_without_rendering()

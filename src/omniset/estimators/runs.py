@@ -18,6 +18,7 @@ from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare
 from omniset.estimators.examples import alone, examples
 from omniset.estimators.labels import task_of
+from omniset.estimators.maps import maps_beside
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
@@ -215,20 +216,23 @@ def explain(
     refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
-    with noted() as notes, TableWriter(out) as writer:
+    with noted() as notes, maps_beside(out) as maps, TableWriter(out) as writer:
         table = _sets_for(estimator, sets, out.parent, reading)
+        has_places = isinstance(table, StoredSets) and table.has_places
         for stored in _watched(table, estimator.progress, "explaining"):
             if wanted is not None and stored.name not in wanted:
                 continue
             wanted = wanted and wanted - {stored.name}
             frame = _explanation(estimator, stored, label, steps, method, per)
+            if has_places:
+                frame[["x", "y"]] = maps.draw(stored, frame)
             writer.write(frame)
             rows += len(frame)
             if wanted is not None and not wanted:
                 break
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
-    say(f"{rows:,} scores written to {out}")
+    say(f"{rows:,} scores written to {out}" + (f", {maps.number:,} maps to {maps.folder}" if maps.number else ""))
     say_notes(notes())
     return rows
 

@@ -34,6 +34,28 @@ def point_clouds(
     return figure
 
 
+def heat_map(
+    places: Float[np.ndarray, "elements xy"], scores: Float[np.ndarray, " elements"], title: str, label: str
+) -> Figure:
+    """A score from 0 to 1 at the place of each element, as squares that touch where the places are a grid; y points
+    down, as in images.
+    """
+    wide, high = np.ptp(places, axis=0) if len(places) else (1.0, 1.0)
+    inches = 6.0
+    figure = Figure(figsize=(inches + 1, float(np.clip(inches * high / max(wide, 1e-12), 2, 2 * inches))))
+    axes = figure.add_subplot()
+    gaps = [gap[gap > 0] for gap in (np.diff(np.unique(places[:, axis])) for axis in (0, 1))]
+    step = min((float(gap.min()) for gap in gaps if len(gap)), default=1.0)
+    points = float(np.clip(72 * inches * 0.8 * step / max(wide, high, step), 1.0, 24.0))  # the side of a square
+    dots = axes.scatter(
+        places[:, 0], places[:, 1], s=points**2, c=scores, marker="s", cmap="viridis", vmin=0, vmax=1, linewidths=0
+    )
+    axes.set(title=title, aspect="equal", xticks=[], yticks=[])
+    axes.invert_yaxis()
+    figure.colorbar(dots, ax=axes, label=label, shrink=0.8)
+    return figure
+
+
 def save(figure: Figure, path: str | Path) -> None:
     """At the resolution of all plots, and the same bytes for the same plot."""
     with replacing(path) as temporary:

@@ -32,9 +32,10 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
     """
     with path.open("rb") as file:
         start = file.read(4)
-        zipped = start == b"PK\3\4" and zipfile.is_zipfile(file)
-        pickled = start[:1] == b"\x80" or zipped
+    pickled = start[:1] == b"\x80"
     try:
+        zipped = start == b"PK\3\4" and zipfile.is_zipfile(path)
+        pickled |= zipped
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)

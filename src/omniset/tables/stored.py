@@ -84,6 +84,7 @@ class StoredSets:
 
     Attributes:
         stays: Reading them again is as good as a copy on disk.
+        has_places: Whether sets have `columns["coords"]`, a function that gives the place (x, y) of each element.
         level: What labels that are columns are of, unless it is said.
     """
 
@@ -101,6 +102,7 @@ class StoredSets:
         self.encoding = Encoding.of_numbers(features)
         self.columns = self.features = self.encoding.features
         self.has_elements = all(stored.identifiers is not None for stored in self.sets)
+        self.has_places = any("coords" in stored.columns for stored in self.sets)
         self.file.size = 4 * len(self.features) * sum(map(len, self.sets))
 
     def __iter__(self) -> Iterator[StoredSet]:
