@@ -108,6 +108,14 @@ def _categories(path: Path) -> None:
     _fit_sets(path, target=Path("labels.csv"), set_column="donor", missing="indicator")
 
 
+def _counts(path: Path) -> None:
+    _fit_sets(path, target=Path("labels.csv"), vectors=Path("vectors.csv"))
+
+
+def _vectors_of_features(path: Path) -> None:
+    _fit_sets(Path("table.tsv"), target=Path("labels.csv"), vectors=path)
+
+
 def _cells_of_sets(path: Path) -> None:
     for rep in ("X_pca", "counts"):
         _fit_sets(path, target_columns="label", set_column="donor", use_rep=rep)
@@ -305,6 +313,9 @@ FORMATS: dict[str, Format] = {
     "tables/folder-pt": Format("bags", S.folder_pt, _sets),
     "tables/folder-fcs": Format("samples", S.folder_fcs, _sets),
     "tables/cells.h5ad": Format("cells.h5ad", S.sets_of_cells, _cells_of_sets, needs="anndata"),
+    "tables/counts.biom": Format("table.biom", S.counts_of_features, _counts, needs="h5py"),
+    "tables/counts.tsv": Format("table.tsv", S.counts_of_features, _counts, packs=True),
+    "tables/vectors.csv": Format("vectors.csv", S.vectors_of_features, _vectors_of_features, packs=True),
     "tables/element-labels.csv": Format("labels.csv", S.labels_of_elements, _labels),
     "genomes/wide.tsv": Format("wide.tsv", S.wide, _genomes, packs=True),
     "genomes/wide.csv": Format("wide.csv", S.wide, _genomes),

@@ -610,6 +610,22 @@ def samples(path: Path, rng: Generator) -> None:
         write_text(path, "# Constructed from biom file\n" + path.read_text(encoding="utf-8"))
 
 
+def _vectors_beside(path: Path, rng: Generator) -> None:
+    rows = [(f"ref{i}", *map(float, numbers(rng, 2))) for i in range(FEATURES)]
+    write_table(path, [("feature", "u", "v"), *rows])
+
+
+def counts_of_features(path: Path, rng: Generator) -> None:
+    (biom if path.suffix == ".biom" else samples)(path, rng)
+    write_table(path.parent / "labels.csv", [("set", "label"), *zip("ABCD", "pqpq", strict=True)])
+    _vectors_beside(path.parent / "vectors.csv", rng)
+
+
+def vectors_of_features(path: Path, rng: Generator) -> None:
+    counts_of_features(path.parent / "table.tsv", rng)
+    _vectors_beside(path, rng)
+
+
 def biom(path: Path, rng: Generator) -> None:
     fasta(path.parent / "references.fasta", rng)
     held = sp.csr_matrix(np.maximum(rng.integers(-5, 40, (4, FEATURES)), 0).astype(float))

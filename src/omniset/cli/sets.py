@@ -43,6 +43,7 @@ def fit(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    vectors: Path | None = None,
     target_columns: str | None = None,
     group: str | None = None,
     task: Literal["auto", "classification", "regression"] = "auto",
@@ -81,6 +82,7 @@ def fit(
             logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
         cofactor: What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are.
             null: 5 for a mass cytometer, else 150.
+        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
     """
     from omniset.estimators import runs
 
@@ -98,7 +100,7 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
-            reading={"set_column": set_column, "use_rep": use_rep, "cofactor": cofactor},
+            reading={"set_column": set_column, "use_rep": use_rep, "cofactor": cofactor, "vectors": vectors},
         )
 
 
@@ -110,6 +112,7 @@ def predict(
     model: Path = Path("run"),
     out: Path = Path("predictions.csv"),
     set_column: str | None = None,
+    vectors: Path | None = None,
     **options: Any,
 ) -> None:
     """Predict the sets of a table, and write as they are read.
@@ -122,12 +125,13 @@ def predict(
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         set_column: Name of the column that says which set a row is of. null: as at fit.
+        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
     overrides |= given(Sharing, options)
-    runs.predict(sets, model, out, overrides, {"set_column": set_column})
+    runs.predict(sets, model, out, overrides, {"set_column": set_column, "vectors": vectors})
 
 
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
@@ -139,6 +143,7 @@ def evaluate(
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
     set_column: str | None = None,
+    vectors: Path | None = None,
     **options: Any,
 ) -> None:
     """Compare a model's predictions with known labels, best on sets that it has never seen.
@@ -154,11 +159,14 @@ def evaluate(
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
         set_column: Name of the column that says which set a row is of. null: as at fit.
+        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.evaluate(sets, target, model, out, group, unused_labels, overrides, {"set_column": set_column})
+    runs.evaluate(
+        sets, target, model, out, group, unused_labels, overrides, {"set_column": set_column, "vectors": vectors}
+    )
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
@@ -174,6 +182,7 @@ def explain_sets(
     method: Literal["attribution", "attention"] = "attribution",
     per: Literal["element", "copy"] = "element",
     set_column: str | None = None,
+    vectors: Path | None = None,
     **options: Any,
 ) -> None:
     """Score which elements of each set drove its prediction.
@@ -193,8 +202,20 @@ def explain_sets(
             whatever is predicted.
         per: Whether a score is that of all copies of an element together, or of one of them.
         set_column: Name of the column that says which set a row is of. null: as at fit.
+        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides, {"set_column": set_column})
+    runs.explain(
+        sets,
+        model,
+        out,
+        split(only),
+        label,
+        steps,
+        method,
+        per,
+        overrides,
+        {"set_column": set_column, "vectors": vectors},
+    )

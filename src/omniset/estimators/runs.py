@@ -88,6 +88,7 @@ def fit(
         if not first:
             return {}
         model.ignored_, model.reading_ = table.ignored, reading | table.reading
+        model.reading_.pop("vectors", None)  # a place of this machine
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
 

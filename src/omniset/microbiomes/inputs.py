@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from omniset.microbiomes.samples import Samples, are_sequences, check, read_samples
+from omniset.microbiomes.samples import Samples, are_sequences, read_samples
 from omniset.microbiomes.sequences import OTHER, PLAIN, EmptyFileError, alike, dereplicate, read_fasta
+from omniset.tables.counts import check
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 

@@ -1,4 +1,4 @@
-"""Feature tables: how often each sequence was seen in each sample, from BIOM files and tables of text."""
+"""Feature tables of sequences: how often each was seen in each sample, and what is known of its taxon."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from omniset.microbiomes.sequences import OTHER, PLAIN, SHORTEST
-from omniset.microbiomes.taxonomy import FEATURE, TAXON, Lineage, lineages_of
+from omniset.microbiomes.taxonomy import Lineage, lineages_of
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
-from omniset.tables.files import TextFile, short
-from omniset.tables.hdf5 import check_hdf5
-from omniset.tables.sheets import look, numbers_of
-
-BIOM = {  # the kinds of NumPy's types that each part may have
-    **{"observation/ids": "OSUiu", "sample/ids": "OSUiu"},
-    **{"sample/matrix/data": "iuf", "sample/matrix/indices": "iu", "sample/matrix/indptr": "iu"},
-}
-TAXA_OF_BIOM = "observation/metadata/taxonomy"
-MOST = 1e15  # reads of a feature in a sample: whole numbers up to here are exact
+from omniset.tables.counts import read_feature_table
 
 
 @dataclass
@@ -49,89 +38,13 @@ class Samples:
 
 
 def read_samples(path: str | Path) -> Samples:
-    """A feature table: BIOM 2.1 (HDF5), or text with a line per feature and a column per sample, as `biom convert`
-    writes it; separated by tabs, or by commas in a .csv.
+    """A feature table, with its taxa where they can be read (omniset.tables.counts.read_feature_table).
 
     Raises:
-        OSError: The file is not there or may not be read.
-        ValueError: Neither of these, a count that is no number or negative, a name that is empty or comes twice, a
-            damaged file.
+        OSError, ValueError: As it does.
     """
-    path = Path(path)
-    with open(TextFile(path).path, "rb") as raw:
-        start = raw.read(8)
-    if start == b"\x89HDF\r\n\x1a\n":
-        return _read_biom(path)
-    if start.lstrip().startswith(b"{"):
-        raise ValueError(f"{path} is a BIOM 1.0 file (JSON): convert it with biom convert --to-hdf5")
-    return _read_text(path)
-
-
-def _read_biom(path: Path) -> Samples:
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f'{path} is a BIOM file, which needs h5py: pip install "omniset[biom]"') from None
-    check_hdf5(path)
-    try:
-        with h5py.File(path) as root:
-            parts = [_part(root, name, kinds) for name, kinds in BIOM.items()]
-            features, samples = (_texts(part[:]) for part in parts[:2])
-            data, indices, indptr = parts[2:]
-            if len(indptr) != len(samples) + 1 or len(indices) != len(data):
-                raise ValueError(
-                    f"{len(samples)} samples must have {len(samples) + 1} numbers in sample/matrix/indptr, which has "
-                    f"{len(indptr)}, and as many indices as data, which are {len(indices)} and {len(data)}"
-                )
-            if indptr[-1] != len(data):
-                raise ValueError(
-                    f"sample/matrix/indptr must end with the number of data, {len(data)}, not {indptr[-1]}"
-                )
-            shape = (len(samples), len(features))
-            counts = sp.csr_array((data[:].astype(np.float64), indices[:], indptr[:]), shape=shape)
-            counts.check_format()
-            taxa = _biom_taxa(root, path, features)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # all of them h5py's, or ours
-        raise ValueError(
-            f"{path} is cut off, damaged or no BIOM 2.1 file: {' '.join(str(error).split())[:200]}"
-        ) from error
-    check(counts, samples, features, str(path))
-    counts.sort_indices()
-    if not counts.has_canonical_format:
-        raise ValueError(f"{path} is damaged: it has two counts of one feature in one sample")
-    counts.eliminate_zeros()
-    return Samples(samples, features, counts, taxa)
-
-
-def _part(root: Any, name: str, kinds: str) -> Any:
-    """A row of values in an HDF5 file.
-
-    Raises:
-        ValueError: It is not there, is behind a link that leads nowhere, or is something else.
-    """
-    try:
-        part = root[name]
-    except (KeyError, RuntimeError, OSError) as error:
-        raise ValueError(f"it has no {name} ({error})") from error
-    if len(getattr(part, "shape", ())) != 1 or part.dtype.kind not in kinds:
-        what = "numbers" if kinds == "iuf" else "whole numbers" if kinds == "iu" else "texts"
-        raise ValueError(f"{name} must be a row of {what}, is {part}")
-    return part
-
-
-def _texts(values: np.ndarray) -> list[str]:
-    return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
-
-
-def _biom_taxa(root: Any, path: Path, features: list[str]) -> dict[str, Lineage]:
-    if TAXA_OF_BIOM not in root or not features:
-        return {}
-    part = root[TAXA_OF_BIOM]
-    rows = getattr(part, "shape", (0,))[0]
-    if rows != len(features):
-        raise ValueError(f"{TAXA_OF_BIOM} has {rows} rows for {len(features)} features")
-    taxa = part[:].reshape(rows, -1)
-    return _taxa(path, {name: "; ".join(_texts(taxon)) for name, taxon in zip(features, taxa, strict=True)})
+    table = read_feature_table(path)
+    return Samples(table.names, table.features, table.counts, _taxa(Path(path), table.taxa))
 
 
 def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
@@ -139,49 +52,8 @@ def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
     try:
         return lineages_of(texts)
     except ValueError as error:
-        warnings.warn(f"{path}: its taxa are left out: {error}", stacklevel=4)
+        warnings.warn(f"{path}: its taxa are left out: {error}", stacklevel=3)
         return {}
-
-
-def _read_text(path: Path) -> Samples:
-    sheet = look(path)
-    file = sheet.file
-    has_taxa = sheet.titles[-1].lower() in TAXON
-    names = sheet.titles[1:-1] if has_taxa else sheet.titles[1:]
-    first = sheet.titles[0].lower()
-    if not names or not (first in ("", *FEATURE) or sheet.marked):
-        raise file.error(
-            sheet.header, f"must be a header of #OTU ID and the samples' names, starts with {short(sheet.titles[0])}"
-        )
-    if wrong := _wrong_name("sample", names):
-        raise file.error(sheet.header, wrong)
-    rows: list[sp.csr_array] = []
-    taxa: dict[str, str] = {}
-    row_of: dict[str, int] = {}
-    for row, (feature, *cells) in sheet.whole():
-        if feature in row_of or not feature:
-            raise file.error(
-                row, f"has the feature {feature!r} a second time" if feature else "has no name of a feature"
-            )
-        row_of[feature] = row
-        if has_taxa:
-            taxa[feature] = cells.pop()
-        rows.append(sp.csr_array(_numbers(file, row, cells, names)[None]))
-    if not rows:
-        raise file.error(None, "has no counts: it needs a header and a line per feature")
-    return Samples(names, [*row_of], sp.csr_array(sp.vstack(rows).T), _taxa(file.path, taxa))
-
-
-def _numbers(file: TextFile, row: int, cells: list[str], names: list[str]) -> np.ndarray:
-    values, _ = numbers_of(cells)
-    if (bad := _bad(values)).any():
-        place = int(bad.argmax())
-        raise file.error(row, f"column {names[place]!r} must be a count from 0 to {MOST:g}, is {short(cells[place])}")
-    return values
-
-
-def _bad(values: np.ndarray) -> np.ndarray:
-    return ~((values >= 0) & (values <= MOST))  # NaN too
 
 
 def write_samples(path: Path, samples: Samples) -> None:
@@ -193,42 +65,6 @@ def write_samples(path: Path, samples: Samples) -> None:
             block = by_feature[:, start : start + 1000].toarray().T
             for name, row in zip(samples.features[start : start + 1000], block, strict=True):
                 file.write("\t".join([spreadsheets.field(name), *(f"{value:.0f}" for value in row)]) + "\n")
-
-
-def check(counts: sp.csr_array, samples: Sequence[str], features: Sequence[str], what: str) -> None:
-    """See that a table has counts alone, and a name of its own for each sample and feature.
-
-    Args:
-        what: For the error.
-
-    Raises:
-        ValueError: Naming the first that is wrong.
-    """
-    if counts.shape != (len(samples), len(features)):
-        raise ValueError(
-            f"{what}: {len(samples)} samples x {len(features)} features have counts of shape {counts.shape}"
-        )
-    for kind, names in (("sample", samples), ("feature", features)):
-        if wrong := _wrong_name(kind, names):
-            raise ValueError(f"{what} {wrong}")
-    if (bad := _bad(counts.data)).any():
-        where = int(bad.argmax())
-        sample = int(np.searchsorted(counts.indptr, where, side="right")) - 1
-        raise ValueError(
-            f"{what}: sample {samples[sample]!r}, feature {features[counts.indices[where]]!r}: the count must be a "
-            f"number from 0 to {MOST:g}, is {counts.data[where]:g}"
-        )
-
-
-def _wrong_name(kind: str, names: Sequence[str]) -> str | None:
-    seen: set[str] = set()
-    for place, name in enumerate(names, 1):
-        if not name:
-            return f"has a {kind} without a name, number {place}"
-        if name in seen:
-            return f"has the {kind} {name!r} a second time"
-        seen.add(name)
-    return None
 
 
 def are_sequences(features: Sequence[str]) -> bool:

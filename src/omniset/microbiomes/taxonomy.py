@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from omniset.microbiomes.sequences import name_of
+from omniset.tables.counts import FEATURE, TAXON
 from omniset.tables.files import TextFile, short
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
@@ -35,11 +36,6 @@ IN_HEADER = re.compile(r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0)_
 CONFIDENCE = re.compile(r"\(\d+(\.\d+)?\)$")
 ORGANELLE = re.compile(r":[a-z]+$")  # PR2's Eukaryota:plas
 ROOTS = ("root", "cellular organisms")
-FEATURE = (
-    *("feature id", "feature-id", "featureid", "feature_id", "#otu id", "#otuid", "otu id", "id", "#id", "name"),
-    *("otu", "asv"),
-)
-TAXON = ("taxon", "taxonomy", "lineage", "consensus lineage")
 UNASSIGNED = "Unassigned"
 # What databases write where they have no name. "uncultured Ruminococcus" is a name, and so are RDP's
 # "Lachnospiracea_incertae_sedis" and the like, which are genera there.

@@ -8,6 +8,7 @@ from typing import Any
 
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
+from omniset.tables.abundances import open_abundances
 from omniset.tables.cells import open_cells
 from omniset.tables.fcs import ENDING, open_fcs
 from omniset.tables.files import SEPARATORS, TableFile, kind_of, listed
@@ -18,11 +19,12 @@ from omniset.tables.stored import StoredSets
 OPTIONS: dict[str, Any] = {
     "set_column": "set",
     "use_rep": None,
-}  # how files are read, which a model remembers, and what is meant without
+}  # how a model remembers to read files, and what is meant without
 TAKES = {  # options that each kind of path has
     "table": ("set_column", "features", "ignore", "missing"),
     "cells": ("set_column", "features", "ignore", "use_rep"),
     "fcs": ("features", "ignore", "cofactor"),
+    "counts": ("features", "ignore"),
     "folder": (),
 }
 
@@ -41,6 +43,7 @@ def open_sets(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    vectors: str | Path | None = None,
 ) -> SetTable | StoredSets:
     """Sets, read as they are asked for.
 
@@ -49,6 +52,7 @@ def open_sets(
     | .parquet, .csv, .tsv, the last two also compressed | `SetTable` |
     | .h5ad, or a zarr store | `omniset.tables.cells.open_cells` |
     | .fcs, or a folder of them | `omniset.tables.fcs.open_fcs` |
+    | .biom, or with `vectors` a table of counts | `omniset.tables.abundances.open_abundances` |
     | .h5, .hdf5, .npy, .pt, or a folder of them | `omniset.tables.folders.open_folder` |
 
     Args:
@@ -62,13 +66,17 @@ def open_sets(
         set_column: The column that says which set a row, or a cell, is of.
         use_rep: As for `open_cells`.
         cofactor: As for `open_fcs`.
+        vectors: A table with a vector of each feature: `path` is a table of counts. See `open_abundances`.
 
     Raises:
         ImportError: A package that reads the format is not installed.
         OSError, ValueError: As the readers; naming the option: one that such files do not have.
     """
     path = Path(path)
-    kind, names = _kind_of(path), features if encoding is None else encoding.features
+    kind, names = (
+        "counts" if vectors is not None else _kind_of(path),
+        features if encoding is None else encoding.features,
+    )
     given = {"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)}
     given |= {"missing": missing != "error", "use_rep": use_rep is not None, "cofactor": cofactor is not None}
     for name, said in given.items():
@@ -79,6 +87,10 @@ def open_sets(
         return open_cells(path, set_column, use_rep, names, keep, ignore, folder, fitted)
     if kind != "table" and keep:
         raise ValueError(f"{path}: has no column {keep[0]!r}: give a file of labels, --target")
+    if kind == "counts":
+        if vectors is None:
+            raise ValueError(f"{path}: has counts of features, of which --vectors must be given: a table with numbers")
+        return open_abundances(path, Path(vectors), names, ignore if encoding is None else ())
     if kind == "fcs":
         return open_fcs(path, names, ignore, cofactor, fitted)
     if kind == "folder":
@@ -103,10 +115,12 @@ def open_sets(
 
 
 def _kind_of(path: Path) -> str:
-    """cells, fcs, folder or table."""
+    """cells, counts, fcs, folder or table."""
     ending = path.suffix.lower()
     if ending in (".h5ad", ".zarr"):
         return "cells"
+    if ending == ".biom":
+        return "counts"
     if not path.is_dir() or ending in (".parquet", *SEPARATORS):
         return "fcs" if ending == ENDING else "folder" if ending in SETS else "table"
     visible = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))

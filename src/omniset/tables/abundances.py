@@ -1,0 +1,107 @@
+"""Samples of a feature table as multisets: an element is a feature with its vector, its multiplicity the count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from omniset.core.features import doubt
+from omniset.core.sets import StoredSet
+from omniset.tables.counts import FEATURE, read_feature_table
+from omniset.tables.files import Origin, TableFile, listed
+from omniset.tables.folders import require_elements
+from omniset.tables.stored import Rows, StoredSets
+
+
+class _Chosen(Rows):
+    """Rows of a matrix in memory."""
+
+    def __init__(self, matrix: Float[Tensor, "features dim"], which: Int[np.ndarray, " rows"]) -> None:
+        super().__init__(len(which), matrix.shape[1])
+        self._matrix, self._which = matrix, torch.from_numpy(which)
+
+    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
+        return self._matrix[self._which[start:stop]]
+
+
+def open_abundances(
+    path: Path, vectors: Path, features: Sequence[str] | None = None, ignore: Sequence[str] = ()
+) -> StoredSets:
+    """The samples of a feature table: a set each, in the order of the table.
+
+    Args:
+        path: As for `omniset.tables.counts.read_feature_table`.
+        vectors: A table with a row per feature: its name, in the column `feature` or in the first one that is called
+            as such columns are ("#OTU ID", "id"), and numbers.
+        features: Columns of numbers, in this order. Default: all.
+        ignore: Columns that are left out.
+
+    Raises:
+        OSError, ValueError: A file that cannot be read; a feature without a vector, or with two.
+    """
+    names, columns, matrix, unused = _read_vectors(vectors, features, ignore)
+    place = {name: number for number, name in enumerate(names)}
+    table = read_feature_table(path)
+    seen = np.unique(table.counts.indices)
+    lacking = [table.features[number] for number in seen.tolist() if table.features[number] not in place]
+    if lacking:
+        more = f" and {len(lacking) - 1:,} more" if len(lacking) > 1 else ""
+        raise ValueError(f"{vectors}: has no vector of feature {lacking[0]!r}{more} of {path}")
+    of_feature = np.array([place.get(name, -1) for name in table.features], dtype=np.int64)
+    counts, sets = table.counts, []
+    for number, name in enumerate(table.names):
+        inside = slice(int(counts.indptr[number]), int(counts.indptr[number + 1]))
+        which = counts.indices[inside].astype(np.int64)
+        rows: Any = _Chosen(matrix, of_feature[which])
+        elements = pa.chunked_array([pa.array([table.features[i] for i in which.tolist()], pa.string())])
+        multiplicity = torch.from_numpy(counts.data[inside].astype(np.float32))
+        sets.append(StoredSet(rows, multiplicity, 0, len(which), name, elements))
+    require_elements(path, sets)
+    origin = Origin()
+    origin.path, origin.columns = path, []
+    return StoredSets(origin, sets, columns, unused)
+
+
+def _read_vectors(
+    path: Path, features: Sequence[str] | None, ignore: Sequence[str]
+) -> tuple[list[str], list[str], Float[Tensor, "features dim"], list[str]]:
+    """Names of features, of columns, the numbers, and columns that are not used."""
+    file = TableFile(path)
+    named = [c for c in file.columns if c.lower() in ("feature", *FEATURE)]
+    key = "feature" if "feature" in named else named[0] if named else ""
+    if not key:
+        raise file.error(None, f"has no column 'feature' with the names of features, it has {listed(file.columns)}")
+    file.require([*(features or []), *ignore])
+    others = [c for c in file.columns if c != key and c not in ignore]
+    columns = others if features is None else list(features)
+    if not columns:
+        raise file.error(None, "has no numbers of features")
+    for column in others if features is None else ():
+        if why := doubt(column):
+            raise file.error(None, f"column {column!r} would be a feature, but {why}; --ignore leaves it out")
+    names: list[str] = []
+    place: dict[str, int] = {}
+    parts = []
+    for chunk in file.chunks([key, *columns]):
+        for row, name in enumerate(chunk.text(key).to_pylist()):
+            if name in place:
+                raise chunk.error(row, key, f"names {name!r} a second time (it was at {file.where(place[name])})")
+            place[name] = chunk.first + row
+            names.append(name)
+        with np.errstate(over="ignore"):
+            part = np.stack([chunk.numbers(column) for column in columns], 1).astype(np.float32)
+        if np.isinf(part).any():
+            row, column = np.argwhere(np.isinf(part))[0].tolist()
+            raise chunk.error(row, columns[column], "is too large for 32-bit numbers (at most 3.4e38)")
+        parts.append(part)
+    if not parts:
+        raise file.error(None, "has no rows below its header")
+    unused = [c for c in file.columns if c != key and c not in columns]
+    return names, columns, torch.from_numpy(np.concatenate(parts)), unused

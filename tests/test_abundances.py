@@ -1,0 +1,91 @@
+"""Samples of a table of counts are multisets of features with vectors: the same as the long table that says so."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from benchmarks.fuzz import seeds
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.core.sets import SetCollection
+from omniset.microbiomes.samples import read_samples
+from omniset.tables.reading import open_sets
+
+QUIET = ["--progress=false", "--device=cpu"]
+TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def tables(tmp_path, kind):
+    """Counts, vectors of the features in another order and of one more, and the long table of both."""
+    path = tmp_path / f"table.{kind}"
+    (seeds.biom if kind == "biom" else seeds.samples)(path, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    names = [f"ref{i}" for i in rng.permutation(seeds.FEATURES + 1)]
+    vectors = pd.DataFrame(rng.normal(size=(len(names), 3)), columns=["u", "v", "w"]).round(4)
+    vectors.insert(1, "feature", names)
+    vectors.to_csv(tmp_path / "vectors.csv", index=False)
+    held = read_samples(path)
+    rows, columns = held.counts.nonzero()
+    long = pd.DataFrame({"set": np.array(held.names)[rows], "element": np.array(held.features)[columns]})
+    long["multiplicity"] = held.counts.toarray()[rows, columns]
+    return path.name, long.merge(vectors.rename(columns={"feature": "element"}), on="element"), held.names
+
+
+@pytest.mark.parametrize("kind", ["biom", "tsv", "csv"])
+def test_a_table_is_its_long_table(kind, tmp_path):
+    path, long, names = tables(tmp_path, kind)
+    table = open_sets(path, vectors="vectors.csv")
+    assert (table.features, [s.name for s in table]) == (["u", "v", "w"], names)
+    for stored in table:
+        rows = long[long["set"] == stored.name].set_index("element").loc[stored.names_of_elements()]
+        assert torch.equal(stored.read()[0], torch.tensor(rows[["u", "v", "w"]].to_numpy(), dtype=torch.float32))
+        assert stored.read()[1].tolist() == rows["multiplicity"].tolist()
+        assert torch.equal(stored.read(1, 3)[0], stored.read()[0][1:4])
+        assert len(rows) == (long["set"] == stored.name).sum()
+    assert open_sets(path, ["w", "u"], vectors="vectors.csv").features == ["w", "u"]
+    assert open_sets(path, ignore=["v"], vectors="vectors.csv").features == ["u", "w"]
+
+
+def test_the_commands_end_to_end(tmp_path, capsys):
+    path, long, names = tables(tmp_path, "biom")
+    pd.DataFrame({"set": names, "label": list("pqpq")}).to_csv("labels.csv", index=False)
+    how = ["--vectors=vectors.csv", *QUIET]
+    assert main(["fit", path, "--target=labels.csv", "--out=run", *TINY, *how]) == 0
+    assert main(["evaluate", path, "--target=labels.csv", "--model=run", "--out=e", *how]) == 0
+    assert main(["predict", path, "--model=run", "--out=p.csv", *how]) == 0
+    assert main(["explain", path, "--model=run", "--out=x.csv", "--steps=1", *how]) == 0
+    assert set(pd.read_csv("x.csv")["element"]) <= {f"ref{i}" for i in range(seeds.FEATURES)}
+    model = SetClassifier.load("run", device="cpu")
+    assert "vectors" not in model.reading_
+    expected = model.predict_proba(SetCollection.of(long.sort_values("set", kind="stable"), torch.float32))
+    np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected[:, 0], rtol=1e-4)
+    assert main(["predict", path, "--model=run", "--out=p.csv", *QUIET]) == 2
+    assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err
+
+
+VECTORS = {
+    "no names": ("u,v\n1,2\n", "vectors.csv: has no column 'feature' with the names of features, it has 'u', 'v'"),
+    "no numbers": ("feature\nref0\n", "vectors.csv: has no numbers of features"),
+    "no rows": ("feature,u\n", "vectors.csv: has no rows below its header"),
+    "twice": ("id,u\nref0,1\nref1,2\nref0,3\n", "line 4: column 'id' names 'ref0' a second time (it was at line 2)"),
+    "no number": ("feature,u\nref0,a\n", "vectors.csv: line 2: column 'u' is 'a', it must be a number"),
+    "too large": ("feature,u\nref0,1e39\n", "line 2: column 'u' is too large for 32-bit numbers (at most 3.4e38)"),
+    "lacking": ("feature,u\nref0,1\n", "vectors.csv: has no vector of feature 'ref1' and "),
+    "an index": ("Unnamed: 0,feature,u\n0,ref0,1\n", "column 'Unnamed: 0' would be a feature, but is a row index"),
+}
+
+
+@pytest.mark.parametrize("case", VECTORS)
+def test_wrong_vectors(case, tmp_path):
+    path, _, _ = tables(tmp_path, "tsv")
+    text, said = VECTORS[case]
+    (tmp_path / "vectors.csv").write_text(text)
+    with pytest.raises(ValueError, match="vectors.csv: ") as caught:
+        open_sets(path, vectors="vectors.csv")
+    assert said in str(caught.value)
