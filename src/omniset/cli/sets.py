@@ -59,7 +59,9 @@ def fit(
         sets: Table with one row per element: column "set" (which set it is of; rows of a set together), columns of
             numbers or text that are features, and optionally "multiplicity" (how often the element occurs) and
             "element" (its name).
-            Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+            Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz). Or cells in an .h5ad file;
+            .fcs files; .h5, .npy or .pt files of features, one a set; a table of counts (.biom): see "Tables" in the
+            documentation.
         target: Table of what is to be predicted: column "set" and a column per target, such as "label". With a column
             "element" too, labels are those of elements.
         out: Folder for the model, its report and metrics.
@@ -193,8 +195,8 @@ def explain_sets(
         sets: Table as for fit.
         model: Folder that fit wrote.
         out: Table of scores: set, element, multiplicity, score from 0 to 1 (the set's strongest element), which label
-            the score explains, method and per. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz,
-            .bz2, .xz).
+            the score explains, method and per. Elements with coordinates are drawn in a folder beside it. Ends in
+            .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
         steps: Of the integral: more are more exact, and slower.

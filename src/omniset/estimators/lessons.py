@@ -144,7 +144,7 @@ def _checksum(sets: SetCollection, targets: Tensor, train: Positions) -> int:
     checksum = 0
     for part in (sets.offsets, targets.numpy(), train):
         checksum = zlib.crc32(part.tobytes(), checksum)
-    step = 1 << 16
+    step = min(1 << 16, max((1 << 24) // sets.dim, 1))  # rows
     for start in range(0, len(sets.elements), step):
         for rows in (sets.elements, sets.multiplicity):
             checksum = zlib.crc32(rows[start : start + step].numpy().tobytes(), checksum)

@@ -11,6 +11,7 @@ from omniset.report.sets import DataSummary, quantiles
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
+VALUES = 1 << 23  # of elements, at most, read at a time
 
 
 def summarize(sets: SetCollection, labels: pd.DataFrame) -> DataSummary:
@@ -46,12 +47,12 @@ def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None
 
 def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
     """Mean, standard deviation, least and largest value of each feature over all rows."""
-    rows = len(sets.elements)
-    shift = sets.elements[:STEP].double().mean(0)  # so that squares do not cancel
+    rows, step = len(sets.elements), min(STEP, max(VALUES // sets.dim, 1))
+    shift = sets.elements[:step].double().mean(0)  # so that squares do not cancel
     least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
     first, second = torch.zeros_like(shift), torch.zeros_like(shift)
-    for start in range(0, rows, STEP):
-        block = sets.elements[start : start + STEP].double() - shift
+    for start in range(0, rows, step):
+        block = sets.elements[start : start + step].double() - shift
         first, second = first + block.sum(0), second + block.square().sum(0)
         least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
     mean = first / rows

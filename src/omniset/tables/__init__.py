@@ -1,8 +1,8 @@
-"""Tables in files, read as they come: sets (Parquet, CSV, TSV), labels beside them, genes and vectors of genes."""
+"""Sets in files of many kinds, read as they come; labels beside them, genes and vectors of genes."""
 
 from omniset.lazy import lazily
 
-__all__ = ["LabelFile", "SetTable", "TableFile", "TableWriter", "collect"]
+__all__ = ["LabelFile", "SetTable", "TableFile", "TableWriter", "collect", "open_sets"]
 
 __getattr__, __dir__ = lazily(
     __name__,
@@ -12,5 +12,6 @@ __getattr__, __dir__ = lazily(
         "TableFile": "files",
         "TableWriter": "files",
         "collect": "sets",
+        "open_sets": "reading",
     },
 )

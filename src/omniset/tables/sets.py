@@ -21,7 +21,7 @@ from omniset.core.encoding import Encoding, EncodingError, Missing
 from omniset.core.features import RESERVED, RowNumbers, doubt
 from omniset.core.sets import SetCollection, StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
-from omniset.tables.stored import Joined
+from omniset.tables.stored import Joined, StoredSets
 
 STEP = 1 << 16  # rows copied at a time
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
@@ -271,11 +271,13 @@ def collect(
     Args:
         features: The table's.
         folder: For the files without a name that hold 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
-        encoding: The table's, which the collection keeps.
-        stays: The sets are left where they are, and read again.
+        encoding: The table's, which the collection keeps. Default: that of a SetTable or StoredSets.
+        stays: The sets are left where they are, and read again; those of StoredSets are.
 
     Names of elements are kept up to a million rows; in longer tables elements go by their numbers.
     """
+    if isinstance(table, SetTable | StoredSets):
+        encoding, stays = encoding or table.encoding, table.stays
     elements: Any = None if stays else DiskRows(len(features), torch.float32, folder)
     multiplicity: Any = None if stays else DiskRows(None, torch.float32, folder)
     parts: list[StoredSet] = []
