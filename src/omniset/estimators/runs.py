@@ -87,8 +87,8 @@ def fit(
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         if not first:
             return {}
-        model.ignored_, model.reading_ = table.ignored, reading | table.reading
-        model.reading_.pop("vectors", None)  # a place of this machine
+        remembered = reading | table.reading | {"vectors": None}  # which are a place of this machine
+        model.ignored_, model.reading_ = table.ignored, {k: v for k, v in remembered.items() if v is not None}
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
 
