@@ -9,7 +9,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,7 @@ class EncodingError(ValueError):
     """What is wrong with a column as a whole."""
 
 
+@runtime_checkable
 class Block(Protocol):
     """Some rows of a table, and how an error in them is told."""
 

@@ -38,7 +38,7 @@ class SetEstimator(SetOptions, Estimator):
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
         network_: The trained module.
         features_: Names of the features, where the sets came as a table.
-        encoding_: How the columns of the table became features (omniset.core.encoding.Encoding).
+        encoding_: How the columns of the table became features.
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
@@ -312,7 +312,7 @@ class SetEstimator(SetOptions, Estimator):
 
     @property
     def columns(self) -> list[str]:
-        """Columns of a table that the features are made of."""
+        """Of a table, those that the features are made of."""
         return (self.features_ or []) if self.encoding_ is None else self.encoding_.names
 
     def read(self, sets: Any) -> SetCollection:
@@ -323,9 +323,7 @@ class SetEstimator(SetOptions, Estimator):
         """
         network = self._fitted()
         if self.features_ is not None and hasattr(sets, "columns"):
-            there = {str(c) for c in sets.columns}
-            missing = [c for c in self.columns if c not in there]
-            if missing:
+            if missing := [c for c in self.columns if c not in {*map(str, sets.columns)}]:
                 raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
         collection = SetCollection.of(sets, torch.float32, self.features_, self.encoding_)
         if collection.dim != network.encoder.input_dim:
@@ -426,8 +424,7 @@ class SetEstimator(SetOptions, Estimator):
         lengths = {"targets": len(fitted["widths"])}
         if fitted["features"] is not None:
             lengths["features"] = fitted["input_dim"]
-        stored = fitted["encoding"]
-        if stored is not None and Encoding.of_state(stored).features != fitted["features"]:
+        if fitted["encoding"] and Encoding.of_state(fitted["encoding"]).features != fitted["features"]:
             raise ValueError("fitted.encoding must give the names in fitted.features")
         for name, length in lengths.items():
             if len(fitted[name]) != length:
