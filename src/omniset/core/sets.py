@@ -214,7 +214,7 @@ class SetCollection:
         rows = FrameRows(table, {name: columns[name] for name in (*wanted, *counted)})
         encoding = encoding or Encoding.fit(wanted, lambda _: [rows], missing)
         values = encoding.apply(rows, np.float64 if dtype == torch.float64 else np.float32)
-        multiplicity = rows.numbers("multiplicity", 0) if counted else np.ones(len(table))
+        multiplicity = rows.numbers("multiplicity", 0.0) if counted else np.ones(len(table))
         codes, names = table["set"].factorize()
         order = np.argsort(codes, kind="stable")
         offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])

@@ -322,9 +322,9 @@ class SetEstimator(SetOptions, Estimator):
             ValueError: A feature is missing, or there are more or fewer than at fit; not fitted.
         """
         network = self._fitted()
-        if self.features_ is not None and hasattr(sets, "columns"):
-            if missing := [c for c in self.columns if c not in {*map(str, sets.columns)}]:
-                raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
+        there = {*map(str, sets.columns)} if hasattr(sets, "columns") else {*self.columns}
+        if missing := [c for c in self.columns if c not in there]:
+            raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
         collection = SetCollection.of(sets, torch.float32, self.features_, self.encoding_)
         if collection.dim != network.encoder.input_dim:
             raise ValueError(
