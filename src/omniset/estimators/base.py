@@ -311,8 +311,7 @@ class SetEstimator(SetOptions, Estimator):
         return by_row
 
     @property
-    def columns(self) -> list[str]:
-        """Of a table, those that the features are made of."""
+    def columns(self) -> list[str]:  # of a table, which the features are made of
         return (self.features_ or []) if self.encoding_ is None else self.encoding_.names
 
     def read(self, sets: Any) -> SetCollection:
