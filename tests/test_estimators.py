@@ -148,7 +148,7 @@ def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
     options = {**SMALL, "epochs": 6, "encoder_options": {"dropout": 0.2}, "shard_size": 3, "patience": None}
     whole = SetClassifier(**options).fit(sets, means > 0)
 
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
     step, calls = SetModule.training_step, []
 

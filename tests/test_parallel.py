@@ -20,9 +20,9 @@ from omniset.core.sets import SetCollection
 from omniset.encoders import build
 from omniset.runs import processes
 from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
-from omniset.training.fit import SetModule, fit
+from omniset.training.fit import fit
 from omniset.training.network import SetNetwork
-from omniset.training.sets import SetBatches
+from omniset.training.sets import SetBatches, SetModule
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]

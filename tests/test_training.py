@@ -11,9 +11,8 @@ from omniset.core.disk import DiskRows
 from omniset.core.sets import SetCollection, StoredSet, batched
 from omniset.encoders import build
 from omniset.training.data import Lesson
-from omniset.training.fit import SetModule
 from omniset.training.network import SetNetwork
-from omniset.training.sets import SetBatches
+from omniset.training.sets import SetBatches, SetModule
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 2, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
 
@@ -50,7 +49,7 @@ def all_of(sets, targets, **options):
     """The loader's one batch of all sets."""
     make = SetBatches(sets, targets, **{"of_elements": False, "max_elements": 10**9} | options)
     data = Lesson(make, [], np.arange(len(sets)), batch_size=len(sets), seed=0)
-    return next(iter(data.val_dataloader()))
+    return next(iter(data.loader(False)))
 
 
 def network_of(encoder="ust", widths=(2,), of_elements=False, **options):

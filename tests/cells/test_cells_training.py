@@ -13,7 +13,7 @@ def test_hidden_counts_are_not_seen_and_repeat():
 
     def batches(epoch: int, seed: int = 0):
         made = CellBatches(source, np.zeros(53, dtype=np.int64), 0.4, seed)
-        loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).train_dataloader()
+        loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).loader(True)
         loader.batch_sampler.sampler.set_epoch(epoch)
         return list(loader)
 

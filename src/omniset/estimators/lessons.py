@@ -16,7 +16,7 @@ from omniset.training.network import SetNetwork
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
     from omniset.training.data import Lesson
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
 Positions = Int[np.ndarray, " _"]
 
@@ -93,7 +93,7 @@ def module(
     learned_from: tuple[SetCollection, Tensor, Positions],
 ) -> SetModule:
     """What is trained. A checkpoint of it can be resumed with the same options and data only."""
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
     # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
     fingerprint = model.fingerprint() | ({"strategy": "fsdp"} if model.strategy == "fsdp" else {})
