@@ -7,8 +7,6 @@ something is trained, and a lesson is an ordinary module of PyTorch that Lightni
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,50 +157,8 @@ class TrainingModule(nn.Module):
         self.history = saved["history"]
 
 
-def fit(
-    module: TrainingModule,
-    data: Any,
-    *,
-    epochs: int,
-    patience: int | None,
-    device: str,
-    progress: bool,
-    log: str | None,
-    folder: str | Path | None,
-    resume: bool,
-    devices: int = 1,
-    num_nodes: int = 1,
-    strategy: str = "auto",
-    callbacks: Sequence[pl.Callback] = (),
-) -> None:
-    """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
-
-    In several processes each does so with the same arguments, and ends with the same weights.
-
-    Args:
-        data: Of the lesson, such as a `Lesson`: its `validation` holds what is kept back, if anything.
-        folder: For checkpoints and logs; None: a temporary one.
-        resume: Continue from the folder's last checkpoint if there is one.
-        callbacks: Lightning's, besides our own.
-
-    Raises:
-        KeyboardInterrupt, Terminated: Ctrl-C, or SIGTERM; the last epoch's checkpoint is kept.
-        ValueError: The training diverged; the folder is in use, or its checkpoint damaged or of another run.
-    """
+def fit(module: TrainingModule, data: Any, **options: Any) -> None:
+    """Train `module.network` on the data of a lesson; arguments and errors are those of `omniset.training.loop.fit`."""
     from omniset.training import loop
 
-    loop.fit(
-        module,
-        data,
-        epochs=epochs,
-        patience=patience,
-        device=device,
-        progress=progress,
-        log=log,
-        folder=folder,
-        resume=resume,
-        devices=devices,
-        num_nodes=num_nodes,
-        strategy=strategy,
-        callbacks=callbacks,
-    )
+    loop.fit(module, data, **options)

@@ -192,12 +192,25 @@ def fit(
     log: str | None,
     folder: str | Path | None,
     resume: bool,
-    devices: int,
-    num_nodes: int,
-    strategy: str,
-    callbacks: Sequence[pl.Callback],
+    devices: int = 1,
+    num_nodes: int = 1,
+    strategy: str = "auto",
+    callbacks: Sequence[pl.Callback] = (),
 ) -> None:
-    """See `omniset.training.fit.fit`."""
+    """Train `module.network`; leave in it the weights of the best validation epoch, or, without patience, the last.
+
+    In several processes each does so with the same arguments, and ends with the same weights.
+
+    Args:
+        data: Of the lesson, such as a `Lesson`: its `validation` holds what is kept back, if anything.
+        folder: For checkpoints and logs; None: a temporary one.
+        resume: Continue from the folder's last checkpoint if there is one.
+        callbacks: Lightning's, besides our own.
+
+    Raises:
+        KeyboardInterrupt, Terminated: Ctrl-C, or SIGTERM; the last epoch's checkpoint is kept.
+        ValueError: The training diverged; the folder is in use, or its checkpoint damaged or of another run.
+    """
     with ExitStack() as stack:
         stack.enter_context(quiet())
         root = Path(stack.enter_context(tempfile.TemporaryDirectory())) if folder is None else writable_folder(folder)
