@@ -162,6 +162,14 @@ def test_bad_sizes():
             make()
 
 
+@pytest.mark.parametrize("name", [*NAMES, "umbc"])
+def test_no_element_has_an_output(name):
+    encoder = encoders.build(name, **SIZES, num_heads=1, num_inducing=3)
+    batch = SetBatch(torch.randn(1, 5, 3))
+    with pytest.raises(ValueError, match=f"{type(encoder).__name__} has no outputs of elements"):
+        encoder.contextualize(batch, encoder(batch).contexts)
+
+
 # --------------------------------------------------------------------------- explanations
 
 
