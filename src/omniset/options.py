@@ -262,6 +262,11 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
     for name in values.get("encoder_options") or {}:
         if name in ENCODER and name in known:
             raise ValueError(f"encoder_options: {name} is an option of its own, give {name}")
+        if name == "embed":
+            raise ValueError(
+                "encoder_options: embed is a module, and a fitted model is stored without code: "
+                "give it to omniset.encoders.build, and train the encoder in a loop of your own"
+            )
 
 
 def without_places(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ class SetOptions(Computing):
 
     encoder: str = shared.encoder(
         "ust",
-        "Kind of model: ust, set-transformer-isab, set-transformer-sab, deep-sets, umbc, sse, fspool or strxl.",
+        "Kind of model: ust, set-transformer-isab, set-transformer-sab, deep-sets, abmil, dsmil, umbc, sse, fspool or "
+        "strxl.",
     )
     _: KW_ONLY
     dim: int = shared.dim(64)
