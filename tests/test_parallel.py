@@ -16,7 +16,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from omniset import SetBatch, SetClassifier
 from omniset.cli import main
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.encoders import build
 from omniset.runs import processes
 from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
@@ -62,7 +62,7 @@ def train(
     bounds = np.concatenate([[0], sizes.cumsum()])
     rows = int(bounds[-1])
     elements, counts = torch.as_tensor(rng.normal(size=(rows, 2))), torch.as_tensor(rng.integers(0, 4, rows) * 1.0)
-    sets = SetCollection(elements, counts, bounds, [f"s{i}" for i in range(37)], None)
+    sets = Sets.from_rows(elements, counts, bounds, [f"s{i}" for i in range(37)])
     number = rows if of_elements else 37
     classify = min(widths) > 1
     if classify:

@@ -8,7 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from omniset import SetBatch, SetClassifier, SetRegressor
 from omniset.core.disk import DiskRows
-from omniset.core.sets import SetCollection, StoredSet, batched
+from omniset.core.sets import Sets, batched
+from omniset.core.stored import StoredSet
 from omniset.encoders import build
 from omniset.training.data import Lesson
 from omniset.training.network import SetNetwork
@@ -28,10 +29,10 @@ def some_sets(number=29, seed=0, largest=13):
 
 def on_disk(sets, folder):
     elements, counts = DiskRows(sets.dim, torch.float32, folder), DiskRows(None, torch.float32, folder)
-    for start in range(0, len(sets.elements), 17):
-        elements.append(sets.elements[start : start + 17])
-        counts.append(sets.multiplicity[start : start + 17])
-    return SetCollection(elements, counts, sets.offsets, sets.names, sets.features)
+    for rows, multiplicity in sets.blocks(17):
+        elements.append(rows)
+        counts.append(multiplicity)
+    return Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
 
 
 def gradients(network, sets, targets, of_elements=False, max_elements=10**9, weights=None, classify=True):
@@ -59,7 +60,8 @@ def network_of(encoder="ust", widths=(2,), of_elements=False, **options):
 
 
 def doubled(sets):
-    return SetCollection(sets.elements.double(), sets.multiplicity.double(), sets.offsets, sets.names, sets.features)
+    elements, counts = next(sets.blocks(10**9))
+    return Sets.from_rows(elements.double(), counts.double(), sets.offsets, sets.names, sets.features)
 
 
 # ---------------------------------------------------------------------- groups of sets
@@ -77,12 +79,13 @@ def test_batched_by_hand():
 @pytest.mark.parametrize("encoder", ["ust", "deep-sets", "set-transformer-sab"])
 @pytest.mark.parametrize("disk", [False, True])
 def test_parts_and_large_sets_are_the_whole_batch(encoder, disk, tmp_path):
-    sets = doubled(SetCollection.of(some_sets(11), torch.float64))
+    sets = doubled(Sets.of(some_sets(11), torch.float64))
     if disk:
         elements, counts = DiskRows(2, torch.float64, tmp_path), DiskRows(None, torch.float64, tmp_path)
-        elements.append(sets.elements)
-        counts.append(sets.multiplicity)
-        sets = SetCollection(elements, counts, sets.offsets, sets.names, sets.features)
+        for rows, multiplicity in sets.blocks(23):
+            elements.append(rows)
+            counts.append(multiplicity)
+        sets = Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
     targets = torch.arange(11)[:, None] % 2
     network = network_of(encoder)
     whole = gradients(network, sets, targets, max_elements=10**9)
@@ -105,7 +108,7 @@ def test_random_shards_of_a_set_on_disk_are_refused():
 @pytest.mark.parametrize("level", ["set", "element"])
 def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
     frame = some_sets()
-    sets = SetCollection.of(frame, torch.float32)
+    sets = Sets.of(frame, torch.float32)
     y = np.arange(len(sets)) % 3 if level == "set" else (frame["x"] > 0).to_numpy()
     models = [
         SetClassifier(**SMALL, epochs=2, level=level, max_elements=19).fit(s, y)
@@ -122,8 +125,8 @@ def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
 @pytest.mark.parametrize("classify", [True, False])
 def test_the_loss_by_hand(classify):
     """Elements of two sets, two targets, some without label, multiplicities as weights."""
-    sets = doubled(SetCollection.of(some_sets(2, largest=9), torch.float64))
-    rows = len(sets.elements)
+    sets = doubled(Sets.of(some_sets(2, largest=9), torch.float64))
+    rows = int(sets.sizes.sum())
     rng = np.random.default_rng(3)
     widths = (3, 2) if classify else (1, 1)
     network = network_of(widths=widths, of_elements=True)
@@ -138,7 +141,7 @@ def test_the_loss_by_hand(classify):
     for i in range(2):
         elements, counts = sets[i].read()
         outputs.append(network(SetBatch(elements[None], counts[None]))[0])
-    outputs, weights = torch.cat(outputs).detach().numpy(), sets.multiplicity.numpy()
+    outputs, weights = torch.cat(outputs).detach().numpy(), next(sets.blocks(rows))[1].numpy()
     expected = []
     for t, values in enumerate(targets.T.numpy()):
         there = values >= 0 if classify else ~np.isnan(values)
@@ -160,7 +163,7 @@ def test_balanced_class_weights_are_scikit_learns():
     codes = torch.as_tensor(np.unique(y, return_inverse=True)[1])[:, None]
     (weights,) = model._class_weights(codes, [3])
     assert np.allclose(weights, compute_class_weight("balanced", classes=np.unique(y), y=y))
-    sets = doubled(SetCollection.of(frame, torch.float64))
+    sets = doubled(Sets.of(frame, torch.float64))
     network = network_of(widths=(3,))
     loss, _ = gradients(network, sets, codes, weights=[weights])
     with torch.no_grad():

@@ -14,8 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from omniset import encoders, explain
-from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched
+from omniset.core.sets import SetBatch, Sets, batched
 from omniset.core.sources import Source, source_of
+from omniset.core.stored import StoredSet
 from omniset.estimators import labels, lessons
 from omniset.estimators.options import SetOptions
 from omniset.explain import LayerAttribution
@@ -65,7 +66,7 @@ class SetEstimator(SetOptions, Estimator):
         """Train.
 
         Args:
-            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or a SetCollection.
+            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or Sets.
             y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
                 DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
                 column `set`.
@@ -81,7 +82,7 @@ class SetEstimator(SetOptions, Estimator):
         from omniset.training.fit import fit
 
         self.check_arguments()
-        collection = SetCollection.of(sets, torch.float32)
+        collection = Sets.of(sets, torch.float32)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
         if self.strategy == "fsdp":
@@ -128,7 +129,7 @@ class SetEstimator(SetOptions, Estimator):
         `predict_proba` say: the target's name, and p_CLASS, with several targets p_TARGET_CLASS.
         """
         collection = self.read(sets)
-        frames = self.predictions((collection[i] for i in range(len(collection))), shard_size)
+        frames = self.predictions(collection, shard_size)
         return pd.concat(frames, ignore_index=True)
 
     def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
@@ -209,7 +210,7 @@ class SetEstimator(SetOptions, Estimator):
         collection, device = self.read(sets), find(self.device)
         network = self._fitted().to(device).eval()
         seen = 0
-        for group in batched((collection[i] for i in range(len(collection))), self.batch_size, self.max_elements):
+        for group in batched(collection, self.batch_size, self.max_elements):
             source = source_of(group, self.max_elements)
             large = not isinstance(source, SetBatch)
             if large and not network.encoder.mini_batch_consistent:
@@ -285,12 +286,11 @@ class SetEstimator(SetOptions, Estimator):
             out = out.cpu()
             yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
 
-    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[SetCollection, Float[Tensor, "rows outputs"]]:
+    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[Sets, Float[Tensor, "rows outputs"]]:
         collection = self.read(sets)
-        stored = (collection[i] for i in range(len(collection)))
-        return collection, torch.cat([some for _, outputs in self._groups(stored, shard_size) for some in outputs])
+        return collection, torch.cat([some for _, outputs in self._groups(collection, shard_size) for some in outputs])
 
-    def _shaped(self, values: np.ndarray, collection: SetCollection) -> Any:
+    def _shaped(self, values: np.ndarray, collection: Sets) -> Any:
         """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
         if self.level == "set":
             return values
@@ -302,11 +302,11 @@ class SetEstimator(SetOptions, Estimator):
         by_row[collection.order] = values
         return by_row
 
-    def read(self, sets: Any) -> SetCollection:
+    def read(self, sets: Any) -> Sets:
         """Sets in any form that `fit` takes, with the features of the model.
 
         Raises:
-            ValueError: A feature is missing, or there are more or fewer than at fit; not fitted.
+            ValueError: A feature is missing, there are others or more than at fit, or in another order; not fitted.
         """
         network = self._fitted()
         if self.features_ is not None and hasattr(sets, "columns"):
@@ -314,11 +314,15 @@ class SetEstimator(SetOptions, Estimator):
             missing = [f for f in self.features_ if f not in there]
             if missing:
                 raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
-        collection = SetCollection.of(sets, torch.float32, self.features_)
+        collection = Sets.of(sets, torch.float32, self.features_)
         if collection.dim != network.encoder.input_dim:
             raise ValueError(
                 f"the sets have {collection.dim} features, the model was fitted on {network.encoder.input_dim}"
             )
+        pairs = zip(collection.features or [], self.features_ or [], strict=False)
+        for number, (here, known) in enumerate(pairs, 1):
+            if here != known:
+                raise ValueError(f"feature {number} of the sets is {here!r}, the model was fitted on {known!r} there")
         return collection
 
     def build(self, input_dim: int, widths: list[int]) -> SetNetwork:

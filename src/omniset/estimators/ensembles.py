@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.sets import SetBatch, SetCollection, collate
+from omniset.core.sets import SetBatch, Sets, collate
 from omniset.training.data import Key, Lesson
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
@@ -72,7 +72,7 @@ class Lessons:
         seed: Of all that is drawn.
     """
 
-    sets: SetCollection
+    sets: Sets
     targets: Shaped[Tensor, "networks sets targets"]
     weights: Float[Tensor, "networks sets"]
     left_out: Float[Tensor, "networks sets"]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int, Shaped
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.estimators import baselines, labels, lessons
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
@@ -113,7 +113,7 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
 
 def compare(
     model: SetEstimator,
-    sets: SetCollection,
+    sets: Sets,
     truth: Shaped[np.ndarray, "rows targets"],
     groups: Shaped[np.ndarray, " sets"] | None = None,
     which: Int[np.ndarray, " chosen"] | None = None,
@@ -149,7 +149,7 @@ def compare(
 
 
 def _about(
-    level: str, sets: SetCollection, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
+    level: str, sets: Sets, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
 ) -> pd.DataFrame:
     """Set, element, group and size of each prediction."""
     of_elements = level == "element"

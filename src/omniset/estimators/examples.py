@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, Real, Shaped
 
 from omniset import explain
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
 from omniset.trials.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def examples(
     model: SetEstimator,
-    sets: SetCollection,
+    sets: Sets,
     which: Int[np.ndarray, " chosen"],
     evaluation: Evaluation | None,
     truth: Shaped[np.ndarray, "sets targets"],
@@ -38,7 +38,7 @@ def examples(
         if len(stored) > model.max_elements:  # takes long
             continue
         try:
-            layers = model.explain_layers(alone(model, stored))
+            layers = model.explain_layers([stored])
         except ValueError:  # an encoder without attention
             return []
         scores = explain.combine(layers)[0].cpu().numpy()
@@ -73,12 +73,6 @@ def telling(outcome: Outcome) -> list[int]:
     right = outcome.truth == outcome.predicted
     surest = [part[sure[part].argmax()] for part in (rows[right], rows[~right]) if len(part)]
     return list(dict.fromkeys(int(i) for i in (*surest, sure.argmin())))
-
-
-def alone(model: SetEstimator, stored: StoredSet) -> SetCollection:
-    """A collection of this set, which stays where it is."""
-    bounds = np.array([stored.start, stored.stop])
-    return SetCollection(stored.elements, stored.multiplicity, bounds, [stored.name], model.features_)
 
 
 def _whole(values: Real[np.ndarray, " elements"]) -> Real[np.ndarray, " elements"]:

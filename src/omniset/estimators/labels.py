@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.tables.labels import doubts_of_classes
 
 FEW = 5  # members of a class
@@ -65,10 +65,11 @@ def _classes(column: np.ndarray) -> int:
     return pd.Series(column, dtype=object).nunique()
 
 
-def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
+def aligned(y: Any, sets: Sets, level: str) -> tuple[np.ndarray, list[str], bool]:
     """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
     column.
     """
+    order = sets.order
     if hasattr(y, "columns") and "set" in y.columns:
         y = y.set_index("set")
     if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
@@ -76,6 +77,7 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
             if len(labels) != size:
                 raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
         y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
+        order = None
     elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
         y = _by_name(y, sets, "y")
     if hasattr(y, "columns") or getattr(y, "name", None):
@@ -90,11 +92,11 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
     values = values[:, None] if single else values
     if len(names) != values.shape[1]:
         names = [f"{names[0]}{number}" for number in range(1, values.shape[1] + 1)]
-    number = len(sets) if level == "set" else len(sets.elements)
+    number = len(sets) if level == "set" else int(sets.offsets[-1])
     if len(values) != number:
         raise ValueError(f"y has {len(values)} labels for {number} {level}s")
     if level == "element":
-        return (values if sets.order is None else values[sets.order]), names, single
+        return (values if order is None else values[order]), names, single
     absent = missing(values)
     if absent.any():
         raise ValueError(f"y[{int(absent.any(1).argmax())}] is missing")
@@ -105,15 +107,17 @@ def _nested(y: Any) -> bool:
     return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
 
 
-def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
+def _by_name(values: Any, sets: Sets, what: str) -> Any:
     """A Series or DataFrame in the order of the sets, by its index."""
+    if values.index.tolist() == sets.names:  # which may be there more than once
+        return values
     missing = [name for name in sets.names if name not in values.index]
     if missing:
         raise ValueError(f"{what} has no entry for {len(missing)} sets, among them {missing[:3]}")
     return values.loc[sets.names]
 
 
-def per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
+def per_set(values: Any, sets: Sets, what: str) -> np.ndarray:
     if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
         values = _by_name(values, sets, what)
     one_each = np.asarray(values)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
@@ -59,9 +59,10 @@ def split(
     return np.sort(train), np.sort(validation)
 
 
-def rows_of(sets: SetCollection, which: Positions) -> Int[np.ndarray, " rows"]:
+def rows_of(sets: Sets, which: Positions) -> Int[np.ndarray, " rows"]:
     """The elements of these sets."""
-    return np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which.tolist()])
+    bounds = np.stack([sets.offsets[which], sets.offsets[which + 1]], 1).tolist()
+    return np.concatenate([np.arange(start, stop) for start, stop in bounds])
 
 
 def kept_back(number: int, held: int, chose: bool) -> list[str]:
@@ -76,7 +77,7 @@ def kept_back(number: int, held: int, chose: bool) -> list[str]:
     return [f"{held:,} of {number:,} sets, kept back to watch the training{flatters}"]
 
 
-def fit_features(network: SetNetwork, sets: SetCollection, train: Positions) -> None:
+def fit_features(network: SetNetwork, sets: Sets, train: Positions) -> None:
     """Fit the standardisation of features to the training sets, and warn of those that never change."""
     constant = network.fit_features(sets, train)
     names = sets.features or [f"number {i}" for i in range(1, sets.dim + 1)]
@@ -90,7 +91,7 @@ def module(
     model: SetEstimator,
     network: SetNetwork,
     class_weights: list[Tensor] | None,
-    learned_from: tuple[SetCollection, Tensor, Positions],
+    learned_from: tuple[Sets, Tensor, Positions],
 ) -> SetModule:
     """What is trained. A checkpoint of it can be resumed with the same options and data only."""
     from omniset.training.sets import SetModule
@@ -110,7 +111,7 @@ def module(
     )
 
 
-def data(model: SetEstimator, sets: SetCollection, targets: Tensor, train: Positions, validation: Positions) -> Lesson:
+def data(model: SetEstimator, sets: Sets, targets: Tensor, train: Positions, validation: Positions) -> Lesson:
     """The batches of an epoch. Where they are read in shards, these are of random elements."""
     from omniset.training.data import Lesson
     from omniset.training.sets import SetBatches
@@ -121,13 +122,12 @@ def data(model: SetEstimator, sets: SetCollection, targets: Tensor, train: Posit
     return Lesson(make, train, validation, batch_size=model.batch_size, seed=model.seed)
 
 
-def _checksum(sets: SetCollection, targets: Tensor, train: Positions) -> int:
+def _checksum(sets: Sets, targets: Tensor, train: Positions) -> int:
     """Of everything that is learned from, so that a resumed run cannot go on with other data."""
     checksum = 0
     for part in (sets.offsets, targets.numpy(), train):
         checksum = zlib.crc32(part.tobytes(), checksum)
-    step = 1 << 16
-    for start in range(0, len(sets.elements), step):
-        for rows in (sets.elements, sets.multiplicity):
-            checksum = zlib.crc32(rows[start : start + step].numpy().tobytes(), checksum)
+    for block in sets.blocks(1 << 16):
+        for rows in block:
+            checksum = zlib.crc32(rows.numpy().tobytes(), checksum)
     return checksum

@@ -79,7 +79,7 @@ class PooledLinear(Member):
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """b (columns, outputs) and c (outputs,) for each of these variances."""
+        """B (columns, outputs) and c (outputs,) for each of these variances."""
         from sklearn.linear_model import LogisticRegression, Ridge
 
         if self.classes is None:

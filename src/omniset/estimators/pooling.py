@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int, UInt64
 
-from omniset.core.sets import SetCollection, StoredSet, collate
+from omniset.core.sets import Sets, collate
+from omniset.core.stored import StoredSet
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 OF_SIZE = ("log of total multiplicity", "log of distinct elements", "no elements")
@@ -45,7 +46,7 @@ def means_of(columns: int) -> slice:
     return slice(len(OF_SIZE), len(OF_SIZE) + (columns - len(OF_SIZE)) // len(STATISTICS))
 
 
-def pooled(sets: SetCollection | Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
+def pooled(sets: Sets | Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
     """A row for each set, columns as in `names_of`. What an empty set does not have (mean, sd, ...) is NaN."""
     stored = [sets[i] for i in range(len(sets))]
     dim = stored[0].elements.shape[1] if stored else 0

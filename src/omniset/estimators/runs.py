@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
+from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare
-from omniset.estimators.examples import alone, examples
+from omniset.estimators.examples import examples
 from omniset.estimators.labels import task_of
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
@@ -73,7 +74,7 @@ def fit(
             values = as_numbers(labels, values, table.file)
         maker = SetClassifier if chosen == "classification" else SetRegressor
         model = maker(**arguments | {"level": level})
-        say(f"{len(collection):,} sets, {len(collection.elements):,} elements, {collection.dim} features")
+        say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
         say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
         say(f"features: {listed(table.features)}")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
@@ -90,7 +91,7 @@ def _report_of_fit(
     folder: Folder,
     model: SetEstimator,
     name: str,
-    sets: SetCollection,
+    sets: Sets,
     values: pd.DataFrame,
     groups: np.ndarray | None,
 ) -> dict[str, Any]:
@@ -262,7 +263,7 @@ def _read(
     unused: str,
     folder: Path,
     progress: bool,
-) -> tuple[SetCollection, pd.DataFrame, np.ndarray | None]:
+) -> tuple[Sets, pd.DataFrame, np.ndarray | None]:
     """The sets, on disk, their targets (from the file of labels, or from these columns) and their groups."""
     wanted = [*columns, *([group] if group else [])]
     if labels is not None:
@@ -308,7 +309,7 @@ def _explanation(
             "set": str(stored.name),
             "element": [str(e) for e in stored.names_of_elements()],
             "multiplicity": stored.read()[1].double().numpy(),
-            "score": model.explain(alone(model, stored), label, steps, method, per)[0].astype(np.float64),
+            "score": model.explain([stored], label, steps, method, per)[0].astype(np.float64),
             "explained": "" if method == "attention" else explained,
             "method": method,
             "per": per,

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int, Shaped
 from torch import Tensor
 
-from omniset.core.sets import SetCollection, batched
+from omniset.core.sets import Sets, batched
 from omniset.estimators import ensembles
 from omniset.estimators.ensembles import Lessons
 from omniset.estimators.folds import folds_of
@@ -105,7 +105,7 @@ class Material:
         reading: max_elements, shard_size, shards and store.
     """
 
-    sets: SetCollection
+    sets: Sets
     targets: Shaped[Tensor, "sets targets"]
     widths: Sequence[int]
     classify: bool

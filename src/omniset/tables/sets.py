@@ -17,7 +17,8 @@ from jaxtyping import Shaped
 
 from omniset.core.disk import DiskRows
 from omniset.core.features import RESERVED, RowNumbers, doubt
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
+from omniset.core.stored import StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
 
 STEP = 1 << 16  # rows copied at a time
@@ -215,8 +216,8 @@ def _twice(element: str, name: str) -> str:
 
 def collect(
     table: Iterable[StoredSet], features: list[str], folder: str | Path | None = None, columns: Sequence[str] = ()
-) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
-    """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
+) -> tuple[Sets, dict[str, pa.ChunkedArray]]:
+    """All sets of a table as Sets whose elements are on disk, and these columns of the table, in memory.
 
     Args:
         features: The table's.
@@ -244,5 +245,5 @@ def collect(
         names.append(stored.name)
         sizes.append(len(stored))
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
-    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, identifiers=named)
+    collection = Sets.from_rows(elements, multiplicity, np.cumsum(sizes), names, features, identifiers=named)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.sets import SetBatch, SetCollection
+from omniset.core.sets import SetBatch, Sets
 from omniset.core.sources import Source
 from omniset.encoders import Encoder
 
@@ -135,14 +135,14 @@ class SetNetwork(nn.Module):
         streams = not any(layer.keeps_elements for layer in self.encoder.layers)
         return "disk" if store == "device" and streams else store
 
-    def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
+    def fit_features(self, sets: Sets, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity.
 
         Returns:
             Which features are constant.
         """
         embed: Any = self.encoder.embed
-        constant: Bool[Tensor, " dim"] = embed[0].fit(_Blocks(sets, which))
+        constant: Bool[Tensor, " dim"] = embed[0].fit(_Blocks(sets[which]))
         return constant
 
     def fit_targets(self, values: Float[Tensor, "rows targets"]) -> None:
@@ -155,22 +155,10 @@ class SetNetwork(nn.Module):
 
 
 class _Blocks:
-    """The elements of some sets, in blocks of bounded size."""
+    """All elements, in blocks of bounded size, as often as they are asked for."""
 
-    def __init__(self, sets: SetCollection, which: np.ndarray) -> None:
-        self.sets, self.which = sets, which
+    def __init__(self, sets: Sets) -> None:
+        self.sets = sets
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        most = max(VALUES // self.sets.dim, 1)
-        held: list[tuple[Tensor, Tensor]] = []
-        rows = 0
-        for i in self.which.tolist():
-            stored = self.sets[i]
-            for start in range(0, len(stored), most):
-                held.append(stored.read(start, most))
-                rows += len(held[-1][0])
-                if rows >= most:
-                    yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])
-                    held, rows = [], 0
-        if held:
-            yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])
+        return self.sets.blocks(max(VALUES // self.sets.dim, 1))

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Shaped
 from torch import Tensor
 
-from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched, collate
+from omniset.core.sets import SetBatch, Sets, batched, collate
 from omniset.core.sources import Source, source_of
+from omniset.core.stored import StoredSet
 from omniset.training.data import Key
 from omniset.training.fit import TrainingModule
 from omniset.training.network import SetNetwork
@@ -39,7 +40,7 @@ class SetBatches:
             epoch and the set: random elements in each shard. None: as they are.
     """
 
-    sets: SetCollection
+    sets: Sets
     targets: Shaped[Tensor, "rows targets"]
     of_elements: bool
     max_elements: int
@@ -70,7 +71,8 @@ class SetBatches:
 
     def _item(self, epoch: int, i: int, training: bool) -> tuple[StoredSet, Tensor]:
         stored = self.sets[i]
-        targets = self.targets[stored.start : stored.stop] if self.of_elements else self.targets[i : i + 1]
+        first, stop = self.sets.offsets[i : i + 2].tolist() if self.of_elements else (i, i + 1)
+        targets = self.targets[first:stop]
         if training and self.seed is not None and len(stored) <= self.max_elements:
             order = np.random.default_rng([self.seed, epoch, i]).permutation(len(stored))
             elements, multiplicity = stored.read()
