@@ -143,7 +143,7 @@ def patience(default: int | None, what: str) -> Any:
     return option(default, sentence, group="training", least=1)
 
 
-def validation_fraction(default: float, sentence: str, least: int | float = 0, below: int | float = 1) -> Any:
+def validation_fraction(default: float | None, sentence: str, least: int | float = 0, below: int | float = 1) -> Any:
     return option(default, sentence, group="training", least=least, below=below)
 
 

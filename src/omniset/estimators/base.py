@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from omniset import encoders, explain
-from omniset.core.sets import SetBatch, Sets, batched
+from omniset import encoders
+from omniset.core.sets import Sets, batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
-from omniset.estimators import labels, lessons
-from omniset.estimators.options import SetOptions
+from omniset.estimators import explaining, labels, lessons, stack
+from omniset.estimators.options import AUTO, SetOptions
+from omniset.estimators.stack import Stack
 from omniset.explain import LayerAttribution
 from omniset.fitted import Estimator
 from omniset.options import blaming
@@ -27,6 +28,11 @@ from omniset.runs.devices import find
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
 from omniset.training.network import SetNetwork
+
+if TYPE_CHECKING:
+    from omniset.estimators.stacking import OutOfFold
+
+FEW = 30  # sets below which none are kept back
 
 
 class SetEstimator(SetOptions, Estimator):
@@ -37,7 +43,10 @@ class SetEstimator(SetOptions, Estimator):
 
     Attributes:
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
-        network_: The trained module.
+        network_: The trained module: one network, or a mixture (omniset.estimators.stack.Stack).
+        out_of_fold_: What each method said of sets left out (omniset.estimators.stacking.OutOfFold); None where no
+            folds were asked for, and after `load`.
+        simple_: Simple methods beside one network, fitted to what it was trained on; None beside a mixture.
         features_: Names of the features, where the sets came as a table.
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
@@ -54,6 +63,7 @@ class SetEstimator(SetOptions, Estimator):
         "single": schema.FLAG,
         "ignored": schema.array(schema.TEXT),
         "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
+        "stack": schema.optional(stack.SHAPES),
     }
 
     classifies: ClassVar[bool]
@@ -61,7 +71,14 @@ class SetEstimator(SetOptions, Estimator):
     # ------------------------------------------------------------------ the verbs
 
     def fit(
-        self, sets: Any, y: Any, *, groups: Any = None, folder: str | Path | None = None, resume: bool = False
+        self,
+        sets: Any,
+        y: Any,
+        *,
+        groups: Any = None,
+        sample_weight: Any = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
     ) -> SetEstimator:
         """Train.
 
@@ -71,7 +88,9 @@ class SetEstimator(SetOptions, Estimator):
                 DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
                 column `set`.
                 level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
-            groups: (B,) sets of one group are not split between training and validation. A Series as y.
+            groups: (B,) sets of one group are not split between training and validation, and are left out together. A
+                Series as y.
+            sample_weight: (B,) how much each set counts, >= 0. A Series as y. None: all the same.
             folder: Keep checkpoints and logs here.
             resume: Continue the interrupted run that this folder holds.
 
@@ -79,46 +98,24 @@ class SetEstimator(SetOptions, Estimator):
             ValueError: Sets or labels that cannot be used, or a checkpoint of another run.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
-        from omniset.training.fit import fit
+        from omniset.estimators import learning
 
         self.check_arguments()
         collection = Sets.of(sets, torch.float32)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
         if self.strategy == "fsdp":
-            self._check_fits(int(collection.sizes.max(initial=0)))
+            self._check_fits(int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
-        stratum = targets[:, 0] if self.classifies and self.level == "set" and targets.shape[1] == 1 else None
-        train, self.validation_ = lessons.split(
-            len(collection), self.validation_fraction, self.seed, by_group, None if stratum is None else stratum.numpy()
+        weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
+        given = learning.Given(
+            collection, values, targets, widths, weights, by_group, None if folder is None else Path(folder), resume
         )
-        known = targets[lessons.rows_of(collection, train) if self.level == "element" else train]
         self.notes_ = [labels.task_of(values, self.targets_, self.level, self.classifies)]
-        self.notes_ += lessons.kept_back(len(collection), len(self.validation_), self.patience is not None)
-        self.prior_ = self._prior_of(known, widths)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = self.build(collection.dim, widths)
-        self._warn_of_classes(values, known)
-        lessons.fit_features(network, collection, train)
-        if not self.classifies:
-            network.fit_targets(known)
-        module = lessons.module(self, network, self._class_weights(known, widths), (collection, targets, train))
-        fit(
-            module,
-            lessons.data(self, collection, targets, train, self.validation_),
-            epochs=self.epochs,
-            patience=self.patience,
-            device=self.device,
-            progress=self.progress,
-            log=self.log,
-            folder=folder,
-            resume=resume,
-            devices=self.devices,
-            num_nodes=self.num_nodes,
-            strategy=self.strategy,
-        )
-        self.network_, self.history_, self.features_ = module.network, module.history, collection.features
+        self.simple_: Stack | None = None
+        self.out_of_fold_: OutOfFold | None = None
+        (learning.mixture if self.single is None else learning.one_network)(self, given)
+        self.features_ = collection.features
         self.ignored_: list[str] = []  # columns of a file that were not used
         return self
 
@@ -187,55 +184,23 @@ class SetEstimator(SetOptions, Estimator):
             ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
                 max_elements elements, and an encoder that cannot read it in shards.
         """
-        self.check_explainable(target)
-        scores: list[np.ndarray] = []
-        for group, network, source, options in self._to_explain(sets):
-            if method == "attention":
-                of_group = explain.attention(network, source, per=per, **options)
-            else:
-                explained = self._explained(network, source, target, options)
-                of_group = explain.attribute(network, source, explained, steps, per=per, **options)
-            scores += [of_group[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
-        return scores
+        return explaining.scores(self, sets, target, steps, method, per)
 
     def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
-        self.check_explainable(target)
-        ((_, network, source, options),) = self._to_explain(sets)
-        explained = self._explained(network, source, target, options)
-        return explain.attribute_layers(network, source, explained, steps, **options)
-
-    def _to_explain(self, sets: Any) -> Iterator[tuple[list[StoredSet], SetNetwork, Any, dict[str, Any]]]:
-        """Sets, the network, what it reads of them, and how; sets above max_elements in shards, from disk."""
-        collection, device = self.read(sets), find(self.device)
-        network = self._fitted().to(device).eval()
-        seen = 0
-        for group in batched(collection, self.batch_size, self.max_elements):
-            source = source_of(group, self.max_elements)
-            large = not isinstance(source, SetBatch)
-            if large and not network.encoder.mini_batch_consistent:
-                raise ValueError(
-                    f"set {collection.names[seen]!r} has {len(group[0])} elements, more than "
-                    f"max_elements={self.max_elements}, and encoder {self.encoder!r} cannot read it in shards"
-                )
-            yield group, network, source.to(device), {"store": network.store_of_large({})} if large else {}
-            seen += len(group)
-        network.to("cpu")
+        return explaining.layers(self, sets, target, steps)
 
     def check_explainable(self, target: Any = None) -> None:
         """Raise the ValueError that `explain` would, where that can be said without sets."""
-        if self.level == "element":
-            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
-        if not explain.attends(self._fitted()):
-            raise ValueError(f"encoder {self.encoder!r} has no attention over the elements of sets: nothing to explain")
-        if target is not None:
-            self._output_of(target)
+        explaining.check(self, target)
 
     def _state(self) -> dict[str, Any]:
-        network = self._fitted()
+        network, beside = self.fitted(), self.simple_
+        mixed = network if isinstance(network, Stack) else beside
         return {
-            "input_dim": network.encoder.input_dim,
+            "input_dim": network.input_dim,
             "widths": network.widths,
+            "stack": None if mixed is None else mixed.shapes(),
             "features": self.features_,
             "targets": self.targets_,
             "single": self.single_,
@@ -245,10 +210,25 @@ class SetEstimator(SetOptions, Estimator):
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         self._check_fitted(fitted)
-        self.network_ = weights.build(lambda: self.build(fitted["input_dim"], fitted["widths"]))
+        dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
+        self.simple_, self.out_of_fold_ = None, None
+        self.network_: SetNetwork | Stack
+
+        def stored() -> Stack:
+            return Stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
+
+        if self.single is None:
+            self.network_ = weights.build(stored, "network.")
+        else:
+            self.network_ = weights.build(lambda: self.build(dim, widths), "network.")
+            self.simple_ = None if shapes is None else weights.build(stored, "simple.")
         self.features_, self.targets_ = fitted["features"], fitted["targets"]
         self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
         self.single_, self.ignored_ = fitted["single"], fitted["ignored"]
+
+    def _networks(self) -> nn.Module:
+        parts = {"network": self.fitted()}
+        return nn.ModuleDict(parts if self.simple_ is None else {**parts, "simple": self.simple_})
 
     # ------------------------------------------------------------------ what they are made of
 
@@ -257,13 +237,34 @@ class SetEstimator(SetOptions, Estimator):
     ) -> Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]:
         """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
         device = find(self.device)
-        network = self._fitted().to(device).eval()
+        network = self.fitted()
         size = self.shard_size if shard_size is None else shard_size
+        if isinstance(network, Stack):
+            reading = self.reading() | {"shard_size": size}
+            for group in batched(sets, self.together, self.max_elements):
+                yield group, iter([network.outputs(group, device, **reading)])
+            return
+        network = network.to(device).eval()
         try:
-            for group in batched(sets, self.batch_size, self.max_elements):
+            for group in batched(sets, self.together, self.max_elements):
                 yield group, self._run(network, group, size, device)
         finally:
             network.to("cpu")
+
+    def reading(self) -> dict[str, Any]:
+        """How networks read sets where they predict."""
+        return {name: getattr(self, name) for name in ("max_elements", "shard_size", "shards", "store")}
+
+    @property
+    def together(self) -> int:
+        """Sets that are predicted at once."""
+        return self.batch_size or 64
+
+    def kept_back(self, sets: int) -> float:
+        """The share of so many sets that is kept back to watch one network."""
+        if self.validation_fraction is not None:
+            return self.validation_fraction
+        return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
 
     def _run(
         self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
@@ -308,45 +309,45 @@ class SetEstimator(SetOptions, Estimator):
         Raises:
             ValueError: A feature is missing, there are others or more than at fit, or in another order; not fitted.
         """
-        network = self._fitted()
+        network = self.fitted()
         if self.features_ is not None and hasattr(sets, "columns"):
             there = {str(c) for c in sets.columns}
             missing = [f for f in self.features_ if f not in there]
             if missing:
                 raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
         collection = Sets.of(sets, torch.float32, self.features_)
-        if collection.dim != network.encoder.input_dim:
-            raise ValueError(
-                f"the sets have {collection.dim} features, the model was fitted on {network.encoder.input_dim}"
-            )
+        if collection.dim != network.input_dim:
+            raise ValueError(f"the sets have {collection.dim} features, the model was fitted on {network.input_dim}")
         pairs = zip(collection.features or [], self.features_ or [], strict=False)
         for number, (here, known) in enumerate(pairs, 1):
             if here != known:
                 raise ValueError(f"feature {number} of the sets is {here!r}, the model was fitted on {known!r} there")
         return collection
 
-    def build(self, input_dim: int, widths: list[int]) -> SetNetwork:
+    def build(self, input_dim: int, widths: list[int], encoder: str | None = None) -> SetNetwork:
         """An untrained network.
 
         Args:
             widths: Outputs of each target.
+            encoder: Of a mixture, which of its networks.
 
         Raises:
             ValueError: Options of the encoder that it does not take.
         """
+        mixed = self.single is None
         with blaming(self.encoder_options):
-            encoder = encoders.build(
-                self.encoder,
+            made = encoders.build(
+                encoder or self.single or "ust",
                 input_dim=input_dim,
-                dim=self.dim,
-                depth=self.depth,
+                dim=self.dim or (32 if mixed else 64),
+                depth=self.depth or (2 if mixed else 3),
                 num_heads=self.num_heads,
                 num_inducing=self.num_inducing,
                 **(self.encoder_options or {}),
             )
-        return SetNetwork(encoder, widths, self.level == "element")
+        return SetNetwork(made, widths, self.level == "element")
 
-    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+    def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
         """Of classes that are hardly meant, or of which nothing can be learned.
 
         Args:
@@ -354,7 +355,7 @@ class SetEstimator(SetOptions, Estimator):
             codes: Of what is trained on.
         """
 
-    def _class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
+    def class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
         """N / (classes * count) of each class, as scikit-learn's "balanced"; 0 for one that training lacks."""
         if self.class_weight is None or not self.classifies:
             return None
@@ -374,11 +375,22 @@ class SetEstimator(SetOptions, Estimator):
         self.check_options()
         if self.class_weight is not None and not self.classifies:
             raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
+        if self.encoder is not None and self.method not in (AUTO, self.encoder):
+            raise ValueError(f"encoder={self.encoder!r} and method={self.method!r} are two networks: give one")
+        if self.single is None and (self.devices, self.num_nodes, self.strategy) != (1, 1, "auto"):
+            raise ValueError(
+                f"method='auto' learns in one process, got devices={self.devices}, num_nodes={self.num_nodes}, "
+                f"strategy={self.strategy!r}: name one network, such as method='ust'"
+            )
+        if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
+            raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
         processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
 
-    def _check_fits(self, largest: int) -> None:
+    def _check_fits(self, largest: int, sets: int) -> None:
         """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place."""
-        share = math.ceil(self.batch_size / math.prod(processes.layout(self.devices, self.num_nodes)))
+        share = math.ceil(
+            (self.batch_size or lessons.batch_of(sets)) / math.prod(processes.layout(self.devices, self.num_nodes))
+        )
         if self.shard_size is not None or share * largest > self.max_elements:
             raise ValueError(
                 f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
@@ -386,7 +398,12 @@ class SetEstimator(SetOptions, Estimator):
                 f"{self.max_elements}; 'ddp' needs neither"
             )
 
-    def _fitted(self) -> SetNetwork:
+    def fitted(self) -> SetNetwork | Stack:
+        """The network, or the mixture.
+
+        Raises:
+            ValueError: There is none yet.
+        """
         self.require_fitted()
         return self.network_
 
@@ -394,7 +411,7 @@ class SetEstimator(SetOptions, Estimator):
         """Codes or numbers (rows, targets), and the number of outputs of each target."""
         raise NotImplementedError
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         """See `prior_`.
 
         Args:
@@ -406,17 +423,29 @@ class SetEstimator(SetOptions, Estimator):
         """Outputs as columns of a table."""
         raise NotImplementedError
 
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        """Probabilities, or numbers in their own units, as columns of a table."""
+        raise NotImplementedError
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        """Probabilities of the classes, target by target, or numbers, in the order that another model has.
+
+        Args:
+            like: Whose classes there are. One that this model does not know has the probability 0.
+        """
+        raise NotImplementedError
+
     def constant(self, rows: int) -> pd.DataFrame:
         """`prior_` as predictions of so many sets or elements: a table with the columns of `predict_table` but `set`
         and `element`.
         """
         raise NotImplementedError
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         """The output that is explained: one, or one for each set."""
         raise NotImplementedError
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         """The number of the output that explains this label, or target."""
         raise NotImplementedError
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from omniset.core.stored import StoredSet
 from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
+from omniset.runs.devices import find
 from omniset.training import artefacts, schema
-from omniset.training.network import SetNetwork
 
 
 class SetClassifier(SetEstimator):
@@ -79,13 +82,22 @@ class SetClassifier(SetEstimator):
         return float(np.mean(shares))
 
     def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
-        return [o.double().softmax(1).numpy() for o in self._fitted().split(outputs)]
+        return [o.double().softmax(1).numpy() for o in self.fitted().split(outputs)]
 
     def _labels(self, outputs: Tensor) -> list[np.ndarray]:
-        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self._fitted().split(outputs), strict=True)]
+        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self.fitted().split(outputs), strict=True)]
 
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return self._named(self._labels(outputs), self._probabilities(outputs))
+
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return self._named(self._labels(said), [part.numpy() for part in self.fitted().split(said)])
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        table = self.predict_table(sets)
+        assert isinstance(like, SetClassifier)
+        names = [name for columns in like.probability_columns().values() for name in columns.values()]
+        return table.reindex(columns=names, fill_value=0.0).to_numpy(np.float64)
 
     def constant(self, rows: int) -> pd.DataFrame:
         most = [c[[p.argmax()] * rows] for c, p in zip(self._classes, self.prior_, strict=True)]
@@ -117,12 +129,12 @@ class SetClassifier(SetEstimator):
             self._classes.append(classes)
         return torch.as_tensor(codes), [len(c) for c in self._classes]
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         codes = [column[column >= 0].numpy() for column in targets.T]
         counts = [np.bincount(some, minlength=width) for some, width in zip(codes, widths, strict=True)]
         return [number / max(number.sum(), 1) for number in counts]
 
-    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+    def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
         for doubt in labels.doubts(y, self.targets_, self.level):
             warnings.warn(doubt, stacklevel=3)
         for number, (name, classes) in enumerate(zip(self.targets_, self._classes, strict=True)):
@@ -134,13 +146,13 @@ class SetClassifier(SetEstimator):
                     stacklevel=3,
                 )
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
-        if target is None:
-            with torch.no_grad():
-                return network.split(network(source, **options))[0].argmax(1)
-        return self._output_of(target)
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
+        if target is not None:
+            return self.output_of(target)
+        outputs = torch.cat([some for _, parts in self._groups(group) for some in parts])
+        return self.fitted().split(outputs)[0].argmax(1).to(find(self.device))
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         classes = self._classes[0]
         places = np.flatnonzero(classes == target)
         if not len(places):

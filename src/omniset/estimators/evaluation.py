@@ -27,7 +27,7 @@ class Evaluation:
 
     Attributes:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
-            `element` (where elements are labelled), `group` (where there are groups), `size` (distinct elements of the
+            `element` (where elements are labelled), `repeat` (where sets were left out more than once), `group` (where there are groups), `size` (distinct elements of the
             set), `truth`, `predicted`, and of classes the probability of each.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
@@ -67,7 +67,7 @@ class Evaluation:
             Score(name, name, m.larger, m.share, partial(self._measured, m), m.draws(rows, columns), m.within)
             for name, m in names.items()
         ]
-        keys = [name for name in ("set", "element") if name in self.rows]
+        keys = [name for name in ("set", "element", "repeat") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
         return Comparison(
             self.rows, scores, self.unit, self.unit, keys, baselines.BASELINES, aims, resamples=self.resamples
@@ -127,21 +127,57 @@ def compare(
     Elements without a label, or with multiplicity 0, are left out.
     """
     which = np.arange(len(sets)) if which is None else which
-    ours = pd.concat((part for part in model.predictions(sets[int(i)] for i in which)), ignore_index=True)
-    tables = {OURS: ours, **baselines.predictions(model, len(ours))}
-    about = _about(model.level, sets, which, ours, groups)
+    tables = baselines.by_method(model, (sets[int(i)] for i in which))
+    about = _about(model.level, sets, which, tables[OURS], groups)
     truth = truth[lessons.rows_of(sets, which) if model.level == "element" else which]
+    return _evaluation(model, tables, about, truth, resamples)
+
+
+def out_of_fold(
+    model: SetEstimator,
+    sets: Sets,
+    truth: Shaped[np.ndarray, "sets targets"],
+    groups: Shaped[np.ndarray, " sets"] | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation | None:
+    """What methods said of the sets that were left out while the model learned; None where none were.
+
+    Args:
+        sets, truth, groups: What it learned from.
+    """
+    left_out = model.out_of_fold_
+    if left_out is None:
+        return None
+    stored = [sets[i] for i in range(len(sets))]
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for method, said in left_out.predictions.items():
+        parts[method] = [baselines.as_table(model, stored, of_repeat) for of_repeat in said]
+    tables = {method: pd.concat(each, ignore_index=True) for method, each in parts.items()}
+    which = np.tile(np.arange(len(sets)), len(left_out.folds))
+    about = _about(model.level, sets, which, tables[OURS], groups)
+    about["repeat"] = np.repeat(np.arange(1, len(left_out.folds) + 1), len(sets))
+    return _evaluation(model, tables, about, truth[which], resamples)
+
+
+def _evaluation(
+    model: SetEstimator,
+    tables: dict[str, pd.DataFrame],
+    about: pd.DataFrame,
+    truth: Shaped[np.ndarray, "rows targets"],
+    resamples: int,
+) -> Evaluation:
     classes = model.probability_columns() if isinstance(model, SetClassifier) else None
     rows = []
     for name, values in zip(model.targets_, truth.T, strict=True):
-        there = ~labels.missing(values) & ours[name].notna().to_numpy()
+        there = ~labels.missing(values) & tables[OURS][name].notna().to_numpy()
         for method, table in tables.items():
             part = about[there].assign(truth=values[there], predicted=table[name].to_numpy()[there])
             if classes is not None:
                 text = {label: str(label) for label in model.labels_[name]}
                 for column in ("truth", "predicted"):
                     part[column] = [text.get(label, str(label)) for label in part[column]]
-                part = part.join(table[[*classes[name].values()]])
+                probabilities = table[[*classes[name].values()]][there]
+                part = part.join(probabilities.set_axis(part.index))
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)

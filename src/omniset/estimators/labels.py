@@ -124,3 +124,18 @@ def per_set(values: Any, sets: Sets, what: str) -> np.ndarray:
     if one_each.shape != (len(sets),):
         raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {one_each.shape}")
     return one_each
+
+
+def weights_per_set(values: Any, sets: Sets) -> np.ndarray:
+    """How much each set counts.
+
+    Raises:
+        ValueError: Not one per set; not a finite number >= 0; all of them 0.
+    """
+    weights = per_set(values, sets, "sample_weight").astype(np.float64)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        raise ValueError(f"sample_weight[{int(bad.argmax())}] is {weights[bad][0]}: it must be finite and >= 0")
+    if not weights.any():
+        raise ValueError("sample_weight is 0 for all sets: at least one must count")
+    return weights

@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
+    from omniset.estimators.learning import Given
     from omniset.training.data import Lesson
     from omniset.training.sets import SetModule
 
@@ -102,32 +104,40 @@ def module(
         network,
         model.classifies,
         class_weights,
-        model.learning_rate,
+        model.learning_rate or 1e-3,
         model.weight_decay,
         {name: getattr(model, name) for name in ("shard_size", "shards", "gradient", "store")},
         model.max_elements,
         model.seed,
-        fingerprint | {"data": _checksum(*learned_from)},
+        fingerprint | {"data": checksum(*learned_from)},
     )
 
 
-def data(model: SetEstimator, sets: Sets, targets: Tensor, train: Positions, validation: Positions) -> Lesson:
+def data(model: SetEstimator, given: Given, train: Positions) -> Lesson:
     """The batches of an epoch. Where they are read in shards, these are of random elements."""
     from omniset.training.data import Lesson
     from omniset.training.sets import SetBatches
 
+    weights = None if given.weights is None else torch.from_numpy(given.weights).float()
     shuffled = None if model.shard_size is None else model.seed
     of_elements = model.level == "element"
-    make = SetBatches(sets, targets, of_elements, model.max_elements, model.shard_size, shuffled)
-    return Lesson(make, train, validation, batch_size=model.batch_size, seed=model.seed)
+    reading = (model.max_elements, model.shard_size, shuffled, weights)
+    make = SetBatches(given.sets, given.targets, of_elements, *reading)
+    batch_size = model.batch_size or batch_of(len(train))
+    return Lesson(make, train, model.validation_, batch_size=batch_size, seed=model.seed)
 
 
-def _checksum(sets: Sets, targets: Tensor, train: Positions) -> int:
+def batch_of(sets: int) -> int:
+    """Sets per step: an eighth of them, so that an epoch has at least eight steps, and 64 at most."""
+    return min(max(sets // 8, 4), 64)
+
+
+def checksum(sets: Sets, targets: Tensor, train: Positions) -> int:
     """Of everything that is learned from, so that a resumed run cannot go on with other data."""
-    checksum = 0
+    digest = 0
     for part in (sets.offsets, targets.numpy(), train):
-        checksum = zlib.crc32(part.tobytes(), checksum)
+        digest = zlib.crc32(part.tobytes(), digest)
     for block in sets.blocks(1 << 16):
         for rows in block:
-            checksum = zlib.crc32(rows.numpy().tobytes(), checksum)
-    return checksum
+            digest = zlib.crc32(rows.numpy().tobytes(), digest)
+    return digest

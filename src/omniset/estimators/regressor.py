@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from sklearn.metrics import r2_score
 from torch import Tensor
 
+from omniset.core.stored import StoredSet
 from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
-from omniset.training.network import SetNetwork
 
 
 class SetRegressor(SetEstimator):
@@ -37,15 +39,21 @@ class SetRegressor(SetEstimator):
         return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, predicted.T, there, strict=True)]))
 
     def _values(self, outputs: Tensor) -> np.ndarray:
-        return self._fitted().targets.undo(outputs).double().numpy()
+        return self.fitted().targets.undo(outputs).double().numpy()
 
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return dict(zip(self.targets_, self._values(outputs).T, strict=True))
 
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, said.double().numpy().T, strict=True))
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        return self.predict_table(sets)[like.targets_].to_numpy(np.float64)
+
     def constant(self, rows: int) -> pd.DataFrame:
         return pd.DataFrame({name: np.repeat(p, rows) for name, p in zip(self.targets_, self.prior_, strict=True)})
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         columns = [column[column.isfinite()].double().numpy() for column in targets.T]
         return [np.array([values.mean() if len(values) else 0.0]) for values in columns]
 
@@ -62,10 +70,10 @@ class SetRegressor(SetEstimator):
                 raise ValueError(f"{target_called(name, len(self.targets_))} is constant: nothing to learn")
         return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
-        return 0 if target is None else self._output_of(target)
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
+        return 0 if target is None else self.output_of(target)
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         if target in self.targets_:
             return self.targets_.index(target)
         if not isinstance(target, int) or not 0 <= target < len(self.targets_):

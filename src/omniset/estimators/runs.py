@@ -15,7 +15,7 @@ import pandas as pd
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
-from omniset.estimators.evaluation import compare
+from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
 from omniset.estimators.labels import task_of
 from omniset.runs import processes
@@ -27,6 +27,9 @@ from omniset.tables.files import TableFile, TableWriter, listed
 from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
 from omniset.tables.sets import SetTable, collect
 from omniset.training import artefacts
+from omniset.trials.comparison import OURS
+
+OUT_OF_FOLD = "out_of_fold.csv"
 
 
 def fit(
@@ -99,23 +102,31 @@ def _report_of_fit(
     from omniset.report import sets as set_report
     from omniset.report.data import summarize
 
-    truth, kept_back = values.to_numpy(), model.validation_
-    evaluation = compare(model, sets, truth, groups, kept_back) if len(kept_back) else None
-    if evaluation is None:
+    truth, shown = values.to_numpy(), model.validation_
+    evaluation, on = out_of_fold(model, sets, truth, groups), ""
+    if evaluation is not None:
+        on, shown = "sets left out, in turn, while the rest were learned from", np.arange(len(sets))
+        of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
+        with TableWriter(folder.path / OUT_OF_FOLD) as writer:
+            writer.write(of_sets.rename(columns={"condition": "target"}))
+    elif len(shown):
+        evaluation, on = compare(model, sets, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
+    else:
         say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
     run = set_report.SetRun(
-        on=f"validation sets ({model.notes_[-1]})" if evaluation else "",
+        on=on,
         data=summarize(sets, values),
         history=model.history_,
         kept_epoch=_kept_epoch(model),
         outcomes=[] if evaluation is None else evaluation.outcomes,
         comparison=None if evaluation is None else evaluation.comparison,
-        examples=examples(model, sets, kept_back, evaluation, truth),
+        examples=examples(model, sets, shown, evaluation, truth),
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
     task = "classification" if model.classifies else "regression"
-    return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, ["the model"])
+    files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
+    return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, files)
 
 
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
@@ -318,7 +329,9 @@ def _explanation(
 
 
 def _kept_epoch(model: SetEstimator) -> int | None:
-    """The epoch whose weights were kept: the best on validation, or the last."""
+    """The epoch whose weights were kept: the best on validation, or the last. Of several networks, None."""
+    if model.single is None:
+        return None
     watched = [h for h in model.history_ if "val_loss" in h]
     if watched and model.patience is not None:
         return int(min(watched, key=lambda h: h["val_loss"])["epoch"])
@@ -344,7 +357,7 @@ def _finish(
         compose(folder.about(title, model.notes_), run, settings),
         metrics=metrics,
         scores={assessed.name: assessed.metrics for assessed in run.assessments},
-        histories={"": run.history},
+        histories=run.histories,
         files=files,
         lines=_lines(run),
     )

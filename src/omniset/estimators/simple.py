@@ -149,7 +149,10 @@ class PooledForest(Member):
         )
         many = len(x) > SAMPLED
         options = {"max_samples": SAMPLED} if many else {}
-        options |= {"bootstrap": many or not self.randomised, "max_features": "sqrt" if self.randomised or self.classes else 1 / 3}
+        options |= {
+            "bootstrap": many or not self.randomised,
+            "max_features": "sqrt" if self.randomised or self.classes else 1 / 3,
+        }
         forest = getattr(ensemble, name)(TREES, random_state=seed, **options).fit(x, y, w)
         self.trees = Trees.of(forest.estimators_)
         if self.classes is not None:

@@ -11,7 +11,7 @@ so that a method that adds nothing gets no weight, and the weights say what was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +25,7 @@ from omniset.core.sources import Source, source_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled
 from omniset.estimators.simple import Member
+from omniset.training import schema
 from omniset.training.network import SetNetwork, Standardize
 
 PRIOR, MEAN = "prior", "mean-forest"
@@ -33,6 +34,13 @@ NETWORKS = ("deep-sets", "ust")
 INTERPLAY = "ust"  # the method that sees elements in the light of others
 METHODS = (PRIOR, MEAN, *SIMPLE, *NETWORKS)
 BASELINES = (PRIOR, MEAN, *SIMPLE)  # without a network
+
+SHAPES = schema.whole(
+    {
+        "networks": schema.OBJECT | {"additionalProperties": schema.SIZE},
+        "members": schema.OBJECT | {"additionalProperties": schema.array(schema.OBJECT)},
+    }
+)
 
 Predictions = dict[str, Float64[np.ndarray, "sets outputs"]]
 
@@ -95,6 +103,21 @@ class Stack(nn.Module):
         self.register_buffer("weights", weights)
         self.targets = Standardize(sum(widths)).double()
         self._restored: dict[str, list[Member]] = {}
+
+    @classmethod
+    def empty(
+        cls,
+        input_dim: int,
+        widths: Sequence[int],
+        classify: bool,
+        shapes: Mapping[str, Any],
+        network: Callable[[str], SetNetwork],
+    ) -> Stack:
+        """A stack for weights that are stored: of what `shapes` gave, its networks made by network(method)."""
+        networks = {name: [network(name) for _ in range(number)] for name, number in shapes["networks"].items()}
+        members = {name: [Arrays.empty(one) for one in each] for name, each in shapes["members"].items()}
+        weights = torch.zeros(len(widths), len(METHODS), dtype=torch.float64)
+        return cls(input_dim, widths, classify, networks, members, weights)
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""

@@ -17,6 +17,7 @@ from omniset.core.sets import Sets, batched
 from omniset.estimators import ensembles
 from omniset.estimators.ensembles import Lessons
 from omniset.estimators.folds import folds_of
+from omniset.estimators.lessons import batch_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
 from omniset.estimators.simple import Member
@@ -73,10 +74,10 @@ class Regime:
         few = sets < 1000
         folds = min(5 if few else 3, units) if folds is None else folds
         repeats = (3 if sets < 60 else 2 if sets < 200 else 1) if repeats is None else repeats
-        batch = min(max(sets // 8, 4), 64) if batch is None else batch
+        batch = batch_of(sets) if batch is None else batch
         steps = max(300, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
-        return cls(folds, repeats, 2 if sets < 200 else 1, batch, epochs)
+        return cls(folds, repeats, 2 if sets < 60 else 1, batch, epochs)
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Material:
 
     Attributes:
         targets: (sets, targets): codes of classes, or numbers.
-        weights: How much each set counts.
+        weights: (sets, targets): how much each set counts.
         groups: Sets of one group are in one fold.
         build: Makes an untrained network: build(method).
         reading: max_elements, shard_size, shards and store.
@@ -109,7 +110,7 @@ class Material:
     targets: Shaped[Tensor, "sets targets"]
     widths: Sequence[int]
     classify: bool
-    weights: Float[np.ndarray, " sets"]
+    weights: Float[np.ndarray, "sets targets"]
     groups: Shaped[np.ndarray, " sets"] | None
     regime: Regime
     build: Callable[[str], SetNetwork]
@@ -135,7 +136,8 @@ def learn(
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
     folds = np.stack(dealt)
     table = pooled(material.sets)
-    said = _simple(material, table, folds)
+    simple = [name for name in METHODS if name in MEMBERS]
+    said = _left_out(material, simple, table, folds)
     networks, history = {}, []
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
@@ -151,10 +153,11 @@ def learn(
         for repeat in range(regime.repeats):
             parts = np.stack([_of_target(said[name][repeat][:, part], material.classify) for name in METHODS])
             y = material.targets[:, target].numpy()
-            weights[target] += weights_of(parts, y, material.weights, seed) / regime.repeats
-            ours = cross_fitted(parts, y, folds[repeat], material.weights, seed)
+            weights[target] += weights_of(parts, y, material.weights[:, target], seed) / regime.repeats
+            ours = cross_fitted(parts, y, folds[repeat], material.weights[:, target], seed)
             said[OURS][repeat][:, part] = ours.reshape(len(y), -1)
-    members = {name: _on_all(material, table, name) for name in METHODS if name in MEMBERS}
+    everything = np.arange(len(table))
+    members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, torch.from_numpy(weights))
     return stack.eval(), OutOfFold(folds, said), history
 
@@ -173,14 +176,30 @@ def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, 
     y = material.targets[:, target].double().numpy()
     y = y.astype(np.int64) if material.classify else y
     groups = None if material.groups is None else material.groups[rows]
-    return member.fit(table[rows], y[rows], material.weights[rows], seed, groups)
+    return member.fit(table[rows], y[rows], material.weights[rows, target], seed, groups)
 
 
-def _simple(
-    material: Material, table: Float32[np.ndarray, "sets columns"], folds: Int[np.ndarray, "repeats sets"]
+def simple_left_out(
+    material: Material, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"]
 ) -> dict[str, Float64[np.ndarray, "repeats sets outputs"]]:
-    """What the simple methods say of sets left out."""
-    names = [name for name in METHODS if name in MEMBERS]
+    """What simple methods say of sets left out."""
+    return _left_out(material, names, pooled(material.sets), folds)
+
+
+def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray, " rows"]) -> Stack:
+    """Simple methods fitted to some of the sets, without weights."""
+    table = pooled(material.sets)
+    members = {name: _arrays(material, name, table, rows) for name in names}
+    weights = torch.zeros(len(material.widths), len(METHODS), dtype=torch.float64)
+    return Stack(material.sets.dim, material.widths, material.classify, {}, members, weights).eval()
+
+
+def _left_out(
+    material: Material,
+    names: Sequence[str],
+    table: Float32[np.ndarray, "sets columns"],
+    folds: Int[np.ndarray, "repeats sets"],
+) -> dict[str, Float64[np.ndarray, "repeats sets outputs"]]:
     said = {name: np.zeros((*folds.shape, sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
@@ -197,10 +216,11 @@ def _simple(
     return said
 
 
-def _on_all(material: Material, table: Float32[np.ndarray, "sets columns"], name: str) -> list[Arrays]:
-    rows = np.arange(len(table))
-    fitted = [_fitted(material, name, table, rows, target, material.seed) for target in range(len(material.widths))]
-    return [Arrays.of(member.state()) for member in fitted]
+def _arrays(
+    material: Material, name: str, table: Float32[np.ndarray, "sets columns"], rows: Int[np.ndarray, " rows"]
+) -> list[Arrays]:
+    targets = range(len(material.widths))
+    return [Arrays.of(_fitted(material, name, table, rows, target, material.seed).state()) for target in targets]
 
 
 class _Ensemble:
@@ -236,7 +256,7 @@ class _Ensemble:
 
     def learn(self, **how: Any) -> list[dict[str, Any]]:
         material, regime = self.material, self.material.regime
-        counts, held = torch.from_numpy(material.weights).float(), torch.from_numpy(self.held)
+        counts, held = torch.from_numpy(material.weights.mean(1)).float(), torch.from_numpy(self.held)
         targets = material.targets.expand(len(self.networks), -1, -1)
         if not material.classify:
             targets = torch.stack([network.targets(material.targets) for network in self.networks])

@@ -85,4 +85,6 @@ class Trees:
 
     @classmethod
     def restored(cls, state: dict[str, np.ndarray]) -> Trees:
-        return cls(**{name: state[name] for name in cls.__dataclass_fields__ if name != "depth"}, depth=int(state["depth"]))
+        return cls(
+            **{name: state[name] for name in cls.__dataclass_fields__ if name != "depth"}, depth=int(state["depth"])
+        )

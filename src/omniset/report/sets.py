@@ -87,7 +87,8 @@ class SetRun:
 
     Args:
         on: Which data the outcomes are on, such as "validation sets (10 % of the sets, kept back)".
-        history: A dict per epoch with `epoch` and quantities, such as train_loss and val_loss.
+        history: A dict per epoch with `epoch` and quantities, such as train_loss and val_loss; of several networks also
+            `method`, which of them.
         kept_epoch: Whose weights were kept.
         outcomes: Of ours, one for each target.
         comparison: Of ours with baselines; its conditions are the targets.
@@ -100,6 +101,15 @@ class SetRun:
     outcomes: list[Outcome] = field(default_factory=list)
     comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
+
+    @property
+    def histories(self) -> dict[str, list[dict[str, Any]]]:
+        """By network."""
+        named: dict[str, list[dict[str, Any]]] = {}
+        for epoch in self.history:
+            numbers = {name: value for name, value in epoch.items() if name != "method"}
+            named.setdefault(epoch.get("method", ""), []).append(numbers)
+        return named
 
     @cached_property
     def assessments(self) -> list[Assessment]:
@@ -237,9 +247,14 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
 
 
 def _learning(run: SetRun) -> Section:
+    histories = run.histories
+    if len(histories) > 1:
+        took = [f"{name} {len(epochs)}" for name, epochs in histories.items()]
+        text = f"Epochs that the networks of each method took: {', '.join(took)}. Losses are means over the networks."
+        return frame.learning(histories, kept=dict.fromkeys(histories), text=text)
     text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
-    return frame.learning({"": run.history} if run.history else {}, kept={"": run.kept_epoch}, text=text)
+    return frame.learning(histories, kept={"": run.kept_epoch}, text=text)
 
 
 def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
@@ -249,7 +264,7 @@ def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
     blocks: list[Block] = [Table(caption, ["metric", "value", "95 % interval", "what it is"], rows)]
     if run.comparison is not None:
         names = [score.name for score in run.comparison.scores]
-        caption = f"Methods without a network beside ours, best {names[0]} first."
+        caption = f"Methods beside ours, best {names[0]} first."
         blocks.append(frame.methods(run.comparison, outcome.name, names, caption=caption))
     blocks += _classes(assessed) if outcome.classifies else _values(outcome)
     if assessed.by_size:

@@ -86,6 +86,11 @@ class SetNetwork(nn.Module):
             for module in filter(None, (encoder.pool, encoder.decoder)):
                 module.requires_grad_(False)
 
+    @property
+    def input_dim(self) -> int:
+        """Features of an element."""
+        return self.encoder.input_dim
+
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets ..."]:
         """(B, outputs), or, for elements of a SetBatch, (B, N, outputs)."""
         out = self.encoder(source, **options)

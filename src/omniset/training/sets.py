@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed
 import torch.nn.functional as F
-from jaxtyping import Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from omniset.core.sets import SetBatch, Sets, batched, collate
@@ -38,6 +38,7 @@ class SetBatches:
             read shard by shard.
         seed: In training, put the elements of each set that is read as a whole in an order that depends on this, the
             epoch and the set: random elements in each shard. None: as they are.
+        weights: How much each set counts. None: all the same.
     """
 
     sets: Sets
@@ -46,6 +47,7 @@ class SetBatches:
     max_elements: int
     shard_size: int | None = None
     seed: int | None = None
+    weights: Float[Tensor, " sets"] | None = None
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
         if not keys:
@@ -66,7 +68,9 @@ class SetBatches:
             positions, order = order[: len(group)], order[len(group) :]
             parts.append((source, positions, [len(s) for s in group]))
         targets = torch.cat([t for _, t in items])
-        weights = torch.cat([s.read()[1] for s in stored]) if self.of_elements else torch.ones(len(targets))
+        of_sets = torch.ones(len(keys)) if self.weights is None else self.weights[[i for _, i in keys]]
+        counts = [s.read()[1] * w for s, w in zip(stored, of_sets, strict=True)] if self.of_elements else []
+        weights = torch.cat(counts) if self.of_elements else of_sets
         return parts, targets, weights
 
     def _item(self, epoch: int, i: int, training: bool) -> tuple[StoredSet, Tensor]:
