@@ -136,7 +136,7 @@ def test_columns_have_names_and_means_their_place():
     names = names_of(["x", "y", "z"])
     assert names[means_of(len(names))] == ["mean of x", "mean of y", "mean of z"]
     assert names[3 + 3 * DIM :][:4] == ["max of x", "max of y", "max of z", "quantile 0.1 of x"]
-    elements, sets = sets_of(counts(np.random.default_rng(6), least=1))
+    _, sets = sets_of(counts(np.random.default_rng(6), least=1))
     assert pooled(sets).shape == (len(SIZES), len(names))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int, Shaped
@@ -148,7 +148,7 @@ class PooledForest(Member):
             "Regressor" if self.classes is None else "Classifier"
         )
         many = len(x) > SAMPLED
-        options = {"max_samples": SAMPLED} if many else {}
+        options: dict[str, Any] = {"max_samples": SAMPLED} if many else {}
         options |= {
             "bootstrap": many or not self.randomised,
             "max_features": "sqrt" if self.randomised or self.classes else 1 / 3,
