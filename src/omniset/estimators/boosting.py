@@ -21,11 +21,11 @@ MANY = 5_000  # rows from which on one fold in three is enough to choose the rou
 class PooledBoosting(Member):
     """Stochastic gradient boosting (Friedman, 2002) of small trees, as many rounds as inner cross-validation chooses.
 
-    It starts at the prior, f_k = log of how frequent class k is (or at the mean), and adds a tree in each round, for more
-    than two classes one for each, at a rate of 0.05. A tree sees half of the rows, 10,000 at most, and at each of its
-    splits as many columns as the root of their number. It has at most 8 leaves of at least 5 rows (fewer where there are
-    few rows). The number of rounds, 0 to 150, is the one with the least loss on rows left out, three folds; of many rows,
-    one of the three.
+    It starts at the prior, f_k = log of how frequent class k is (or at the mean), and adds a tree in each round, for
+    more than two classes one for each, at a rate of 0.05. A tree sees half of the rows, 10,000 at most, and at each of
+    its splits as many columns as the root of their number. It has at most 8 leaves of at least 5 rows (fewer where
+    there are few rows). The number of rounds, 0 to 150, is the one with the least loss on rows left out, three folds;
+    of more than 5,000 rows, one of the three.
     """
 
     name = "pooled-boosting"
@@ -44,7 +44,7 @@ class PooledBoosting(Member):
         self.trees = None
         if self.rounds:
             model = self._boosted(x, y, w, self.rounds, seed)
-            self.trees = Trees.of(model.estimators_.ravel())
+            self.trees = Trees.of(list(model.estimators_.ravel()))
             self.seen = np.unique(y) if self.classes is not None else np.zeros(1, dtype=np.int64)
 
     def _boosted(self, x: Table, y: np.ndarray, w: np.ndarray, rounds: int, seed: int) -> Any:

@@ -13,8 +13,8 @@ def folds_of(
 
     Args:
         y: Labels; each fold gets its share of every class, or of low and high numbers.
-        groups: Rows of one group go to one fold. Large groups come first, each goes to the fold that has the fewest rows
-            with its most frequent label, then to the smallest one.
+        groups: Rows of one group go to one fold. Large groups come first; each goes to the fold that has the fewest
+            rows with its most frequent label, then to the smallest one.
     """
     rng = np.random.default_rng(seed)
     drawn = rng.permutation(len(y))

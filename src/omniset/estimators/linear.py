@@ -28,9 +28,9 @@ class PooledLinear(Member):
 
         minimise over b, c   sum_i w_i loss(y_i, c + z_i b) + |b|^2 / (2 v)
 
-    v, the variance that z b has before it is learned, is one of 0.001, 0.003, ..., 1,000: the one with the least loss on
-    rows left out, five folds. If there are fewer rows than columns, b is looked for among the sums of rows, where it is
-    (Kimeldorf and Wahba, 1971): z is rotated into so many columns, which changes nothing else.
+    v, the variance that z b has before it is learned, is one of 0.001, 0.003, ..., 1,000: the one with the least loss
+    on rows left out, five folds. If there are fewer rows than columns, b is looked for among the sums of rows, where it
+    is (Kimeldorf and Wahba, 1971): z is rotated into so many columns, which changes nothing else.
     """
 
     name = "pooled-linear"
@@ -79,7 +79,7 @@ class PooledLinear(Member):
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """B (columns, outputs) and c (outputs,) for each of these variances."""
+        """The slopes b (columns, outputs) and levels c (outputs,) for each of these variances."""
         from sklearn.linear_model import LogisticRegression, Ridge
 
         if self.classes is None:

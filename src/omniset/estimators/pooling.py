@@ -5,8 +5,8 @@ For a set of elements x_i with multiplicities m_i, M = sum_i m_i, and for each f
     mean = sum_i m_i x_i / M         sd = sqrt(sum_i m_i (x_i - mean)^2 / M)         min, max of what is present
     quantile p = the least x with sum of the m_i of all x_i <= x at least p M        (the inverse distribution function)
 
-and log(1 + M), log(1 + distinct elements), and whether the set is empty. All of it is that of the multiset: the order of
-the elements does not count, and an element of multiplicity 3 is as three copies of it (up to the rounding of float32).
+and log(1 + M), log(1 + distinct elements), and whether the set is empty. All of it is that of the multiset: the order
+of the elements does not count, and an element of multiplicity 3 is as three copies of it (to the rounding of float32).
 
 Sets are read in shards, twice. Quantiles are exact as long as distinct elements times features are at most 2^26; of a
 larger set they are those of a sample of its distinct elements, each with all its copies: those whose hashes are in the
@@ -54,7 +54,7 @@ def pooled(sets: Sets | Sequence[StoredSet]) -> Float32[np.ndarray, "sets column
     largest = np.finfo(np.float32).max
     by_size = sorted(range(len(stored)), key=lambda i: len(stored[i]))  # so that little is padded
     for group in _groups(by_size, [len(s) for s in stored], max(dim, 1)):
-        rows = _rows(_shards([stored[i] for i in group], dim), sum(len(stored[i]) for i in group), dim)
+        rows = _rows(_shards([stored[i] for i in group], dim), len(group), sum(len(stored[i]) for i in group), dim)
         table[group] = np.clip(rows, -largest, largest)
     return table
 
@@ -86,18 +86,18 @@ def _shards(sets: list[StoredSet], dim: int) -> Shards:
     return read
 
 
-def _rows(shards: Shards, elements: int, dim: int) -> Float64[np.ndarray, "sets columns"]:
+def _rows(shards: Shards, sets: int, elements: int, dim: int) -> Float64[np.ndarray, "sets columns"]:
     """The columns of one or more sets that are read together, in two passes."""
-    total, sums, low, high = 0.0, 0.0, np.inf, -np.inf
-    hashes, share = None, 0
+    total, sums, squares = np.zeros(sets), np.zeros((sets, dim)), np.zeros((sets, dim))
+    low, high = np.full((sets, dim), np.inf), np.full((sets, dim), -np.inf)
+    hashes, share = np.empty((sets, 0), dtype=np.uint64), 0
     for x, m in shards():
         there = (m > 0)[..., None]
-        total = total + m.sum(1)
-        sums = sums + _weighted(m, x)
+        total += m.sum(1)
+        sums += _weighted(m, x)
         low = np.minimum(low, np.where(there, x, np.inf).min(1, initial=np.inf))
         high = np.maximum(high, np.where(there, x, -np.inf).max(1, initial=-np.inf))
-        new = _kept_hashes(x, m, share)
-        hashes = new if hashes is None else np.concatenate([hashes, new], 1)
+        hashes = np.concatenate([hashes, _kept_hashes(x, m, share)], 1)
         if hashes.shape[1] > 2 * COUNTED:
             hashes, share = _thinned(hashes, share)
     distinct = _distinct(hashes) * 2.0**share
@@ -105,9 +105,9 @@ def _rows(shards: Shards, elements: int, dim: int) -> Float64[np.ndarray, "sets 
     weight = np.where(known, total, 1)[:, None]
     mean = sums / weight
 
-    squares, kept = 0.0, _Kept(elements * dim, distinct)
+    kept = _Kept(elements * dim, distinct)
     for x, m in shards():
-        squares = squares + _weighted(m, np.square(x - mean[:, None]))
+        squares += _weighted(m, np.square(x - mean[:, None]))
         kept.add(x, m)
     statistics = [mean, np.sqrt(squares / weight), low, high, *_quantiles(*kept.all())]
     of_features = np.where(known[:, None], np.concatenate(statistics, 1), np.nan)
@@ -208,7 +208,7 @@ def _merged(x: np.ndarray, m: np.ndarray, share: int) -> tuple[np.ndarray, np.nd
 
 
 def _hashes(x: Float[np.ndarray, "sets elements dim"]) -> UInt64[np.ndarray, "sets elements"]:
-    """64 bits of each element: equal for equal ones, else as if drawn (multiply and shift, one feature after another)."""
+    """64 bits of each element: equal for equal ones, else as if drawn (shifts and products, feature by feature)."""
     state = np.full(x.shape[:2], x.shape[2], dtype=np.uint64)
     for feature in range(x.shape[2]):
         state ^= (x[..., feature].astype(np.float64) + 0.0).view(np.uint64)  # -0 is 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int, Shaped
@@ -94,7 +94,7 @@ class Member(ABC):
             self._restore(state)
         return self
 
-    def _seen(self, x: Table) -> Table:
+    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
         """The columns that are looked at."""
         return np.where(np.isnan(x), self.fill, x)
 
@@ -148,7 +148,7 @@ class PooledForest(Member):
             "Regressor" if self.classes is None else "Classifier"
         )
         many = len(x) > SAMPLED
-        options = {"max_samples": SAMPLED} if many else {}
+        options: dict[str, Any] = {"max_samples": SAMPLED} if many else {}
         options |= {
             "bootstrap": many or not self.randomised,
             "max_features": "sqrt" if self.randomised or self.classes else 1 / 3,
@@ -175,7 +175,7 @@ class MeanForest(PooledForest):
     name = "mean-forest"
     randomised = False
 
-    def _seen(self, x: Table) -> Table:
+    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
         return super()._seen(x)[:, means_of(x.shape[1])]
 
 

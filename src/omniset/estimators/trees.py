@@ -16,8 +16,8 @@ ROWS_AND_TREES = 1 << 20  # that go down at once
 class Trees:
     """Trees whose nodes are numbered through.
 
-    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn, else right, until it is
-    at a leaf, whose left and right is the leaf itself.
+    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn, else right, until it
+    is at a leaf, whose left and right is the leaf itself.
 
     Attributes:
         roots: A node per tree.
