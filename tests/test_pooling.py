@@ -63,10 +63,11 @@ def test_shards_of_a_large_set_give_the_whole(monkeypatch, tmp_path, on_disk):
     multiplicities = counts(np.random.default_rng(2))
     elements, sets = sets_of(multiplicities)
     if on_disk:
-        for name, width in (("elements", DIM), ("multiplicity", None)):
-            rows = DiskRows(width, torch.float32, tmp_path)
-            rows.append(getattr(sets, name))
-            setattr(sets, name, rows)
+        rows, weights = DiskRows(DIM, torch.float32, tmp_path), DiskRows(None, torch.float32, tmp_path)
+        for stored in sets:
+            rows.append(stored.read()[0])
+            weights.append(stored.read()[1])
+        sets = Sets.from_rows(rows, weights, sets.offsets)
     monkeypatch.setattr(pooling, "SHARD", 7 * DIM)
     monkeypatch.setattr(pooling, "TOGETHER", 1)
     assert_equal_to_oracle(pooled(sets), elements, multiplicities)

@@ -31,7 +31,7 @@ def by_method(model: SetEstimator, sets: Iterable[StoredSet]) -> dict[str, pd.Da
     stored = list(sets)
     fitted = model.fitted()
     if isinstance(fitted, Stack):
-        said: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {OURS: []} | {name: [] for name in METHODS}
+        said: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *METHODS)}
         for group in batched(stored, model.together, model.max_elements):
             each = fitted.predictions(group, find(model.device), **model.reading())
             said[OURS].append(fitted.mixed(each).exp().numpy() if model.classifies else fitted.mixed(each).numpy())

@@ -27,8 +27,9 @@ class Evaluation:
 
     Attributes:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
-            `element` (where elements are labelled), `repeat` (where sets were left out more than once), `group` (where there are groups), `size` (distinct elements of the
-            set), `truth`, `predicted`, and of classes the probability of each.
+            `element` (where elements are labelled), `repeat` (where sets were left out more than once), `group` (where
+            there are groups), `size` (distinct elements of the set), `truth`, `predicted`, and of classes the
+            probability of each.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
         resamples: Of the intervals.

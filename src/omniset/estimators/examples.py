@@ -26,15 +26,15 @@ def examples(
     """Attributions of a few of these sets, where there are any to be had, as `omniset.report.sets.Example`.
 
     Args:
-        which: Positions of the sets that were evaluated.
+        which: Positions of the sets in the rows of the evaluation.
     """
     from omniset.report.sets import Example
 
     if evaluation is None or not evaluation.outcomes or model.level != "set":
         return []
     explained = []
-    for i in which[telling(evaluation.outcomes[0])]:
-        stored = sets[int(i)]
+    for i in dict.fromkeys(which[telling(evaluation.outcomes[0])].tolist()):
+        stored = sets[i]
         if len(stored) > model.max_elements:  # takes long
             continue
         try:

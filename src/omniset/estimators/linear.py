@@ -16,7 +16,7 @@ VARIANCES = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # of what the columns 
 FOLDS = 5
 CHOSEN_ON = 5_000  # rows that the variance is chosen on, at most
 ROTATED = 2_000  # rows up to which more columns than rows are rotated
-STATE = ("mean", "scale", "slope", "intercept")
+STATE = ("mean", "per_unit", "slope", "intercept")
 LARGEST = 3.0  # standard deviations from the mean at which a column stops to say more
 
 
@@ -39,7 +39,8 @@ class PooledLinear(Member):
         z = x.astype(np.float64)
         self.mean = np.average(z, 0, w)
         deviation = np.sqrt(np.average(np.square(z - self.mean), 0, w))
-        self.scale = np.where(deviation > 1e-6 * (np.abs(self.mean) + 1e-30), deviation, np.inf)
+        varies = deviation > 1e-6 * (np.abs(self.mean) + 1e-30)
+        self.per_unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)  # a column that never changes is 0
         z = self._standardised(z)
         turn = _rotation(z) if len(z) < min(z.shape[1], ROTATED) else None
         z = z if turn is None else z @ turn
@@ -54,7 +55,7 @@ class PooledLinear(Member):
         self.intercept = intercept * spread + level
 
     def _standardised(self, x: Float[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows columns"]:
-        return np.clip((x - self.mean) / self.scale, -LARGEST, LARGEST) / np.sqrt(x.shape[1])
+        return np.clip((x - self.mean) * self.per_unit, -LARGEST, LARGEST) / np.sqrt(x.shape[1])
 
     def _chosen(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None

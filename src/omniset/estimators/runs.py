@@ -105,7 +105,8 @@ def _report_of_fit(
     truth, shown = values.to_numpy(), model.validation_
     evaluation, on = out_of_fold(model, sets, truth, groups), ""
     if evaluation is not None:
-        on, shown = "sets left out, in turn, while the rest were learned from", np.arange(len(sets))
+        on = "sets left out, in turn, while the others were learned from"
+        shown = np.tile(np.arange(len(sets)), len(model.out_of_fold_.folds))
         of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
         with TableWriter(folder.path / OUT_OF_FOLD) as writer:
             writer.write(of_sets.rename(columns={"condition": "target"}))

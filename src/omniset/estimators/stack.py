@@ -4,9 +4,10 @@ A stack has simple methods on pooled features (`omniset.estimators.members`) and
 sets, which see each element by itself, and the Universal Set Transformer, which sees elements in the light of the
 others. What it predicts is
 
-    p = sum over methods m of  w_m p_m,        w from the losses of sets left out (`omniset.estimators.weights`),
+    p = sum over methods m of  w_m p_m,
 
-so that a method that adds nothing gets no weight, and the weights say what was worth it.
+with weights, and a calibration of each p_m, from the losses of sets left out (`omniset.estimators.weights`). A method
+that adds nothing gets no weight, so that the weights say what was worth it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from omniset.core.sources import Source, source_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled
 from omniset.estimators.simple import Member
+from omniset.estimators.weights import Mixture
 from omniset.training import schema
 from omniset.training.network import SetNetwork, Standardize
 
@@ -79,13 +81,15 @@ class Stack(nn.Module):
         classify: The targets are classes.
         networks: By method, the networks of its ensemble.
         members: By method, for each target the arrays of its member.
-        weights: (targets, methods), methods as in METHODS.
+        weights, powers: (targets, methods), methods as in METHODS: how much each counts, and the power to which its
+            probabilities are raised (`omniset.estimators.weights`).
 
     Attributes:
         targets: Numbers are predicted in their own units: nothing is to be undone.
     """
 
     weights: Tensor
+    powers: Tensor
 
     def __init__(
         self,
@@ -95,12 +99,14 @@ class Stack(nn.Module):
         networks: Mapping[str, Sequence[SetNetwork]],
         members: Mapping[str, Sequence[Arrays]],
         weights: Float[Tensor, "targets methods"],
+        powers: Float[Tensor, "targets methods"],
     ) -> None:
         super().__init__()
         self.input_dim, self.widths, self.classify = input_dim, [*widths], classify
         self.networks = nn.ModuleDict({name: nn.ModuleList(each) for name, each in networks.items()})
         self.members = nn.ModuleDict({name: nn.ModuleList(each) for name, each in members.items()})
         self.register_buffer("weights", weights)
+        self.register_buffer("powers", powers)
         self.targets = Standardize(sum(widths)).double()
         self._restored: dict[str, list[Member]] = {}
 
@@ -117,7 +123,7 @@ class Stack(nn.Module):
         networks = {name: [network(name) for _ in range(number)] for name, number in shapes["networks"].items()}
         members = {name: [Arrays.empty(one) for one in each] for name, each in shapes["members"].items()}
         weights = torch.zeros(len(widths), len(METHODS), dtype=torch.float64)
-        return cls(input_dim, widths, classify, networks, members, weights)
+        return cls(input_dim, widths, classify, networks, members, weights, torch.ones_like(weights))
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""
@@ -163,8 +169,10 @@ class Stack(nn.Module):
         columns = [METHODS.index(name) for name in names]
         parts = []
         for target, part in enumerate(columns_of_targets(self.widths)):
-            weights = self.weights[target, columns].double().cpu().numpy()
-            parts.append(sum(w * said[name][:, part] for w, name in zip(weights, names, strict=True) if w))
+            weights, powers = (of[target, columns].cpu().numpy() for of in (self.weights, self.powers))
+            each = np.stack([said[name][:, part] for name in names])
+            mixed = Mixture(weights, powers)(each if self.classify else each[..., 0])
+            parts.append(mixed.reshape(len(each[0]), -1))
         mixture = torch.from_numpy(np.concatenate(parts, 1))
         return mixture.clamp(min=1e-300).log() if self.classify else mixture
 

@@ -22,7 +22,7 @@ from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
 from omniset.estimators.simple import Member
 from omniset.estimators.stack import METHODS, NETWORKS, Arrays, Stack, columns_of_targets, ensemble_outputs
-from omniset.estimators.weights import cross_fitted, weights_of
+from omniset.estimators.weights import cross_fitted, mixture_of
 from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
@@ -147,23 +147,33 @@ def learn(
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         said[name] = learner.left_out()
         networks[name] = learner.networks
-    weights = np.zeros((len(material.widths), len(METHODS)))
-    said[OURS] = np.zeros_like(said[METHODS[0]])
-    for target, part in enumerate(columns_of_targets(material.widths)):
-        for repeat in range(regime.repeats):
-            parts = np.stack([_of_target(said[name][repeat][:, part], material.classify) for name in METHODS])
-            y = material.targets[:, target].numpy()
-            weights[target] += weights_of(parts, y, material.weights[:, target], seed) / regime.repeats
-            ours = cross_fitted(parts, y, folds[repeat], material.weights[:, target], seed)
-            said[OURS][repeat][:, part] = ours.reshape(len(y), -1)
+    mixtures = [_mixture(material, said, folds, target) for target in range(len(material.widths))]
+    weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
-    stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, torch.from_numpy(weights))
+    stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
     return stack.eval(), OutOfFold(folds, said), history
 
 
-def _of_target(predictions: np.ndarray, classify: bool) -> np.ndarray:
-    return predictions if classify else predictions[:, 0]
+def _mixture(
+    material: Material,
+    said: dict[str, Float64[np.ndarray, "repeats sets outputs"]],
+    folds: Int[np.ndarray, "repeats sets"],
+    target: int,
+) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
+    """Weights and powers of the methods, the mean over repeats; and into `said`, what ours says of sets left out."""
+    part = columns_of_targets(material.widths)[target]
+    y, counts = material.targets[:, target].numpy(), material.weights[:, target]
+    mixtures = []
+    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))
+    for repeat, fold_of in enumerate(folds):
+        each = np.stack([said[name][repeat][:, part] for name in METHODS])
+        each = each if material.classify else each[..., 0]
+        mixtures.append(mixture_of(each, y, counts, material.groups, material.seed))
+        ours = cross_fitted(each, y, fold_of, counts, material.groups, material.seed)
+        said[OURS][repeat][:, part] = ours.reshape(len(y), -1)
+    weights = np.mean([mixture.weights for mixture in mixtures], 0)
+    return weights, np.exp(np.mean([np.log(mixture.powers) for mixture in mixtures], 0))
 
 
 def _stratum(material: Material) -> Shaped[np.ndarray, " sets"]:
@@ -191,7 +201,9 @@ def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray,
     table = pooled(material.sets)
     members = {name: _arrays(material, name, table, rows) for name in names}
     weights = torch.zeros(len(material.widths), len(METHODS), dtype=torch.float64)
-    return Stack(material.sets.dim, material.widths, material.classify, {}, members, weights).eval()
+    return Stack(
+        material.sets.dim, material.widths, material.classify, {}, members, weights, torch.ones_like(weights)
+    ).eval()
 
 
 def _left_out(
