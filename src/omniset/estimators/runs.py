@@ -176,10 +176,10 @@ def evaluate(
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
         )
-        evaluation.comparison.write_rows(out / "scores.csv")
+        evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
         settings = estimator.get_params() | {"model": str(model)}
-        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv"])
+        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv.gz"])
 
 
 def explain(
