@@ -137,11 +137,11 @@ def local_meeting(folder: Path) -> dict[str, str]:
 
     No port is opened beyond the loopback, and what is read from one is never unpickled (`broadcast`, `gather`).
     """
-    found = {MEETING: str(folder / "meeting")}
+    variables = {MEETING: str(folder / "meeting")}
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if loopback:
-        found |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
-    return found
+        variables |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
+    return variables
 
 
 def connect(rank: int, world: int, backend: str) -> None:
@@ -203,10 +203,10 @@ def _tell(codes: dict[int, int], devices: int) -> None:
     code = failed[number]
     if code > 1:
         raise SystemExit(code)  # it has said why
-    told = "failed"
+    ending = "failed"
     if code < 0:
-        told = f"was killed ({signal.Signals(-code).name}); where nobody did, memory was probably too small"
-    print(f"omniset: error: process {number} of {devices} {told}", file=sys.stderr)
+        ending = f"was killed ({signal.Signals(-code).name}); where nobody did, memory was probably too small"
+    print(f"omniset: error: process {number} of {devices} {ending}", file=sys.stderr)
     raise SystemExit(1)
 
 
@@ -313,7 +313,7 @@ def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
     messages = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
     torch.distributed.gather(padded, messages)
     return [
-        table for size, found in zip(sizes, messages or [], strict=False) for table in _unpacked(found[: int(size)])
+        table for size, packet in zip(sizes, messages or [], strict=False) for table in _unpacked(packet[: int(size)])
     ]
 
 
