@@ -239,7 +239,7 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
 def _learning(run: SetRun) -> Section:
     text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
-    return frame.learning({"": run.history} if run.history else {}, kept={"": run.kept_epoch}, text=text)
+    return frame.learning({"": run.history} if run.history else {}, kept_epochs={"": run.kept_epoch}, text=text)
 
 
 def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
