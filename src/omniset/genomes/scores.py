@@ -61,8 +61,8 @@ def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
     Source: Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015.
     """
     columns = [f"{k}{b}" for k in SUMS for b in range(BINS)]
-    number, said, was = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
-    return np.abs(said - was).sum(1) / np.maximum(number.sum(1), 1)
+    number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
+    return np.abs(predicted - present).sum(1) / np.maximum(number.sum(1), 1)
 
 
 def precision_of(change: str, rows: pd.DataFrame, draws: Draws) -> Values:
