@@ -332,7 +332,7 @@ class _Work:
     task: _Task
     models: dict[str, _Model]
     methods: list[str]
-    kept: Kept
+    store: Kept
     about: dict[str, Any]
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
@@ -412,7 +412,7 @@ class _Work:
     ) -> Done:
         model = self.models[name].about() if name in self.models else {}
         settings = {**model, "seed": seed, **self.about, "data": self.task.checksum}
-        return self.kept.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
+        return self.store.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
 
 
 def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:

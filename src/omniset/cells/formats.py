@@ -497,8 +497,8 @@ def attribute(held: Any, name: str) -> str:
 
 
 def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
-    found: list[str | None] = [None] if x else []
-    return found + layers + (["raw"] if raw and "raw" not in layers else [])
+    first: list[str | None] = [None] if x else []
+    return first + layers + (["raw"] if raw and "raw" not in layers else [])
 
 
 def _kind(name: str, layer: str | None, choices: list[str | None], layers: list[str]) -> str:

@@ -187,9 +187,9 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
     """
     n, k = near.indices.shape
     wanted = np.log(max(k // 3, 1))
-    found = np.full(n, np.nan)
+    effective_groups = np.full(n, np.nan)
     if k < 2:
-        return found
+        return effective_groups
     for part in _blocks(n):
         d = near.distances[part, 1:] - near.distances[part, 1:2]  # p is the same, and does not vanish
 
@@ -200,8 +200,8 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
         p, _ = _shares(_root(gap, len(d)), d)
         groups = codes[near.indices[part, 1:]]
         simpson = sum(np.square((p * (groups == g)).sum(1)) for g in range(int(codes.max()) + 1))
-        found[part] = 1 / simpson
-    return found
+        effective_groups[part] = 1 / simpson
+    return effective_groups
 
 
 def _shares(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"]) -> tuple[np.ndarray, np.ndarray]:
@@ -246,13 +246,13 @@ def silhouettes(
     other type; 0 for the only cell of a type (Rousseeuw, "Silhouettes: a graphical aid", 1987). And of which cells: a
     sample of 50,000 where there are more. Empty where every cell is of its own type.
     """
-    kept = np.arange(len(embedding))
-    if len(kept) > SILHOUETTE_CELLS:
-        kept = np.sort(np.random.default_rng(seed).choice(kept, SILHOUETTE_CELLS, replace=False))
-    types = len(np.unique(labels[kept]))
-    if not 2 <= types < len(kept):
-        return np.empty(0), kept[:0]
-    return euclidean_silhouettes(embedding[kept], labels[kept]), kept
+    rows = np.arange(len(embedding))
+    if len(rows) > SILHOUETTE_CELLS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, SILHOUETTE_CELLS, replace=False))
+    types = len(np.unique(labels[rows]))
+    if not 2 <= types < len(rows):
+        return np.empty(0), rows[:0]
+    return euclidean_silhouettes(embedding[rows], labels[rows]), rows
 
 
 def isolated(labels: Codes, batches: Codes) -> Bool[np.ndarray, " types"]:
@@ -389,11 +389,11 @@ def kbet(near: Neighbours, labels: Codes, batches: Codes) -> float:
         number, component = connected_components(graph[chosen][:, chosen], directed=False)
         if number > 1:
             large = np.bincount(component) >= 3 * k
-            kept = chosen[large[component]]
-            if len(kept) < 0.75 * len(chosen):
+            connected = chosen[large[component]]
+            if len(connected) < 0.75 * len(chosen):
                 scores.append(0.0)
                 continue
-            chosen = kept
+            chosen = connected
         components = min(components, len(chosen) - 1)
         coordinates = diffusion_coordinates(sp.csr_array(graph[chosen][:, chosen]), components)
         scores.append(_accepted(neighbours(coordinates, k + 1).indices, batches[chosen]))

@@ -142,17 +142,17 @@ def _way(sample: sp.csr_array, ways: tuple[str, ...]) -> tuple[str, float]:
     that are whole as they are stored tell nothing, since 2^x - 1 is whole too.
     """
     telling = _distance(sample.data) > WHOLE
-    best, found = 0.0, ("relative", math.e)
+    best, way = 0.0, ("relative", math.e)
     for base, how in product((math.e, 2.0), ways):
         if how == "linear" and base == 2:
             continue
         _, near = _recovered(sample, how, base)
         share = float(min(near.mean(), near[telling].mean())) if telling.any() else 0.0
         if share >= SHARE and share > best:
-            best, found = share, (how, base)
+            best, way = share, (how, base)
         if share == 1:
             break
-    return found
+    return way
 
 
 def _refuse_large(source: Source, values: np.ndarray, advice: str, fractions: np.ndarray | None = None) -> None:

@@ -259,11 +259,11 @@ class SeedModel(nn.Module):
 
     def _encoded(self, genes: Genes) -> Float[Tensor, "cells genes dim"]:
         """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
-        found, where = genes.unique(return_inverse=True)
-        if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < self.genes:
-            bad = int(found[0]) if found[0] < 0 else int(found[-1])
+        distinct, where = genes.unique(return_inverse=True)
+        if len(distinct) and not 0 <= int(distinct[0]) <= int(distinct[-1]) < self.genes:
+            bad = int(distinct[0]) if distinct[0] < 0 else int(distinct[-1])
             raise ValueError(f"genes must be >= 0 and < {self.genes}, got {bad}")
-        return self.encoder(F.normalize(self.vectors[found], dim=-1))[where]
+        return self.encoder(F.normalize(self.vectors[distinct], dim=-1))[where]
 
     def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
         return (self.encoder(token) * self.scale).expand(cells, 1, -1)

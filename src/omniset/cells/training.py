@@ -78,8 +78,8 @@ class CellBatch:
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
         """The counts without those that are hidden."""
-        kept = torch.where(self.hidden, 0, self.counts[self.where])
-        return self.counts.index_put(self.where, kept)
+        visible = torch.where(self.hidden, 0, self.counts[self.where])
+        return self.counts.index_put(self.where, visible)
 
 
 class BlockSampler(EpochSampler):
@@ -101,7 +101,7 @@ class BlockSampler(EpochSampler):
 
 
 class Blocks:
-    """Counts of cells by position, read in whole blocks, of which those read last are kept.
+    """Counts of cells by position, read in whole blocks, of which a cache keeps those read last.
 
     A batch has a few cells of each of the blocks that the sampler shuffles together: without it each block would be
     read once for every batch.
@@ -109,24 +109,24 @@ class Blocks:
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
-        self.kept: dict[int, sp.csr_array] = {}
+        self.cache: dict[int, sp.csr_array] = {}
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
         """As `Cells.take`."""
         if self.cells.cached:
             return self.cells.take(rows)
         blocks = np.unique(rows // BLOCK).tolist()
-        new = [b for b in blocks if b not in self.kept]
+        new = [b for b in blocks if b not in self.cache]
         spans = [np.arange(b * BLOCK, min((b + 1) * BLOCK, len(self.cells))) for b in new]
         if new:
             read = self.cells.take(np.concatenate(spans))
             ends = np.cumsum([0, *map(len, spans)])
-            self.kept |= {b: read[ends[i] : ends[i + 1]] for i, b in enumerate(new)}
+            self.cache |= {b: read[ends[i] : ends[i + 1]] for i, b in enumerate(new)}
         order = np.argsort(rows // BLOCK, kind="stable")
-        parts = [self.kept[b][rows[order][rows[order] // BLOCK == b] - b * BLOCK] for b in blocks]
-        self.kept |= {b: self.kept.pop(b) for b in blocks}  # to the end: used last
-        for b in list(self.kept)[: max(len(self.kept) - 2 * WINDOW, 0)]:
-            del self.kept[b]
+        parts = [self.cache[b][rows[order][rows[order] // BLOCK == b] - b * BLOCK] for b in blocks]
+        self.cache |= {b: self.cache.pop(b) for b in blocks}  # to the end: used last
+        for b in list(self.cache)[: max(len(self.cache) - 2 * WINDOW, 0)]:
+            del self.cache[b]
         return sp.csr_array(sp.vstack(parts, format="csr"))[np.argsort(order)]
 
 
@@ -222,8 +222,8 @@ class CellModule(TrainingModule):
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         batches = network.decoder.batches
-        own = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
-        log_share = network.decoder(z, own, batch.measured)
+        one_hot = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
+        log_share = network.decoder(z, one_hot, batch.measured)
         parts = {
             "reconstruction": loss(
                 weight["likelihood"],
