@@ -203,7 +203,7 @@ class Cells:
             yield start, self.take(np.arange(start, stop))
 
     def library(self, rows: Int[np.ndarray, " rows"] | None = None) -> Float64[np.ndarray, " rows"]:
-        """Sum of counts of these cells (default: all) over all genes of their source, those that are no columns too."""
+        """Sum of counts of these cells (default: all) over all genes of their source, in the columns or not."""
         library = self._scanned().library
         return library if rows is None else library[rows]
 

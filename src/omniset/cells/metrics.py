@@ -4,8 +4,8 @@ The metrics and parameters are those that scib-metrics 0.5.10 computes by defaul
 atlas-level data integration in single-cell genomics", 2022), written anew as formulas, in float64 and with exact
 neighbours. Every score is scaled so that 1 is best and 0 is worst. What differs, and why:
 
-- Neighbours are exact there only when asked for; here always.
-- k-means is the best of ten starts here, a single start there, whose outcome hangs on the seed.
+- Neighbours are exact there only by an option; here always.
+- k-means is the best of ten starts here, a single start there, whose outcome depends on the seed.
 - Silhouettes of more than 50,000 cells are those of a sample; there of all.
 """
 
@@ -183,7 +183,7 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
 
     p_j is proportional to exp(-beta d_j), with beta such that the entropy of p is the log of a third of the number of
     neighbours, as Korsunsky et al. have it in code, "Fast, sensitive and accurate integration of single-cell data with
-    Harmony" (2019). The cell itself is no neighbour of its own.
+    Harmony" (2019). The cell itself is left out.
     """
     n, k = near.indices.shape
     wanted = np.log(max(k // 3, 1))
@@ -451,7 +451,7 @@ def transfer(
     test_labels: Any,
     k: int = 15,
 ) -> dict[str, float]:
-    """How well types of new cells are told from an embedding that was fitted without them.
+    """How well types of new cells are predicted from an embedding that was fitted without them.
 
     Args:
         train_z: Of cells whose types are given.
@@ -462,7 +462,7 @@ def transfer(
 
     Returns:
         `knn_f1`, `knn_accuracy`: by the vote. `linear_f1`, `linear_accuracy`: by logistic regression (L2, C = 1) on
-        standardised dimensions. F1 is the mean over all types that are true or told of a test cell, each alike.
+        standardised dimensions. F1 is the mean over all types that are true or predicted of a test cell, each alike.
 
     Raises:
         ValueError: A number that is not finite, labels of another length, or no labelled cell on either side.

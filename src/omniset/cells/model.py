@@ -253,7 +253,7 @@ class Alignment(nn.Module):
     """Soft clusters of cells, and how far in each of them the cells of a batch lie from those of all batches.
 
     Harmony (Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony", 2019) moves
-    cells by these distances; here they are what the *encoder* is asked to undo, so that a vector stays a function of
+    cells by these distances; here the loss makes the *encoder* undo them, so that a vector stays a function of
     its cell. Clusters hold z's direction; sums run over the last steps.
 
     Args:

@@ -324,16 +324,16 @@ def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows en
 
 @dataclass
 class Sentence:
-    """What the network reads of a cell, and what it is asked.
+    """What the network reads of a cell, and the genes that it predicts.
 
     Attributes:
         genes: Positions of the genes read.
         counts: 100 c / sum(c) of these, c = log(1 + count), the sum over all genes of the cell.
-        tasks: Positions of the genes asked for: the shared ones, some expressed ones, some not expressed.
+        tasks: Positions of the genes to predict: the shared ones, some expressed ones, some not expressed.
         targets: c of these.
         mask: False for shared genes that were not measured.
         depth: Mean c of the cell's expressed genes, 0 without any. (The public original takes the mean over those among
-            the tasks, so that a cell's depth depends on what it is asked.)
+            the tasks, so that a cell's depth depends on them.)
     """
 
     genes: Int[np.ndarray, " slots"]
@@ -366,7 +366,7 @@ class SeedBatch:
 
 
 def draw_shared(genes: int, rng: np.random.Generator, size: int = SHARED) -> Int[np.ndarray, " shared"]:
-    """The genes that all cells of a batch are asked for: `size` of them, or all if there are fewer."""
+    """The genes to predict in all cells of a batch: `size` of them, or all if there are fewer."""
     return rng.choice(genes, min(size, genes), replace=False)
 
 

@@ -1,4 +1,4 @@
-"""Training of cells: blocks of cells as they come from files, genes hidden from the input, and what is asked of z."""
+"""Training of cells: blocks of cells as they come from files, genes hidden from the input, and the losses of z."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class CellModule(TrainingModule):
     transcriptomics", 2018), with w rising from 0 to 1 over the first half of the steps.
 
     Args:
-        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder is told
+        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder reads
             the batch.
     """
 
@@ -247,5 +247,5 @@ class CellModule(TrainingModule):
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)
-        # The centres follow the cells, which do not feel them: no part of what is asked of the model.
+        # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)
