@@ -15,7 +15,7 @@ CERTAIN = 7.0  # log-odds of a probability of 0.999
 
 
 class AsIs(Method):
-    """Doing nothing: what was observed is there, what was not is not."""
+    """Doing nothing: the families observed are the families present."""
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         return torch.where(observed.present, CERTAIN, -CERTAIN).to(observed.counts)

@@ -52,7 +52,7 @@ def degraded(
 
     Args:
         level: Completeness and contamination in percent; or "iid:missed:foreign", independent noise of families.
-        kind: What is told of the quality: "known", "estimated", "unknown".
+        kind: What methods read of the quality: "known", "estimated", "unknown".
     """
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
@@ -82,7 +82,7 @@ def apply_all(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Noisy]:
-    """What several methods make of the same degraded genomes."""
+    """Predictions of several methods for the same degraded genomes."""
     for method in methods.values():
         method.to(device)
     log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}

@@ -84,7 +84,7 @@ class GenomeFile:
     Args:
         path: A file, a folder of files, or a list of files. Where a format holds one genome per file, the genome's name
             is that of the file without what the tool appends. Text may be compressed (.gz, .bz2, .xz).
-        format: One of `FORMATS`, or "auto": told by the columns.
+        format: One of `FORMATS`, or "auto": recognised by the columns.
         identifiers: Which families to take where there are several kinds ("COG", "KO", "Pfam", "EC", "CAZy", ...).
             "auto": the kind that `known` has most of; else COG out of eggNOG-mapper's files, KO out of DRAM's, all
             out of tables.

@@ -36,7 +36,7 @@ class Evaluation:
         rows: A row per seed, test genome, condition and method: `seed`, `genome`, `clade`, `condition`, `method`, the
             scores, and what ECE, precision and bins of prevalence are made of.
         splits: A row per seed: genomes and clades in training, validation and test; families.
-        precision: The precision that calls against the observation were asked to have.
+        precision: The precision that calls against the observation should have.
         notes: What was decided on the data, a sentence each.
     """
 
@@ -70,7 +70,7 @@ class Evaluation:
         return {method: by_prevalence(rows) for method, rows in self._by_method(condition)}
 
     def changes(self, condition: str) -> dict[str, float]:
-        """How many families ours added and removed per genome, at the precision asked for; NaN where it made none."""
+        """How many families ours added and removed per genome, at the chosen precision; NaN where it made none."""
         rows = dict(self._by_method(condition)).get(OURS, self.rows[:0])
         return {change: float(rows.get(f"{change}_made", pd.Series(dtype=float)).mean()) for change in CHANGES}
 

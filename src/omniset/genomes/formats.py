@@ -1,4 +1,4 @@
-"""The formats of gene content: how each is told from the others by its columns, and what all readers share."""
+"""The formats of gene content: how its columns tell each from the others, and what all readers share."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def orientation(sheet: Sheet, known: Collection[str]) -> tuple[str, str | None]:
 
 @dataclass
 class Notes:
-    """What a reader is told, and what it finds beside the genomes.
+    """What a reader takes, and what it finds beside the genomes.
 
     Attributes:
         wanted: Kind of identifiers, None where all are.

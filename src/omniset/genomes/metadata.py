@@ -192,7 +192,7 @@ def _rank_columns(sheet: Sheet, genome: int) -> dict[str, int]:
 
 
 def _is_of_others(rank: str, text: str) -> bool:
-    """Whether this is no name of this rank: it has another rank's prefix, or several names."""
+    """Whether this cannot be a name of the rank: it has another rank's prefix, or several names."""
     prefix = re.match(r"([dkpcofgs])__", text)
     return bool(SEVERAL.search(text)) or (prefix is not None and RANKS[PREFIXES[prefix[1]]] != rank)
 

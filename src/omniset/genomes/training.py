@@ -221,7 +221,7 @@ class GenomeBatches:
         return Observed(seen.float(), c, q, hidden), truth.float(), weights
 
     def one(self, key: Key, training: bool) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
-        """What was observed, its quality as told, which references are hidden, the truth, and its weight."""
+        """What was observed, its stated quality, which references are hidden, the truth, and its weight."""
         epoch, i = key
         rng = np.random.default_rng([self.seed, epoch if training else 2**31, i])
         counts = self.genomes.row(i)

@@ -164,7 +164,7 @@ def _length(token: str) -> float:
 
 def clades(tree: Tree) -> list[str]:
     """Taxonomy of the leaves, "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1": the tree is cut at shares of the mean
-    distance of leaves from the root, and what hangs together below a cut is a clade. Species are single leaves.
+    distance of leaves from the root, and what stays connected below a cut is a clade. Species are single leaves.
     """
     leaves, depth = tree.leaves, tree.depth
     whole = depth[leaves].mean()
