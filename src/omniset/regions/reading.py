@@ -250,7 +250,7 @@ def _plain(name: str) -> str:
 def _chosen(
     frame: pd.DataFrame, genes: Sequence[str] | None, aliases: Mapping[str, str] | None, file: str, notes: list[str]
 ) -> tuple[list[str], np.ndarray]:
-    """The genes that are asked for, by the names they are asked for, and their columns."""
+    """The chosen genes, by the names in the choice, and their columns."""
     names = frame.columns.tolist()
     if genes is None:
         return names, frame.to_numpy()

@@ -64,7 +64,7 @@ structure; else `cortex` (cortex or subcortex) |
 
     Returns:
         Index: names; columns: x, y, z, hemisphere ("L", "R" or ""), network where it is known; where they are given
-        structure ("cortex", "subcortex", or "" where it is not told) and `cortex`. Its `attrs["notes"]` says what was
+        structure ("cortex", "subcortex", or "" where it is unknown) and `cortex`. Its `attrs["notes"]` says what was
         decided.
 
     Raises:
