@@ -27,7 +27,7 @@ REGIONS = {
     "341F-805R": ("CCTACGGGNGGCWGCAG", "GACTACHVGGGTATCTAATCC"),
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
-SHORTEST = 50  # bases: of less no taxon is told
+SHORTEST = 50  # bases: shorter sequences stay unassigned
 CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
 CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
@@ -85,7 +85,7 @@ class EmptyFileError(ValueError):
 
 
 class SequenceFile(TextFile):
-    """FASTA or FASTQ, told by the first character; compressed too (.gz, .bz2, .xz).
+    """FASTA or FASTQ, recognised by the first character; compressed too (.gz, .bz2, .xz).
 
     Raises:
         OSError: The file is not there or may not be read.

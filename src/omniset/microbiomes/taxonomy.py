@@ -87,7 +87,7 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
 
     Args:
         ranks: Their names, from the first on. None: domain, phylum, class, order, family, genus, species; with a
-            kingdom below the domain where taxa have both; or PR2's eight or nine, told by its supergroups.
+            kingdom below the domain where taxa have both; or PR2's eight or nine, recognised by its supergroups.
 
     Raises:
         OSError: The file is not there or may not be read.

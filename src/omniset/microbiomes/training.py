@@ -87,8 +87,8 @@ class SequenceModule(TrainingModule):
     """Cross-entropy of each sequence's taxon, mean over the members. Of a step's words a share is left out, drawn
     evenly from [0, 0.5).
 
-    To the logits the log of each taxon's share of the references is added, in training only: what has many references
-    is not for that more likely to be in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
+    In training only, the log of each taxon's share of the references is added to the logits: many references do not
+    make a taxon more likely in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
 
     Args:
         shares: Of the taxa among the references.
