@@ -20,7 +20,7 @@ class Reading:
 
     strand: Literal["auto", "forward"] = option(
         "auto",
-        "Whether reads of the other strand are told by their words and turned, or taken as they are.",
+        "Whether reads of the other strand are recognised by their words and turned, or taken as they are.",
         group="data",
     )
     shard_size: int = option(

@@ -199,7 +199,7 @@ def _tell(codes: dict[int, int], devices: int) -> None:
         raise KeyboardInterrupt
     if all(code in ENDED for code in failed.values()):
         raise Terminated
-    number = min(failed, key=lambda n: (failed[n] in ENDED, failed[n]))  # killed, rather than ended for that
+    number = min(failed, key=lambda n: (failed[n] in ENDED, failed[n]))  # killed, rather than ended by us
     code = failed[number]
     if code > 1:
         raise SystemExit(code)  # it has said why
@@ -214,7 +214,7 @@ def _tell(codes: dict[int, int], devices: int) -> None:
 def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
     """Around the work of a command; gives whether this process is the first. Only that one prints.
 
-    An error that all processes meet is told once: the others wait for the first one to tell it, and to be ended. Where
+    An error of all processes is printed once: the others wait until the first one has printed it, and are ended. Where
     `start` has started them, it tells what interrupted them. A process ends, and removes its unfinished files, if
     another one has ended, or what has started it.
     """
@@ -237,7 +237,7 @@ def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
         if not first:
             try:
                 time.sleep(GRACE)
-            except (KeyboardInterrupt, Terminated):  # the first one has told it
+            except (KeyboardInterrupt, Terminated):  # the first one has printed it
                 raise SystemExit(ENDED[-1]) from None
         raise
     except (KeyboardInterrupt, Terminated) as error:

@@ -86,7 +86,7 @@ def save(
 
 
 def kind_of(folder: str | Path) -> str:
-    """The class that an artefact says it is of; "" where that cannot be told: to load it says why."""
+    """The class in an artefact's configuration; "" where it is unreadable: `load` then says why."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         return str(config["class"])

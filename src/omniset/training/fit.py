@@ -52,7 +52,7 @@ class TrainingModule(nn.Module):
         self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
-        self._loop: tuple[Loop, ...] = ()  # in a tuple: a part of this module it is not
+        self._loop: tuple[Loop, ...] = ()  # in a tuple: so it is no part of this module
 
     @property
     def loop(self) -> Loop | None:

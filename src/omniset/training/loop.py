@@ -145,7 +145,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is no checkpoint torch has more to say
+            warnings.simplefilter("ignore")  # torch says more of files of other kinds
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         with zipfile.ZipFile(path) as parts:  # torch itself compares no checksums
             if damaged := parts.testzip():
@@ -273,7 +273,7 @@ def _strategy(name: str, world: int) -> Any:
 
 
 def _checkpoints(folder: Path, watched: str | None, last: bool) -> ModelCheckpoint:
-    """Keeps the best epoch and, where that is asked for, the last one."""
+    """Keeps the best epoch and, with `last`, the last one."""
     return ModelCheckpoint(
         folder,
         "best",

@@ -101,7 +101,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Aim:
-    """What is asked of ours: a gate before it is measured.
+    """A gate before it is measured: the bound that ours must pass.
 
     Attributes:
         against: A method; "best": the best baseline of the condition; None: the score itself.
