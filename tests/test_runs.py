@@ -101,7 +101,7 @@ def test_fit_predict_evaluate_explain(tmp_path, frame, capsys):
     assert np.isclose(found["prior"], (truth == most).mean())
     (gate,) = evaluated["gates"]
     assert (gate["condition"], gate["score"], gate["opponent"]) == ("label", "accuracy", "prior")
-    rows = read_csv(tmp_path / "e" / "scores.csv")
+    rows = read_csv(tmp_path / "e" / "scores.csv.gz")
     ours = rows[rows["method"] == "omniset"]
     assert (ours["predicted"].to_numpy() == in_memory["label"].to_numpy()).all()
     assert (ours["truth"].to_numpy() == truth.loc[in_memory["set"]].to_numpy()).all()
@@ -439,7 +439,7 @@ def test_evaluation_in_python_is_that_of_the_shell(level, tmp_path, frame):
     at_the_shell = json.loads((tmp_path / "e" / "metrics.json").read_text())
     numbers = json.loads(json.dumps(plain(in_python.comparison.numbers())))
     assert {key: at_the_shell[key] for key in numbers} == numbers
-    pd.testing.assert_frame_equal(read_csv(tmp_path / "e" / "scores.csv"), in_python.rows, check_dtype=False)
+    pd.testing.assert_frame_equal(read_csv(tmp_path / "e" / "scores.csv.gz"), in_python.rows, check_dtype=False)
     again = evaluate(model, frame.drop(columns="sign").assign(element="same"), y)
     assert again.comparison.numbers()["scores"] == in_python.comparison.numbers()["scores"]
     grouped = evaluate(model, frame.drop(columns="sign"), y, groups=labels["patient"])

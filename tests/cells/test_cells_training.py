@@ -52,4 +52,4 @@ def test_every_block_is_read_once(tmp_path, monkeypatch):
     for rows in np.split(np.array([i for _, i in BlockSampler(np.arange(53), 3)]), [7, 14, 21, 28, 35, 42, 49]):
         assert np.array_equal(blocks.take(rows).toarray(), counts[rows])
     assert sorted(np.concatenate(asked)) == list(range(53))
-    assert len(blocks.kept) <= 6
+    assert len(blocks.cache) <= 6

@@ -25,7 +25,7 @@ from omniset.genomes.training import (
     lesson,
     loss,
     split,
-    told,
+    stated_quality,
     train,
 )
 
@@ -176,12 +176,12 @@ def test_quality_of_the_draws():
 
 def test_what_is_told():
     rng = np.random.default_rng(0)
-    assert told(0.7, 0.1, "known", rng) == (0.7, 0.1)
-    assert np.isnan(told(0.7, 0.1, "unknown", rng)).all()
-    estimates = np.array([told(0.7, 0.1, "estimated", rng) for _ in range(500)])
+    assert stated_quality(0.7, 0.1, "known", rng) == (0.7, 0.1)
+    assert np.isnan(stated_quality(0.7, 0.1, "unknown", rng)).all()
+    estimates = np.array([stated_quality(0.7, 0.1, "estimated", rng) for _ in range(500)])
     assert np.ptp(estimates, 0).min() > 1.8 * ERROR
     assert np.abs(estimates - [0.7, 0.1]).max() <= ERROR
-    bounded = np.array([told(1.0, 0.0, "estimated", rng) for _ in range(50)])
+    bounded = np.array([stated_quality(1.0, 0.0, "estimated", rng) for _ in range(50)])
     assert bounded[:, 0].max() <= 1
     assert bounded[:, 1].min() >= 0
 

@@ -103,10 +103,10 @@ def _report_of_fit(
     from omniset.report.data import summarize
 
     truth, shown = values.to_numpy(), model.validation_
-    evaluation, on = out_of_fold(model, sets, truth, groups), ""
-    if evaluation is not None:
+    left_out, evaluation, on = model.out_of_fold_, out_of_fold(model, sets, truth, groups), ""
+    if evaluation is not None and left_out is not None:
         on = "sets left out, in turn, while the others were learned from"
-        shown = np.tile(np.arange(len(sets)), len(model.out_of_fold_.folds))
+        shown = np.tile(np.arange(len(sets)), len(left_out.folds))
         of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
         with TableWriter(folder.path / OUT_OF_FOLD) as writer:
             writer.write(of_sets.rename(columns={"condition": "target"}))
@@ -189,10 +189,10 @@ def evaluate(
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
         )
-        evaluation.comparison.write_rows(out / "scores.csv")
+        evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
         settings = estimator.get_params() | {"model": str(model)}
-        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv"])
+        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv.gz"])
 
 
 def explain(

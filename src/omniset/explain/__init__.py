@@ -93,8 +93,8 @@ def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any
     with _probes(network, blocks) as probes:
         _watch(network, batch, options, probes)
         _score_elements(network, batch, options, [(probe, None) for probe in probes])
-        found = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
-    return _scaled(found, batch, per)
+        weights = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
+    return _scaled(weights, batch, per)
 
 
 def attribute_layers(
@@ -177,7 +177,7 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
 @contextmanager
 def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
-    asked = {p: p.requires_grad for p in model.parameters()}
+    flags = {p: p.requires_grad for p in model.parameters()}
     probes = [Probe() for _ in blocks]
     try:
         model.requires_grad_(False)
@@ -187,7 +187,7 @@ def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]
     finally:
         for block in blocks.values():
             block.probe = None
-        for parameter, wanted in asked.items():
+        for parameter, wanted in flags.items():
             parameter.requires_grad_(wanted)
 
 

@@ -135,7 +135,7 @@ def _biom_taxa(root: Any, path: Path, features: list[str]) -> dict[str, Lineage]
 
 
 def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
-    """Lineages in a table, which few commands need: what cannot be read is told, and left out."""
+    """Lineages in a table, which few commands need: unreadable ones are left out with a warning."""
     try:
         return lineages_of(texts)
     except ValueError as error:

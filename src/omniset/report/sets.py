@@ -251,10 +251,10 @@ def _learning(run: SetRun) -> Section:
     if len(histories) > 1:
         took = [f"{name} {len(epochs)}" for name, epochs in histories.items()]
         text = f"Epochs that the networks of each method took: {', '.join(took)}. Losses are means over the networks."
-        return frame.learning(histories, kept=dict.fromkeys(histories), text=text)
+        return frame.learning(histories, kept_epochs=dict.fromkeys(histories), text=text)
     text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
-    return frame.learning(histories, kept={"": run.kept_epoch}, text=text)
+    return frame.learning(histories, kept_epochs={"": run.kept_epoch}, text=text)
 
 
 def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:

@@ -52,7 +52,7 @@ class TrainingModule(nn.Module):
         self.learning_rate, self.weight_decay, self.seed = learning_rate, weight_decay, seed
         self.fingerprint = fingerprint
         self.history: list[dict[str, float]] = []
-        self._loop: tuple[Loop, ...] = ()  # in a tuple: a part of this module it is not
+        self._loop: tuple[Loop, ...] = ()  # in a tuple: so it is no part of this module
 
     @property
     def loop(self) -> Loop | None:
@@ -150,9 +150,9 @@ class TrainingModule(nn.Module):
         if differs:
             # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
             changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
-            said = "; ".join(changed) or "the sets, their labels or their order are others"
+            reason = "; ".join(changed) or "the sets, their labels or their order are others"
             raise ValueError(
-                f"the checkpoint is of another run and cannot be resumed: {said}. Start anew, not resuming"
+                f"the checkpoint is of another run and cannot be resumed: {reason}. Start anew, not resuming"
             )
         self.history = saved["history"]
 

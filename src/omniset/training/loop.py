@@ -145,7 +145,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is no checkpoint torch has more to say
+            warnings.simplefilter("ignore")  # torch says more of files of other kinds
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         with zipfile.ZipFile(path) as parts:  # torch itself compares no checksums
             if damaged := parts.testzip():
@@ -231,18 +231,12 @@ def fit(
             callbacks.append(TQDMProgressBar(refresh_rate=10) if bar else EpochLines())
         here, nodes = processes.layout(devices, num_nodes)
         processes.prepare(here, nodes)
-        whole = module.network
-        spread: Any = "auto"
-        if strategy == "fsdp":
-            whole = copy.deepcopy(whole)  # FSDP takes the other apart
-            spread = strategies.FullySharded()
-        elif here * nodes > 1:
-            spread = strategies.DataParallel()
+        whole = copy.deepcopy(module.network) if strategy == "fsdp" else module.network  # FSDP takes the other apart
         trainer = pl.Trainer(
             accelerator=device,
             devices=here,
             num_nodes=nodes,
-            strategy=spread,
+            strategy=_strategy(strategy, here * nodes),
             max_epochs=epochs,
             callbacks=callbacks,
             logger=_logger(log, root),
@@ -271,8 +265,15 @@ def _clear(checkpoints: Path, resume: bool) -> None:
             (checkpoints / name).unlink(missing_ok=True)
 
 
+def _strategy(name: str, world: int) -> Any:
+    """Lightning's strategy for this number of processes."""
+    if name == "fsdp":
+        return strategies.FullySharded()
+    return strategies.DataParallel() if world > 1 else "auto"
+
+
 def _checkpoints(folder: Path, watched: str | None, last: bool) -> ModelCheckpoint:
-    """Keeps the best epoch and, where that is asked for, the last one."""
+    """Keeps the best epoch and, with `last`, the last one."""
     return ModelCheckpoint(
         folder,
         "best",

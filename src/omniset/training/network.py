@@ -82,7 +82,7 @@ class SetNetwork(nn.Module):
         self.encoder, self.widths, self.of_elements = encoder, widths, of_elements
         self.head = nn.Linear(encoder.dim if of_elements else encoder.num_outputs * encoder.dim, sum(widths))
         self.targets = Standardize(sum(widths))
-        if of_elements:  # what no output depends on is not trained: several processes would wait for its gradient
+        if of_elements:  # freeze what outputs ignore: several processes would wait for its gradient
             for module in filter(None, (encoder.pool, encoder.decoder)):
                 module.requires_grad_(False)
 
