@@ -93,6 +93,20 @@ def test_boosting_is_scikit_learns_with_the_rounds_that_it_chose(classes):
     np.testing.assert_allclose(unsmoothed(member.predict(new), member), expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_boosting_learns_more_of_many_rows(monkeypatch, classes):
+    monkeypatch.setattr(boosting, "MANY", 50)
+    monkeypatch.setattr(boosting, "ENOUGH", 55)
+    x, y = table(61), labels(table(61), classes)
+    member = MEMBERS["pooled-boosting"](classes).fit(x, y, seed=5)
+    maker = GradientBoostingRegressor if classes is None else GradientBoostingClassifier
+    options = {"learning_rate": 0.1, "max_depth": 4, "min_samples_leaf": 5, "max_features": "sqrt", "subsample": 0.5}
+    oracle = maker(n_estimators=member.rounds, random_state=5, **options).fit(x, y)
+    again = MEMBERS["pooled-boosting"](classes).restore(member.state())
+    expected = oracle.predict(x) if classes is None else oracle.predict_proba(x)
+    np.testing.assert_allclose(unsmoothed(again.predict(x), again), expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize("rows", [19, 53])  # fewer and more than columns
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_linear_minimises_its_objective(classes, rows, monkeypatch):

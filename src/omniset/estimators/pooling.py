@@ -103,7 +103,8 @@ def _rows(shards: Shards, sets: int, elements: int, dim: int) -> Float64[np.ndar
     distinct = _distinct(hashes) * 2.0**share
     known = total > 0
     weight = np.where(known, total, 1)[:, None]
-    mean = sums / weight
+    # Rounding would take the mean of a constant away from it, and give it a deviation.
+    mean = np.where(known[:, None], np.clip(sums / weight, low, high), 0)
 
     kept = _Kept(elements * dim, distinct)
     for x, m in shards():
