@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 BESIDE = (PRIOR, MEAN, SIMPLE[0])  # simple methods beside one network
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
+SMALL = 1 << 24  # numbers up to which one thread learns a mixture
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
 
@@ -100,14 +103,15 @@ def mixture(model: SetEstimator, given: Given) -> None:
     model.validation_ = np.arange(0)
     model.prior_ = model.prior_of(given.targets, given.widths)
     model.warn_of_classes(given.values, given.targets)
-    stack, model.out_of_fold_, model.history_ = stacking.learn(
-        material,
-        learning_rate=model.learning_rate or 2e-3,
-        weight_decay=model.weight_decay,
-        fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
-        folder=folder,
-        resume=given.resume,
-    )
+    with _threads(1 if int(sets.sizes.sum()) * sets.dim <= SMALL else None):
+        stack, model.out_of_fold_, model.history_ = stacking.learn(
+            material,
+            learning_rate=model.learning_rate or 2e-3,
+            weight_decay=model.weight_decay,
+            fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
+            folder=folder,
+            resume=given.resume,
+        )
     model.network_ = stack
     regime = material.regime
     model.notes_ += [
@@ -120,6 +124,17 @@ def mixture(model: SetEstimator, given: Given) -> None:
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
             "predict from all"
         )
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """With so many threads of PyTorch: small tensors gain nothing by more, which wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def worth(stack: Stack, targets: list[str]) -> list[str]:

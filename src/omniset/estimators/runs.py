@@ -85,6 +85,8 @@ def fit(
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         if not first:
             return {}
+        for note in model.notes_[1:]:
+            say(note)
         model.ignored_ = [c for c in table.file.columns if c not in ("set", "multiplicity", "element", *table.features)]
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
