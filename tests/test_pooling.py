@@ -136,7 +136,7 @@ def test_distinct_elements_are_those_that_differ_in_any_feature():
 def test_a_constant_has_no_deviation():
     x = np.full((10_007, DIM), 0.1, dtype=np.float32)
     m = np.random.default_rng(7).uniform(0.1, 3, len(x)).astype(np.float32)
-    sets = SetCollection.of(SetBatch.from_ragged([x], [m]), torch.float32)
+    sets = Sets.of(SetBatch.from_ragged([x], [m]), torch.float32)
     table = pooled(sets)[0]
     np.testing.assert_array_equal(table[3:], np.repeat([0.1, 0, *[0.1] * 7], DIM).astype(np.float32))
 
