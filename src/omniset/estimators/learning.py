@@ -128,7 +128,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
-    """With so many threads of PyTorch: more gain nothing on small tensors, and wait for each other beside other work."""
+    """Compute with so many threads: on small tensors more gain nothing, and wait for each other beside other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
