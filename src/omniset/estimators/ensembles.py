@@ -135,6 +135,11 @@ class EnsembleModule(TrainingModule):
         self.best_loss = torch.full((network.size,), torch.inf, dtype=torch.float64)
         self.best_epoch = torch.zeros(network.size, dtype=torch.int64)
 
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self.others.numel() and self.current_epoch - int(self.best_epoch.max()) >= self.patience:
+            self.trainer.should_stop = True  # a run that had stopped early, and is resumed
+
     def training_step(self, batch: Batch, index: int) -> Tensor:
         loss = self._loss(batch, batch.weights, SMOOTHING)
         shown = {"on_step": False, "on_epoch": True, "batch_size": batch.targets.shape[1], "prog_bar": True}

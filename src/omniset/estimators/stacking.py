@@ -68,7 +68,8 @@ class Regime:
             ValueError: More folds than units.
         """
         if units < 2:
-            raise ValueError("groups: all sets are of one group, so that no fold can be left out")
+            what = "there is one set only" if sets < 2 else "groups: all sets are of one group"
+            raise ValueError(f"{what}, so that no fold can be left out")
         if folds is not None and folds > units:
             raise ValueError(f"folds must be at most the number of groups (or sets), {units}, got {folds}")
         few = sets < 1000
