@@ -168,9 +168,8 @@ def coverage(seed: int, new: int = 2000) -> None:
                 learned, labels = shifted(rng, sets)
                 model = SetClassifier(seed=number, device="cpu", progress=False).fit(learned, labels)
                 data, y = shifted(rng, new)
-                right = (model.out_of_fold_.predictions[OURS].argmax(2) == labels).astype(np.float64)
-                names = np.tile(np.arange(sets), len(right))
-                interval = Resampling(names).estimate(lambda draws: draws.mean(right.ravel()), share=True)
+                right = (model.out_of_fold_.predictions[OURS].argmax(1) == labels).astype(np.float64)
+                interval = Resampling(np.arange(sets)).estimate(lambda draws: draws.mean(right), share=True)
                 return Done({"sets": sets, "truth": model.score(data, y), **interval.as_dict()})
 
             rows.append(kept.do(f"coverage-{number}-{sets}", {"seed": seed}, work).facts)

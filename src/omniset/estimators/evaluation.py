@@ -27,9 +27,8 @@ class Evaluation:
 
     Attributes:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
-            `element` (where elements are labelled), `repeat` (where sets were left out more than once), `group` (where
-            there are groups), `size` (distinct elements of the set), `truth`, `predicted`, and of classes the
-            probability of each.
+            `element` (where elements are labelled), `group` (where there are groups), `size` (distinct elements of the
+            set), `truth`, `predicted`, and of classes the probability of each.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
         resamples: Of the intervals.
@@ -68,7 +67,7 @@ class Evaluation:
             Score(name, name, m.larger, m.share, partial(self._measured, m), m.draws(rows, columns), m.within)
             for name, m in names.items()
         ]
-        keys = [name for name in ("set", "element", "repeat") if name in self.rows]
+        keys = [name for name in ("set", "element") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
         return Comparison(
             self.rows, scores, self.unit, self.unit, keys, baselines.BASELINES, aims, resamples=self.resamples
@@ -150,14 +149,9 @@ def out_of_fold(
     if left_out is None:
         return None
     stored = [sets[i] for i in range(len(sets))]
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for method, said in left_out.predictions.items():
-        parts[method] = [baselines.as_table(model, stored, of_repeat) for of_repeat in said]
-    tables = {method: pd.concat(each, ignore_index=True) for method, each in parts.items()}
-    which = np.tile(np.arange(len(sets)), len(left_out.folds))
-    about = _about(model.level, sets, which, tables[OURS], groups)
-    about["repeat"] = np.repeat(np.arange(1, len(left_out.folds) + 1), len(sets))
-    return _evaluation(model, tables, about, truth[which], resamples)
+    tables = {method: baselines.as_table(model, stored, said) for method, said in left_out.predictions.items()}
+    about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
+    return _evaluation(model, tables, about, truth, resamples)
 
 
 def _evaluation(

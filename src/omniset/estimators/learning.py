@@ -185,8 +185,8 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     stratum = given.targets[:, 0].numpy()
     folds = np.stack([folds_of(stratum, regime.folds, model.seed + r, given.groups) for r in range(regime.repeats)])
     said = stacking.simple_left_out(material, BESIDE, folds)
-    said[OURS] = np.zeros((*folds.shape, columns))
-    for repeat, fold_of in enumerate(folds):
+    said[OURS] = np.zeros((len(given.sets), columns))
+    for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
             one = clone(model).set_params(folds=None, repeats=None)
@@ -194,5 +194,5 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the whole has said it
                 one.fit(given.sets[rows], y, groups=None if given.groups is None else given.groups[rows])
-            said[OURS][repeat][held] = one.probable(given.sets[held], model)
+            said[OURS][held] += one.probable(given.sets[held], model) / len(folds)
     return OutOfFold(folds, said)

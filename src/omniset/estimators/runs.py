@@ -105,10 +105,10 @@ def _report_of_fit(
     from omniset.report.data import summarize
 
     truth, shown = values.to_numpy(), model.validation_
-    left_out, evaluation, on = model.out_of_fold_, out_of_fold(model, sets, truth, groups), ""
-    if evaluation is not None and left_out is not None:
+    evaluation, on = out_of_fold(model, sets, truth, groups), ""
+    if evaluation is not None:
         on = "sets left out, in turn, while the others were learned from"
-        shown = np.tile(np.arange(len(sets)), len(left_out.folds))
+        shown = np.arange(len(sets))
         of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
         with TableWriter(folder.path / OUT_OF_FOLD) as writer:
             writer.write(of_sets.rename(columns={"condition": "target"}))

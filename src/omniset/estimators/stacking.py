@@ -78,7 +78,8 @@ class Regime:
         batch = batch_of(sets) if batch is None else batch
         steps = max(300, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
-        return cls(folds, repeats, 2 if sets < 60 else 1, batch, epochs)
+        networks = 1 if 60 <= sets < 200 else 2
+        return cls(folds, repeats, networks, batch, epochs)
 
 
 @dataclass
@@ -87,12 +88,13 @@ class OutOfFold:
 
     Attributes:
         folds: (repeats, sets) the fold of each set.
-        predictions: By method, ours among them: probabilities of the classes, target by target, or numbers. The weights
-            that ours takes for a fold are learned on the others.
+        predictions: By method, ours among them: probabilities of the classes, target by target, or numbers; the mean
+            over repeats, in each of which the set was left out. The weights that ours takes for a fold are learned on
+            the others.
     """
 
     folds: Int[np.ndarray, "repeats sets"]
-    predictions: Mapping[str, Float64[np.ndarray, "repeats sets outputs"]]
+    predictions: Mapping[str, Float64[np.ndarray, "sets outputs"]]
 
 
 @dataclass
@@ -158,23 +160,23 @@ def learn(
 
 def _mixture(
     material: Material,
-    said: dict[str, Float64[np.ndarray, "repeats sets outputs"]],
+    said: dict[str, Float64[np.ndarray, "sets outputs"]],
     folds: Int[np.ndarray, "repeats sets"],
     target: int,
 ) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
-    """Weights and powers of the methods, the mean over repeats; and into `said`, what ours says of sets left out."""
+    """Weights and powers of the methods; and into `said`, what ours says of sets left out.
+
+    They are learned from the mean over repeats: what the networks of several repeats say together is closer to what all
+    of them will say of new sets.
+    """
     part = columns_of_targets(material.widths)[target]
     y, counts = material.targets[:, target].numpy(), material.weights[:, target]
-    mixtures = []
-    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))
-    for repeat, fold_of in enumerate(folds):
-        each = np.stack([said[name][repeat][:, part] for name in METHODS])
-        each = each if material.classify else each[..., 0]
-        mixtures.append(mixture_of(each, y, counts, material.groups, material.seed))
-        ours = cross_fitted(each, y, fold_of, counts, material.groups, material.seed)
-        said[OURS][repeat][:, part] = ours.reshape(len(y), -1)
-    weights = np.mean([mixture.weights for mixture in mixtures], 0)
-    return weights, np.exp(np.mean([np.log(mixture.powers) for mixture in mixtures], 0))
+    each = np.stack([said[name][:, part] for name in METHODS])
+    each = each if material.classify else each[..., 0]
+    ours = [cross_fitted(each, y, fold_of, counts, material.groups, material.seed) for fold_of in folds]
+    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))[:, part] = np.mean(ours, 0).reshape(len(y), -1)
+    mixture = mixture_of(each, y, counts, material.groups, material.seed)
+    return mixture.weights, mixture.powers
 
 
 def _stratum(material: Material) -> Shaped[np.ndarray, " sets"]:
@@ -192,7 +194,7 @@ def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, 
 
 def simple_left_out(
     material: Material, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"]
-) -> dict[str, Float64[np.ndarray, "repeats sets outputs"]]:
+) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
     """What simple methods say of sets left out."""
     return _left_out(material, names, pooled(material.sets), folds)
 
@@ -212,8 +214,8 @@ def _left_out(
     names: Sequence[str],
     table: Float32[np.ndarray, "sets columns"],
     folds: Int[np.ndarray, "repeats sets"],
-) -> dict[str, Float64[np.ndarray, "repeats sets outputs"]]:
-    said = {name: np.zeros((*folds.shape, sum(material.widths))) for name in names}
+) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
+    said = {name: np.zeros((len(table), sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
         done = 0
@@ -223,7 +225,8 @@ def _left_out(
                 for name in names:
                     for target, part in enumerate(columns_of_targets(material.widths)):
                         member = _fitted(material, name, table, rows, target, material.seed + repeat)
-                        said[name][repeat][held, part] = member.predict(table[held]).reshape(held.sum(), -1)
+                        predicted = member.predict(table[held]).reshape(held.sum(), -1)
+                        said[name][held, part] += predicted / len(folds)
                         done += 1
                         progress.at(done)
     return said
@@ -287,10 +290,10 @@ class _Ensemble:
             **how,
         )
 
-    def left_out(self) -> Float64[np.ndarray, "repeats sets outputs"]:
-        """What the networks say of the sets of their own fold, the mean of those of a fold."""
+    def left_out(self) -> Float64[np.ndarray, "sets outputs"]:
+        """What the networks say of the sets of their own fold, the mean of those of a fold and over repeats."""
         material = self.material
-        said = np.zeros((*self.folds.shape, sum(material.widths)))
+        said = np.zeros((len(material.sets), sum(material.widths)))
         most = material.reading["max_elements"]
         for place in np.unique(self.places, axis=0):
             networks = [self.networks[i] for i in np.flatnonzero((self.places == place).all(1))]
@@ -298,7 +301,8 @@ class _Ensemble:
             done = 0
             for group in batched((material.sets[int(i)] for i in held), TOGETHER, most):
                 rows = held[done : done + len(group)]
-                said[place[0], rows] = ensemble_outputs(networks, group, material.device, **material.reading).mean(0)
+                outputs = ensemble_outputs(networks, group, material.device, **material.reading).mean(0)
+                said[rows] += outputs / len(self.folds)
                 done += len(group)
         return said
 
