@@ -22,7 +22,8 @@ from omniset.core.sets import Sets
 from omniset.tables import LabelFile, SetTable, collect
 from omniset.tables.labels import as_numbers, choose_task
 
-TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+TINY = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1"]
+TINY += ["--validation_fraction=0"]
 QUIET = ["--progress=false", "--device=cpu"]
 SETS = "set,x,y\na,1,2\na,3,4\nb,5,6\nb,7,8\n"
 LABELS = "set,label\na,p\nb,q\n"

@@ -14,7 +14,8 @@ from omniset.runs import finite
 from omniset.training.loop import AtomicCheckpointIO, read_checkpoint
 from test_contract import sets
 
-SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu", "--progress=false"]
+SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
+SMALL += ["--progress=false"]
 
 
 @pytest.fixture

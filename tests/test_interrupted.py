@@ -110,7 +110,7 @@ PROGRAM = """
 import pandas as pd
 from omniset import SetClassifier
 labels = pd.read_csv("labels.csv").set_index("set")["label"]
-SetClassifier(dim=8, num_heads=2, depth=1, epochs=100_000, patience=None, device="cpu", progress=False).fit(
+SetClassifier("ust", dim=8, num_heads=2, depth=1, epochs=100_000, patience=None, device="cpu", progress=False).fit(
     pd.read_csv("sets.csv"), labels, folder="run")
 print("done")
 """

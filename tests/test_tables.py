@@ -168,7 +168,7 @@ def test_frames_whose_columns_are_numbers(tmp_path):
     expected, other = (Sets.of(f, torch.float32, ["1", "0"]).to_batch() for f in (frame.rename(columns=str), frame))
     assert torch.equal(other.elements, expected.elements)
     options = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "validation_fraction": 0.0, "progress": False}
-    model = SetClassifier(**options, device="cpu").fit(frame, [0, 1] * 5)
+    model = SetClassifier("ust", **options, device="cpu").fit(frame, [0, 1] * 5)
     assert model.features_ == ["0", "1"]
     assert (model.predict(frame) == model.predict(frame[[1, "set", 0]])).all()
     for twice in (frame[["set", 0, 0]], frame.assign(**{"0": 1.0})):

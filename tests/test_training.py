@@ -16,6 +16,7 @@ from omniset.training.network import SetNetwork
 from omniset.training.sets import SetBatches, SetModule
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 2, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
+SMALL["method"] = "ust"
 
 
 def some_sets(number=29, seed=0, largest=13):
@@ -161,7 +162,7 @@ def test_balanced_class_weights_are_scikit_learns():
     y = np.array(["rare"] * 4 + ["common"] * 20 + ["other"] * 7)
     model = SetClassifier(**SMALL, class_weight="balanced")
     codes = torch.as_tensor(np.unique(y, return_inverse=True)[1])[:, None]
-    (weights,) = model._class_weights(codes, [3])
+    (weights,) = model.class_weights(codes, [3])
     assert np.allclose(weights, compute_class_weight("balanced", classes=np.unique(y), y=y))
     sets = doubled(Sets.of(frame, torch.float64))
     network = network_of(widths=(3,))
@@ -189,7 +190,7 @@ def test_several_classes_and_several_numbers(tmp_path):
     assert np.isclose(model.score(frame, y), np.mean(accuracy))
     model.save(tmp_path)
     pd.testing.assert_frame_equal(SetClassifier.load(tmp_path).predict_table(frame), table)
-    numbers = SetRegressor("deep-sets", **SMALL, epochs=1).fit(frame, np.random.default_rng(0).normal(size=(23, 2)))
+    numbers = SetRegressor(**SMALL | {"method": "deep-sets"}, epochs=1).fit(frame, np.random.default_rng(0).normal(size=(23, 2)))
     assert numbers.predict_table(frame).columns.tolist() == ["set", "label1", "label2"]
 
 
@@ -215,7 +216,7 @@ def test_labels_of_elements(tmp_path):
     with pytest.raises(ValueError, match="explain is for level='set'"):
         listed.explain(sets)
     with pytest.raises(ValueError, match="has no output for each element"):
-        SetClassifier("deep-sets", **SMALL, level="element").fit(sets, labels)
+        SetClassifier(**SMALL | {"method": "deep-sets"}, level="element").fit(sets, labels)
     with pytest.raises(ValueError, match=r"y\[0\] has 1 labels, the set has"):
         SetClassifier(**SMALL, level="element").fit(sets, [labels[0][:1], *labels[1:]])
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from omniset.core.sets import Sets
 from omniset.estimators import lessons, stacking
 from omniset.estimators.folds import folds_of
-from omniset.estimators.stack import INTERPLAY, MEAN, PRIOR, SIMPLE, Stack
+from omniset.estimators.stack import INTERPLAY, MEAN, NETWORKS, PRIOR, SIMPLE, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
 from omniset.runs.devices import find
 from omniset.training.fit import fit
@@ -99,6 +99,9 @@ def one_network(model: SetEstimator, given: Given) -> None:
 def mixture(model: SetEstimator, given: Given) -> None:
     """Train a stack; every set is left out once, or more often."""
     sets, folder = given.sets, given.folder
+    with torch.random.fork_rng():  # options that no network takes are refused before anything is learned
+        for name in NETWORKS:
+            model.build(sets.dim, given.widths, name)
     material = _material(model, given)
     model.validation_ = np.arange(0)
     model.prior_ = model.prior_of(given.targets, given.widths)
