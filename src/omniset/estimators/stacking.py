@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,13 @@ class OutOfFold:
         folds: (repeats, sets) the fold of each set.
         predictions: By method, ours among them: probabilities of the classes, target by target, or numbers. The weights
             that ours takes for a fold are learned on the others.
+        stacks: Of each repeat and fold, where they were asked for: the methods that have not seen the sets of the fold,
+            with the weights of the whole.
     """
 
     folds: Int[np.ndarray, "repeats sets"]
     predictions: Mapping[str, Float64[np.ndarray, "repeats sets outputs"]]
+    stacks: Mapping[tuple[int, int], Stack] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -129,16 +132,22 @@ def learn(
     fingerprint: dict[str, Any],
     folder: Path | None,
     resume: bool,
+    keep: bool = False,
 ) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
-    """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
+    """A stack, what its methods said of sets left out, and a dict per epoch of its networks.
+
+    Args:
+        keep: Give the stacks of the folds too.
+    """
     regime, seed = material.regime, material.seed
     labels = _stratum(material)
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
     folds = np.stack(dealt)
     table = pooled(material.sets)
     simple = [name for name in METHODS if name in MEMBERS]
-    said = _left_out(material, simple, table, folds)
-    networks, history = {}, []
+    of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
+    said = _left_out(material, simple, table, folds, of_folds if keep else None)
+    networks, history, places = {}, [], {}
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
         fitting["folder"] = None if folder is None else folder / name
@@ -146,13 +155,20 @@ def learn(
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         said[name] = learner.left_out()
-        networks[name] = learner.networks
+        networks[name], places[name] = learner.networks, learner.places
     mixtures = [_mixture(material, said, folds, target) for target in range(len(material.widths))]
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
-    return stack.eval(), OutOfFold(folds, said), history
+    stacks = {}
+    for place, kept in of_folds.items():
+        own = {
+            name: [n for n, at in zip(networks[name], places[name], strict=True) if (*at,) == place]
+            for name in NETWORKS
+        }
+        stacks[place] = Stack(stack.input_dim, stack.widths, stack.classify, own, kept, weights, powers).eval()
+    return stack.eval(), OutOfFold(folds, said, stacks), history
 
 
 def _mixture(
@@ -211,7 +227,9 @@ def _left_out(
     names: Sequence[str],
     table: Float32[np.ndarray, "sets columns"],
     folds: Int[np.ndarray, "repeats sets"],
+    kept: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
 ) -> dict[str, Float64[np.ndarray, "repeats sets outputs"]]:
+    """See `simple_left_out`; into `kept`, the arrays of the methods of each repeat and fold."""
     said = {name: np.zeros((*folds.shape, sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
@@ -223,6 +241,9 @@ def _left_out(
                     for target, part in enumerate(columns_of_targets(material.widths)):
                         member = _fitted(material, name, table, rows, target, material.seed + repeat)
                         said[name][repeat][held, part] = member.predict(table[held]).reshape(held.sum(), -1)
+                        if kept is not None:
+                            of_fold = kept.setdefault((repeat, fold), {}).setdefault(name, [])
+                            of_fold.append(Arrays.of(member.state()))
                         done += 1
                         progress.at(done)
     return said
