@@ -5,8 +5,8 @@ Set i gets them from another set j, its donor. For each element n of set i a row
     x'_inf = x_jkf,        P(k) = m_jk / M_j,        M_j = sum_k m_jk
 
 so that the joint distribution over the elements of all other features, their multiplicities, and the size of the set
-stay, and what is cut is the tie of feature f to them and to the label. The rows of one set are not drawn one by one: its
-elements, in random order, divide the interval from 0 to M_j, turned by a random amount, among themselves as their
+stay, and what is cut is the tie of feature f to them and to the label. The rows of one set are not drawn one by one:
+its elements, in random order, divide the interval from 0 to M_j, turned by a random amount, among themselves as their
 multiplicities are. So the values are as close to those of the donor as the sizes allow; of two sets of as many single
 elements they are the very same. Every set that is not empty has one donor, and is the donor of one.
 

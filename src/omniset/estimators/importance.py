@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 REPEATS = 5
 NUMBERS = 1 << 24  # in the features of some sets, or in predictions, that are held at once
-CHEAP = 20_000  # features times sets up to which `fit` measures importance without being asked
+CHEAP = 5_000  # features times sets up to which `fit` measures importance without being asked
 
 Table = Float32[np.ndarray, "sets columns"]
 Outputs = Float64[np.ndarray, "sets outputs"]
@@ -99,6 +99,11 @@ class Task:
     together: int
     max_elements: int
     progress: bool
+
+
+def wanted(model: SetEstimator, sets: Sets) -> bool:
+    """Whether `fit` of a mixture measures importance."""
+    return len(sets) * sets.dim <= CHEAP if model.importance is None else model.importance
 
 
 def feature_importance(
@@ -255,7 +260,7 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
         done = 0
         for number, trial in enumerate(trials):
             for places, increase in _Measuring(task, trial, number, table).increases():
-                increases[np.ix_(trial.rows, np.arange(task.y.shape[1]), places)] += increase / task.repeats
+                increases[trial.rows, :, places[0] : places[-1] + 1] += increase / task.repeats
                 done += len(trial.rows) * len(places)
                 progress.at(done)
             times[trial.rows] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from omniset.core.sets import Sets
-from omniset.estimators import lessons, stacking
+from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.stack import INTERPLAY, MEAN, PRIOR, SIMPLE, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
@@ -107,6 +107,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
         fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
         folder=folder,
         resume=given.resume,
+        keep=importance.wanted(model, sets),
     )
     model.network_ = stack
     regime = material.regime
@@ -115,6 +116,10 @@ def mixture(model: SetEstimator, given: Given) -> None:
         "the table, and what it is worth in the weights",
         *worth(stack, model.targets_),
     ]
+    if model.out_of_fold_.stacks:
+        y, left_out = given.targets.numpy(), model.out_of_fold_
+        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
+        model.out_of_fold_ = replace(left_out, stacks={})
     if int(sets.sizes.max(initial=0)) > DRAWN:
         model.notes_.append(
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "

@@ -161,14 +161,22 @@ def learn(
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
-    stacks = {}
-    for place, kept in of_folds.items():
-        own = {
-            name: [n for n, at in zip(networks[name], places[name], strict=True) if (*at,) == place]
-            for name in NETWORKS
-        }
-        stacks[place] = Stack(stack.input_dim, stack.widths, stack.classify, own, kept, weights, powers).eval()
-    return stack.eval(), OutOfFold(folds, said, stacks), history
+    kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
+    return stack.eval(), OutOfFold(folds, said, kept), history
+
+
+def _of_fold(
+    whole: Stack,
+    place: tuple[int, int],
+    members: Mapping[str, Sequence[Arrays]],
+    networks: Mapping[str, Sequence[SetNetwork]],
+    places: Mapping[str, Int[np.ndarray, "networks 2"]],
+) -> Stack:
+    """The methods that have not seen the sets of a repeat's fold, with the weights of the whole."""
+    own = {
+        name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
+    }
+    return Stack(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
 
 
 def _mixture(

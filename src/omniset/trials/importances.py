@@ -39,8 +39,8 @@ class Tested:
 def sign_flips(values: Float[np.ndarray, "units columns"], seed: int = 0) -> Tested:
     """Whether sums over units are above 0 by more than chance, column by column.
 
-    If a column means nothing, each of its values d_uf is as likely as -d_uf. With signs s_u = +1 or -1, the same for all
-    columns of a unit, so that what columns share is kept,
+    If a column means nothing, each of its values d_uf is as likely as -d_uf. With signs s_u = +1 or -1, the same for
+    all columns of a unit, so that what columns share is kept,
 
         T_f(s) = sum_u s_u d_uf / sqrt(sum_u d_uf^2),       p_f = share of all s with  max_g T_g(s) >= T_f(1)
 
@@ -92,9 +92,9 @@ def table_of(
         units: Sets of one unit depend on each other: it is units whose signs are flipped, and that are drawn again.
 
     Returns:
-        `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of so
-        much under the null of `sign_flips`, adjusted for all features of the target; `threshold`, which the importance
-        has to exceed for p < 0.05; `units`, how many there are.
+        `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of
+        so much under the null of `sign_flips`, adjusted for all features of the target; `threshold`, which the
+        importance has to exceed for p < 0.05; `units`, how many there are.
     """
     resampling = Resampling(units, seed=seed)
     tables = []
