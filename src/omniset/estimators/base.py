@@ -117,8 +117,8 @@ class SetEstimator(SetOptions, Estimator):
         self.simple_: Stack | None = None
         self.out_of_fold_: OutOfFold | None = None
         self.importance_: pd.DataFrame | None = None
-        (learning.mixture if self.single is None else learning.one_network)(self, given)
         self.features_ = collection.features
+        (learning.mixture if self.single is None else learning.one_network)(self, given)
         self.ignored_: list[str] = []  # columns of a file that were not used
         return self
 
@@ -387,6 +387,8 @@ class SetEstimator(SetOptions, Estimator):
             )
         if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
             raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
+        if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
+            raise ValueError("importance=True is for labels of sets, and one process")
         processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
 
     def _check_fits(self, largest: int, sets: int) -> None:

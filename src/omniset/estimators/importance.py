@@ -170,6 +170,21 @@ def out_of_fold_importance(
     return measured(task, trials, model.targets_)
 
 
+def kept_back_importance(
+    model: SetEstimator, sets: Sets, y: Shaped[np.ndarray, "sets targets"], groups: Shaped[np.ndarray, " sets"] | None
+) -> pd.DataFrame | None:
+    """The same of one network that has just learned, on the sets kept back; None where these are fewer than two.
+
+    Args:
+        y: Codes of classes, or numbers.
+    """
+    if len(model.validation_) < 2:
+        model.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
+        return None
+    task = task_of(model, sets, y, groups, seed=model.seed)
+    return measured(task, [Trial(parts_of(model), model.validation_)], model.targets_)
+
+
 def parts_of(model: SetEstimator) -> Parts:
     """Of a fitted model: a mixture has parts, one network is a whole."""
     fitted = model.fitted()
@@ -202,8 +217,8 @@ def _codes(model: SetEstimator, truth: Shaped[np.ndarray, "sets targets"]) -> Sh
     codes = np.empty(truth.shape, dtype=np.int64)
     for number, (column, classes) in enumerate(zip(truth.T, of_targets.values(), strict=True)):
         labels.require_trained(column, np.asarray(classes))
-        places = {label: place for place, label in enumerate(classes)}
-        codes[:, number] = [places[label] for label in column.tolist()]
+        places = {str(label): place for place, label in enumerate(classes)}
+        codes[:, number] = [places[str(label)] for label in column.tolist()]
     return codes
 
 

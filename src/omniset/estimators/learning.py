@@ -91,6 +91,8 @@ def one_network(model: SetEstimator, given: Given) -> None:
         model.simple_ = stacking.simple_alone(material, BESIDE, train)
         if model.folds is not None:
             model.out_of_fold_ = _cross_validated(model, given, material)
+    if model.importance:
+        model.importance_ = importance.kept_back_importance(model, collection, targets.numpy(), given.groups)
 
 
 def mixture(model: SetEstimator, given: Given) -> None:
@@ -179,7 +181,7 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for repeat, fold_of in enumerate(folds):
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            one = clone(model).set_params(folds=None, repeats=None)
+            one = clone(model).set_params(folds=None, repeats=None, importance=False)
             y = given.values[rows]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the whole has said it

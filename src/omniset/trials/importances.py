@@ -29,7 +29,8 @@ class Tested:
 
     Attributes:
         p: Of each column, adjusted for the number of columns.
-        threshold: The sum that a column has to exceed for p < 0.05; infinite where there are too few units for it.
+        threshold: The sum that a column has to exceed for p < 0.05; NaN where none is enough: of too few units, or
+            of zeros.
     """
 
     p: Float64[np.ndarray, " columns"]
@@ -59,8 +60,8 @@ def sign_flips(values: Float[np.ndarray, "units columns"], seed: int = 0) -> Tes
     largest = np.sort(largest)[::-1]
     reached = len(largest) - np.searchsorted(largest[::-1], scaled.sum(0) - ROUNDING)
     tolerated = int(np.ceil(ALPHA * len(largest))) - 1  # flips that may reach as much for p < ALPHA
-    bound = largest[tolerated] if tolerated else np.inf
-    return Tested(reached / len(largest), np.where(spread > 0, bound * np.where(spread > 0, spread, 1), np.inf))
+    bound = largest[tolerated] if tolerated else np.nan
+    return Tested(reached / len(largest), np.where(spread > 0, bound * spread, np.nan))
 
 
 def _signs(units: int, columns: int, seed: int) -> Iterator[Float64[np.ndarray, "flips units"]]:
