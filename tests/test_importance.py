@@ -353,17 +353,17 @@ def test_mixtures_of_folds_are_what_was_said_of_sets_left_out(monkeypatch):
     monkeypatch.setattr(simple, "TREES", 3)
     monkeypatch.setattr(boosting, "MOST", 2)
     sets, y = random_sets(11)
-    kept, learn = [], stacking.learn
+    given, learn = [], stacking.learn
 
     def spied(*arguments, **options):
-        kept.append(learn(*arguments, **options)[1])
-        return learn(*arguments, **options)
+        given.append(learn(*arguments, **options))
+        return given[-1]
 
     monkeypatch.setattr(stacking, "learn", spied)
-    tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 3, "repeats": 2}
+    tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 2, "repeats": 2}
     model = SetRegressor(**tiny, importance=True, device="cpu", progress=False).fit(sets, y)
-    left_out = kept[0]
-    assert set(left_out.stacks) == {(r, f) for r in range(2) for f in range(3)}
+    left_out = given[0][1]
+    assert set(left_out.stacks) == set(product(range(2), range(2)))
     for (repeat, fold), stack in left_out.stacks.items():
         held = np.flatnonzero(left_out.folds[repeat] == fold)
         said = stack.predictions([sets[int(i)] for i in held], torch.device("cpu"), max_elements=1000)
@@ -371,11 +371,18 @@ def test_mixtures_of_folds_are_what_was_said_of_sets_left_out(monkeypatch):
         for name, values in said.items():
             np.testing.assert_allclose(values, left_out.predictions[name][repeat][held], rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(stack.weights, model.network_.weights)
-    assert model.out_of_fold_.stacks == {}  # kept only while it learned
+    assert model.out_of_fold_.stacks == {}  # they are there only while it learns
     assert set(model.importance_["feature"]) == {0, 1, 2}
     assert (model.importance_["units"] == 11).all()
-    stored = SetRegressor(**tiny, importance=False, device="cpu", progress=False).fit(sets, y)
-    assert stored.importance_ is None
+    again = importance.out_of_fold_importance(model, sets, y[:, None].astype(np.float32), None, left_out)
+    pd.testing.assert_frame_equal(again, model.importance_)
+
+
+def test_importance_is_measured_where_it_is_cheap_or_asked_for():
+    sets = Sets.from_ragged(np.zeros((50, 1, 100), dtype=np.float32))
+    assert importance.wanted(SetRegressor(), sets)
+    assert not importance.wanted(SetRegressor(), Sets.from_ragged(np.zeros((51, 1, 100), dtype=np.float32)))
+    assert not importance.wanted(SetRegressor(importance=False), sets[:2])
 
 
 def test_donors_are_of_the_same_fold():

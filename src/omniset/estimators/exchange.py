@@ -72,7 +72,7 @@ class Exchange:
         return values[torch.from_numpy(drawn_rows(counts_of(own), counts_of(donor), rng))]
 
     def pooled(
-        self, groups: Sequence[Int[np.ndarray, " group"]], features: Sequence[int]
+        self, groups: Sequence[Int[np.ndarray, " _"]], features: Sequence[int]
     ) -> Float32[np.ndarray, "rows columns"]:
         """Pooled values that the sets of these groups get, one group after the other: columns as of sets with these
         features alone.

@@ -169,7 +169,7 @@ class Stack(nn.Module):
         said: Predictions = {}
         for name in methods:
             networks: Any = self.networks[name]
-            said[name] = ensemble_outputs(networks, group, device, **reading).mean(0)
+            said[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
         return said
 
     def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
