@@ -98,7 +98,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
 def mixture(model: SetEstimator, given: Given) -> None:
     """Train a stack; every set is left out once, or more often."""
     sets, folder = given.sets, given.folder
-    material = _material(model, given)
+    material = replace(_material(model, given), keep=importance.wanted(model, given.sets))
     model.validation_ = np.arange(0)
     model.prior_ = model.prior_of(given.targets, given.widths)
     model.warn_of_classes(given.values, given.targets)
@@ -109,7 +109,6 @@ def mixture(model: SetEstimator, given: Given) -> None:
         fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
         folder=folder,
         resume=given.resume,
-        keep=importance.wanted(model, sets),
     )
     model.network_ = stack
     regime = material.regime

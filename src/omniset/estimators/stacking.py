@@ -107,6 +107,7 @@ class Material:
         groups: Sets of one group are in one fold.
         build: Makes an untrained network: build(method).
         reading: max_elements, shard_size, shards and store.
+        keep: What is learned on the folds is given too, see `OutOfFold.stacks`.
     """
 
     sets: Sets
@@ -122,6 +123,7 @@ class Material:
     seed: int
     device: torch.device
     progress: bool
+    keep: bool = False
 
 
 def learn(
@@ -132,13 +134,8 @@ def learn(
     fingerprint: dict[str, Any],
     folder: Path | None,
     resume: bool,
-    keep: bool = False,
 ) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
-    """A stack, what its methods said of sets left out, and a dict per epoch of its networks.
-
-    Args:
-        keep: Give the stacks of the folds too.
-    """
+    """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
     regime, seed = material.regime, material.seed
     labels = _stratum(material)
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
@@ -146,7 +143,7 @@ def learn(
     table = pooled(material.sets)
     simple = [name for name in METHODS if name in MEMBERS]
     of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
-    said = _left_out(material, simple, table, folds, of_folds if keep else None)
+    said = _left_out(material, simple, table, folds, of_folds if material.keep else None)
     networks, history, places = {}, [], {}
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
