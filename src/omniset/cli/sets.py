@@ -125,6 +125,7 @@ def evaluate(
     out: Path = Path("evaluation"),
     group: str | None = None,
     unused_labels: Literal["error", "ignore"] = "error",
+    importance: bool = False,
     **options: Any,
 ) -> None:
     """Compare a model's predictions with known labels, best on sets that it has never seen.
@@ -139,11 +140,13 @@ def evaluate(
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
+        importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
+            many predictions as five times the features.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.evaluate(sets, target, model, out, group, unused_labels, overrides)
+    runs.evaluate(sets, target, model, out, group, unused_labels, overrides, importance)
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
     from omniset.estimators.classifier import SetClassifier
     from omniset.estimators.evaluation import Evaluation, evaluate
+    from omniset.estimators.importance import feature_importance
     from omniset.estimators.regressor import SetRegressor
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SetEstimator",
     "SetRegressor",
     "evaluate",
+    "feature_importance",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -28,5 +30,6 @@ __getattr__, __dir__ = lazily(
         "SetEstimator": "base",
         "SetRegressor": "regressor",
         "evaluate": "evaluation",
+        "feature_importance": "importance",
     },
 )

@@ -46,6 +46,8 @@ class SetEstimator(SetOptions, Estimator):
         network_: The trained module: one network, or a mixture (omniset.estimators.stack.Stack).
         out_of_fold_: What each method said of sets left out (omniset.estimators.stacking.OutOfFold); None where no
             folds were asked for, and after `load`.
+        importance_: How much each feature matters, on sets left out (omniset.estimators.importance); None where it was
+            not measured, and after `load`.
         simple_: Simple methods beside one network, fitted to what it was trained on; None beside a mixture.
         features_: Names of the features, where the sets came as a table.
         targets_: Names of the targets: the columns of y, or its name, or "label".
@@ -114,8 +116,9 @@ class SetEstimator(SetOptions, Estimator):
         self.notes_ = [labels.task_of(values, self.targets_, self.level, self.classifies)]
         self.simple_: Stack | None = None
         self.out_of_fold_: OutOfFold | None = None
-        (learning.mixture if self.single is None else learning.one_network)(self, given)
+        self.importance_: pd.DataFrame | None = None
         self.features_ = collection.features
+        (learning.mixture if self.single is None else learning.one_network)(self, given)
         self.ignored_: list[str] = []  # columns of a file that were not used
         return self
 
@@ -211,7 +214,7 @@ class SetEstimator(SetOptions, Estimator):
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         self._check_fitted(fitted)
         dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
-        self.simple_, self.out_of_fold_ = None, None
+        self.simple_, self.out_of_fold_, self.importance_ = None, None, None
         self.network_: SetNetwork | Stack
 
         def stored() -> Stack:
@@ -384,6 +387,8 @@ class SetEstimator(SetOptions, Estimator):
             )
         if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
             raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
+        if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
+            raise ValueError("importance=True is for labels of sets, and one process")
         processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
 
     def _check_fits(self, largest: int, sets: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from omniset.core.sets import Sets
-from omniset.estimators import lessons, stacking
+from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.stack import INTERPLAY, MEAN, NETWORKS, PRIOR, SIMPLE, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
@@ -94,6 +94,8 @@ def one_network(model: SetEstimator, given: Given) -> None:
         model.simple_ = stacking.simple_alone(material, BESIDE, train)
         if model.folds is not None:
             model.out_of_fold_ = _cross_validated(model, given, material)
+    if model.importance:
+        model.importance_ = importance.kept_back_importance(model, collection, targets.numpy(), given.groups)
 
 
 def mixture(model: SetEstimator, given: Given) -> None:
@@ -102,7 +104,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
     with torch.random.fork_rng():  # options that no network takes are refused before anything is learned
         for name in NETWORKS:
             model.build(sets.dim, given.widths, name)
-    material = _material(model, given)
+    material = replace(_material(model, given), keep=importance.wanted(model, given.sets))
     model.validation_ = np.arange(0)
     model.prior_ = model.prior_of(given.targets, given.widths)
     model.warn_of_classes(given.values, given.targets)
@@ -122,6 +124,10 @@ def mixture(model: SetEstimator, given: Given) -> None:
         "the table, and what it is worth in the weights",
         *worth(stack, model.targets_),
     ]
+    if model.out_of_fold_.stacks:
+        y, left_out = given.targets.numpy(), model.out_of_fold_
+        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
+        model.out_of_fold_ = replace(left_out, stacks={})
     if int(sets.sizes.max(initial=0)) > DRAWN:
         model.notes_.append(
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
@@ -192,7 +198,7 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            one = clone(model).set_params(folds=None, repeats=None)
+            one = clone(model).set_params(folds=None, repeats=None, importance=False)
             y = given.values[rows]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the whole has said it

@@ -114,6 +114,13 @@ class SetOptions(Computing):
         group="computing",
         changes_fit=False,
     )
+    importance: bool | None = option(
+        None,
+        "Measure how much each feature matters, by permutation, on sets left out. None: of a mixture, where features "
+        "times sets are at most 5,000.",
+        group="training",
+        changes_fit=False,
+    )
     log: Literal["csv", "tensorboard"] | None = option(
         None, "Write learning curves for other tools too.", group="training", changes_fit=False
     )

@@ -46,6 +46,11 @@ def means_of(columns: int) -> slice:
     return slice(len(OF_SIZE), len(OF_SIZE) + (columns - len(OF_SIZE)) // len(STATISTICS))
 
 
+def columns_of_feature(feature: int, dim: int) -> slice:
+    """Where a table of dim features has the statistics of this one, from 0."""
+    return slice(len(OF_SIZE) + feature, None, dim)
+
+
 def pooled(sets: Sets | Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
     """A row for each set, columns as in `names_of`. What an empty set does not have (mean, sd, ...) is NaN."""
     stored = [sets[i] for i in range(len(sets))]

@@ -17,6 +17,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
 from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
+from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
@@ -29,7 +30,7 @@ from omniset.tables.sets import SetTable, collect
 from omniset.training import artefacts
 from omniset.trials.comparison import OURS
 
-OUT_OF_FOLD = "out_of_fold.csv"
+OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
 
 
 def fit(
@@ -116,6 +117,7 @@ def _report_of_fit(
         evaluation, on = compare(model, sets, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
     else:
         say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+    measured = "sets left out" if model.single is None else "the sets kept back"
     run = set_report.SetRun(
         on=on,
         data=summarize(sets, values),
@@ -124,11 +126,13 @@ def _report_of_fit(
         outcomes=[] if evaluation is None else evaluation.outcomes,
         comparison=None if evaluation is None else evaluation.comparison,
         examples=examples(model, sets, shown, evaluation, truth),
+        importance=_importance(folder, model, model.importance_, measured, groups),
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
     task = "classification" if model.classifies else "regression"
     files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
+    files += [FEATURES] if run.importance is not None else []
     return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, files)
 
 
@@ -161,12 +165,15 @@ def evaluate(
     group: str | None,
     unused: str,
     overrides: dict[str, Any],
+    importance: bool = False,
 ) -> dict[str, Any]:
     """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
     from omniset.report import sets as set_report
     from omniset.report.data import summarize
 
     estimator = _load(model, overrides)
+    if importance and estimator.level == "element":
+        raise ValueError("importance is measured of models of labels of sets, this one predicts elements")
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     with working_folder(out, "sets", "evaluation", **about) as folder:
         labels = None if target is None else LabelFile(target, estimator.targets_, group)
@@ -183,18 +190,21 @@ def evaluate(
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
-        evaluation = compare(estimator, collection, truth, groups)
+        evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
+        mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         run = set_report.SetRun(
-            on=f"{len(collection):,} sets of {sets.name}",
+            on=on,
             data=summarize(collection, values),
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
+            importance=_importance(folder, estimator, mattered, on, groups),
         )
         evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
         settings = estimator.get_params() | {"model": str(model)}
-        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv.gz"])
+        files = ["scores.csv.gz", *([FEATURES] if importance else [])]
+        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, files)
 
 
 def explain(
@@ -331,6 +341,20 @@ def _explanation(
     )
 
 
+def _importance(
+    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, on: str, groups: np.ndarray | None
+) -> Any:
+    """Write the importance of features, and what a report says of it; None where it was not measured."""
+    from omniset.report.features import Importance
+
+    if table is None:
+        return None
+    with TableWriter(folder.path / FEATURES) as writer:
+        writer.write(table)
+    unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
+    return Importance(table, on, unit, loss)
+
+
 def _kept_epoch(model: SetEstimator) -> int | None:
     """The epoch whose weights were kept: the best on validation, or the last. Of several networks, None."""
     if model.single is None:
@@ -375,4 +399,5 @@ def _lines(run: Any) -> Iterator[str]:
     for assessed in run.assessments:
         others = [f"{m.name} {m.value:.3f}" for m in assessed.metrics[1:] if m.value is not None]
         yield f"{assessed.name}, further scores of ours: {', '.join(others)}"
+    yield from [] if run.importance is None else run.importance.lines()
     yield ""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float32, Float64
 from torch import Tensor, nn
 
 from omniset.core.sets import StoredSet
@@ -150,17 +150,26 @@ class Stack(nn.Module):
         Args:
             reading: max_elements, shard_size, shards and store: how the networks read the sets.
         """
+        simple = [name for name in methods if name in self.members]
+        said = self.of_table(pooled(group), simple) if simple else {}
+        return said | self.of_sets(group, device, [name for name in methods if name in self.networks], **reading)
+
+    def of_table(self, table: Float32[np.ndarray, "sets columns"], methods: Sequence[str]) -> Predictions:
+        """What simple methods say of pooled features."""
         said: Predictions = {}
-        if simple := [name for name in methods if name in self.members]:
-            table = pooled(group)
-            for name in simple:
-                columns = [member.predict(table) for member in self._members(name)]
-                said[name] = np.concatenate([c.reshape(len(table), -1) for c in columns], 1).astype(np.float64)
         for name in methods:
-            if name in self.networks:
-                networks: Any = self.networks[name]
-                outputs = ensemble_outputs(networks, group, device, **reading)
-                said[name] = outputs.mean(0)
+            columns = [member.predict(table) for member in self._members(name)]
+            said[name] = np.concatenate([c.reshape(len(table), -1) for c in columns], 1).astype(np.float64)
+        return said
+
+    def of_sets(
+        self, group: Sequence[StoredSet], device: torch.device, methods: Sequence[str], **reading: Any
+    ) -> Predictions:
+        """What networks say of sets."""
+        said: Predictions = {}
+        for name in methods:
+            networks: Any = self.networks[name]
+            said[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
         return said
 
     def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
@@ -180,8 +189,11 @@ class Stack(nn.Module):
         self, group: Sequence[StoredSet], device: torch.device, **reading: Any
     ) -> Float64[Tensor, "sets outputs"]:
         """What the stack says of some sets, by the methods that have weight."""
-        weighed = [name for name, some in zip(METHODS, (self.weights > 0).any(0).tolist(), strict=True) if some]
-        return self.mixed(self.predictions(group, device, weighed, **reading))
+        return self.mixed(self.predictions(group, device, self.weighed(), **reading))
+
+    def weighed(self) -> list[str]:
+        """The methods that have weight for any target."""
+        return [name for name, some in zip(METHODS, (self.weights > 0).any(0).tolist(), strict=True) if some]
 
     def _members(self, name: str) -> list[Member]:
         if name not in self._restored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,13 @@ class OutOfFold:
         predictions: By method, ours among them: probabilities of the classes, target by target, or numbers; the mean
             over repeats, in each of which the set was left out. The weights that ours takes for a fold are learned on
             the others.
+        stacks: Of each repeat and fold, where they were asked for: the methods that have not seen the sets of the fold,
+            with the weights of the whole.
     """
 
     folds: Int[np.ndarray, "repeats sets"]
     predictions: Mapping[str, Float64[np.ndarray, "sets outputs"]]
+    stacks: Mapping[tuple[int, int], Stack] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -107,6 +110,7 @@ class Material:
         groups: Sets of one group are in one fold.
         build: Makes an untrained network: build(method).
         reading: max_elements, shard_size, shards and store.
+        keep: What is learned on the folds is given too, see `OutOfFold.stacks`.
     """
 
     sets: Sets
@@ -122,6 +126,7 @@ class Material:
     seed: int
     device: torch.device
     progress: bool
+    keep: bool = False
 
 
 def learn(
@@ -140,8 +145,9 @@ def learn(
     folds = np.stack(dealt)
     table = pooled(material.sets)
     simple = [name for name in METHODS if name in MEMBERS]
-    said = _left_out(material, simple, table, folds)
-    networks, history = {}, []
+    of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
+    said = _left_out(material, simple, table, folds, of_folds if material.keep else None)
+    networks, history, places = {}, [], {}
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
         fitting["folder"] = None if folder is None else folder / name
@@ -149,13 +155,28 @@ def learn(
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         said[name] = learner.left_out()
-        networks[name] = learner.networks
+        networks[name], places[name] = learner.networks, learner.places
     mixtures = [_mixture(material, said, folds, target) for target in range(len(material.widths))]
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
-    return stack.eval(), OutOfFold(folds, said), history
+    kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
+    return stack.eval(), OutOfFold(folds, said, kept), history
+
+
+def _of_fold(
+    whole: Stack,
+    place: tuple[int, int],
+    members: Mapping[str, Sequence[Arrays]],
+    networks: Mapping[str, Sequence[SetNetwork]],
+    places: Mapping[str, Int[np.ndarray, "networks 2"]],
+) -> Stack:
+    """The methods that have not seen the sets of a repeat's fold, with the weights of the whole."""
+    own = {
+        name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
+    }
+    return Stack(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
 
 
 def _mixture(
@@ -214,7 +235,9 @@ def _left_out(
     names: Sequence[str],
     table: Float32[np.ndarray, "sets columns"],
     folds: Int[np.ndarray, "repeats sets"],
+    kept: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
 ) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
+    """See `simple_left_out`; into `kept`, the arrays of the methods of each repeat and fold."""
     said = {name: np.zeros((len(table), sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
@@ -227,6 +250,9 @@ def _left_out(
                         member = _fitted(material, name, table, rows, target, material.seed + repeat)
                         predicted = member.predict(table[held]).reshape(held.sum(), -1)
                         said[name][held, part] += predicted / len(folds)
+                        if kept is not None:
+                            of_fold = kept.setdefault((repeat, fold), {}).setdefault(name, [])
+                            of_fold.append(Arrays.of(member.state()))
                         done += 1
                         progress.at(done)
     return said

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Real, Shaped
 
-from omniset.report import figures, frame, outcome_figures
+from omniset.report import features, figures, frame, outcome_figures
 from omniset.report.blocks import (
     Block,
     Cell,
@@ -92,6 +92,7 @@ class SetRun:
         kept_epoch: Whose weights were kept.
         outcomes: Of ours, one for each target.
         comparison: Of ours with baselines; its conditions are the targets.
+        importance: Of features, where it was measured.
     """
 
     on: str = ""
@@ -101,6 +102,7 @@ class SetRun:
     outcomes: list[Outcome] = field(default_factory=list)
     comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
+    importance: features.Importance | None = None
 
     @property
     def histories(self) -> dict[str, list[dict[str, Any]]]:
@@ -136,10 +138,11 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
     """The report, and all that it shows for report.json: data, learning curves, every target, examples, settings."""
     targets = [_target(run, outcome, assessed) for outcome, assessed in zip(run.outcomes, run.assessments, strict=True)]
     text, headline, summary = _summary(run)
+    mattered = [] if run.importance is None else [features.section(run.importance)]
     return frame.compose(
         about,
         _lead(run),
-        [_data(run.data), _learning(run), *targets, _examples(run.examples)],
+        [_data(run.data), _learning(run), *targets, *mattered, _examples(run.examples)],
         _numbers(run),
         headline=headline,
         summary=summary,
@@ -165,6 +168,7 @@ def _numbers(run: SetRun) -> dict[str, Any]:
         "kept_epoch": run.kept_epoch,
         "targets": [assessed.as_dict() for assessed in run.assessments],
         "examples": [asdict(_highest(example)) for example in run.examples],
+        "importance": None if run.importance is None else run.importance.table.to_dict("records"),
     }
 
 
