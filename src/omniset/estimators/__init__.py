@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
     from omniset.estimators.classifier import SetClassifier
     from omniset.estimators.evaluation import Evaluation, evaluate
+    from omniset.estimators.model import SetModel
     from omniset.estimators.regressor import SetRegressor
 
 __all__ = [
     "Evaluation",
     "SetClassifier",
     "SetEstimator",
+    "SetModel",
     "SetRegressor",
     "evaluate",
 ]
@@ -26,6 +28,7 @@ __getattr__, __dir__ = lazily(
         "Evaluation": "evaluation",
         "SetClassifier": "classifier",
         "SetEstimator": "base",
+        "SetModel": "model",
         "SetRegressor": "regressor",
         "evaluate": "evaluation",
     },
