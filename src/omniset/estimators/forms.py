@@ -55,7 +55,9 @@ def _of_array(sets: Any) -> Any:
             return array
         if array.dtype == object and array.shape[1:] in ((), (1,)) and _are_sets(array.reshape(-1)):
             return array.reshape(-1).tolist()
-    rows = check_array(check_array(array), dtype=np.float32, copy=True)  # first, text is refused
+    rows = check_array(array)
+    with np.errstate(over="ignore"):  # what is too large is refused
+        rows = check_array(rows, dtype=np.float32, copy=True)
     return SetBatch(rows[:, None])
 
 
