@@ -55,6 +55,7 @@ def _commands() -> dict[str, Any]:
         "demo": demo,
         "fit": sets.fit,
         "predict": sets.predict,
+        "embed": sets.embed,
         "evaluate": sets.evaluate,
         "explain": sets.explain_sets,
         "genomes": {

@@ -1,4 +1,4 @@
-"""`omniset fit`, `predict`, `evaluate`, `explain`: sets in tables."""
+"""`omniset fit`, `predict`, `embed`, `evaluate`, `explain`: sets in tables."""
 
 from __future__ import annotations
 
@@ -115,6 +115,29 @@ def predict(
     overrides = given(SetOptions, options)
     overrides |= given(Sharing, options)
     runs.predict(sets, model, out, overrides)
+
+
+@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Saving)
+def embed(
+    sets: Path,
+    model: Path = Path("run"),
+    out: Path = Path("vectors.csv"),
+    **options: Any,
+) -> None:
+    """Write each set of a table as a vector, which other tools can group, draw or learn from.
+
+    Example: omniset embed new.parquet --model run --out vectors.parquet
+
+    Args:
+        sets: Table as for fit, with the same features; their order does not matter.
+        model: Folder that fit wrote, from labels of sets.
+        out: Table of vectors, a row per set: its name, and what each network of the model makes of it before it
+            predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+    """
+    from omniset.estimators import runs
+
+    runs.embed(sets, model, out, given(SetOptions, options))
 
 
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)

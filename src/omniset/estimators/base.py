@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -10,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from omniset import encoders
 from omniset.core.sets import Sets, batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
-from omniset.estimators import explaining, labels, lessons, stack
-from omniset.estimators.options import AUTO, SetOptions
+from omniset.estimators import arguments, explaining, labels, stack
+from omniset.estimators.forms import sets_of
+from omniset.estimators.model import SetModel
 from omniset.estimators.stack import Stack
 from omniset.explain import LayerAttribution
-from omniset.fitted import Estimator
 from omniset.options import blaming
 from omniset.runs import processes
 from omniset.runs.devices import find
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 FEW = 30  # sets below which none are kept back
 
 
-class SetEstimator(SetOptions, Estimator):
+class SetEstimator(SetModel):
     """What SetClassifier and SetRegressor share.
 
     Args:
@@ -85,7 +84,8 @@ class SetEstimator(SetOptions, Estimator):
         """Train.
 
         Args:
-            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or Sets.
+            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or Sets. An array of
+                numbers (B, N, D) is B sets of N elements, and (B, D) B sets of one.
             y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
                 DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
                 column `set`.
@@ -103,11 +103,10 @@ class SetEstimator(SetOptions, Estimator):
         from omniset.estimators import learning
 
         self.check_arguments()
-        collection = Sets.of(sets, torch.float32)
+        collection = sets_of(sets)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
-        if self.strategy == "fsdp":
-            self._check_fits(int(collection.sizes.max(initial=0)), len(collection))
+        arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
         weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
         given = learning.Given(
@@ -121,6 +120,10 @@ class SetEstimator(SetOptions, Estimator):
         (learning.mixture if self.single is None else learning.one_network)(self, given)
         self.ignored_: list[str] = []  # columns of a file that were not used
         return self
+
+    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Float32[np.ndarray, "sets width"]:
+        """`fit`, with these arguments, and then `transform`."""
+        return self.fit(sets, y, **arguments).transform(sets)
 
     def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
         """Predictions as a table, a row per set (or per element, sets one after the other).
@@ -215,7 +218,6 @@ class SetEstimator(SetOptions, Estimator):
         self._check_fitted(fitted)
         dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
         self.simple_, self.out_of_fold_, self.importance_ = None, None, None
-        self.network_: SetNetwork | Stack
 
         def stored() -> Stack:
             return Stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
@@ -253,15 +255,6 @@ class SetEstimator(SetOptions, Estimator):
                 yield group, self._run(network, group, size, device)
         finally:
             network.to("cpu")
-
-    def reading(self) -> dict[str, Any]:
-        """How networks read sets where they predict."""
-        return {name: getattr(self, name) for name in ("max_elements", "shard_size", "shards", "store")}
-
-    @property
-    def together(self) -> int:
-        """Sets that are predicted at once."""
-        return self.batch_size or 64
 
     def kept_back(self, sets: int) -> float:
         """The share of so many sets that is kept back to watch one network."""
@@ -305,27 +298,6 @@ class SetEstimator(SetOptions, Estimator):
         by_row = np.empty_like(values)
         by_row[collection.order] = values
         return by_row
-
-    def read(self, sets: Any) -> Sets:
-        """Sets in any form that `fit` takes, with the features of the model.
-
-        Raises:
-            ValueError: A feature is missing, there are others or more than at fit, or in another order; not fitted.
-        """
-        network = self.fitted()
-        if self.features_ is not None and hasattr(sets, "columns"):
-            there = {str(c) for c in sets.columns}
-            missing = [f for f in self.features_ if f not in there]
-            if missing:
-                raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
-        collection = Sets.of(sets, torch.float32, self.features_)
-        if collection.dim != network.input_dim:
-            raise ValueError(f"the sets have {collection.dim} features, the model was fitted on {network.input_dim}")
-        pairs = zip(collection.features or [], self.features_ or [], strict=False)
-        for number, (here, known) in enumerate(pairs, 1):
-            if here != known:
-                raise ValueError(f"feature {number} of the sets is {here!r}, the model was fitted on {known!r} there")
-        return collection
 
     def build(self, input_dim: int, widths: list[int], encoder: str | None = None) -> SetNetwork:
         """An untrained network.
@@ -375,42 +347,7 @@ class SetEstimator(SetOptions, Estimator):
         Raises:
             ValueError: Naming the option, its bound and the value.
         """
-        self.check_options()
-        if self.class_weight is not None and not self.classifies:
-            raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
-        if self.encoder is not None and self.method not in (AUTO, self.encoder):
-            raise ValueError(f"encoder={self.encoder!r} and method={self.method!r} are two networks: give one")
-        if self.single is None and (self.devices, self.num_nodes, self.strategy) != (1, 1, "auto"):
-            raise ValueError(
-                f"method='auto' learns in one process, got devices={self.devices}, num_nodes={self.num_nodes}, "
-                f"strategy={self.strategy!r}: name one network, such as method='ust'"
-            )
-        if self.folds is not None and (self.level == "element" or self.devices * self.num_nodes > 1):
-            raise ValueError(f"folds={self.folds} is for labels of sets, and one process")
-        if self.importance and (self.level == "element" or self.devices * self.num_nodes > 1):
-            raise ValueError("importance=True is for labels of sets, and one process")
-        processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
-
-    def _check_fits(self, largest: int, sets: int) -> None:
-        """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place."""
-        share = math.ceil(
-            (self.batch_size or lessons.batch_of(sets)) / math.prod(processes.layout(self.devices, self.num_nodes))
-        )
-        if self.shard_size is not None or share * largest > self.max_elements:
-            raise ValueError(
-                f"strategy='fsdp' computes on whole batches: shard_size must be None, got {self.shard_size}, and "
-                f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
-                f"{self.max_elements}; 'ddp' needs neither"
-            )
-
-    def fitted(self) -> SetNetwork | Stack:
-        """The network, or the mixture.
-
-        Raises:
-            ValueError: There is none yet.
-        """
-        self.require_fitted()
-        return self.network_
+        arguments.check(self)
 
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
         """Codes or numbers (rows, targets), and the number of outputs of each target."""

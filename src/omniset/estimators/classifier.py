@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from omniset.core.stored import StoredSet
@@ -19,7 +20,7 @@ from omniset.runs.devices import find
 from omniset.training import artefacts, schema
 
 
-class SetClassifier(SetEstimator):
+class SetClassifier(ClassifierMixin, SetEstimator):
     """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
     With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
@@ -65,20 +66,25 @@ class SetClassifier(SetEstimator):
         columns = np.stack(predicted if same else [c.astype(object) for c in predicted], 1)
         return self._shaped(columns[:, 0] if self.single_ else columns, collection)
 
-    def score(self, sets: Any, y: Any) -> float:
+    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of several targets the mean. Elements without a label are left out.
 
+        Args:
+            sample_weight: (B,) how much each set counts, with all its elements.
+
         Raises:
-            ValueError: A label that was not in training.
+            ValueError: A label that was not in training; weights as in `fit`.
         """
         collection, outputs = self._outputs(sets, None)
         truth = labels.aligned(y, collection, self.level)[0]
+        weights = labels.weights_of_rows(sample_weight, collection, self.level)
         shares = []
         for number, predicted in enumerate(self._labels(outputs)):
             there = ~labels.missing(truth[:, number])
             values = truth[there, number]
             labels.require_trained(values, self._classes[number])
-            shares.append(float((predicted[there] == values).mean()))
+            counts = None if weights is None else weights[there]
+            shares.append(float(np.average(predicted[there] == values, weights=counts)))
         return float(np.mean(shares))
 
     def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
@@ -122,6 +128,11 @@ class SetClassifier(SetEstimator):
         codes = np.full(y.shape, -1)
         for number, name in enumerate(self.targets_):
             there = ~labels.missing(y[:, number])
+            if labels.continuous(y[there, number]):
+                raise ValueError(
+                    f"{target_called(name, len(self.targets_))} is continuous, numbers with fractions that are hardly "
+                    "there twice: they are no classes; SetRegressor predicts numbers"
+                )
             classes, codes[there, number] = np.unique(y[there, number].tolist(), return_inverse=True)
             if len(classes) < 2:
                 number_of = f"only one class, {classes.tolist()[0]!r}" if len(classes) else "no labels"

@@ -26,6 +26,15 @@ def missing(values: np.ndarray) -> np.ndarray:
     return np.asarray(pd.isna(values))
 
 
+def continuous(y: np.ndarray) -> bool:
+    """Whether labels are measured numbers rather than classes: with fractions, and most of them there only once."""
+    values = np.asarray(y.tolist())
+    if values.dtype.kind != "f":
+        return False
+    different = np.unique(values)
+    return bool((different % 1 != 0).any()) and len(different) > 0.5 * len(values)
+
+
 def require_trained(values: np.ndarray, classes: np.ndarray) -> None:
     """See that a model knows these labels.
 
@@ -69,6 +78,8 @@ def aligned(y: Any, sets: Sets, level: str) -> tuple[np.ndarray, list[str], bool
     """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
     column.
     """
+    if y is None:
+        raise ValueError("fit requires y to be passed, but the target y is None")
     order = sets.order
     if hasattr(y, "columns") and "set" in y.columns:
         y = y.set_index("set")
@@ -137,5 +148,13 @@ def weights_per_set(values: Any, sets: Sets) -> np.ndarray:
     if bad.any():
         raise ValueError(f"sample_weight[{int(bad.argmax())}] is {weights[bad][0]}: it must be finite and >= 0")
     if not weights.any():
-        raise ValueError("sample_weight is 0 for all sets: at least one must count")
+        raise ValueError("sample_weight is zero for all sets: at least one must count")
     return weights
+
+
+def weights_of_rows(values: Any, sets: Sets, level: str) -> np.ndarray | None:
+    """`weights_per_set`, or for elements, set after set, that of their set. None: all the same."""
+    if values is None:
+        return None
+    weights = weights_per_set(values, sets)
+    return weights if level == "set" else np.repeat(weights, sets.sizes)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
 
 
-class SetRegressor(SetEstimator):
+class SetRegressor(RegressorMixin, SetEstimator):
     """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
 
     classifies = False
@@ -30,13 +31,24 @@ class SetRegressor(SetEstimator):
         values = self._values(outputs)
         return self._shaped(values[:, 0] if self.single_ else values, collection)
 
-    def score(self, sets: Any, y: Any) -> float:
-        """R2, averaged over targets. Elements without a label are left out."""
+    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
+        """R2, averaged over targets. Elements without a label are left out.
+
+        Args:
+            sample_weight: (B,) how much each set counts, with all its elements.
+
+        Raises:
+            ValueError: Weights as in `fit`.
+        """
         collection, outputs = self._outputs(sets, None)
         truth = labels.numbers(labels.aligned(y, collection, self.level)[0])
-        predicted = self._values(outputs)
-        there = [np.isfinite(t) for t in truth.T]
-        return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, predicted.T, there, strict=True)]))
+        weights = labels.weights_of_rows(sample_weight, collection, self.level)
+        scores = []
+        for true, predicted in zip(truth.T, self._values(outputs).T, strict=True):
+            there = np.isfinite(true)
+            counts = None if weights is None else weights[there]
+            scores.append(r2_score(true[there], predicted[there], sample_weight=counts))
+        return float(np.mean(scores))
 
     def _values(self, outputs: Tensor) -> np.ndarray:
         return self.fitted().targets.undo(outputs).double().numpy()
@@ -67,7 +79,9 @@ class SetRegressor(SetEstimator):
         for number, name in enumerate(self.targets_):
             column = values[:, number][np.isfinite(values[:, number])]
             if not len(column) or (column == column[0]).all():
-                raise ValueError(f"{target_called(name, len(self.targets_))} is constant: nothing to learn")
+                raise ValueError(
+                    f"{target_called(name, len(self.targets_))} is constant in {len(column)} samples: nothing to learn"
+                )
         return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
 
     def explained(self, group: Sequence[StoredSet], target: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`omniset fit`, `predict`, `evaluate` and `explain`: estimators on tables in files, with a report."""
+"""`omniset fit`, `predict`, `embed`, `evaluate` and `explain`: estimators on tables in files, with a report."""
 
 from __future__ import annotations
 
@@ -154,6 +154,22 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> in
     if first:
         say(f"{rows:,} predictions written to {out}")
         say_notes(notes())
+    return rows
+
+
+def embed(sets: Path, model: Path, out: Path, overrides: dict[str, Any]) -> int:
+    """See `omniset.cli.sets.embed`. Returns the number of rows written."""
+    estimator = _load(model, overrides)
+    width = len(estimator.get_feature_names_out())
+    refuse_own_input(out, sets)
+    rows = 0
+    with noted() as notes, TableWriter(out) as writer:
+        table = _watched(_table_for(estimator, sets, out.parent), estimator.progress, "embedding")
+        for frame in estimator.vectors(table):
+            writer.write(frame)
+            rows += len(frame)
+    say(f"{rows:,} vectors of {width:,} numbers written to {out}")
+    say_notes(notes())
     return rows
 
 

@@ -96,6 +96,16 @@ class SetNetwork(nn.Module):
         out = self.encoder(source, **options)
         return self.head(out.elements if self.of_elements else out.summary.flatten(1))
 
+    def summary(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets width"]:
+        """What the head reads of each set, width num_outputs * dim. A set that is read shard by shard comes alone."""
+        options = self.for_large(options) if isinstance(source, Source) else options
+        return self.encoder(source, **options).summary.flatten(1)
+
+    @property
+    def summary_dim(self) -> int:
+        """Numbers of a summary."""
+        return self.encoder.num_outputs * self.encoder.dim
+
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""
         return outputs.split(self.widths, 1)
@@ -132,7 +142,11 @@ class SetNetwork(nn.Module):
                 f"gradient={options['gradient']!r} needs random shards, and a set of {size} elements is "
                 f"read in its own order: raise max_elements above {size}, or take gradient='exact'"
             )
-        return self(source, **{**options, "shard_size": None, "store": self.store_of_large(options)})
+        return self(source, **self.for_large(options))
+
+    def for_large(self, options: dict[str, Any]) -> dict[str, Any]:
+        """How the encoder reads one set that comes shard by shard."""
+        return {**options, "shard_size": None, "store": self.store_of_large(options)}
 
     def store_of_large(self, options: dict[str, Any]) -> str:
         """Layer inputs of a large set wait on disk rather than in memory, where the encoder can."""
