@@ -92,7 +92,7 @@ SYSTEMS = [
     System(
         "sets",
         sets,
-        f"fit sets.csv --target labels.csv --epochs 2 {TINY}",
+        f"fit sets.csv --target labels.csv --epochs 2 --folds 2 --repeats 1 {TINY}",
         f"predict sets.csv --out used.csv {QUIET}",
         f"evaluate sets.csv --target labels.csv {QUIET}",
         SetOptions,

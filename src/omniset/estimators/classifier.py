@@ -27,8 +27,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     for several outputs: (B, targets), and a list of (B, classes).
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
-    >>> model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=20, learning_rate=0.01, progress=False,
-    ...                       validation_fraction=0.0, device="cpu").fit(sets, ["low", "high"] * 6)
+    >>> model = SetClassifier(folds=3, repeats=1, epochs=20, progress=False, device="cpu")
+    >>> model = model.fit(sets, ["low", "high"] * 6)
     >>> model.predict([[[0.05]], [[5.2], [5.0]]]).tolist()
     ['low', 'high']
     """

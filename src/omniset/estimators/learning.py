@@ -178,7 +178,7 @@ def _material(model: SetEstimator, given: Given) -> Material:
         model.classifies,
         each,
         given.groups,
-        Regime.of(len(sets), units, model.folds, model.repeats, model.epochs, model.batch_size),
+        Regime.of(len(sets), units, model.folds, model.repeats, model.epochs, model.batch_size, model.patience),
         lambda name: model.build(sets.dim, given.widths, name),
         model.reading(),
         DRAWN,

@@ -40,7 +40,7 @@ class Regime:
         networks: Per fold.
         batch_size: Sets per step.
         epochs: Of the networks, at most.
-        patience: Epochs without progress after which the networks stop.
+        patience: Epochs without progress after which the networks stop. None: they learn to the end.
     """
 
     folds: int
@@ -48,7 +48,7 @@ class Regime:
     networks: int
     batch_size: int
     epochs: int
-    patience: int = 10
+    patience: int | None = 10
 
     @classmethod
     def of(
@@ -59,6 +59,7 @@ class Regime:
         repeats: int | None = None,
         epochs: int | None = None,
         batch: int | None = None,
+        patience: int | None = 10,
     ) -> Regime:
         """For a number of sets, in so many units (groups, or sets) that are not split.
 
@@ -79,7 +80,7 @@ class Regime:
         steps = max(300, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
         networks = 1 if 60 <= sets < 200 else 2
-        return cls(folds, repeats, networks, batch, epochs)
+        return cls(folds, repeats, networks, batch, epochs, patience)
 
 
 @dataclass
@@ -309,9 +310,9 @@ class _Ensemble:
             self.networks,
             lessons,
             material.classify,
-            others=others if len(material.sets) >= WATCHED else None,
+            others=others if regime.patience is not None and len(material.sets) >= WATCHED else None,
             epochs=regime.epochs,
-            patience=regime.patience,
+            patience=regime.patience or regime.epochs,
             batch_size=regime.batch_size,
             **how,
         )
