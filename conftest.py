@@ -33,7 +33,10 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from omniset.estimators import boosting, simple  # noqa: E402
+
 torch.set_num_threads(1)  # tests run side by side
+simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would take most of the time
 
 
 def _frames() -> list[tuple[FrameType | None]]:
@@ -61,5 +64,5 @@ def data_folder() -> Path:
 def _doctest_names(doctest_namespace: dict) -> None:
     import omniset
 
-    names = ("SetBatch", "SetClassifier", "SetRegressor", "AttentionState", "multiset_attention", "compact")
+    names = ("SetBatch", "SetClassifier", "SetRegressor", "Sets", "AttentionState", "multiset_attention", "compact")
     doctest_namespace.update({name: getattr(omniset, name) for name in names}, torch=torch, np=np)

@@ -10,6 +10,7 @@ NAMES = (
     "scale",
     "memory",
     "ensembles",
+    "sets",
     "genomes",
     "cells",
     "regions",

@@ -26,6 +26,7 @@ def main(seed: int = 0) -> None:
             here.mkdir()
             make(here, sets, size, seed)
             fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "run", "--epochs", "1", "--device", "cpu"]
+            fit += ["--method", "ust"]
             fit += ["--validation_fraction", "0"] if sets < 10 else []
             for command in (
                 fit,

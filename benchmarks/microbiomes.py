@@ -45,7 +45,7 @@ def evaluated(contax: Path, seed: int) -> dict[str, Any]:
     classifier = TaxonClassifier(region=REGION, background=0.0, seed=FIRST + seed, progress=False)
     references = classifier.prepare(contax / "sequences.fasta.xz", read_taxonomy(contax / "taxonomy.tsv.gz"))
     evaluation = evaluate(classifier, references, seeds=SEEDS, folder=RUNS / "contax", resume=True, say=print)
-    evaluation.comparison.write_rows(RUNS / "contax" / "scores.csv")
+    evaluation.comparison.write_rows(RUNS / "contax" / "scores.csv.gz")
     about = {"notes": classifier.notes_, "arguments": classifier.get_params(), "looks": LOOKS}
     return plain({**evaluation.numbers(), **about})
 

@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import pandas as pd
 import torch
@@ -208,16 +207,17 @@ class _FineTuning(TrainingModule):
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
 
-class _TrainingImages(pl.LightningDataModule):
+class _TrainingImages:
     """Random batches of the training images; nothing is kept back."""
 
+    move = None
+
     def __init__(self, faces: Faces, rows: Int[np.ndarray, " rows"]) -> None:
-        super().__init__()
         self.faces, self.rows = faces, rows
         self.validation: list[Any] = []
 
-    def train_dataloader(self) -> DataLoader:
-        return DataLoader(self.faces, BATCH, sampler=EpochSampler(self.rows, seed=0))
+    def loader(self, training: bool, rank: int, world: int) -> DataLoader:
+        return DataLoader(self.faces, BATCH, sampler=EpochSampler(self.rows if training else [], seed=0))
 
 
 def _fine_tune(network: AttributeNetwork, faces: Faces, rows: Int[np.ndarray, " rows"], folder: Path) -> None:

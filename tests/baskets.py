@@ -179,7 +179,7 @@ def evaluate_command(table: Path, out: Path = Path("evaluation"), resume: bool =
     with resumable(out), working_folder(out, "baskets", "evaluation", resume=resume) as run:
         predictor = BasketPredictor(**given(BasketOptions, arguments))
         comparison = evaluate(*read(table), predictor, Kept(out, resume))
-        comparison.write_rows(out / "scores.csv")
+        comparison.write_rows(out / "scores.csv.gz")
         section = Section("Methods", "", [methods(comparison, "new baskets", ["error"])])
         page = compose(run.about(f"Baskets of {table.name}"), "Beside ridge.", [section], {}, comparison=comparison)
         run.write(page, metrics=comparison.numbers(), scores=multiqc.of_ours(comparison))

@@ -69,6 +69,35 @@ def induced(layer, x, weights=None, block=msab):
     return block(layer.spread, x, block(layer.gather, layer.points[0], x, weights))
 
 
+def gated(pool, x):
+    """Gated attention pooling of one set, one attention and one element at a time."""
+    out = []
+    for w in pool.weight:
+        scores = []
+        for h in x:
+            hidden = torch.tanh(linear(pool.tanh, h))
+            scores.append(w @ (hidden if pool.gate is None else hidden * torch.sigmoid(linear(pool.gate, h))))
+        e = [torch.exp(s - max(scores)) for s in scores]
+        out.append(sum((a * h for a, h in zip(e, x, strict=True)), x.new_zeros(x.shape[1])) / (sum(e) if e else 1))
+    return torch.stack(out)
+
+
+def dual_stream(first, second, x):
+    """DSMIL of one set: the first element of largest score, its inner products with all, the mean of both streams."""
+    out = []
+    for c, direction in enumerate(second.direction):
+        w, b = first.score.weight[c], first.score.bias[c]
+        score, average = x.new_zeros(()), x.new_zeros(x.shape[1])
+        if len(x):
+            critical = x[int((x @ w).argmax())]
+            score = critical @ w + b
+            products = linear(first.query, x) @ linear(first.query, critical) / first.query.out_features**0.5
+            e = torch.exp(products - products.max())
+            average = e @ x / e.sum()
+        out.append((direction * score + linear(second.value, average)) / 2)
+    return torch.stack(out)
+
+
 def mlp(layers, x):
     for layer in layers:
         x = linear(layer, x) if isinstance(layer, torch.nn.Linear) else F.relu(x)
@@ -83,6 +112,10 @@ def encode(encoder, x):
         pooled = x.mean(0) if len(x) else x.new_zeros(x.shape[1])
         rho = encoder.decoder[1]
         return None, mlp(rho, pooled).reshape(encoder.num_outputs, -1)
+    if name == "ABMIL":
+        return None, gated(encoder.pool, x)
+    if name == "DSMIL":
+        return None, dual_stream(encoder.layers[0], encoder.pool, x)
     tokens = encoder.num_tokens
     if tokens:
         x = torch.cat([encoder.class_tokens[0], x])

@@ -6,14 +6,21 @@ import pytest
 import torch
 from benchmarks.fuzz import seeds
 
-from omniset import SetClassifier
+from omniset import SetClassifier, Sets
 from omniset.cli import main
-from omniset.core.sets import SetCollection
 from omniset.microbiomes.samples import read_samples
 from omniset.tables.reading import open_sets
 
 QUIET = ["--progress=false", "--device=cpu"]
-TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+TINY = [
+    "--method=ust",
+    "--dim=8",
+    "--num_heads=2",
+    "--depth=1",
+    "--num_inducing=2",
+    "--epochs=1",
+    "--validation_fraction=0",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +70,7 @@ def test_the_commands_end_to_end(tmp_path, capsys):
     assert set(pd.read_csv("x.csv")["element"]) <= {f"ref{i}" for i in range(seeds.FEATURES)}
     model = SetClassifier.load("run", device="cpu")
     assert "vectors" not in model.reading_
-    expected = model.predict_proba(SetCollection.of(long.sort_values("set", kind="stable"), torch.float32))
+    expected = model.predict_proba(Sets.of(long.sort_values("set", kind="stable"), torch.float32))
     np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected[:, 0], rtol=1e-4)
     assert main(["predict", path, "--model=run", "--out=p.csv", *QUIET]) == 2
     assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err

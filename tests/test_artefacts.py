@@ -35,7 +35,7 @@ SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 3, "epochs": 1, "
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "model"
-    SetClassifier(**SMALL).fit(SETS, ["a", "b", "c"] * 5).save(folder)
+    SetClassifier("ust", **SMALL).fit(SETS, ["a", "b", "c"] * 5).save(folder)
     return folder
 
 
@@ -119,7 +119,7 @@ def test_a_path_of_an_artefact_is_never_used(artefact, tmp_path):
     model = SetClassifier.load(artefact)
     assert model.store == "disk"
     model.set_params(shard_size=1).predict(SETS)  # waits on disk, elsewhere
-    ours = SetRegressor(**SMALL, store=f"disk:{tmp_path}", shard_size=1).fit(SETS, range(15))
+    ours = SetRegressor("ust", **SMALL, store=f"disk:{tmp_path}", shard_size=1).fit(SETS, range(15))
     ours.save(tmp_path / "ours")
     assert str(tmp_path) not in (tmp_path / "ours/config.json").read_text()
     places = {"embedder": "/theirs", "cache": "/theirs", "trust_code": True, "dim": 3}
@@ -131,13 +131,13 @@ def test_weights_that_are_not_finite(artefact, tmp_path):
     """Neither saved nor loaded, even where the digest is of them."""
     model = SetClassifier.load(artefact)
     model.network_.head.weight.data[1, 2] = float("nan")
-    with pytest.raises(ValueError, match=r"the model cannot be saved: head.weight holds nan"):
+    with pytest.raises(ValueError, match=r"the model cannot be saved: network.head.weight holds nan"):
         model.save(tmp_path / "nan")
     assert not (tmp_path / "nan/config.json").exists()
     config, tensors = contents(artefact)
-    broken = tensors | {"head.weight": tensors["head.weight"] * float("inf")}
+    broken = tensors | {"network.head.weight": tensors["network.head.weight"] * float("inf")}
     put(artefact, config | {"weights": artefacts.digest(broken)}, broken)
-    refused(SetClassifier.load, artefact, r"model.safetensors: head.weight holds -?(inf|nan)")
+    refused(SetClassifier.load, artefact, r"model.safetensors: network.head.weight holds -?(inf|nan)")
 
 
 def test_outputs_that_are_not_finite():

@@ -43,12 +43,12 @@ def test_a_folder_is_of_one_run(holder, tmp_path, monkeypatch, capsys):
     Path("sets.csv").write_text("set,x\na,0.5\nb,1.5\nc,7.5\n")
     Path("labels.csv").write_text("set,label\na,u\nb,v\nc,u\n")
     small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"]
-    words = ["fit", "sets.csv", "--target=labels.csv", "--validation_fraction=0", *small]
+    words = ["fit", "sets.csv", "--target=labels.csv", "--method=ust", *small]
     assert main([*words, "--out=run"]) == 2
     said = capsys.readouterr().err
     who = f"process {holder.pid} on {os.uname().nodename}"
     assert said == f"omniset: error: run is in use by another run ({who}): wait for it, or choose another\n"
-    model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=1, device="cpu", progress=False, validation_fraction=0.0)
+    model = SetClassifier("ust", dim=8, num_heads=2, depth=1, epochs=1, device="cpu", progress=False)
     with pytest.raises(ValueError, match="run is in use by another run"):
         model.fit([[[0.0]], [[1.0]]] * 5, ["a", "b"] * 5, folder="run")
     assert os.listdir("run") == [NAME]

@@ -92,7 +92,7 @@ SYSTEMS = [
     System(
         "sets",
         sets,
-        f"fit sets.csv --target labels.csv --epochs 2 {TINY}",
+        f"fit sets.csv --target labels.csv --epochs 2 --folds 2 --repeats 1 {TINY}",
         f"predict sets.csv --out used.csv {QUIET}",
         f"evaluate sets.csv --target labels.csv {QUIET}",
         SetOptions,
@@ -208,7 +208,7 @@ def test_evaluations_have_one_schema(done):
     assert {"condition", "score", "method", *ends} == found["scores"][0].keys()
     assert {"condition", "score", "method", "other", *ends} == found["differences"][0].keys()
     assert "omniset" in {score["method"] for score in found["scores"]}
-    rows = pd.read_csv(done.folder / "evaluation/scores.csv")
+    rows = pd.read_csv(done.folder / "evaluation/scores.csv.gz")
     assert {"condition", "method"} <= {*rows}
     assert {*rows["method"]} == {score["method"] for score in found["scores"]}
 

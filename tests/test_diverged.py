@@ -11,10 +11,11 @@ import torch
 
 from omniset.cli import main
 from omniset.runs import finite
-from omniset.training.fit import AtomicCheckpointIO, read_checkpoint
+from omniset.training.loop import AtomicCheckpointIO, read_checkpoint
 from test_contract import sets
 
-SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu", "--progress=false"]
+SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
+SMALL += ["--progress=false"]
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_checkpoints_that_are_none(words, capsys):
 
 FULL = """
 import resource, sys
-import omniset.training.fit
+import omniset.training.loop
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
 from omniset.cli import main
 sys.exit(main())

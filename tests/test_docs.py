@@ -120,7 +120,8 @@ def test_first_hour_writes_the_files_that_its_commands_read(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     text = "\n".join(block for _, block in blocks(DOCS / "first-hour.md", "python"))
     exec(compile(text[: text.index("import omniset")], "first-hour.md", "exec"), {"__name__": "page"})
-    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--device=cpu", "--progress=false"]
+    small = ["--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", "--repeats=1"]
+    small += ["--device=cpu", "--progress=false"]
     for _, block in blocks(DOCS / "first-hour.md", "sh"):
         for line in block.replace("\\\n", "").splitlines():
             words = shlex.split(line)

@@ -8,13 +8,20 @@ import pandas as pd
 import pytest
 import torch
 
-from omniset import SetClassifier
+from omniset import SetClassifier, Sets
 from omniset.cli import main
 from omniset.core.encoding import CATEGORIES, Column, Encoding, EncodingError
-from omniset.core.sets import SetCollection
 from omniset.tables import SetTable, collect
 
-TINY = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 1, "validation_fraction": 0.0}
+TINY = {
+    "method": "ust",
+    "dim": 8,
+    "num_heads": 2,
+    "depth": 1,
+    "num_inducing": 2,
+    "epochs": 1,
+    "validation_fraction": 0.0,
+}
 TABLE = pd.DataFrame(
     {
         "set": list("aaabbcc"),
@@ -45,19 +52,21 @@ def write(frame, name):
     return name
 
 
+def whole(sets):
+    return torch.cat([stored.read()[0] for stored in sets])
+
+
 def read(table):
     return collect(table, table.features, encoding=table.encoding)[0]
 
 
 def test_a_table_in_memory():
-    sets = SetCollection.of(TABLE, torch.float64, missing="indicator")
+    sets = Sets.of(TABLE, torch.float64, missing="indicator")
     assert sets.features == FEATURES
-    torch.testing.assert_close(sets.elements, torch.tensor(ROWS, dtype=torch.float64), rtol=1e-15, atol=0)
+    torch.testing.assert_close(whole(sets), torch.tensor(ROWS, dtype=torch.float64), rtol=1e-15, atol=0)
     other = TABLE.iloc[::-1].assign(x=np.nan, stain="none", y=1)[["y", "stain", "set", "x"]]
-    again = SetCollection.of(
-        other, torch.float64, encoding=Encoding.of_state(json.loads(json.dumps(sets.encoding.state)))
-    )
-    assert again.elements.unique(dim=0).tolist() == [[4.2, 1, 0, 0, 1, 0, 1]]
+    again = Sets.of(other, torch.float64, encoding=Encoding.of_state(json.loads(json.dumps(sets.encoding.state))))
+    assert whole(again).unique(dim=0).tolist() == [[4.2, 1, 0, 0, 1, 0, 1]]
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
@@ -67,11 +76,11 @@ def test_a_file_is_as_its_table_in_memory(kind, rows, monkeypatch):
     frame = pd.concat([TABLE] * rows, ignore_index=True)
     frame["set"] = [f"s{i // 11}" for i in range(len(frame))]
     table = SetTable(write(frame, f"t.{kind}"), missing="indicator", most=5)
-    expected = SetCollection.of(frame, torch.float32, missing="indicator")
+    expected = Sets.of(frame, torch.float32, missing="indicator")
     sets = read(table)
     assert table.features == sets.features == FEATURES
     assert sets.names == expected.names
-    torch.testing.assert_close(sets.elements[:], expected.elements, rtol=1e-6, atol=0)
+    torch.testing.assert_close(whole(sets), whole(expected), rtol=1e-6, atol=0)
     means = [column.pop("mean") for part in (sets, expected) for column in part.encoding.state["columns"]]
     np.testing.assert_allclose(means, [4.2, 0, 58 / 7] * 2, rtol=1e-12)
 
@@ -82,7 +91,7 @@ def test_words_for_nothing():
     pd.DataFrame({"set": 1, "x": words, "c": ["b", *words[1:-1], "a"]}).to_csv("t.csv", index=False)
     sets = read(SetTable("t.csv", missing="indicator"))
     assert sets.features == ["x", "x is missing", "c=None", "c=a", "c=b", "c is missing"]
-    elements = sets.elements[:]
+    elements = whole(sets)
     there = torch.tensor([False, *[True] * 8, False])
     assert torch.equal(elements[:, 0], torch.where(there, 2.0, torch.tensor([1.0] * 9 + [3])))
     assert torch.equal(elements[:, 1], there.float())
@@ -91,12 +100,12 @@ def test_words_for_nothing():
 
 
 def test_what_was_not_there_at_fit_is_none_of_it():
-    encoding = SetCollection.of(TABLE.dropna(), torch.float64, missing="indicator").encoding
+    encoding = Sets.of(TABLE.dropna(), torch.float64, missing="indicator").encoding
     assert encoding.features == ["x", "stain=HE", "stain=PAS", "stain=none", "y"]
     other = pd.DataFrame({"set": 1, "x": [np.nan, 2], "stain": ["CD3", None], "y": [1, 2]})
     with pytest.warns(UserWarning, match="at fit") as caught:
-        sets = SetCollection.of(other, torch.float64, encoding=encoding)
-    assert sets.elements.tolist() == [[17 / 4, 0, 0, 0, 1], [2, 0, 0, 0, 2]]
+        sets = Sets.of(other, torch.float64, encoding=encoding)
+    assert whole(sets).tolist() == [[17 / 4, 0, 0, 0, 1], [2, 0, 0, 0, 2]]
     assert [str(one.message).split(" (")[0] for one in caught] == [
         "column 'x', row 0: is missing, which none was at fit: the mean takes its place",
         "column 'stain', row 0: 'CD3' is a category that was not there at fit: it counts as none",
@@ -108,7 +117,7 @@ def test_a_kind_that_the_first_rows_do_not_tell(monkeypatch):
     monkeypatch.setattr("omniset.tables.files.CELLS", 1)
     frame = pd.DataFrame({"set": 1, "x": [""] * 600 + ["a", "b", "a"]})
     sets = read(SetTable(write(frame, "t.csv"), missing="indicator"))
-    assert (sets.features, sets.elements[:].sum(0).tolist()) == (["x=a", "x=b", "x is missing"], [2, 1, 600])
+    assert (sets.features, whole(sets).sum(0).tolist()) == (["x=a", "x=b", "x is missing"], [2, 1, 600])
 
 
 ids = [f"id{i}" for i in range(CATEGORIES + 1)]
@@ -131,7 +140,7 @@ def test_columns_that_are_none(case, capsys):
     assert ("--missing indicator" in str(caught.value)) == ("nothing" in case or "missing" in case)
     if case == "too many categories":
         assert str(caught.value).endswith("is it a name? --ignore x leaves it out")
-        assert len(read(SetTable("t.csv", ignore=["x"])).elements) == len(ids)
+        assert read(SetTable("t.csv", ignore=["x"])).sizes.tolist() == [len(ids)]
         write(pd.DataFrame({"set": "s", "x": ids[:-1], "z": 1.5}), "t.csv")
         assert len(read(SetTable("t.csv")).features) == CATEGORIES + 1
 
@@ -162,7 +171,7 @@ def test_the_commands_remember(kind, capsys):
     notes = capsys.readouterr().err
     assert "new.csv: line 2: column 'stain' 'unknown' is a category that was not there at fit" in notes
     model = SetClassifier.load("run")
-    assert (model.features_, model.columns, model.ignored_) == (FEATURES, ["x", "stain", "y"], ["id"])
+    assert (model.features_, model.expected_columns, model.ignored_) == (FEATURES, ["x", "stain", "y"], ["id"])
     assert model.reading_["set_column"] == "patient"
     expected = model.predict_table(TABLE)
     write(frame, f"t.{kind}")

@@ -146,7 +146,7 @@ def test_a_shard_fully_absent(name, absent):
     assert_same(results(encoder, batch, source=shards), results(encoder, batch, source=without))
 
 
-@pytest.mark.parametrize("name", ["deep-sets", *WITH_ELEMENTS])  # slots: tests/test_peers.py
+@pytest.mark.parametrize("name", ["deep-sets", "abmil", "dsmil", *WITH_ELEMENTS])  # slots: tests/test_peers.py
 @pytest.mark.parametrize("shard_size", [None, 7])
 def test_against_the_oracle_with_elements_repeated(name, shard_size):
     encoder = make(name, decoder_depth=1)
@@ -509,7 +509,8 @@ def test_dropout_is_replayed(name, alone):
         assert slope == pytest.approx(((loss(h) - loss(-h)) / (2 * h)).item(), rel=1e-5)
 
 
-WITH_DROPOUT = [name for name in MERGED if name not in ("deep-sets", "sse", "umbc")]  # in what the engine runs
+NO_DROPOUT = ("abmil", "deep-sets", "dsmil", "sse", "umbc")  # in what the engine runs
+WITH_DROPOUT = [name for name in MERGED if name not in NO_DROPOUT]
 
 
 def watch_masks(encoder):

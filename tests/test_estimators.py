@@ -12,6 +12,7 @@ from omniset import SetBatch, SetClassifier, SetRegressor
 from omniset.training.network import Standardize
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
+ONE = {**SMALL, "method": "ust"}  # network; tests/test_stack.py has those of several
 
 
 def data(number=31):
@@ -73,7 +74,7 @@ def test_regressor(targets, tmp_path):
 def test_the_three_forms_of_sets_are_one():
     sets, counts, means = data()
     labels = means > 0
-    options = {**SMALL, "epochs": 2}
+    options = {**ONE, "epochs": 2}
     batch = SetBatch.from_ragged(sets, counts)
     frame = table(sets, counts)
     shuffled = pd.Series(labels, index=[f"s{i}" for i in range(len(sets))]).sample(frac=1, random_state=0)
@@ -87,7 +88,7 @@ def test_the_three_forms_of_sets_are_one():
 
 def test_same_seed_same_numbers_and_other_seed_others():
     sets, _, means = data()
-    options = {**SMALL, "epochs": 3, "encoder_options": {"dropout": 0.2}, "shard_size": 3}
+    options = {**ONE, "epochs": 3, "encoder_options": {"dropout": 0.2}, "shard_size": 3}
     torch.manual_seed(11)
     one = SetClassifier(**options).fit(sets, means > 0)
     after = torch.rand(1)
@@ -103,16 +104,16 @@ def test_same_seed_same_numbers_and_other_seed_others():
 
 def test_training_in_shards_with_exact_gradients_is_training_whole():
     sets, _, means = data()
-    whole = SetClassifier(**SMALL, epochs=2).fit(sets, means > 0)
-    sharded = SetClassifier(**SMALL, epochs=2, shard_size=3, store="disk").fit(sets, means > 0)
-    stopped = SetClassifier(**SMALL, epochs=2, shard_size=3, gradient="first-shard").fit(sets, means > 0)
+    whole = SetClassifier(**ONE, epochs=2).fit(sets, means > 0)
+    sharded = SetClassifier(**ONE, epochs=2, shard_size=3, store="disk").fit(sets, means > 0)
+    stopped = SetClassifier(**ONE, epochs=2, shard_size=3, gradient="first-shard").fit(sets, means > 0)
     difference = [np.abs(m.predict_proba(sets) - whole.predict_proba(sets)).max() for m in (sharded, stopped)]
     assert difference[0] < 1e-4 < 1e-3 < difference[1]
 
 
 def test_a_prediction_depends_neither_on_batch_mates_nor_on_shards():
     sets, _, means = data()
-    model = SetClassifier(**SMALL, epochs=2).fit(sets, means > 0)
+    model = SetClassifier(**ONE, epochs=2).fit(sets, means > 0)
     together = model.predict_proba(sets)
     alone = np.concatenate([model.predict_proba([s]) for s in sets])
     assert np.abs(together - alone).max() < 1e-6
@@ -122,9 +123,7 @@ def test_a_prediction_depends_neither_on_batch_mates_nor_on_shards():
 
 def test_early_stopping_keeps_the_best_epoch():
     sets, _, means = data()
-    model = SetClassifier(**SMALL, epochs=50, patience=2, learning_rate=0.5, validation_fraction=0.3).fit(
-        sets, means > 0
-    )
+    model = SetClassifier(**ONE, epochs=50, patience=2, learning_rate=0.5, validation_fraction=0.3).fit(sets, means > 0)
     losses = [h["val_loss"] for h in model.history_]
     assert len(losses) < 50
     assert len(losses) == int(np.argmin(losses)) + 3
@@ -132,23 +131,23 @@ def test_early_stopping_keeps_the_best_epoch():
 
 def test_explain():
     sets, counts, means = data()
-    model = SetClassifier(**SMALL, epochs=2).fit(SetBatch.from_ragged(sets, counts), means > 0)
+    model = SetClassifier(**ONE, epochs=2).fit(SetBatch.from_ragged(sets, counts), means > 0)
     scores = model.explain(sets, steps=3)
     assert [len(s) for s in scores] == [len(s) for s in sets]
     assert all(s.min() >= 0 and s.max() <= 1 for s in scores)
     assert not np.allclose(np.concatenate(scores), np.concatenate(model.explain(sets, target=True, steps=3)))
     with pytest.raises(ValueError, match=r"target must be one of \[False, True\], got 'up'"):
         model.explain(sets, target="up")
-    regressor = SetRegressor(**SMALL, epochs=1).fit(sets, means)
+    regressor = SetRegressor(**ONE, epochs=1).fit(sets, means)
     assert len(regressor.explain(sets[:2], target=0, steps=2)) == 2
 
 
 def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
     sets, _, means = data()
-    options = {**SMALL, "epochs": 6, "encoder_options": {"dropout": 0.2}, "shard_size": 3, "patience": None}
+    options = {**ONE, "epochs": 6, "encoder_options": {"dropout": 0.2}, "shard_size": 3, "patience": None}
     whole = SetClassifier(**options).fit(sets, means > 0)
 
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
     step, calls = SetModule.training_step, []
 
@@ -166,14 +165,14 @@ def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
     resumed = SetClassifier(**options).fit(sets, means > 0, folder=tmp_path, resume=True)
     assert equal(weights(resumed), weights(whole))
     assert resumed.history_ == whole.history_
-    with pytest.raises(ValueError, match="cannot be resumed: learning_rate was 0.001, is 0.1"):
+    with pytest.raises(ValueError, match="cannot be resumed: learning_rate was None, is 0.1"):
         SetClassifier(**options, learning_rate=0.1).fit(sets, means > 0, folder=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("log", ["csv", "tensorboard"])
 def test_logs(log, tmp_path):
     sets, _, means = data()
-    SetClassifier(**SMALL, epochs=2, log=log).fit(sets, means > 0, folder=tmp_path)
+    SetClassifier(**ONE, epochs=2, log=log).fit(sets, means > 0, folder=tmp_path)
     written = [p.name for p in (tmp_path / "logs").iterdir()]
     assert "metrics.csv" in written if log == "csv" else any(n.startswith("events.") for n in written)
 
@@ -194,7 +193,7 @@ def test_standardize_by_hand():
 @pytest.fixture(scope="module")
 def fitted():
     sets, counts, means = data()
-    return SetClassifier(**SMALL, epochs=1).fit(table(sets, counts), np.where(means > 0, "up", "down"))
+    return SetClassifier(**ONE, epochs=1).fit(table(sets, counts), np.where(means > 0, "up", "down"))
 
 
 def test_wrong_features_at_predict(fitted):
@@ -248,7 +247,7 @@ def artefact(fitted, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 3"),
+        (lambda c: c.update(format_version=1), "has format_version 1, this Omniset reads 4"),
         (lambda c: c["fitted"].update(classes=[["up", "down"]]), r"fitted.classes was \[\['down', 'up'\]\]"),
     ],
 )
@@ -268,12 +267,12 @@ def test_artefacts_of_another_model(artefact):
     with safetensors.safe_open(path, "pt") as file:
         metadata = file.metadata()
     tensors = safetensors.torch.load_file(path)
-    kept = tensors.pop("head.bias")
+    kept = tensors.pop("network.head.bias")
     safetensors.torch.save_file(tensors, path, metadata)
-    with pytest.raises(ValueError, match=r"head.bias is missing"):
+    with pytest.raises(ValueError, match=r"network.head.bias is missing"):
         SetClassifier.load(artefact)
-    safetensors.torch.save_file(tensors | {"head.bias": torch.cat([kept, kept])}, path, metadata)
-    with pytest.raises(ValueError, match=r"head.bias has shape \(4,\), expected \(2,\)"):
+    safetensors.torch.save_file(tensors | {"network.head.bias": torch.cat([kept, kept])}, path, metadata)
+    with pytest.raises(ValueError, match=r"network.head.bias has shape \(4,\), expected \(2,\)"):
         SetClassifier.load(artefact)
 
 
@@ -282,7 +281,7 @@ def test_unwritable_output(fitted, tmp_path):
     with pytest.raises(OSError, match="the folder cannot be written to"):
         fitted.save(tmp_path / "file")
     with pytest.raises(OSError, match="the folder cannot be written to"):
-        SetClassifier(**SMALL, epochs=1).fit([[[0.0]], [[1.0]]] * 5, [0, 1] * 5, folder=tmp_path / "file")
+        SetClassifier(**ONE, epochs=1).fit([[[0.0]], [[1.0]]] * 5, [0, 1] * 5, folder=tmp_path / "file")
 
 
 def test_a_failed_save_leaves_no_file(fitted, tmp_path, monkeypatch):

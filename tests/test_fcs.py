@@ -11,7 +11,15 @@ from omniset.cli import main
 from omniset.tables.reading import open_sets
 
 QUIET = ["--progress=false", "--device=cpu"]
-TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+TINY = [
+    "--method=ust",
+    "--dim=8",
+    "--num_heads=2",
+    "--depth=1",
+    "--num_inducing=2",
+    "--epochs=1",
+    "--validation_fraction=0",
+]
 CHANNELS = [("Time", ""), ("FSC-A", ""), ("FITC-A", "CD3"), ("PE-A", "CD4"), ("Event_length", ""), ("APC-A", "")]
 EVENTS = 11
 

@@ -8,18 +8,24 @@ import pandas as pd
 import pytest
 import torch
 
-from omniset import SetClassifier
+from omniset import SetClassifier, Sets
 from omniset.cli import main
-from omniset.core.sets import SetCollection
 from omniset.report import plots
 from omniset.tables import collect
 from omniset.tables.hdf5 import check_all
 from omniset.tables.reading import open_sets
-from omniset.tables.stored import Joined
 
 SIZES = {"b": 7, "a": 3, "d": 0, "c": 11, "é f": 2}
 QUIET = ["--progress=false", "--device=cpu"]
-TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+TINY = [
+    "--method=ust",
+    "--dim=8",
+    "--num_heads=2",
+    "--depth=1",
+    "--num_inducing=2",
+    "--epochs=1",
+    "--validation_fraction=0",
+]
 
 
 def arrays(width=5, dtype=np.float64):
@@ -70,12 +76,11 @@ def test_every_format_holds_the_same_sets(ending, dtype, tmp_path):
         assert places.tolist() == [[512 * i, 512 * i + 256] for i in range(7)]
     sets, _ = collect(table, table.features, None, (), table.encoding, table.stays)
     whole = torch.cat([*expected.values()])
-    assert isinstance(sets.elements, Joined)
     assert sets.offsets.tolist() == [0, 3, 10, 21, 21, 23]
-    assert torch.equal(sets.elements[:], whole)
-    for start in range(24):
-        for stop in range(24):
-            assert torch.equal(sets.elements[start:stop], whole[start:stop]), (start, stop)
+    for rows in range(1, 24):
+        blocks = [elements for elements, _ in sets.blocks(rows)]
+        assert [len(block) for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
+        assert torch.equal(torch.cat(blocks), whole)
     assert all(torch.equal(sets[i].read()[0], values) for i, values in enumerate(expected.values()))
     assert table.file.position == table.file.size == 4 * 5 * 23
 
@@ -217,7 +222,7 @@ def test_the_commands_end_to_end(ending, tmp_path, monkeypatch, capsys):
     assert main(["explain", f"sets/c{ending}", "--model=run", "--out=x.csv", "--steps=1", *QUIET]) == 0
     assert len(pd.read_csv("x.csv")) == SIZES["c"]
     model = SetClassifier.load("run", device="cpu")
-    sets = SetCollection.of([values for _, values in sorted(arrays().items())], torch.float32)
+    sets = Sets.of([values for _, values in sorted(arrays().items())], torch.float32)
     predicted = pd.read_csv("p.csv")
     assert predicted["set"].tolist() == labels["set"].tolist()
     np.testing.assert_allclose(predicted[["p_p", "p_q"]], model.predict_proba(sets), rtol=1e-4)

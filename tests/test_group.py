@@ -226,6 +226,8 @@ ENCODERS = [
     ("set-transformer-isab", {"norm": "post", "ffn_dim": 0, "decoder_depth": 1}),
     ("sse", {"weighting": "slots", "random": False}),
     ("umbc", {"random": False}),
+    ("abmil", {}),
+    ("dsmil", {}),
 ]
 SHARES = [  # also empty ones, of the process that has the class tokens too
     ((0, 23, N), "device", None),

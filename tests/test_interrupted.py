@@ -94,7 +94,7 @@ def test_sigterm_while_fitting(name, words_of, tmp_path):
 )
 def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, words_of, tmp_path):
     """Whichever of the processes it reaches: all end, and one line says how to go on."""
-    words = [*words_of("sets"), "--devices=2"]
+    words = [*words_of("sets"), "--method=ust", "--folds=null", "--devices=2"]
     said, status = ended(words, tmp_path, number, whom)
     assert status == code, said
     assert said.count("\n") == 1, said
@@ -110,7 +110,7 @@ PROGRAM = """
 import pandas as pd
 from omniset import SetClassifier
 labels = pd.read_csv("labels.csv").set_index("set")["label"]
-SetClassifier(dim=8, num_heads=2, depth=1, epochs=100_000, patience=None, device="cpu", progress=False).fit(
+SetClassifier("ust", dim=8, num_heads=2, depth=1, epochs=100_000, patience=None, device="cpu", progress=False).fit(
     pd.read_csv("sets.csv"), labels, folder="run")
 print("done")
 """

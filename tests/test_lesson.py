@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from omniset.training.data import EpochSampler, Lesson
+from omniset.training.loop import Data
 
 
 def drawn(keys, training):
@@ -45,7 +46,7 @@ def listened(epochs, **options):
         "enable_model_summary": False,
     }
     trainer = pl.Trainer(accelerator="cpu", max_epochs=epochs, num_sanity_val_steps=0, **quiet)
-    trainer.fit(module, lesson)
+    trainer.fit(module, Data(lesson))
     return module
 
 

@@ -16,16 +16,16 @@ import torch.distributed.distributed_c10d as c10d
 
 from omniset import SetBatch, SetClassifier
 from omniset.cli import main
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.encoders import build
 from omniset.runs import processes
 from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
-from omniset.training.fit import SetModule, fit
+from omniset.training.fit import fit
 from omniset.training.network import SetNetwork
-from omniset.training.sets import SetBatches
+from omniset.training.sets import SetBatches, SetModule
 
 ROOT = Path(__file__).parents[1]
-SMALL = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
+SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
 FIT = ["--epochs=2", "--batch_size=5", "--strategy=ddp", *SMALL]
 # Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
 CASES = {
@@ -62,7 +62,7 @@ def train(
     bounds = np.concatenate([[0], sizes.cumsum()])
     rows = int(bounds[-1])
     elements, counts = torch.as_tensor(rng.normal(size=(rows, 2))), torch.as_tensor(rng.integers(0, 4, rows) * 1.0)
-    sets = SetCollection(elements, counts, bounds, [f"s{i}" for i in range(37)], None)
+    sets = Sets.from_rows(elements, counts, bounds, [f"s{i}" for i in range(37)])
     number = rows if of_elements else 37
     classify = min(widths) > 1
     if classify:
@@ -127,7 +127,7 @@ def table(folder):
 def test_two_processes_are_one(tmp_path, capsys):
     frame, labels = table(tmp_path)
     small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "max_elements": 11}
-    SetClassifier(**small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "set")
+    SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "set")
     SetClassifier(**small, level="element").fit(frame, frame["x"].to_numpy() > 0).save(tmp_path / "element")
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
@@ -203,8 +203,8 @@ import pickle, sys
 import pandas as pd
 from omniset import SetClassifier
 frame, labels = pd.read_csv("sets.csv"), pd.read_csv("labels.csv")
-model = SetClassifier(dim=8, num_heads=2, depth=1, num_inducing=3, epochs=2, batch_size=5, devices=2, device="cpu",
-                      progress=False)
+model = SetClassifier("ust", dim=8, num_heads=2, depth=1, num_inducing=3, epochs=2, batch_size=5, devices=2,
+                      device="cpu", progress=False)
 model.fit(frame, labels.set_index("set")["label"], folder="run-python")
 model.save("run-python")
 """
@@ -218,7 +218,7 @@ def test_nothing_listens_beyond_the_loopback(start, tmp_path):
     words = ["fit", "sets.csv", "--target=labels.csv", "--out=run", *FIT]
     if start == "predict":
         small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
-        SetClassifier(**small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "model")
+        SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "model")
         words = ["predict", "sets.csv", "--model=model", "--out=predictions.csv", "--device=cpu", "--batch_size=3"]
     (tmp_path / "program.py").write_text(IN_PYTHON)
     assert hasattr(c10d, "_tensor_to_object")
@@ -458,9 +458,9 @@ def test_fsdp_takes_whole_batches(monkeypatch):
     monkeypatch.setattr(processes, "check", lambda *_: None)
     sets = [[[0.0]] * 7, [[1.0]] * 3]
     with pytest.raises(ValueError, match=r"max_elements at least 21 \(3 sets of 7 elements\), got 20"):
-        SetClassifier(strategy="fsdp", batch_size=3, max_elements=20).fit(sets, ["a", "b"])
+        SetClassifier("ust", strategy="fsdp", batch_size=3, max_elements=20).fit(sets, ["a", "b"])
     with pytest.raises(ValueError, match="shard_size must be None, got 5"):
-        SetClassifier(strategy="fsdp", shard_size=5).fit(sets, ["a", "b"])
+        SetClassifier("ust", strategy="fsdp", shard_size=5).fit(sets, ["a", "b"])
 
 
 if __name__ == "__main__":

@@ -7,10 +7,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import KFold, cross_val_score, train_test_split
+from sklearn.utils import _safe_indexing, resample, shuffle
 
-from omniset import SetBatch
-from omniset.core.sets import SetCollection, StoredSet, batched
+from omniset import SetBatch, SetClassifier, Sets
+from omniset.core.disk import DiskRows
+from omniset.core.sets import batched
 from omniset.core.sources import source_of
+from omniset.core.stored import Storage, StoredSet
+
+
+def whole(sets):
+    """All elements and multiplicities, set after set."""
+    return next(sets.blocks(10**9))
 
 
 def test_ragged_in_and_out():
@@ -93,15 +102,16 @@ def test_table_and_list_and_batch_are_the_same_collection():
     table = pd.DataFrame(
         {"set": ["b", "a", "b", "b"], "x": [1.0, 2.0, 3.0, 4.0], "multiplicity": [1, 2, 3, 1], "y": [5, 6, 7, 8]}
     )
-    from_table = SetCollection.of(table, torch.float32)
+    from_table = Sets.of(table, torch.float32)
     sets, counts = [[[1, 5], [3, 7], [4, 8]], [[2, 6]]], [[1, 3, 1], [2]]
-    from_batch = SetCollection.of(SetBatch.from_ragged(sets, counts), torch.float32)
+    from_batch = Sets.of(SetBatch.from_ragged(sets, counts), torch.float32)
     assert from_table.names == ["b", "a"]
     assert from_table.features == ["x", "y"]
-    assert torch.equal(from_table.elements, from_batch.elements)
-    assert torch.equal(from_table.multiplicity, from_batch.multiplicity)
+    elements, multiplicity = whole(from_batch)
+    assert torch.equal(whole(from_table)[0], elements)
+    assert torch.equal(whole(from_table)[1], multiplicity)
     assert from_table.offsets.tolist() == from_batch.offsets.tolist() == [0, 3, 4]
-    assert torch.equal(SetCollection.of(sets, torch.float32).elements, from_table.elements)
+    assert torch.equal(whole(Sets.of(sets, torch.float32))[0], elements)
 
 
 @pytest.mark.parametrize(
@@ -118,21 +128,21 @@ def test_table_and_list_and_batch_are_the_same_collection():
 def test_bad_tables(change, message):
     table = pd.DataFrame({"set": ["a", "b"], "x": [1.0, 2.0], "multiplicity": [1, 1]} | change)
     with pytest.raises(ValueError, match=message):
-        SetCollection.of(table, torch.float32)
+        Sets.of(table, torch.float32)
 
 
 def test_table_without_set_or_features():
     with pytest.raises(ValueError, match="needs a column 'set'"):
-        SetCollection.of(pd.DataFrame({"x": [1.0]}), torch.float32)
+        Sets.of(pd.DataFrame({"x": [1.0]}), torch.float32)
     with pytest.raises(ValueError, match="no feature columns"):
-        SetCollection.of(pd.DataFrame({"set": [1], "element": ["q"]}), torch.float32)
+        Sets.of(pd.DataFrame({"set": [1], "element": ["q"]}), torch.float32)
     with pytest.raises(ValueError, match="at least one set"):
-        SetCollection.of([], torch.float32)
+        Sets.of([], torch.float32)
 
 
 def test_bad_values_in_a_list_name_set_and_element():
     with pytest.raises(ValueError, match=r"set 1: elements\[2, 0\] is nan"):
-        SetCollection.of([np.ones((1, 2)), np.array([[1.0, 1], [1, 1], [np.nan, 1]])], torch.float32)
+        Sets.of([np.ones((1, 2)), np.array([[1.0, 1], [1, 1], [np.nan, 1]])], torch.float32)
 
 
 @settings(deadline=None)
@@ -159,12 +169,493 @@ def test_groups_are_made_while_sets_are_read():
 
 @pytest.mark.parametrize(("sizes", "size"), [([3], None), ([3], 2), ([2, 3], 2), ([5], None), ([5], 2), ([0], 1)])
 def test_a_group_is_padded_and_a_set_larger_than_fits_comes_in_shards(sizes, size):
-    collection = SetCollection.of([torch.rand(n, 2) for n in sizes], torch.float32)
+    collection = Sets.of([torch.rand(n, 2) for n in sizes], torch.float32)
     sets = [collection[i] for i in range(len(sizes))]
     source = source_of(sets, 3, size)
     if sizes == [5]:
         assert [s.elements.shape[1] for s in source] == ([3, 2] if size is None else [2, 2, 1])
-        assert torch.equal(torch.cat([s.elements for s in source], 1)[0], collection.elements)
+        assert torch.equal(torch.cat([s.elements for s in source], 1)[0], whole(collection)[0])
     else:
         assert source.multiplicity.sum(1).tolist() == sizes
         assert source.elements.shape[1] == max(sizes)
+
+
+# ---------------------------------------------------------------------- Sets
+
+NAMES = [f"s{i}" for i in range(7)]
+SIZES = (3, 0, 5, 1, 2, 0, 7)
+
+
+def lists(sets):
+    return [(s.name, s.read()[0].tolist(), s.read()[1].tolist()) for s in sets]
+
+
+def rows_of(sizes=SIZES, dim=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-9, 9, (n, dim)).astype(np.float32) for n in sizes]
+
+
+class Counted:
+    """Rows that know how often they were read."""
+
+    def __init__(self, rows):
+        self.rows, self.reads = torch.as_tensor(rows), []
+
+    @property
+    def shape(self):
+        return tuple(self.rows.shape)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, rows):
+        self.reads.append(rows)
+        return self.rows[rows]
+
+
+def stored_everywhere(folder):
+    """The sets of `rows_of`, two each end to end: in memory, on disk, and where each read is counted."""
+    arrays, counts = rows_of(), [np.arange(n, dtype=np.float32) for n in SIZES]
+    disk = DiskRows(2, torch.float32, folder), DiskRows(None, torch.float32, folder)
+    for i in (2, 3, 4):
+        disk[0].append(torch.as_tensor(arrays[i]))
+        disk[1].append(torch.as_tensor(counts[i]))
+    counted = Counted(np.concatenate(arrays[5:])), torch.as_tensor(np.concatenate(counts[5:]))
+    memory = torch.as_tensor(np.concatenate(arrays[:2])), torch.as_tensor(np.concatenate(counts[:2]))
+    storages = [Storage(*counted), Storage(*disk), Storage(*memory)]
+    places = [(2, 0, 3), (2, 3, 3), (1, 0, 5), (1, 5, 6), (1, 6, 8), (0, 0, 0), (0, 0, 7)]
+    expected = [(n, a.tolist(), c.tolist()) for n, a, c in zip(NAMES, arrays, counts, strict=True)]
+    return Sets(storages, np.array(places), NAMES, ["x", "y"]), expected
+
+
+INDICES = [
+    slice(1, 5),
+    slice(None, None, -2),
+    slice(5, 2),
+    [4, 1, 1],
+    [],
+    [-1, 0, -7],
+    np.array([6, 2, 6], dtype=np.uint8),
+    np.array([], dtype=np.int64),
+    range(2, 6),
+    [True, False] * 3 + [True],
+    np.array([0, 1, 1, 0, 0, 1, 1], dtype=bool),
+    np.zeros(7, dtype=bool),
+    torch.tensor([5, 3]),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_choosing_is_that_of_a_list(index, tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    numbers = np.arange(7)[index if isinstance(index, slice) else np.asarray(index, dtype=None if len(index) else int)]
+    wanted = [expected[i] for i in numbers]
+    chosen = sets[index]
+    assert lists(chosen) == wanted
+    assert (len(chosen), chosen.shape, chosen.names) == (len(wanted), (len(wanted),), [name for name, _, _ in wanted])
+    assert chosen.sizes.tolist() == [len(rows) for _, rows, _ in wanted]
+    assert chosen.offsets.tolist() == [0, *itertools.accumulate(len(rows) for _, rows, _ in wanted)]
+    assert (chosen.features, chosen.dim) == (["x", "y"], 2)
+    assert repr(chosen) == f"Sets(sets={len(wanted)}, elements={sum(chosen.sizes)}, dim=2)"
+    assert lists(chosen[::-1][:2]) == wanted[::-1][:2]
+    if not isinstance(index, range | torch.Tensor):
+        assert lists(_safe_indexing(sets, index)) == wanted
+
+
+def test_one_set_of_many(tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    assert [lists([sets[i]])[0] for i in range(-7, 7)] == expected * 2
+    assert lists([sets[np.int64(2)], _safe_indexing(sets, 2)]) == [expected[2]] * 2
+    assert lists(iter(sets)) == expected
+    assert repr(sets[2]) == "StoredSet(name='s2', elements=5, dim=2)"
+    for number in (7, -8, [0, 7], np.array([-8])):
+        with pytest.raises(IndexError, match="set -?[78] of 7"):
+            sets[number]
+    for index in ("s1", ["s1"], [0.5], None, True, [[1]], (1, 2, 3)):
+        with pytest.raises(ValueError, match="sets are chosen by an integer, a slice, a list of integers or a mask"):
+            sets[index]
+    with pytest.raises(ValueError, match="a mask of sets must be as long as they are, 7, got 2"):
+        sets[[True, False]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 17, 18, 19])
+@pytest.mark.parametrize("index", [slice(None), [6, 0, 2, 3, 3, 5], [2, 3, 4], [1, 5], []], ids=str)
+def test_blocks_are_all_elements_in_order(rows, index, tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    expected = [expected[i] for i in np.arange(7)[index if isinstance(index, slice) else np.array(index, dtype=int)]]
+    blocks = list(sets[index].blocks(rows))
+    assert [row for e, _ in blocks for row in e.tolist()] == [row for _, e, _ in expected for row in e]
+    assert [count for _, m in blocks for count in m.tolist()] == [count for _, _, m in expected for count in m]
+    assert all(len(e) == rows for e, _ in blocks[:-1])
+    assert all(0 < len(e) <= rows for e, _ in blocks)
+
+
+def test_choosing_reads_and_copies_nothing(tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    chosen = sets[[6, 2, 6, 0]][1:]
+    counted = sets[6].elements
+    assert counted.reads == []
+    assert [a.elements is sets[i].elements for a, i in zip(chosen, (2, 6, 0), strict=True)] == [True] * 3
+    assert lists([chosen[1]]) == [expected[6]]
+    assert set(map(str, counted.reads)) == {"slice(0, 7, None)"}
+    # sets that follow each other in a storage are read at once
+    counted.reads.clear()
+    neighbours = Sets([Storage(counted)], np.array([(0, 0, 2), (0, 2, 2), (0, 2, 6), (0, 1, 3)]))
+    assert [len(e) for e, _ in neighbours.blocks(100)] == [8]
+    assert counted.reads == [slice(0, 6), slice(1, 3)]
+
+
+def test_one_storage_each_and_multiplicities_of_one(tmp_path):
+    arrays = [a.astype(np.float64) for a in rows_of((3, 0, 2))]
+    sets = Sets([Storage(Counted(a)) for a in arrays])
+    assert lists(sets) == [(i, a.tolist(), [1.0] * len(a)) for i, a in enumerate(arrays)]
+    in_tensors = Sets([Storage(torch.as_tensor(a)) for a in arrays])
+    assert in_tensors[0].multiplicity.dtype == torch.float64
+    assert in_tensors[0].multiplicity.untyped_storage().nbytes() == 8
+
+
+def test_sets_from_stored_sets_share_their_storages(tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    again = Sets.from_stored([sets[3], sets[6], sets[2]], ["p", "q"])
+    assert (lists(again), again.features) == ([expected[3], expected[6], expected[2]], ["p", "q"])
+    assert again[1].elements is sets[6].elements
+    assert lists(Sets.of([sets[3], sets[0]])) == [expected[3], expected[0]]
+    with pytest.raises(ValueError, match="sets is empty"):
+        Sets.from_stored([])
+    with pytest.raises(ValueError, match="sets is empty"):
+        Sets.of(sets[:0])
+
+
+def test_as_one_batch(tmp_path):
+    sets, expected = stored_everywhere(tmp_path)
+    elements, multiplicity = sets[[2, 0]].to_batch().to_ragged()  # those of multiplicity 0 are absent
+    assert [e.tolist() for e in elements] == [expected[2][1][1:], expected[0][1][1:]]
+    assert [m.tolist() for m in multiplicity] == [expected[2][2][1:], expected[0][2][1:]]
+    assert sets[:0].to_batch().elements.shape == (0, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"storages": []}, "storages is empty"),
+        ({"storages": [Storage(torch.zeros(5, 2)), Storage(torch.zeros(1, 3))]}, "storage 1 must have 2 features"),
+        ({"places": np.array([[0, 0, 2], [1, 0, 1]])}, r"places\[1\] is rows 0 to 1 of storage 1, which is not there"),
+        ({"places": np.array([[0, 0, 6]])}, r"places\[0\] is rows 0 to 6 of storage 0, which is 5 rows"),
+        ({"places": np.array([[0, 3, 2]])}, r"places\[0\] is rows 3 to 2"),
+        ({"places": np.array([[0, -1, 2]])}, r"places\[0\] is rows -1 to 2"),
+        ({"places": np.array([[0.0, 0, 1]])}, r"places must be integers \(sets, 3\), got float64 of shape \(1, 3\)"),
+        ({"names": ["a", "b"]}, r"names must be one per set, \(1,\), got shape \(2,\)"),
+        ({"features": ["x"]}, "features must be 2 names, got 1"),
+        ({"features": ["x", "x"]}, "features must not name one twice: 'x'"),
+        ({"order": np.arange(4)}, "order must be of all 5 elements, got 4"),
+    ],
+)
+def test_bad_sets(change, message):
+    with pytest.raises(ValueError, match=message):
+        Sets(**{"storages": [Storage(torch.zeros(5, 2))]} | change)
+
+
+def test_bad_storages():
+    with pytest.raises(ValueError, match=r"elements of a storage must be \(rows, D\), got shape \(5,\)"):
+        Storage(torch.zeros(5))
+    with pytest.raises(ValueError, match=r"multiplicity must have shape \(5,\), got \(4,\)"):
+        Storage(torch.zeros(5, 2), torch.ones(4))
+
+
+# ---------------------------------------------------------------------- scikit-learn
+
+
+def some_of_two_kinds(number=20):
+    rng = np.random.default_rng(1)
+    arrays = [rng.normal(3 * (i % 2), 1, (rng.integers(1, 6), 2)) for i in range(number)]
+    return Sets.from_ragged(arrays, names=[f"s{i}" for i in range(number)], features=["x", "y"]), arrays
+
+
+def small(**options):
+    settings = {"dim": 4, "num_heads": 2, "depth": 1, "epochs": 2, "validation_fraction": 0.0}
+    return SetClassifier("deep-sets", **settings | options, progress=False, device="cpu", log=None)
+
+
+def test_scikit_learn_splits_sets():
+    sets, _ = some_of_two_kinds()
+    y = np.arange(20) % 2
+    parts = train_test_split(sets, y, np.arange(20), test_size=7, random_state=0, stratify=y)
+    for some, labels, positions in (parts[::2], parts[1::2]):
+        assert isinstance(some, Sets)
+        assert lists(some) == [lists(sets)[i] for i in positions]
+        assert labels.tolist() == [i % 2 for i in positions]
+    for train, test in KFold(3).split(sets):
+        assert sorted([*sets[train].names, *sets[test].names]) == sorted(sets.names)
+    assert sorted(shuffle(sets, random_state=0).names) == sorted(sets.names)
+    again = resample(sets, y, random_state=0)
+    assert [int(name[1:]) % 2 for name in again[0].names] == again[1].tolist()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_cross_validation_is_fit_and_score_of_each_fold(by_name):
+    sets, arrays = some_of_two_kinds()
+    y = np.arange(20) % 2
+    labels = pd.Series(y, index=sets.names) if by_name else y
+    scores = cross_val_score(small(), sets, labels, cv=KFold(2), error_score="raise")
+    for score, (train, test) in zip(scores, KFold(2).split(y), strict=True):
+        model = small().fit([arrays[i] for i in train], y[train])
+        assert score == model.score([arrays[i] for i in test], y[test])
+
+
+def test_sets_drawn_twice_keep_their_labels():
+    sets, arrays = some_of_two_kinds()
+    y = pd.Series(np.arange(20) % 2, index=sets.names)
+    drawn = [4, 1, 1, 7, 4, 0, 9, 9, 3, 2, 6, 6]
+    one = small().fit(sets[drawn], y.iloc[drawn])
+    other = small().fit([arrays[i] for i in drawn], y.to_numpy()[drawn])
+    assert np.array_equal(one.predict_proba(sets), other.predict_proba(arrays))
+
+
+@pytest.mark.parametrize("level", ["set", "element"])
+def test_predictions_of_some_are_those_of_all(level):
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame(rng.normal(size=(61, 2)), columns=["x", "y"]).assign(set=rng.integers(0, 13, 61))
+    sets = Sets.from_pandas(table)
+    y = np.arange(len(sets)) % 2 if level == "set" else (table["x"] > 0).to_numpy()
+    model = small(level=level, batch_size=5)
+    model = model.set_params(encoder="ust").fit(sets, y)
+    if level == "element":  # one array of labels per set is the same lesson
+        nested = [(s.read()[0][:, 0] > 0).numpy() for s in sets]
+        again = model.__class__(**model.get_params()).fit(sets, nested)
+        assert np.array_equal(again.predict_proba(table), model.predict_proba(table))
+    everything = model.predict_table(sets)
+    chosen = np.array([11, 3, 3, 0])
+    some = model.predict_table(sets[chosen])
+    names = [sets.names[i] for i in chosen]
+    expected = pd.concat([everything[everything["set"] == name] for name in names], ignore_index=True)
+    pd.testing.assert_frame_equal(some, expected, rtol=1e-5)
+    probabilities = model.predict_proba(sets[chosen])
+    assert np.array_equal(probabilities, some[["p_0", "p_1"] if level == "set" else ["p_False", "p_True"]])
+    if level == "element":  # of a whole table: in the order of its rows
+        assert np.allclose(model.predict_proba(sets), model.predict_proba(table), rtol=1e-5)
+        rows = np.concatenate([np.flatnonzero(table["set"] == name) for name in names])
+        assert np.allclose(model.predict_proba(sets)[rows], probabilities, rtol=1e-5)
+
+
+def test_features_of_another_order_are_refused():
+    sets, arrays = some_of_two_kinds()
+    model = small().fit(sets, np.arange(20) % 2)
+    other = Sets.from_ragged(arrays, features=["y", "x"])
+    with pytest.raises(ValueError, match="feature 1 of the sets is 'y', the model was fitted on 'x' there"):
+        model.predict(other)
+    assert model.predict(Sets.from_ragged(arrays)).tolist() == model.predict(sets).tolist()
+
+
+# ---------------------------------------------------------------------- from what users have
+
+
+def test_from_ragged_by_hand():
+    sets = Sets.from_ragged(
+        [[[1, 2]], [], np.array([[3.5, 4], [5, 6]])], [[2], [], [0, 1]], (n for n in "bac"), ["x", "y"]
+    )
+    assert lists(sets) == [("b", [[1, 2]], [2]), ("a", [], []), ("c", [[3.5, 4], [5, 6]], [0, 1])]
+    assert (sets.features, sets.order) == (["x", "y"], None)
+    assert Sets.from_ragged([[[1]]], dtype=torch.float64)[0].read()[0].dtype == torch.float64
+    assert Sets.from_ragged([[], []], dim=3).dim == 3
+    with pytest.raises(ValueError, match=r"set 1: multiplicity\[0\] is -1"):
+        Sets.from_ragged([[[1.0]], [[2.0]]], [[1], [-1]])
+    with pytest.raises(ValueError, match=r"set 0: elements\[0, 1\] is 1e\+39: .* must be finite as torch.float32"):
+        Sets.from_ragged([np.array([[1.0, 1e39]])])
+    with pytest.raises(ValueError, match=r"names must be one per set, \(1,\), got shape \(2,\)"):
+        Sets.from_ragged([[[1.0]]], names=["a", "b"])
+
+
+def long_table():
+    return pd.DataFrame(
+        {
+            "patient": ["q", "p", "q", "r", "p"],
+            "x": [1, 2, 3, 4, 5],
+            "multiplicity": [1, 2, 0, 1, 3],
+            "y": [True, False, True, True, False],
+            "element": list("abcde"),
+        },
+        index=[7, 7, 3, 1, 0],
+    )
+
+
+EXPECTED = [("q", [[1, 1], [3, 1]], [1, 0]), ("p", [[2, 0], [5, 0]], [2, 3]), ("r", [[4, 1]], [1])]
+
+
+def test_from_pandas_by_hand():
+    sets = Sets.from_pandas(long_table(), "patient")
+    assert (lists(sets), sets.features, sets.order.tolist()) == (EXPECTED, ["x", "y"], [0, 2, 1, 4, 3])
+    assert [s.names_of_elements().tolist() for s in sets] == [["a", "c"], ["b", "e"], ["d"]]
+    assert [s.names_of_elements(1).tolist() for s in sets[[1, 0]]] == [["e"], ["c"]]
+    assert sets[1:].order is None
+    only = Sets.from_pandas(long_table(), "patient", features=["y"], dtype=torch.float64)
+    assert lists(only[:1]) == [("q", [[1], [1]], [1, 0])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [("category", ["q", "p", "r"]), ("string", ["q", "p", "r"]), ("Int64", [17, 16, 18]), ("datetime", None)],
+)
+def test_names_of_sets_of_any_kind(kind, names):
+    table = long_table()
+    if kind in ("Int64", "datetime"):
+        table["patient"] = table["patient"].map(ord) - 96
+        if kind == "datetime":
+            table["patient"] = pd.to_datetime(table["patient"], unit="D")
+            names = [pd.Timestamp(1970, 1, 1 + d) for d in (17, 16, 18)]
+    sets = Sets.from_pandas(table if kind == "datetime" else table.astype({"patient": kind}), "patient")
+    assert sets.names == names
+    assert [type(s.name) for s in sets] == [type(name) for name in names]
+    assert sets[0].name == names[0]
+
+
+class Polarslike:
+    """What a Polars frame has in common with it."""
+
+    def __init__(self, frame):
+        self.frame, self.columns = frame, [*frame.columns]
+
+    def to_pandas(self):
+        return self.frame
+
+
+def test_from_polars_is_from_pandas():
+    for sets in (
+        Sets.from_polars(Polarslike(long_table()), "patient"),
+        Sets.of(Polarslike(long_table().rename(columns={"patient": "set"}))),
+    ):
+        assert (lists(sets), sets.features) == (EXPECTED, ["x", "y"])
+    with pytest.raises(ValueError, match="table must be a DataFrame with a method to_pandas, got list"):
+        Sets.from_polars([1, 2])
+
+
+def test_from_polars_of_polars():
+    polars = pytest.importorskip("polars")
+    table = polars.DataFrame(long_table().reset_index(drop=True).to_dict("list"))
+    assert lists(Sets.from_polars(table, "patient")) == EXPECTED
+    with pytest.raises(ValueError, match="method to_pandas, got LazyFrame"):
+        Sets.from_polars(table.lazy(), "patient")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"set_column": "donor"}, "the table needs a column 'donor', it has \\['patient', 'x', .*'element'\\]"),
+        ({"patient": ["q", None, "q", "r", "p"]}, {}, "column 'patient' is missing in row 1"),
+        ({"x": [1, 2, np.nan, 4, 5]}, {}, "column 'x', row 2: nan must be finite"),
+        ({"x": pd.array([1, 2, None, 4, 5], dtype="Int64")}, {}, "column 'x', row 2: nan must be finite"),
+        ({"x": [1, 2, 3, 1e39, 5]}, {}, r"column 'x', row 3: is 1e\+39, too large for 32-bit numbers"),
+        ({"x": [1j] * 5}, {}, "column 'x' must be numbers or text, it is complex128"),
+        ({"multiplicity": [1, -1, 1, 1, 1]}, {}, "column 'multiplicity', row 1: -1 must be finite and >= 0$"),
+        ({"multiplicity": [1, 1e39, 1, 1, 1]}, {}, r"column 'multiplicity', row 1: is 1e\+39, too large for 32-bit"),
+        ({"set": [3, 5, 7, 1, 1]}, {}, "column 'set' would be a feature, but its name is nearly 'set'"),
+        ({}, {"features": ["x", "multiplicity"]}, "features must not name 'multiplicity', which says what the rows"),
+        ({}, {"features": ["x", "x"]}, "features must not name one twice: 'x'"),
+        ({}, {"features": ["z"]}, "the table has no column 'z'"),
+        ({}, {"features": []}, "the table has no feature columns beside 'patient'"),
+    ],
+)
+def test_bad_long_tables(change, options, message):
+    with pytest.raises(ValueError, match=message):
+        Sets.from_pandas(long_table().assign(**change), **{"set_column": "patient"} | options)
+
+
+def test_no_table_at_all():
+    with pytest.raises(ValueError, match="the table has no rows"):
+        Sets.from_pandas(long_table()[:0], "patient")
+    with pytest.raises(ValueError, match="table must be a DataFrame, got list"):
+        Sets.from_pandas([1, 2])
+
+
+CELLS, DONORS = 23, list("baacbcaabbcabbaccabaccb")
+
+
+def annotated(kind="dense"):
+    """Cells of three donors, mixed, and the matrix that was put in."""
+    anndata = pytest.importorskip("anndata")
+    from scipy import sparse
+
+    x = np.random.default_rng(5).poisson(0.7, (CELLS, 5)).astype(np.float32)
+    obs = pd.DataFrame(
+        {"donor": pd.Categorical(DONORS, categories=list("zcba"))}, index=[f"c{i}" for i in range(CELLS)]
+    )
+    made = {"dense": x.copy, "csr": lambda: sparse.csr_matrix(x), "csc": lambda: sparse.csc_array(x)}[kind]()
+    return anndata.AnnData(made, obs=obs, var=pd.DataFrame(index=list("vwxyz"))), x
+
+
+def by_donor(matrix):
+    """Name, rows and multiplicities of each donor, in the order of the cells."""
+    of = {donor: [i for i in range(CELLS) if DONORS[i] == donor] for donor in "bac"}
+    return [(donor, [matrix[i].tolist() for i in cells], [1.0] * len(cells)) for donor, cells in of.items()]
+
+
+@pytest.mark.parametrize("backed", [False, True])
+@pytest.mark.parametrize("kind", ["dense", "csr", "csc"])
+def test_from_anndata_by_hand(kind, backed, tmp_path):
+    adata, x = annotated(kind)
+    if backed:
+        import anndata
+
+        adata.write_h5ad(tmp_path / "cells.h5ad")
+        adata = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    sets = Sets.from_anndata(adata, "donor")
+    assert (lists(sets), sets.features, sets.names) == (by_donor(x), list("vwxyz"), list("bac"))
+    assert sets[1].names_of_elements().tolist() == [f"c{i}" for i in range(CELLS) if DONORS[i] == "a"]
+    assert [e.shape[0] for e, _ in sets[[2, 0]].blocks(4)] == [4, 4, 4, 3]
+    together = torch.cat([e for e, _ in sets[[2, 0]].blocks(4)]).tolist()
+    assert together == by_donor(x)[2][1] + by_donor(x)[0][1]
+    assert np.array_equal(x[sets.order], whole(sets)[0])
+    if backed:
+        adata.file.close()
+
+
+@pytest.mark.parametrize("kind", ["array", "frame", "sparse"])
+def test_representations_and_layers_of_anndata(kind):
+    adata, x = annotated("csr")
+    from scipy import sparse
+
+    pca = np.random.default_rng(6).normal(size=(CELLS, 3))
+    named = pd.DataFrame(pca, index=adata.obs_names, columns=["p", "q", "r"])
+    adata.obsm["X_pca"] = {"array": pca, "frame": named, "sparse": sparse.csr_matrix(pca)}[kind]
+    adata.layers["raw"] = 2 * adata.X
+    sets = Sets.from_anndata(adata, "donor", use_rep="X_pca")
+    assert lists(sets) == by_donor(pca.astype(np.float32))
+    assert sets.features == (["p", "q", "r"] if kind == "frame" else ["X_pca_1", "X_pca_2", "X_pca_3"])
+    assert lists(Sets.from_anndata(adata, "donor", layer="raw")) == by_donor(2 * x)
+    assert lists(Sets.from_anndata(adata, "donor", use_rep="X")) == by_donor(x)
+    double = Sets.from_anndata(adata, "donor", use_rep="X_pca", dtype=torch.float64)
+    assert lists(double) == by_donor(pca)
+    assert double[0].multiplicity.dtype == torch.float64
+
+
+def test_bad_anndata():
+    adata, _ = annotated("csr")
+    adata.obsm["X_pca"] = np.ones((CELLS, 2))
+    adata.layers["raw"] = adata.X.copy()
+    adata.layers["bad"] = adata.X.copy()
+    row = int(adata.X.indptr.searchsorted(7, side="right")) - 1
+    adata.layers["bad"].data[7] = np.nan
+    adata.obsm["bad"] = np.ones((CELLS, 2))
+    adata.obsm["bad"][11, 1] = 1e39
+    adata.obsm["words"] = np.array([["a"]] * CELLS)
+    adata.obs["batch"] = [None, *"x" * (CELLS - 1)]
+
+    def refused(message, column="donor", adata=adata, **options):
+        with pytest.raises(ValueError, match=message):
+            Sets.from_anndata(adata, column, **options)
+
+    refused(r"adata.obs has no column 'patient', it has \['donor', 'batch'\]", "patient")
+    refused(r"adata.obs\['batch'\] is missing for cell 'c0'", "batch")
+    refused(r"use_rep must be None, 'X' or one of \['X_pca', 'bad', 'words'\], got 'X_umap'", use_rep="X_umap")
+    refused(r"layer must be None or one of \['raw', 'bad'\], got 'counts'", layer="counts")
+    refused("layer='raw' is one of X, and use_rep='X_pca' asks for another", use_rep="X_pca", layer="raw")
+    gene = list("vwxyz")[adata.X.indices[7]]
+    refused(rf"adata.layers\['bad'\]: cell 'c{row}', '{gene}' is nan, must be finite$", layer="bad")
+    refused(r"adata.obsm\['bad'\]: cell 'c11', 'bad_2' is 1e\+39, must be finite as torch.float32", use_rep="bad")
+    refused(r"adata.obsm\['words'\] must be numbers, it is <U1", use_rep="words")
+    refused("adata must be an AnnData, got DataFrame", adata=adata.obs)
+    refused("adata has no cells", adata=adata[:0])
+    without = type(adata)(obs=adata.obs, obsm={"X_pca": adata.obsm["X_pca"]})
+    refused("adata.X is not there: name a layer, or a representation by use_rep", adata=without)
+    twice = adata.copy()
+    twice.var_names = list("vwxyx")
+    refused("features must not name one twice: 'x'", adata=twice)

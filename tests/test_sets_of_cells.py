@@ -17,7 +17,15 @@ from omniset.tables.reading import open_sets
 anndata = pytest.importorskip("anndata")
 
 QUIET = ["--progress=false", "--device=cpu"]
-TINY = ["--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=2", "--epochs=1", "--validation_fraction=0"]
+TINY = [
+    "--method=ust",
+    "--dim=8",
+    "--num_heads=2",
+    "--depth=1",
+    "--num_inducing=2",
+    "--epochs=1",
+    "--validation_fraction=0",
+]
 CELLS, GENES = 67, 13
 
 

@@ -8,14 +8,15 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from omniset import SetBatch, SetClassifier, SetRegressor
 from omniset.core.disk import DiskRows
-from omniset.core.sets import SetCollection, StoredSet, batched
+from omniset.core.sets import Sets, batched
+from omniset.core.stored import StoredSet
 from omniset.encoders import build
 from omniset.training.data import Lesson
-from omniset.training.fit import SetModule
 from omniset.training.network import SetNetwork
-from omniset.training.sets import SetBatches
+from omniset.training.sets import SetBatches, SetModule
 
 SMALL = {"dim": 8, "num_heads": 2, "depth": 2, "num_inducing": 3, "progress": False, "device": "cpu", "batch_size": 7}
+SMALL["method"] = "ust"
 
 
 def some_sets(number=29, seed=0, largest=13):
@@ -29,10 +30,10 @@ def some_sets(number=29, seed=0, largest=13):
 
 def on_disk(sets, folder):
     elements, counts = DiskRows(sets.dim, torch.float32, folder), DiskRows(None, torch.float32, folder)
-    for start in range(0, len(sets.elements), 17):
-        elements.append(sets.elements[start : start + 17])
-        counts.append(sets.multiplicity[start : start + 17])
-    return SetCollection(elements, counts, sets.offsets, sets.names, sets.features)
+    for rows, multiplicity in sets.blocks(17):
+        elements.append(rows)
+        counts.append(multiplicity)
+    return Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
 
 
 def gradients(network, sets, targets, of_elements=False, max_elements=10**9, weights=None, classify=True):
@@ -50,7 +51,7 @@ def all_of(sets, targets, **options):
     """The loader's one batch of all sets."""
     make = SetBatches(sets, targets, **{"of_elements": False, "max_elements": 10**9} | options)
     data = Lesson(make, [], np.arange(len(sets)), batch_size=len(sets), seed=0)
-    return next(iter(data.val_dataloader()))
+    return next(iter(data.loader(False)))
 
 
 def network_of(encoder="ust", widths=(2,), of_elements=False, **options):
@@ -60,7 +61,8 @@ def network_of(encoder="ust", widths=(2,), of_elements=False, **options):
 
 
 def doubled(sets):
-    return SetCollection(sets.elements.double(), sets.multiplicity.double(), sets.offsets, sets.names, sets.features)
+    elements, counts = next(sets.blocks(10**9))
+    return Sets.from_rows(elements.double(), counts.double(), sets.offsets, sets.names, sets.features)
 
 
 # ---------------------------------------------------------------------- groups of sets
@@ -78,12 +80,13 @@ def test_batched_by_hand():
 @pytest.mark.parametrize("encoder", ["ust", "deep-sets", "set-transformer-sab"])
 @pytest.mark.parametrize("disk", [False, True])
 def test_parts_and_large_sets_are_the_whole_batch(encoder, disk, tmp_path):
-    sets = doubled(SetCollection.of(some_sets(11), torch.float64))
+    sets = doubled(Sets.of(some_sets(11), torch.float64))
     if disk:
         elements, counts = DiskRows(2, torch.float64, tmp_path), DiskRows(None, torch.float64, tmp_path)
-        elements.append(sets.elements)
-        counts.append(sets.multiplicity)
-        sets = SetCollection(elements, counts, sets.offsets, sets.names, sets.features)
+        for rows, multiplicity in sets.blocks(23):
+            elements.append(rows)
+            counts.append(multiplicity)
+        sets = Sets.from_rows(elements, counts, sets.offsets, sets.names, sets.features)
     targets = torch.arange(11)[:, None] % 2
     network = network_of(encoder)
     whole = gradients(network, sets, targets, max_elements=10**9)
@@ -106,7 +109,7 @@ def test_random_shards_of_a_set_on_disk_are_refused():
 @pytest.mark.parametrize("level", ["set", "element"])
 def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
     frame = some_sets()
-    sets = SetCollection.of(frame, torch.float32)
+    sets = Sets.of(frame, torch.float32)
     y = np.arange(len(sets)) % 3 if level == "set" else (frame["x"] > 0).to_numpy()
     models = [
         SetClassifier(**SMALL, epochs=2, level=level, max_elements=19).fit(s, y)
@@ -123,8 +126,8 @@ def test_sets_on_disk_train_and_predict_to_the_same_bits(level, tmp_path):
 @pytest.mark.parametrize("classify", [True, False])
 def test_the_loss_by_hand(classify):
     """Elements of two sets, two targets, some without label, multiplicities as weights."""
-    sets = doubled(SetCollection.of(some_sets(2, largest=9), torch.float64))
-    rows = len(sets.elements)
+    sets = doubled(Sets.of(some_sets(2, largest=9), torch.float64))
+    rows = int(sets.sizes.sum())
     rng = np.random.default_rng(3)
     widths = (3, 2) if classify else (1, 1)
     network = network_of(widths=widths, of_elements=True)
@@ -139,7 +142,7 @@ def test_the_loss_by_hand(classify):
     for i in range(2):
         elements, counts = sets[i].read()
         outputs.append(network(SetBatch(elements[None], counts[None]))[0])
-    outputs, weights = torch.cat(outputs).detach().numpy(), sets.multiplicity.numpy()
+    outputs, weights = torch.cat(outputs).detach().numpy(), next(sets.blocks(rows))[1].numpy()
     expected = []
     for t, values in enumerate(targets.T.numpy()):
         there = values >= 0 if classify else ~np.isnan(values)
@@ -159,9 +162,9 @@ def test_balanced_class_weights_are_scikit_learns():
     y = np.array(["rare"] * 4 + ["common"] * 20 + ["other"] * 7)
     model = SetClassifier(**SMALL, class_weight="balanced")
     codes = torch.as_tensor(np.unique(y, return_inverse=True)[1])[:, None]
-    (weights,) = model._class_weights(codes, [3])
+    (weights,) = model.class_weights(codes, [3])
     assert np.allclose(weights, compute_class_weight("balanced", classes=np.unique(y), y=y))
-    sets = doubled(SetCollection.of(frame, torch.float64))
+    sets = doubled(Sets.of(frame, torch.float64))
     network = network_of(widths=(3,))
     loss, _ = gradients(network, sets, codes, weights=[weights])
     with torch.no_grad():
@@ -187,7 +190,9 @@ def test_several_classes_and_several_numbers(tmp_path):
     assert np.isclose(model.score(frame, y), np.mean(accuracy))
     model.save(tmp_path)
     pd.testing.assert_frame_equal(SetClassifier.load(tmp_path).predict_table(frame), table)
-    numbers = SetRegressor("deep-sets", **SMALL, epochs=1).fit(frame, np.random.default_rng(0).normal(size=(23, 2)))
+    numbers = SetRegressor(**SMALL | {"method": "deep-sets"}, epochs=1).fit(
+        frame, np.random.default_rng(0).normal(size=(23, 2))
+    )
     assert numbers.predict_table(frame).columns.tolist() == ["set", "label1", "label2"]
 
 
@@ -213,7 +218,7 @@ def test_labels_of_elements(tmp_path):
     with pytest.raises(ValueError, match="explain is for level='set'"):
         listed.explain(sets)
     with pytest.raises(ValueError, match="has no output for each element"):
-        SetClassifier("deep-sets", **SMALL, level="element").fit(sets, labels)
+        SetClassifier(**SMALL | {"method": "deep-sets"}, level="element").fit(sets, labels)
     with pytest.raises(ValueError, match=r"y\[0\] has 1 labels, the set has"):
         SetClassifier(**SMALL, level="element").fit(sets, [labels[0][:1], *labels[1:]])
 

@@ -75,9 +75,10 @@ def _fit_sets(path: Path, **options: Any) -> None:
     from omniset.estimators import SetEstimator
 
     def check(sets: Any, y: Any, groups: Any = None, **_: Any) -> None:
-        must(np.isfinite(sets.elements[:].numpy()).all(), "elements are not finite")
-        counts = sets.multiplicity[:].numpy()
-        must(np.isfinite(counts).all() and (counts >= 0).all(), "multiplicities are not finite or negative")
+        for elements, counts in sets.blocks(1 << 16):
+            must(np.isfinite(elements.numpy()).all(), "elements are not finite")
+            finite = np.isfinite(counts.numpy()).all()
+            must(finite and (counts.numpy() >= 0).all(), "multiplicities are not finite or negative")
         must(len(set(sets.names)) == len(sets.names) and "" not in sets.names, "names of sets are not distinct")
         must(len(y) == len(sets), "labels are not one a set")
 
@@ -91,7 +92,7 @@ def _sets(path: Path) -> None:
 
 def _labels(path: Path) -> None:
     def check(sets: Any, y: Any, groups: Any = None, **_: Any) -> None:
-        must(len(y) in (len(sets), len(sets.elements)), "labels are not one a set or an element")
+        must(len(y) in (len(sets), int(sets.sizes.sum())), "labels are not one a set or an element")
 
     from omniset.cli import sets as commands
     from omniset.estimators import SetEstimator
@@ -279,7 +280,7 @@ def _checkpoint(path: Path) -> None:
     from omniset import SetClassifier
 
     frame = pd.read_csv("sets.csv")
-    SetClassifier(**seeds.SMALL, epochs=2).fit(frame, [*"pqpqpqpq"], folder=path.parent.parent, resume=True)
+    SetClassifier("ust", **seeds.SMALL, epochs=2).fit(frame, [*"pqpqpqpq"], folder=path.parent.parent, resume=True)
 
 
 def _loaded(system: str) -> Callable[[Path], None]:

@@ -669,7 +669,7 @@ def model_of_sets(path: Path, rng: Generator) -> None:
 
     frame = _small_sets(rng)
     frame.to_csv(path.parent / "sets.csv", index=False)
-    _saved(path, SetClassifier(**SMALL, epochs=1).fit(frame, [*"pqpqpqpq"]))
+    _saved(path, SetClassifier("ust", **SMALL, epochs=1).fit(frame, [*"pqpqpqpq"]))
 
 
 def checkpoint(path: Path, rng: Generator) -> None:
@@ -688,7 +688,7 @@ def checkpoint(path: Path, rng: Generator) -> None:
         self.trainer.should_stop = True
 
     with patch.object(training.TrainingModule, "on_train_epoch_end", stop):
-        SetClassifier(**SMALL, epochs=2).fit(frame, [*"pqpqpqpq"], folder=out)
+        SetClassifier("ust", **SMALL, epochs=2).fit(frame, [*"pqpqpqpq"], folder=out)
     held = torch.load(path, weights_only=True)
     held["callbacks"] = {}  # they know the folder
     buffer = io.BytesIO()

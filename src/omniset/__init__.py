@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from omniset.core import sources
     from omniset.core.attention import AttentionState, multiset_attention
     from omniset.core.multisets import compact, compacting_pays
-    from omniset.core.sets import SetBatch
+    from omniset.core.sets import SetBatch, Sets
     from omniset.engine import EncoderOutput
     from omniset.estimators import SetClassifier, SetRegressor
 
@@ -23,6 +23,7 @@ __all__ = [
     "SetBatch",
     "SetClassifier",
     "SetRegressor",
+    "Sets",
     "__version__",
     "cells",
     "compact",
@@ -47,6 +48,7 @@ __getattr__, __dir__ = lazily(
         "SetBatch": "core.sets",
         "SetClassifier": "estimators",
         "SetRegressor": "estimators",
+        "Sets": "core.sets",
         "cells": "",
         "compact": "core.multisets",
         "compacting_pays": "core.multisets",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pandas as pd
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from omniset.options import Computing, from_plain, without_places
@@ -81,9 +82,9 @@ class Estimator(Computing, BaseEstimator):
         return estimator
 
     def require_fitted(self) -> None:
-        """Raise the ValueError of an estimator that has learned nothing yet."""
+        """Raise scikit-learn's NotFittedError, which is a ValueError, of an estimator that has learned nothing yet."""
         if not self.__sklearn_is_fitted__():
-            raise ValueError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first, or load one")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "network_")

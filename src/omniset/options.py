@@ -143,7 +143,7 @@ def patience(default: int | None, what: str) -> Any:
     return option(default, sentence, group="training", least=1)
 
 
-def validation_fraction(default: float, sentence: str, least: int | float = 0, below: int | float = 1) -> Any:
+def validation_fraction(default: float | None, sentence: str, least: int | float = 0, below: int | float = 1) -> Any:
     return option(default, sentence, group="training", least=least, below=below)
 
 
@@ -262,6 +262,11 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
     for name in values.get("encoder_options") or {}:
         if name in ENCODER and name in known:
             raise ValueError(f"encoder_options: {name} is an option of its own, give {name}")
+        if name == "embed":
+            raise ValueError(
+                "encoder_options: embed is a module, and a fitted model is stored without code: "
+                "give it to omniset.encoders.build, and train the encoder in a loop of your own"
+            )
 
 
 def without_places(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -408,8 +408,8 @@ def test_batches_are_the_units_and_seeds_are_none(tmp_path):
         "linear_f1": ("pca", 0.125, "tie"),
         "total": ("scvi", 0.25, "cannot be told"),
     }
-    comparison.write_rows(tmp_path / "scores.csv")
-    rows = pd.read_csv(tmp_path / "scores.csv")
+    comparison.write_rows(tmp_path / "scores.csv.gz")
+    rows = pd.read_csv(tmp_path / "scores.csv.gz")
     assert rows.groupby("condition")["left_out"].unique().map(list).to_dict() == {
         "all cells": ["all"],
         "new batches": ["a", "b"],

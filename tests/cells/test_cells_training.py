@@ -13,7 +13,7 @@ def test_hidden_counts_are_not_seen_and_repeat():
 
     def batches(epoch: int, seed: int = 0):
         made = CellBatches(source, np.zeros(53, dtype=np.int64), 0.4, seed)
-        loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).train_dataloader()
+        loader = lesson(made, np.arange(53), np.arange(0), batch_size=17, whole=True).loader(True)
         loader.batch_sampler.sampler.set_epoch(epoch)
         return list(loader)
 
@@ -52,4 +52,4 @@ def test_every_block_is_read_once(tmp_path, monkeypatch):
     for rows in np.split(np.array([i for _, i in BlockSampler(np.arange(53), 3)]), [7, 14, 21, 28, 35, 42, 49]):
         assert np.array_equal(blocks.take(rows).toarray(), counts[rows])
     assert sorted(np.concatenate(asked)) == list(range(53))
-    assert len(blocks.kept) <= 6
+    assert len(blocks.cache) <= 6

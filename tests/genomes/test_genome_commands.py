@@ -97,7 +97,7 @@ def test_evaluate_writes_the_means_of_its_rows_and_goes_on(study, tmp_path, caps
     printed = capsys.readouterr().out
     for word in ("omniset", "as-is", "knn", "prevalence-bayes", "pca", "asked > 0"):
         assert word in printed
-    scores = pd.read_csv(tmp_path / "scores.csv")
+    scores = pd.read_csv(tmp_path / "scores.csv.gz")
     mean = scores[(scores["method"] == "omniset") & (scores["condition"] == "50/0")]["f1"].mean()
     numbers = json.loads((tmp_path / "metrics.json").read_text())["scores"]
     where = ("50/0", "f1", "omniset")

@@ -25,7 +25,7 @@ from omniset.genomes.training import (
     lesson,
     loss,
     split,
-    told,
+    stated_quality,
     train,
 )
 
@@ -176,12 +176,12 @@ def test_quality_of_the_draws():
 
 def test_what_is_told():
     rng = np.random.default_rng(0)
-    assert told(0.7, 0.1, "known", rng) == (0.7, 0.1)
-    assert np.isnan(told(0.7, 0.1, "unknown", rng)).all()
-    estimates = np.array([told(0.7, 0.1, "estimated", rng) for _ in range(500)])
+    assert stated_quality(0.7, 0.1, "known", rng) == (0.7, 0.1)
+    assert np.isnan(stated_quality(0.7, 0.1, "unknown", rng)).all()
+    estimates = np.array([stated_quality(0.7, 0.1, "estimated", rng) for _ in range(500)])
     assert np.ptp(estimates, 0).min() > 1.8 * ERROR
     assert np.abs(estimates - [0.7, 0.1]).max() <= ERROR
-    bounded = np.array([told(1.0, 0.0, "estimated", rng) for _ in range(50)])
+    bounded = np.array([stated_quality(1.0, 0.0, "estimated", rng) for _ in range(50)])
     assert bounded[:, 0].max() <= 1
     assert bounded[:, 1].min() >= 0
 
@@ -313,7 +313,7 @@ def test_weights_of_genomes_weigh_the_loss():
     logged = {}
     module.log = lambda name, value, **_: logged.update({name: value})
     genomes = genomes_of()
-    observed, truth, _ = next(iter(lesson(genomes, Draws(), 5, 1, 0).train_dataloader()))
+    observed, truth, _ = next(iter(lesson(genomes, Draws(), 5, 1, 0).loader(True)))
     observed.excluded, weights = None, torch.tensor([1.0, 0.5, 3.0, 0.0, 0.5])
     observed.counts = observed.counts.double()
     observed.completeness, observed.contamination = observed.completeness.double(), observed.contamination.double()
@@ -354,7 +354,7 @@ def test_history_and_best_weights():
     method = small_method()
     history = train(method, genomes_of(), draws=Draws(), epochs=4, **TRAINING | {"patience": 9})
     assert [h["epoch"] for h in history] == [1, 2, 3, 4]
-    batch = next(iter(lesson(genomes_of(), Draws(), 5, 4, 3).val_dataloader()))
+    batch = next(iter(lesson(genomes_of(), Draws(), 5, 4, 3).loader(False)))
     assert not method.training
     with torch.no_grad():
         found = float(loss(method(batch[0]), batch[1]).mean())

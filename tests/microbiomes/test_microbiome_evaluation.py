@@ -190,7 +190,7 @@ def test_at_the_shell(files, tmp_path, capsys):
     numbers, report = (json.loads((out / name).read_text()) for name in ("metrics.json", "report.json"))
     assert {row["method"] for row in numbers["pooled"]} == {"omniset", "naive-bayes"}
     assert report["notes"] == ["region 515F-806R was found in 108 of 108 references"]
-    rows = pd.read_csv(out / "scores.csv")
+    rows = pd.read_csv(out / "scores.csv.gz")
     assert len(rows) == (2 * 5 + 1) * 20  # ours, in small samples, is beside itself in large ones
     assert rows["community"].nunique() == 30
     assert "With unknown taxa" in (out / "report.html").read_text()

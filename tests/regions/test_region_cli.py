@@ -308,7 +308,7 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert "Spatial split, 2 folds x 2 seeds." in said
     assert found["verdict"] in said
     assert f"{found['gates'][0]['verdict']}: {found['gates'][0]['gate']}" in said
-    rows = pd.read_csv(out / "scores.csv")
+    rows = pd.read_csv(out / "scores.csv.gz")
     assert list(rows) == ["condition", "method", "seed", "fold", "region_a", "region_b", "truth", "predicted"]
     assert len(rows) == 2 * 2 * 2 * (17 * 16 // 2)
 

@@ -194,7 +194,7 @@ def test_sizes_out_of_bounds():
 @pytest.mark.parametrize(("number", "size"), [(1, 1), (7, 2), (13, 5), (13, 13), (5, 11)])
 def test_a_pass_has_every_position_once_but_for_the_last_smaller_batch(number, size):
     lesson = position_lesson(number, size, passes=3, seed=0, watched=3)
-    loader = lesson.train_dataloader()
+    loader = lesson.loader(True)
     batches = [batch.numpy() for batch in loader]
     used = min(size, number)
     assert len(loader) == len(batches) == 3 * (number // used)
@@ -203,13 +203,13 @@ def test_a_pass_has_every_position_once_but_for_the_last_smaller_batch(number, s
         one = np.concatenate(batches[at * (number // used) : (at + 1) * (number // used)])
         assert len(set(one)) == len(one) == number // used * used
         assert set(one) <= set(range(number))
-    assert [batch.tolist() for batch in lesson.val_dataloader()] == [[number, number + 1, number + 2]]
+    assert [batch.tolist() for batch in lesson.loader(False)] == [[number, number + 1, number + 2]]
     assert not len(position_lesson(number, size, 1, 0).validation)
 
 
 def test_the_order_of_batches_repeats_and_changes_with_seed_pass_and_epoch():
     def orders(seed, epoch=0, passes=2):
-        loader = position_lesson(31, 31, passes, seed).train_dataloader()
+        loader = position_lesson(31, 31, passes, seed).loader(True)
         loader.batch_sampler.sampler.set_epoch(epoch)
         return [tuple(batch.tolist()) for batch in loader]
 

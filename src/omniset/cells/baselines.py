@@ -227,7 +227,7 @@ def _batch_codes(batches: Any, cells: int) -> Codes:
 
 @contextmanager
 def _quiet(progress: bool) -> Iterator[None]:
-    """Without scVI's and Lightning's lines, unless asked for, and without warnings that are not the user's to mend."""
+    """Without warnings that users cannot mend; with scVI's and Lightning's lines only on demand."""
     loggers = [logging.getLogger(name) for name in ("scvi", "lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     try:

@@ -36,13 +36,13 @@ def batch_codes(
     """
     if batch_key is None:
         likely = batch_columns(cells, label_key)
-        asked = [name for name in likely if name.strip().casefold() == "batch"]
-        likely = {name: likely[name] for name in dict.fromkeys([*asked, *likely])}
+        batch_names = [name for name in likely if name.strip().casefold() == "batch"]
+        likely = {name: likely[name] for name in dict.fromkeys([*batch_names, *likely])}
         columns = ", ".join(f"{name!r} ({number:,} values)" for name, number in likely.items())
-        if asked:
+        if batch_names:
             raise ValueError(
                 f"which batches are to be mixed? No batch_key is given, and obs has {columns}: say "
-                f"batch_key={asked[0]!r} (--batch_key {asked[0]}) to mix the batches of that column, or "
+                f"batch_key={batch_names[0]!r} (--batch_key {batch_names[0]}) to mix the batches of that column, or "
                 f"batch_key={NONE!r} (--batch_key {NONE}) if there is nothing to mix"
                 + (f", or batch_key={FILE!r} if each file is a batch" if len(cells.sources) > 1 else "")
             )
@@ -72,7 +72,7 @@ def batch_columns(cells: Cells, label_key: str | None = None) -> dict[str, int]:
 
     One whose values differ between sources only says no more than these.
     """
-    found = {}
+    columns = {}
     for name in cells.obs.columns:
         plain = re.sub(r"[\W_]+", "", str(name)).casefold()
         if name == label_key or not BATCHES.fullmatch(plain):
@@ -81,5 +81,5 @@ def batch_columns(cells: Cells, label_key: str | None = None) -> dict[str, int]:
         number = int(values.nunique())
         within = values.groupby(cells.source_of, sort=False).nunique().max()
         if 2 <= number <= len(cells) / 2 and within > 1:
-            found[str(name)] = number
-    return found
+            columns[str(name)] = number
+    return columns

@@ -75,10 +75,10 @@ def thinning(
 def thinned(counts: sp.csr_array, share: float, seed: int) -> sp.csr_array:
     """Binomial(count, share) in place of each count, as if so much had been sequenced. Counts are rounded first."""
     rng = np.random.default_rng([seed, round(1e6 * share)])
-    kept = rng.binomial(np.rint(counts.data).astype(np.int64), share).astype(counts.dtype)
-    found = sp.csr_array((kept, counts.indices, counts.indptr), shape=counts.shape, copy=True)
-    found.eliminate_zeros()
-    return found
+    remaining = rng.binomial(np.rint(counts.data).astype(np.int64), share).astype(counts.dtype)
+    sample = sp.csr_array((remaining, counts.indices, counts.indptr), shape=counts.shape, copy=True)
+    sample.eliminate_zeros()
+    return sample
 
 
 def thinning_robustness(
@@ -104,8 +104,8 @@ def library_correlation(embedding: Float[np.ndarray, "cells dim"], library: Floa
     """
     z = embedding.astype(np.float64)
     u, sizes, _ = np.linalg.svd(z - z.mean(0), full_matrices=False)
-    kept = sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z)  # the others are rounding
-    ranks = np.column_stack([rankdata(library), *(rankdata(c) for c in u[:, :COMPONENTS].T[kept])])
+    large = sizes[:COMPONENTS] > 1e-9 * np.linalg.norm(z)  # the others are rounding
+    ranks = np.column_stack([rankdata(library), *(rankdata(c) for c in u[:, :COMPONENTS].T[large])])
     ranks -= ranks.mean(0)
     lengths = np.linalg.norm(ranks, axis=0)
     products = np.abs(ranks[:, 1:].T @ ranks[:, 0])

@@ -87,10 +87,10 @@ class Cells:
         self._store = store
         self.genes, self.match = genes, matches
         self.measured: Bool[np.ndarray, "sources genes"] = np.zeros((len(matches), len(genes)), dtype=bool)
-        for row, found in zip(self.measured, matches, strict=True):
-            row[found.positions[found.positions >= 0]] = True
+        for row, matching in zip(self.measured, matches, strict=True):
+            row[matching.positions[matching.positions >= 0]] = True
         self._cells: np.ndarray | None = None
-        self._selections = [_selection(found, len(genes)) for found in matches]
+        self._selections = [_selection(matching, len(genes)) for matching in matches]
 
     @property
     def sources(self) -> list[Source]:
@@ -147,13 +147,13 @@ class Cells:
             return self
         matches = []
         for source, names in zip(store.sources, store.spelled, strict=True):
-            found = match(names, genes, aliases)
-            best, taken = len(genes) - len(found.missing), None
+            matching = match(names, genes, aliases)
+            best, taken = len(genes) - len(matching.missing), None
             for column, others in _text_columns(source.var) if store.choose else []:
                 trial = match(others, genes, aliases)
                 if len(genes) - len(trial.missing) > best:
-                    best, found, taken, names = len(genes) - len(trial.missing), trial, column, others
-            if not found.matched:
+                    best, matching, taken, names = len(genes) - len(trial.missing), trial, column, others
+            if not matching.matched:
                 raise ValueError(
                     f"{source.name}: none of its genes is known: they are such as {listed(names, 3)}, known are such "
                     f"as {listed(genes, 3)}; give aliases, or the column of var that has the names"
@@ -164,7 +164,7 @@ class Cells:
                     f"({best:,} of {len(genes):,})",
                     stacklevel=2,
                 )
-            matches.append(found)
+            matches.append(matching)
         return Cells(store, genes, matches)
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
@@ -203,7 +203,7 @@ class Cells:
             yield start, self.take(np.arange(start, stop))
 
     def library(self, rows: Int[np.ndarray, " rows"] | None = None) -> Float64[np.ndarray, " rows"]:
-        """Sum of counts of these cells (default: all) over all genes of their source, those that are no columns too."""
+        """Sum of counts of these cells (default: all) over all genes of their source, in the columns or not."""
         library = self._scanned().library
         return library if rows is None else library[rows]
 
@@ -225,10 +225,11 @@ class Cells:
 
     def _cells_of(self, number: int) -> np.ndarray:
         """In how many cells of a source each gene has a count."""
-        found, seen = self.match[number], self._store.seen[number]
-        if not found.duplicates:
-            known = found.positions >= 0
-            return np.bincount(found.positions[known], weights=seen[known], minlength=len(self.genes)).astype(np.int64)
+        matching, seen = self.match[number], self._store.seen[number]
+        if not matching.duplicates:
+            known = matching.positions >= 0
+            cells = np.bincount(matching.positions[known], weights=seen[known], minlength=len(self.genes))
+            return cells.astype(np.int64)
         cells = np.zeros(len(self.genes), dtype=np.int64)  # genes that are one column may share cells: look
         for start, stop in spans(self.sources[number].shape[0]):
             block = self.take(np.arange(start, stop) + self._store.starts[number])
@@ -319,10 +320,10 @@ def _places(source: Any) -> list[Any]:
             raise ValueError("source must have at least one file or AnnData, the list is empty")
         return [place for part in source for place in _places(part)]
     if isinstance(source, str | Path) and glob.has_magic(str(source)) and not Path(source).exists():
-        found = sorted(glob.glob(str(Path(source).expanduser()), recursive=True))
-        if not found:
+        paths = sorted(glob.glob(str(Path(source).expanduser()), recursive=True))
+        if not paths:
             raise ValueError(f"no file matches {str(source)!r}")
-        return found
+        return paths
     return [source]
 
 
@@ -352,13 +353,13 @@ def _text_columns(var: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
             yield str(column), _filled(var, column)
 
 
-def _selection(found: Match, width: int) -> sp.csr_array | None:
+def _selection(matching: Match, width: int) -> sp.csr_array | None:
     """The matrix genes of the source x columns that takes and sums; None where it is the identity."""
-    if np.array_equal(found.positions, np.arange(width)):
+    if np.array_equal(matching.positions, np.arange(width)):
         return None
-    known = np.flatnonzero(found.positions >= 0)
-    entries = (np.ones(len(known), dtype=np.float32), (known, found.positions[known]))
-    return sp.csr_array(entries, shape=(len(found.positions), width))
+    known = np.flatnonzero(matching.positions >= 0)
+    entries = (np.ones(len(known), dtype=np.float32), (known, matching.positions[known]))
+    return sp.csr_array(entries, shape=(len(matching.positions), width))
 
 
 def _concatenated(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -223,18 +223,18 @@ class CellEmbedder(EmbedderOptions, Estimator):
             ValueError: None of the genes is known.
         """
         known = cells.on(self.genes_, aliases)
-        for source, found in zip(known.sources, known.match, strict=True):
-            if found.case > found.matched / 2:
+        for source, matching in zip(known.sources, known.match, strict=True):
+            if matching.case > matching.matched / 2:
                 warnings.warn(
-                    f"{source.name}: {found.case:,} of {found.matched:,} genes are matched by case only, as those of "
-                    "another species would be",
+                    f"{source.name}: {matching.case:,} of {matching.matched:,} genes are matched by case only, as "
+                    "those of another species would be",
                     stacklevel=3,
                 )
-            share = len(found.missing) / len(self.genes_)
+            share = len(matching.missing) / len(self.genes_)
             if share > MISSING:
                 warnings.warn(
                     f"{source.name}: {share:.0%} of the model's {len(self.genes_):,} genes are not in it, such as "
-                    f"{found.missing[0]!r}: they count as not seen",
+                    f"{matching.missing[0]!r}: they count as not seen",
                     stacklevel=3,
                 )
         return known
@@ -413,10 +413,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         base.require_fitted()
         if gene_vectors is not None:
             raise ValueError("start_from comes with the gene vectors it had, if any: leave gene_vectors out")
-        own, others = self.get_params(), base.get_params()
+        options, others = self.get_params(), base.get_params()
         for name in SIZES:
-            if own[name] != others[name]:
-                raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {own[name]!r}")
+            if options[name] != others[name]:
+                raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {options[name]!r}")
         return base
 
     def _untrained(

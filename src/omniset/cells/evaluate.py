@@ -310,7 +310,7 @@ class _Task:
         return checksum
 
     def leavable(self) -> Int[np.ndarray, " batches"]:
-        """Numbers of the batches that can be told from the others."""
+        """Numbers of the batches that can be predicted from the others."""
         codes = []
         for code in range(int(self.codes.max()) + 1):
             out = self.codes == code
@@ -332,7 +332,7 @@ class _Work:
     task: _Task
     models: dict[str, _Model]
     methods: list[str]
-    kept: Kept
+    store: Kept
     about: dict[str, Any]
     say: Callable[[str], None]
     notes: list[str] = field(default_factory=list)
@@ -412,7 +412,7 @@ class _Work:
     ) -> Done:
         model = self.models[name].about() if name in self.models else {}
         settings = {**model, "seed": seed, **self.about, "data": self.task.checksum}
-        return self.kept.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
+        return self.store.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
 
 
 def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:
@@ -451,7 +451,7 @@ def _inductive(task: _Task, name: str, mine: _Model | None, seed: int, leavable:
 
 
 def _fitted(task: _Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
-    """Fitted on these cells, of batches that are numbered anew: how many others there are is not told either."""
+    """Fitted on these cells, of batches that are numbered anew: their number stays hidden too."""
     codes = np.full(len(task.cells), -1, dtype=np.int64)
     codes[rows] = np.unique(task.codes[rows], return_inverse=True)[1]
     given: dict[str, Any] = {"gene_vectors": mine.vectors, "aliases": mine.aliases}

@@ -25,19 +25,19 @@ SECONDS_PER_STEP, SECONDS_PER_STEP_AND_GENE = 0.03, 2e-5  # with the default opt
 
 def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], genes: Int[np.ndarray, " cells"]) -> None:
     """One source: its size, counts, names and columns."""
-    source, own = cells.sources[number], cells.source_of == number
+    source, members = cells.sources[number], cells.source_of == number
     rows, columns = source.shape
     say(f"{source.name}")
     stored = f"{'sparse' if source.sparse else 'dense'}, {source.dtype}, {source.nbytes / 1e6:,.0f} MB to read"
-    filled = genes[own].sum() / (rows * columns)
+    filled = genes[members].sum() / (rows * columns)
     say(f"  {rows:,} cells, {columns:,} genes; {stored}; {filled:.1%} of the counts are not 0")
     if cells.relative[number]:
         say("  counts per cell: not known")
     else:
-        say(f"  counts per cell: {_quantiles(library[own])}")
-    say(f"  genes per cell: {_quantiles(genes[own])}")
-    if empty := int((genes[own] == 0).sum()):
-        first = source.names[int((genes[own] == 0).argmax())]
+        say(f"  counts per cell: {_quantiles(library[members])}")
+    say(f"  genes per cell: {_quantiles(genes[members])}")
+    if empty := int((genes[members] == 0).sum()):
+        first = source.names[int((genes[members] == 0).argmax())]
         say(f"  {many(empty, 'cell')} without counts, such as {first!r}")
     twice = source.names[source.names.duplicated()]
     if len(twice):
@@ -55,8 +55,8 @@ def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], ge
 
 
 def _quantiles(values: Any) -> str:
-    found = np.quantile(values, QUANTILES)
-    return ", ".join(f"{q:.0%} {v:,.0f}" for q, v in zip(QUANTILES, found, strict=True)).replace("50%", "median")
+    quantiles = np.quantile(values, QUANTILES)
+    return ", ".join(f"{q:.0%} {v:,.0f}" for q, v in zip(QUANTILES, quantiles, strict=True)).replace("50%", "median")
 
 
 def _values(column: pd.Series, most: int = 5) -> str:
@@ -72,11 +72,10 @@ def match_model(cells: Cells, embedder: CellEmbedder, model: Path | None, aliase
     except ValueError as error:
         say(f"  {model}: {error}")
         return
-    for source, found in zip(on.sources, on.match, strict=True):
-        lacking = (
-            f"; {len(found.missing):,} of the model's {len(embedder.genes_):,} are not here" if found.missing else ""
-        )
-        say(f"  {model} on {source.name}: {found.sentence()}{lacking}")
+    for source, matching in zip(on.sources, on.match, strict=True):
+        missing, genes = len(matching.missing), len(embedder.genes_)
+        lacking = f"; {missing:,} of the model's {genes:,} are not here" if missing else ""
+        say(f"  {model} on {source.name}: {matching.sentence()}{lacking}")
 
 
 def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
@@ -108,7 +107,7 @@ def plan(cells: Cells, batch_key: str | None, genes: int) -> None:
         by = "" if batch_key == NONE else f" by {batch_key or 'file'}"
         say(f"  1 batch{by}: nothing would be mixed")
     fits = sum(source.nbytes for source in cells.sources) <= MEMORY
-    kept = "kept in memory" if fits else "read in blocks, each epoch anew"
-    say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {kept}")
+    storage = "kept in memory" if fits else "read in blocks, each epoch anew"
+    say(f"  {epochs:,} epochs of {size} cells a step, {steps:,} steps in all; counts are {storage}")
     seconds = steps * (SECONDS_PER_STEP + SECONDS_PER_STEP_AND_GENE * min(genes, most))
     say(f"  a rough guess on two CPU cores: {max(1, round(seconds / 60))} min")

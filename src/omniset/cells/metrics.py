@@ -4,8 +4,8 @@ The metrics and parameters are those that scib-metrics 0.5.10 computes by defaul
 atlas-level data integration in single-cell genomics", 2022), written anew as formulas, in float64 and with exact
 neighbours. Every score is scaled so that 1 is best and 0 is worst. What differs, and why:
 
-- Neighbours are exact there only when asked for; here always.
-- k-means is the best of ten starts here, a single start there, whose outcome hangs on the seed.
+- Neighbours are exact there only by an option; here always.
+- k-means is the best of ten starts here, a single start there, whose outcome depends on the seed.
 - Silhouettes of more than 50,000 cells are those of a sample; there of all.
 """
 
@@ -183,13 +183,13 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
 
     p_j is proportional to exp(-beta d_j), with beta such that the entropy of p is the log of a third of the number of
     neighbours, as Korsunsky et al. have it in code, "Fast, sensitive and accurate integration of single-cell data with
-    Harmony" (2019). The cell itself is no neighbour of its own.
+    Harmony" (2019). The cell itself is left out.
     """
     n, k = near.indices.shape
     wanted = np.log(max(k // 3, 1))
-    found = np.full(n, np.nan)
+    effective_groups = np.full(n, np.nan)
     if k < 2:
-        return found
+        return effective_groups
     for part in _blocks(n):
         d = near.distances[part, 1:] - near.distances[part, 1:2]  # p is the same, and does not vanish
 
@@ -200,8 +200,8 @@ def lisi(near: Neighbours, codes: Codes) -> Float[np.ndarray, " cells"]:
         p, _ = _shares(_root(gap, len(d)), d)
         groups = codes[near.indices[part, 1:]]
         simpson = sum(np.square((p * (groups == g)).sum(1)) for g in range(int(codes.max()) + 1))
-        found[part] = 1 / simpson
-    return found
+        effective_groups[part] = 1 / simpson
+    return effective_groups
 
 
 def _shares(beta: Float[np.ndarray, " some"], d: Float[np.ndarray, "some k"]) -> tuple[np.ndarray, np.ndarray]:
@@ -246,13 +246,13 @@ def silhouettes(
     other type; 0 for the only cell of a type (Rousseeuw, "Silhouettes: a graphical aid", 1987). And of which cells: a
     sample of 50,000 where there are more. Empty where every cell is of its own type.
     """
-    kept = np.arange(len(embedding))
-    if len(kept) > SILHOUETTE_CELLS:
-        kept = np.sort(np.random.default_rng(seed).choice(kept, SILHOUETTE_CELLS, replace=False))
-    types = len(np.unique(labels[kept]))
-    if not 2 <= types < len(kept):
-        return np.empty(0), kept[:0]
-    return euclidean_silhouettes(embedding[kept], labels[kept]), kept
+    rows = np.arange(len(embedding))
+    if len(rows) > SILHOUETTE_CELLS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, SILHOUETTE_CELLS, replace=False))
+    types = len(np.unique(labels[rows]))
+    if not 2 <= types < len(rows):
+        return np.empty(0), rows[:0]
+    return euclidean_silhouettes(embedding[rows], labels[rows]), rows
 
 
 def isolated(labels: Codes, batches: Codes) -> Bool[np.ndarray, " types"]:
@@ -389,11 +389,11 @@ def kbet(near: Neighbours, labels: Codes, batches: Codes) -> float:
         number, component = connected_components(graph[chosen][:, chosen], directed=False)
         if number > 1:
             large = np.bincount(component) >= 3 * k
-            kept = chosen[large[component]]
-            if len(kept) < 0.75 * len(chosen):
+            connected = chosen[large[component]]
+            if len(connected) < 0.75 * len(chosen):
                 scores.append(0.0)
                 continue
-            chosen = kept
+            chosen = connected
         components = min(components, len(chosen) - 1)
         coordinates = diffusion_coordinates(sp.csr_array(graph[chosen][:, chosen]), components)
         scores.append(_accepted(neighbours(coordinates, k + 1).indices, batches[chosen]))
@@ -451,7 +451,7 @@ def transfer(
     test_labels: Any,
     k: int = 15,
 ) -> dict[str, float]:
-    """How well types of new cells are told from an embedding that was fitted without them.
+    """How well types of new cells are predicted from an embedding that was fitted without them.
 
     Args:
         train_z: Of cells whose types are given.
@@ -462,7 +462,7 @@ def transfer(
 
     Returns:
         `knn_f1`, `knn_accuracy`: by the vote. `linear_f1`, `linear_accuracy`: by logistic regression (L2, C = 1) on
-        standardised dimensions. F1 is the mean over all types that are true or told of a test cell, each alike.
+        standardised dimensions. F1 is the mean over all types that are true or predicted of a test cell, each alike.
 
     Raises:
         ValueError: A number that is not finite, labels of another length, or no labelled cell on either side.

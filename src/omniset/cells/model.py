@@ -178,8 +178,8 @@ class CellEncoder(nn.Module):
                 ends.append(i - start)
                 start = i
         groups = order.split([*ends, len(order) - start])
-        found = torch.cat([self.encoder(self.sets(values[group], tokens)).summary for group in groups])
-        return found[order.argsort()]
+        summaries = torch.cat([self.encoder(self.sets(values[group], tokens)).summary for group in groups])
+        return summaries[order.argsort()]
 
     def forward(
         self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
@@ -253,7 +253,7 @@ class Alignment(nn.Module):
     """Soft clusters of cells, and how far in each of them the cells of a batch lie from those of all batches.
 
     Harmony (Korsunsky et al., "Fast, sensitive and accurate integration of single-cell data with Harmony", 2019) moves
-    cells by these distances; here they are what the *encoder* is asked to undo, so that a vector stays a function of
+    cells by these distances; here the loss makes the *encoder* undo them, so that a vector stays a function of
     its cell. Clusters hold z's direction; sums run over the last steps.
 
     Args:
@@ -277,9 +277,9 @@ class Alignment(nn.Module):
         distance = 2 - 2 * F.normalize(z.detach(), dim=1) @ centres.T
         share = (-distance.detach() / TEMPERATURE).softmax(1)
         with torch.no_grad():
-            own = F.one_hot(batch, self.counts.shape[1]).to(z.dtype)
-            self.counts.mul_(DECAY).add_(share.T @ own)
-            self.sums.mul_(DECAY).add_(torch.einsum("nk,nb,nd->kbd", share, own, z))
+            one_hot = F.one_hot(batch, self.counts.shape[1]).to(z.dtype)
+            self.counts.mul_(DECAY).add_(share.T @ one_hot)
+            self.sums.mul_(DECAY).add_(torch.einsum("nk,nb,nd->kbd", share, one_hot, z))
             total = self.counts.sum(1)
             middle = self.sums.sum(1) / total.clamp(min=1e-6)[:, None]
             # Few cells of a batch say little of where it lies: as Harmony's ridge, cells without offset are added.

@@ -35,16 +35,16 @@ class Transfer:
 
     def frame(self, names: Any, reference: Any) -> pd.DataFrame:
         """A row per cell: `cell`, `label`, `confidence`, `nearest`, `distance`, `far`."""
-        found: dict[str, Any] = {"cell": list(names)}
+        columns: dict[str, Any] = {"cell": list(names)}
         if self.label is not None and self.confidence is not None:
-            found |= {"label": self.label, "confidence": np.round(self.confidence, 4)}
+            columns |= {"label": self.label, "confidence": np.round(self.confidence, 4)}
         first = self.neighbours[:, 0]
-        found |= {
+        columns |= {
             "nearest": np.asarray(reference, dtype=object)[first].tolist(),
             "distance": self.distances[:, 0],
             "far": self.far,
         }
-        return pd.DataFrame(found)
+        return pd.DataFrame(columns)
 
 
 def nearest(
@@ -68,8 +68,8 @@ def nearest(
         apart: Tensor = torch.cdist(some, cells, compute_mode="donot_use_mm_for_euclid_dist")
         if same:
             apart[torch.arange(len(some)), torch.arange(start, start + len(some))] = torch.inf
-        found = apart.topk(k, dim=1, largest=False)
-        distances[start : start + step], positions[start : start + step] = found.values, found.indices
+        closest = apart.topk(k, dim=1, largest=False)
+        distances[start : start + step], positions[start : start + step] = closest.values, closest.indices
     return distances, positions
 
 
@@ -109,16 +109,16 @@ def transfer(
     limit = _usual(reference)
     if known is not None:
         codes, names = pd.factorize(pd.Series(np.asarray(labels, dtype=object)[known]).astype(str))
-        found = codes[neighbours]
+        codes_near = codes[neighbours]
         neighbours = known[neighbours]
         votes = np.zeros((len(queries), len(names)), dtype=np.int64)
-        np.add.at(votes, (np.arange(len(queries))[:, None], found), 1)
+        np.add.at(votes, (np.arange(len(queries))[:, None], codes_near), 1)
         # Among labels with the most votes, that of the nearest neighbour which has one of them.
         winners = votes == votes.max(1, keepdims=True)
-        first = np.take_along_axis(winners, found, 1).argmax(1)
-        chosen = found[np.arange(len(queries)), first]
+        first = np.take_along_axis(winners, codes_near, 1).argmax(1)
+        chosen = codes_near[np.arange(len(queries)), first]
         label = np.asarray(names, dtype=object)[chosen]
-        confidence = votes[np.arange(len(queries)), chosen] / found.shape[1]
+        confidence = votes[np.arange(len(queries)), chosen] / codes_near.shape[1]
     return Transfer(neighbours, distances, label, confidence, distances[:, 0] > limit)
 
 
@@ -152,5 +152,5 @@ def _usual(reference: Float[np.ndarray, "reference dim"], most: int = 2000) -> f
     """95 % of the reference's cells (of `most` of them, spread evenly) have their nearest neighbour within this."""
     some = np.unique(np.linspace(0, len(reference) - 1, min(most, len(reference))).astype(np.int64))
     distances, positions = nearest(reference[some], reference, 2)
-    own = positions[:, 0] == some  # a cell's nearest is itself, or one at the same place
-    return float(np.quantile(np.where(own | (distances[:, 0] == 0), distances[:, 1], distances[:, 0]), 0.95))
+    itself = positions[:, 0] == some  # a cell's nearest is itself, or one at the same place
+    return float(np.quantile(np.where(itself | (distances[:, 0] == 0), distances[:, 1], distances[:, 0]), 0.95))

@@ -96,6 +96,6 @@ class Reading:
         None, 'Which matrix of each file: a layer, or "raw" for that of .raw. None: X.', group="data"
     )
     input: Literal["auto", "counts", "log1p"] = option(
-        "auto", 'What the matrix holds: counts, or log1p of counts. "auto": told by the values, or asked.', group="data"
+        "auto", 'What the matrix holds: counts, or log1p of counts. "auto": recognised by the values.', group="data"
     )
     gene_column: str | None = option(None, "Column of var that has the genes' names. None: its index.", group="data")

@@ -6,7 +6,7 @@ guessed cell by cell, since small panels and shallow cells look like logarithms.
 Counts out of logarithms. Let x = log1p(f_i c), c the counts of cell i and f_i its factor (target sum / library size).
 Then expm1(x) = f_i c, and where the cell has a gene with one count the smallest positive value is f_i. If expm1(x)
 divided by the smallest is whole, the counts are back. A cell whose smallest count is k > 1 shows in fractions of k: the
-smallest k <= 10 that makes all whole is taken. (Counts with a common divisor cannot be told from those of a shallower
+smallest k <= 10 that makes all whole is taken. (Counts with a common divisor look like those of a shallower
 cell.)
 """
 
@@ -101,11 +101,12 @@ def _kind(source: Source, sample: sp.csr_array, fractions: np.ndarray, looked: s
     """What nobody has said: kind, how and base of a `Reading`.
 
     At least 95 % of the values whole: counts, unless those that are not are logarithms to base 2 of whole numbers, as
-    in shallow cells 1 is that of one count. Else logarithms are told by their counts, which come back, or by sums of
-    cells that are equal without the logarithm. What is neither is asked, since a guess would make 511 of a count of 9.
+    in shallow cells 1 is that of one count. Else logarithms are recognised by their counts, which come back, or by sums
+    of cells that are equal without the logarithm. Anything else is an error, since a guess would make 511 of a count of
+    9.
 
     Raises:
-        ValueError: It cannot be told, or values are too large for logarithms.
+        ValueError: The values are ambiguous, or too large for logarithms.
     """
     values = sample.data
     ask = "say input='counts' if they are counts, input='log1p' if they are their logarithms"
@@ -142,17 +143,17 @@ def _way(sample: sp.csr_array, ways: tuple[str, ...]) -> tuple[str, float]:
     that are whole as they are stored tell nothing, since 2^x - 1 is whole too.
     """
     telling = _distance(sample.data) > WHOLE
-    best, found = 0.0, ("relative", math.e)
+    best, way = 0.0, ("relative", math.e)
     for base, how in product((math.e, 2.0), ways):
         if how == "linear" and base == 2:
             continue
         _, near = _recovered(sample, how, base)
         share = float(min(near.mean(), near[telling].mean())) if telling.any() else 0.0
         if share >= SHARE and share > best:
-            best, found = share, (how, base)
+            best, way = share, (how, base)
         if share == 1:
             break
-    return found
+    return way
 
 
 def _refuse_large(source: Source, values: np.ndarray, advice: str, fractions: np.ndarray | None = None) -> None:

@@ -128,15 +128,15 @@ def draw(
     for name in [name for name in few_values(cells.obs) if name != batch_key][:columns]:
         values = cells.obs[name].iloc[rows]
         groups[name] = np.where(values.isna(), "", values.astype(str).to_numpy(dtype=object))
-    own = cells.on(embedder.genes_)
-    seen = np.concatenate([np.diff(own.take(rows[i : i + BLOCK]).indptr) > 0 for i in range(0, len(rows), BLOCK)])
+    matched = cells.on(embedder.genes_)
+    seen = np.concatenate([np.diff(matched.take(rows[i : i + BLOCK]).indptr) > 0 for i in range(0, len(rows), BLOCK)])
     library = None if any(cells.relative) else cells.library(rows)
     return Drawn(rows, cells.names[rows], z, seen, library, groups, len(cells))
 
 
 def few_values(obs: pd.DataFrame) -> dict[str, int]:
     """Columns that could be a batch or a label, and how many values each has: 2 to 50, and at most half the cells."""
-    found = {}
+    columns = {}
     for name in obs.columns:
         values = obs[name]
         if pd.api.types.is_float_dtype(values.dtype):
@@ -146,8 +146,8 @@ def few_values(obs: pd.DataFrame) -> dict[str, int]:
         except TypeError:  # such as lists, or records
             continue
         if 2 <= number <= min(FEW, max(len(values) // 2, 2)):
-            found[str(name)] = number
-    return found
+            columns[str(name)] = number
+    return columns
 
 
 def central(drawn: Drawn, seed: int, most: int = EXPLAINED) -> list[str]:
@@ -251,14 +251,14 @@ def _batches(batches: pd.DataFrame) -> Section:
 def _learning(embedder: CellEmbedder) -> Section:
     history = embedder.history_
     watched = [row for row in history if "val_loss" in row]
-    kept = None
+    best_epoch = None
     if embedder.patience is not None and watched:
-        kept = int(min(watched, key=lambda row: row["val_loss"])["epoch"])
+        best_epoch = int(min(watched, key=lambda row: row["val_loss"])["epoch"])
     keys = history[0] if history else {}
     rising = [name for part, name in (("kl", "divergence"), ("alignment", "alignment")) if f"train_{part}" in keys]
     text = f"The weight of {' and of '.join(rising)} rises over the first half. " if rising else ""
     parts = [f"{name}: {what}." for name, what in PARTS.items() if f"train_{name}" in keys]
-    return frame.learning({"": history}, kept={"": kept}, text=f"{text}{' '.join(parts)}")
+    return frame.learning({"": history}, kept_epochs={"": best_epoch}, text=f"{text}{' '.join(parts)}")
 
 
 def _picture(drawn: Drawn, how: str, places: Float[np.ndarray, "drawn 2"]) -> Section:

@@ -69,8 +69,8 @@ def inspect(
         if embedder is not None:
             match_model(cells, embedder, model, others)
         if gene_vectors is not None:
-            found = read_gene_vectors(gene_vectors).of(cells.genes, others)[1]
-            say(f"  {gene_vectors}: {found.sentence()}")
+            matching = read_gene_vectors(gene_vectors).of(cells.genes, others)[1]
+            say(f"  {gene_vectors}: {matching.sentence()}")
         plan(cells, batch_key, int((scan.cells > 0).sum()))
         say_notes(notes())
 
@@ -164,8 +164,8 @@ def _vectors(
 ) -> tuple[Float[np.ndarray, "cells dim"], float]:
     """Of all cells, and the seconds that it took. Says which genes are known."""
     known = embedder.on(cells, _aliases(aliases))
-    for source, found in zip(known.sources, known.match, strict=True):
-        say(f"{source.name}: {found.sentence()}")
+    for source, matching in zip(known.sources, known.match, strict=True):
+        say(f"{source.name}: {matching.sentence()}")
     known.scan(embedder.progress)
     start = time.perf_counter()
     return embedder.transform(known), time.perf_counter() - start
@@ -196,28 +196,28 @@ def query(
         with _opened(files, read, out) as cells:
             z, _ = _vectors(embedder, cells, aliases)
             labels = None if label is None else obs[label]
-            found = embedder.query(z, vectors, labels, k=k).frame(cells.names.tolist(), obs.index.tolist())
+            calls = embedder.query(z, vectors, labels, k=k).frame(cells.names.tolist(), obs.index.tolist())
         with TableWriter(out) as writer:
-            writer.write(found)
-        _say_calls(found)
+            writer.write(calls)
+        _say_calls(calls)
         say_notes(notes())
-        say(f"Written to {out}: {len(found):,} cells")
-        return found
+        say(f"Written to {out}: {len(calls):,} cells")
+        return calls
 
 
-def _say_calls(found: pd.DataFrame) -> None:
-    far = int(found["far"].sum())
-    if "label" not in found:
-        say(f"{len(found):,} cells, {far:,} of them far from the reference")
+def _say_calls(calls: pd.DataFrame) -> None:
+    far = int(calls["far"].sum())
+    if "label" not in calls:
+        say(f"{len(calls):,} cells, {far:,} of them far from the reference")
         return
-    found = found.assign(low=found["confidence"] < LOW)
-    by = found.groupby("label").agg(cells=("cell", "size"), low=("low", "sum"), far=("far", "sum"))
+    calls = calls.assign(low=calls["confidence"] < LOW)
+    by = calls.groupby("label").agg(cells=("cell", "size"), low=("low", "sum"), far=("far", "sum"))
     by = by.sort_values("cells", ascending=False, kind="stable")
     width = max(12, *(len(str(name)) for name in by.index)) if len(by) else 12
     say(f"{'label':{width}}{'cells':>10}{'confidence < .5':>18}{'far':>10}")
     for name, row in by.iterrows():
         say(f"{name!s:{width}}{row['cells']:>10,}{row['low']:>18,}{row['far']:>10,}")
-    say(f"{'all':{width}}{len(found):>10,}{int(found['low'].sum()):>18,}{far:>10,}")
+    say(f"{'all':{width}}{len(calls):>10,}{int(calls['low'].sum()):>18,}{far:>10,}")
 
 
 def decode(
@@ -259,14 +259,14 @@ def _chosen(genes: Sequence[str] | None, known: list[str]) -> list[int]:
         return list(range(len(known)))
     if not genes:
         raise ValueError("genes must name at least one gene")
-    found = match(genes, known)
-    if found.unmatched:
+    matching = match(genes, known)
+    if matching.unmatched:
         raise ValueError(
-            f"genes: the model does not know {found.unmatched[0]!r}; it has {len(known):,}, such as {known[0]!r}"
+            f"genes: the model does not know {matching.unmatched[0]!r}; it has {len(known):,}, such as {known[0]!r}"
         )
-    if found.duplicates:
-        raise ValueError(f"genes: {found.duplicates[0]!r} is named more than once")
-    return found.positions.tolist()
+    if matching.duplicates:
+        raise ValueError(f"genes: {matching.duplicates[0]!r} is named more than once")
+    return matching.positions.tolist()
 
 
 def _embedded(
@@ -316,18 +316,18 @@ def explain(
         if named is None:
             drawn = report.draw(embedder, on, np.zeros(len(on), dtype=np.int64), None, embedder.seed, columns=0)
             named = report.central(drawn, embedder.seed)
-        found = embedder.explain(on, named, top=top)
-        for name, rows in found.groupby("cell", sort=False):
+        explanation = embedder.explain(on, named, top=top)
+        for name, rows in explanation.groupby("cell", sort=False):
             say(f"{name}\n  {'gene':20}{'count':>8}{'change':>10}{'attribution':>14}")
             for row in rows.to_dict("records"):
                 score = "-" if np.isnan(row["attribution"]) else f"{row['attribution']:.3f}"
                 say(f"  {row['gene']:20}{row['count']:>8g}{row['change']:>+10.4f}{score:>14}")
         if out is not None:
             with TableWriter(out) as writer:
-                writer.write(found)
-            say(f"Written to {out}: {len(found):,} genes of {found['cell'].nunique():,} cells")
+                writer.write(explanation)
+            say(f"Written to {out}: {len(explanation):,} genes of {explanation['cell'].nunique():,} cells")
         say_notes(notes())
-        return found
+        return explanation
 
 
 def _known_cells(cells: Cells, named: Sequence[str] | None) -> None:
@@ -374,12 +374,12 @@ def evaluate(
             **arguments,
         )
         comparison = evaluation.comparison
-        comparison.write_rows(out / "scores.csv")
+        comparison.write_rows(out / "scores.csv.gz")
         folder.write(
             report.of_evaluation(evaluation, folder.about(f"Evaluation on {_title(files)}", evaluation.notes)),
             metrics=evaluation.numbers(),
             scores=multiqc.of_ours(comparison),
-            files=["rows/", "scores.csv"],
+            files=["rows/", "scores.csv.gz"],
             lines=[*comparison.lines(), *evaluation.notes, evaluation.advice()],
         )
         return evaluation

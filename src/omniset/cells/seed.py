@@ -259,11 +259,11 @@ class SeedModel(nn.Module):
 
     def _encoded(self, genes: Genes) -> Float[Tensor, "cells genes dim"]:
         """SiLU(LN(Linear(v / ||v||))), each gene of the batch once: it is the same in every cell."""
-        found, where = genes.unique(return_inverse=True)
-        if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < self.genes:
-            bad = int(found[0]) if found[0] < 0 else int(found[-1])
+        distinct, where = genes.unique(return_inverse=True)
+        if len(distinct) and not 0 <= int(distinct[0]) <= int(distinct[-1]) < self.genes:
+            bad = int(distinct[0]) if distinct[0] < 0 else int(distinct[-1])
             raise ValueError(f"genes must be >= 0 and < {self.genes}, got {bad}")
-        return self.encoder(F.normalize(self.vectors[found], dim=-1))[where]
+        return self.encoder(F.normalize(self.vectors[distinct], dim=-1))[where]
 
     def _special(self, token: Tensor, cells: int) -> Float[Tensor, "cells 1 dim"]:
         return (self.encoder(token) * self.scale).expand(cells, 1, -1)
@@ -324,16 +324,16 @@ def _mean_norm(error: Float[Tensor, "rows entries"], mask: Bool[Tensor, "rows en
 
 @dataclass
 class Sentence:
-    """What the network reads of a cell, and what it is asked.
+    """What the network reads of a cell, and the genes that it predicts.
 
     Attributes:
         genes: Positions of the genes read.
         counts: 100 c / sum(c) of these, c = log(1 + count), the sum over all genes of the cell.
-        tasks: Positions of the genes asked for: the shared ones, some expressed ones, some not expressed.
+        tasks: Positions of the genes to predict: the shared ones, some expressed ones, some not expressed.
         targets: c of these.
         mask: False for shared genes that were not measured.
         depth: Mean c of the cell's expressed genes, 0 without any. (The public original takes the mean over those among
-            the tasks, so that a cell's depth depends on what it is asked.)
+            the tasks, so that a cell's depth depends on them.)
     """
 
     genes: Int[np.ndarray, " slots"]
@@ -366,7 +366,7 @@ class SeedBatch:
 
 
 def draw_shared(genes: int, rng: np.random.Generator, size: int = SHARED) -> Int[np.ndarray, " shared"]:
-    """The genes that all cells of a batch are asked for: `size` of them, or all if there are fewer."""
+    """The genes to predict in all cells of a batch: `size` of them, or all if there are fewer."""
     return rng.choice(genes, min(size, genes), replace=False)
 
 

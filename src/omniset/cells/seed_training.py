@@ -93,13 +93,11 @@ class SeedModule(TrainingModule):
     """The seed's loss, gradients clipped to a norm of 0.8."""
 
     network: SeedModel
+    clip = CLIP
 
     def __init__(self, network: SeedModel, *arguments: Any, shared: int, **more: Any) -> None:
         super().__init__(network, *arguments, **more)
         self.shared = shared
-
-    def configure_gradient_clipping(self, optimizer: Any, *arguments: Any, **more: Any) -> None:
-        self.clip_gradients(optimizer, gradient_clip_val=CLIP, gradient_clip_algorithm="norm")
 
     def training_step(self, batch: SeedBatch, index: int) -> Tensor:
         return self._step(batch, "train")

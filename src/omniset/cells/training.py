@@ -1,4 +1,4 @@
-"""Training of cells: blocks of cells as they come from files, genes hidden from the input, and what is asked of z."""
+"""Training of cells: blocks of cells as they come from files, genes hidden from the input, and the losses of z."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class CellBatch:
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
         """The counts without those that are hidden."""
-        kept = torch.where(self.hidden, 0, self.counts[self.where])
-        return self.counts.index_put(self.where, kept)
+        visible = torch.where(self.hidden, 0, self.counts[self.where])
+        return self.counts.index_put(self.where, visible)
 
 
 class BlockSampler(EpochSampler):
@@ -101,7 +101,7 @@ class BlockSampler(EpochSampler):
 
 
 class Blocks:
-    """Counts of cells by position, read in whole blocks, of which those read last are kept.
+    """Counts of cells by position, read in whole blocks, of which a cache keeps those read last.
 
     A batch has a few cells of each of the blocks that the sampler shuffles together: without it each block would be
     read once for every batch.
@@ -109,24 +109,24 @@ class Blocks:
 
     def __init__(self, cells: Cells) -> None:
         self.cells = cells
-        self.kept: dict[int, sp.csr_array] = {}
+        self.cache: dict[int, sp.csr_array] = {}
 
     def take(self, rows: Int[np.ndarray, " rows"]) -> sp.csr_array:
         """As `Cells.take`."""
         if self.cells.cached:
             return self.cells.take(rows)
         blocks = np.unique(rows // BLOCK).tolist()
-        new = [b for b in blocks if b not in self.kept]
+        new = [b for b in blocks if b not in self.cache]
         spans = [np.arange(b * BLOCK, min((b + 1) * BLOCK, len(self.cells))) for b in new]
         if new:
             read = self.cells.take(np.concatenate(spans))
             ends = np.cumsum([0, *map(len, spans)])
-            self.kept |= {b: read[ends[i] : ends[i + 1]] for i, b in enumerate(new)}
+            self.cache |= {b: read[ends[i] : ends[i + 1]] for i, b in enumerate(new)}
         order = np.argsort(rows // BLOCK, kind="stable")
-        parts = [self.kept[b][rows[order][rows[order] // BLOCK == b] - b * BLOCK] for b in blocks]
-        self.kept |= {b: self.kept.pop(b) for b in blocks}  # to the end: used last
-        for b in list(self.kept)[: max(len(self.kept) - 2 * WINDOW, 0)]:
-            del self.kept[b]
+        parts = [self.cache[b][rows[order][rows[order] // BLOCK == b] - b * BLOCK] for b in blocks]
+        self.cache |= {b: self.cache.pop(b) for b in blocks}  # to the end: used last
+        for b in list(self.cache)[: max(len(self.cache) - 2 * WINDOW, 0)]:
+            del self.cache[b]
         return sp.csr_array(sp.vstack(parts, format="csr"))[np.argsort(order)]
 
 
@@ -198,7 +198,7 @@ class CellModule(TrainingModule):
     transcriptomics", 2018), with w rising from 0 to 1 over the first half of the steps.
 
     Args:
-        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder is told
+        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder reads
             the batch.
     """
 
@@ -222,8 +222,8 @@ class CellModule(TrainingModule):
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
         batches = network.decoder.batches
-        own = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
-        log_share = network.decoder(z, own, batch.measured)
+        one_hot = torch.nn.functional.one_hot(batch.batch, batches).to(z.dtype) * weight["condition"]
+        log_share = network.decoder(z, one_hot, batch.measured)
         parts = {
             "reconstruction": loss(
                 weight["likelihood"],
@@ -247,5 +247,5 @@ class CellModule(TrainingModule):
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():
             self.log(f"{stage}_{name}", value, **several)
-        # The centres follow the cells, which do not feel them: no part of what is asked of the model.
+        # The centres follow the cells, which do not feel them: this is no part of the model's own loss.
         return total + parts.get("clusters", 0.0)

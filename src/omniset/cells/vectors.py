@@ -94,7 +94,7 @@ def _write_frame(
     """An .h5ad without counts. anndata writes no text as pandas 3 keeps it: indexes and categories are objects."""
     anndata = needed("anndata")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # names that occur twice: told when they were read
+        warnings.simplefilter("ignore", UserWarning)  # names that occur twice: the reader has warned of them
         var = pd.DataFrame(index=pd.Index(genes, dtype=object))
         made = anndata.AnnData(obs=plain_obs(obs, names), var=var, obsm=obsm, uns=uns)
         try:

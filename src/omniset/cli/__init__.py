@@ -55,6 +55,7 @@ def _commands() -> dict[str, Any]:
         "demo": demo,
         "fit": sets.fit,
         "predict": sets.predict,
+        "embed": sets.embed,
         "evaluate": sets.evaluate,
         "explain": sets.explain_sets,
         "genomes": {
@@ -96,12 +97,12 @@ def _commands() -> dict[str, Any]:
 
 def _named(commands: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """The command that the first words name, alone: to make the parsers of all others takes longer than it does."""
-    found = commands.get(words[0]) if words else None
-    if isinstance(found, dict):
-        if len(words) < 2 or words[1] not in found:
+    command = commands.get(words[0]) if words else None
+    if isinstance(command, dict):
+        if len(words) < 2 or words[1] not in command:
             return commands
-        found = {name: found[name] for name in ("_help", words[1])}
-    return commands if found is None else {words[0]: found}
+        command = {name: command[name] for name in ("_help", words[1])}
+    return commands if command is None else {words[0]: command}
 
 
 def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None = None) -> int:
@@ -139,8 +140,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
             )
         sys.stdout.flush()
     except (KeyboardInterrupt, Terminated) as error:
-        said, code = ("ended by SIGTERM", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
-        print("; ".join([f"omniset: {said}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        reason, code = ("ended by SIGTERM", error.code) if isinstance(error, Terminated) else ("interrupted", 130)
+        print("; ".join([f"omniset: {reason}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return int(code or 0)
     except BrokenPipeError:  # whoever read the output, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain when it ends

@@ -34,7 +34,7 @@ def fit(
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
-            kofamscan, ko-mapper, dram, anvio-matrix or anvio-functions. "auto": told by its columns.
+            kofamscan, ko-mapper, dram, anvio-matrix or anvio-functions. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """
@@ -73,7 +73,7 @@ def complete(
             clades kept back in training. null: by threshold.
         threshold: Call families with at least this probability present.
         method: Another one than at fit: "knn", "prevalence-bayes", "auto", ... null: that of the model.
-        format: Of the table, as for fit. "auto": told by its columns.
+        format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
     """
@@ -124,7 +124,7 @@ def evaluate(
         resume: Keep the seeds that are done in the same folder.
         test_fraction: Share of the genomes kept for the test, by whole clades.
         precision: At which changes to what was observed are judged.
-        format: Of the table, as for fit. "auto": told by its columns.
+        format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
     from omniset.genomes import runs
@@ -172,7 +172,7 @@ def explain_call(
         out: Table of all observed families: by how much the log-odds would fall without each, and its attribution.
             Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         top: Families to print.
-        format: Of the table, as for fit. "auto": told by its columns.
+        format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds.
     """
     from omniset.genomes import runs

@@ -20,7 +20,7 @@ class Reading:
 
     strand: Literal["auto", "forward"] = option(
         "auto",
-        "Whether reads of the other strand are told by their words and turned, or taken as they are.",
+        "Whether reads of the other strand are recognised by their words and turned, or taken as they are.",
         group="data",
     )
     shard_size: int = option(
@@ -116,7 +116,7 @@ def evaluate(
     Args:
         references: As for fit.
         taxonomy: As for fit.
-        out: Folder for the report, metrics.json, scores.csv and the rows of every seed.
+        out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
         methods: What to compare, separated by commas: omniset, general (learned from any communities), sab (full
             self-attention), no-context, naive-bayes, naive-bayes-community, naive-bayes-sample, nearest. null: all.
         seeds: How often references are divided and networks trained anew.

@@ -33,9 +33,9 @@ class Taken:
         return {name: about for name, about in options_of(self.cls).items() if name in self.names}
 
     def defaults(self) -> dict[str, Any]:
-        own = defaults_of(self.cls)
-        kept = ("device", "progress") if self.as_at_fit else own
-        return {name: own[name] if name in kept else None for name in self.names}
+        defaults = defaults_of(self.cls)
+        names = ("device", "progress") if self.as_at_fit else defaults
+        return {name: defaults[name] if name in names else None for name in self.names}
 
 
 def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = False) -> Callable[[Function], Function]:
@@ -137,10 +137,10 @@ def _words(default: Any) -> Any:
 
 
 def _of_text(name: str, value: Any, kind: Any) -> Any:
-    found = _list_in(kind)
-    if found is None or value is None:
+    list_type = _list_in(kind)
+    if list_type is None or value is None:
         return value
-    member = typing.get_args(found)[0]
+    member = typing.get_args(list_type)[0]
     parts = [part.strip() for part in value.strip("[]").split(",") if part.strip()] if isinstance(value, str) else value
     try:
         return tuple(member(part) for part in parts)

@@ -31,7 +31,7 @@ MISSING = re.compile(r"Option '([\w.]+)' is required")
 class HelpFormatter(DefaultHelpFormatter):
     def _expand_help(self, action: argparse.Action) -> str:
         text = super()._expand_help(action)
-        return re.sub(r"\((required)?(?:, )?type: .*?(?:, (default: .*))?\)$", _kept, text, flags=re.DOTALL).rstrip()
+        return re.sub(r"\((required)?(?:, )?type: .*?(?:, (default: .*))?\)$", _choices, text, flags=re.DOTALL).rstrip()
 
 
 class Parser(ArgumentParser):
@@ -92,8 +92,8 @@ def _underscored(word: str) -> str:
     >>> _underscored("--batch-key=day-1"), _underscored("a-b"), _underscored("--")
     ('--batch_key=day-1', 'a-b', '--')
     """
-    found = NAME.match(word)
-    return word if found is None else "--" + found[0][2:].replace("-", "_") + word[found.end() :]
+    match = NAME.match(word)
+    return word if match is None else "--" + match[0][2:].replace("-", "_") + word[match.end() :]
 
 
 def _plain(message: str, options: Sequence[str]) -> str:
@@ -106,12 +106,12 @@ def _plain(message: str, options: Sequence[str]) -> str:
     >>> _plain("Option 'genomes.fit.table' is required but not provided or its value is None.", [])
     'table has to be given'
     """
-    if found := re.match(r"Unrecognized arguments: (\S+)", message):
-        near = difflib.get_close_matches(found[1].split("=")[0], options, 1)
-        if found[1].startswith("-"):
-            return f"there is no option {found[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
-    if found := MISSING.match(message):
-        return f"{found[1].split('.')[-1]} has to be given"
+    if match := re.match(r"Unrecognized arguments: (\S+)", message):
+        near = difflib.get_close_matches(match[1].split("=")[0], options, 1)
+        if match[1].startswith("-"):
+            return f"there is no option {match[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
+    if match := MISSING.match(message):
+        return f"{match[1].split('.')[-1]} has to be given"
     key, value = re.search(r'key "([\w.]+)"', message), re.search(r"(?:Given|Got) value: (.*)", message)
     expected = re.search(r"Subtypes: \[(.*)\]", message) or re.search(r"Expected a (.*)", message)
     if not (key and value and expected):
@@ -122,6 +122,6 @@ def _plain(message: str, options: Sequence[str]) -> str:
     return f"{key[1].split('.')[-1]} must be {' or '.join(words)}, got {value[1]!r}" if words else message
 
 
-def _kept(found: re.Match[str]) -> str:
-    kept = ", ".join(part for part in found.groups() if part)
-    return f"({kept})" if kept else ""
+def _choices(match: re.Match[str]) -> str:
+    choices = ", ".join(part for part in match.groups() if part)
+    return f"({choices})" if choices else ""

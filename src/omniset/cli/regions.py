@@ -105,7 +105,7 @@ def evaluate(
         expression: Regions x genes, in any form that fit reads.
         connectivity: Of the same regions, in any form that fit reads.
         coordinates: Table with x, y and z of each region in mm. null: random splits only, and no null model.
-        out: Folder for the report, metrics.json, scores.csv (every test pair of every method) and rows of every seed.
+        out: Folder for the report, metrics.json, scores.csv.gz (every test pair of every method), rows of every seed.
         split: "spatial": each fold is a neighbourhood, far from most of what is learned from; "random": any regions.
         folds: One of which is left out at a time.
         seeds: How often the regions are divided anew.

@@ -1,4 +1,4 @@
-"""`omniset fit`, `predict`, `evaluate`, `explain`: sets in tables."""
+"""`omniset fit`, `predict`, `embed`, `evaluate`, `explain`: sets in tables."""
 
 from __future__ import annotations
 
@@ -137,6 +137,33 @@ def predict(
 
 
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Saving)
+def embed(
+    sets: Path,
+    model: Path = Path("run"),
+    out: Path = Path("vectors.csv"),
+    set_column: str | None = None,
+    vectors: Path | None = None,
+    **options: Any,
+) -> None:
+    """Write each set of a table as a vector, which other tools can group, draw or learn from.
+
+    Example: omniset embed new.parquet --model run --out vectors.parquet
+
+    Args:
+        sets: Table as for fit, with the same features; their order does not matter.
+        model: Folder that fit wrote, from labels of sets.
+        out: Table of vectors, a row per set: its name, and what each network of the model makes of it before it
+            predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
+        set_column: Name of the column that says which set a row is of. null: as at fit.
+        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+    """
+    from omniset.estimators import runs
+
+    runs.embed(sets, model, out, given(SetOptions, options), {"set_column": set_column, "vectors": vectors})
+
+
+@takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
 def evaluate(
     sets: Path,
     target: Path | None = None,
@@ -146,6 +173,7 @@ def evaluate(
     unused_labels: Literal["error", "ignore"] = "error",
     set_column: str | None = None,
     vectors: Path | None = None,
+    importance: bool = False,
     **options: Any,
 ) -> None:
     """Compare a model's predictions with known labels, best on sets that it has never seen.
@@ -162,13 +190,14 @@ def evaluate(
         unused_labels: What to do with labels whose set is not in the table.
         set_column: Name of the column that says which set a row is of. null: as at fit.
         vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
+            many predictions as five times the features.
     """
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.evaluate(
-        sets, target, model, out, group, unused_labels, overrides, {"set_column": set_column, "vectors": vectors}
-    )
+    reading = {"set_column": set_column, "vectors": vectors}
+    runs.evaluate(sets, target, model, out, group, unused_labels, overrides, reading, importance)
 
 
 # jsonargparse looks a function up by name in the package, and `omniset.explain` is a module that loads PyTorch.
@@ -209,15 +238,5 @@ def explain_sets(
     from omniset.estimators import runs
 
     overrides = given(SetOptions, options)
-    runs.explain(
-        sets,
-        model,
-        out,
-        split(only),
-        label,
-        steps,
-        method,
-        per,
-        overrides,
-        {"set_column": set_column, "vectors": vectors},
-    )
+    reading = {"set_column": set_column, "vectors": vectors}
+    runs.explain(sets, model, out, split(only), label, steps, method, per, overrides, reading)

@@ -3,5 +3,5 @@
 from omniset.lazy import lazily
 
 __getattr__, __dir__ = lazily(
-    __name__, dict.fromkeys(("attention", "disk", "multisets", "sets", "sources", "states"), "")
+    __name__, dict.fromkeys(("attention", "disk", "multisets", "sets", "sources", "states", "stored"), "")
 )

@@ -203,14 +203,7 @@ class Encoding:
         if self.missing == "indicator":
             gone = _missing(block, column.name, values, MISSING)
         numbers = block.numbers(column.name, values=_filled(block, column.name, values, gone))
-        with np.errstate(over="ignore"):
-            out[:, 0] = np.where(gone, column.mean, numbers)
-        too_large = np.isinf(out[:, 0])
-        if too_large.any():
-            row = int(too_large.argmax())
-            bits, most = 8 * out.dtype.itemsize, np.finfo(out.dtype).max
-            bound = f"too large for {bits}-bit numbers (at most {most:.2g})".replace("e+", "e")
-            raise block.error(row, column.name, f"is {numbers[row]:g}, {bound}")
+        out[:, 0] = _narrowed(block, column.name, np.where(gone, column.mean, numbers), out.dtype.type)
         return gone
 
     def _marks(
@@ -300,6 +293,15 @@ class _Learned:
         return Column(self.name, mean=self._sum / max(self._count, 1), marked=marked)
 
 
+def multiplicities(block: Block, dtype: type[np.floating]) -> Float[np.ndarray, " rows"]:
+    """The column `multiplicity` of some rows.
+
+    Raises:
+        ValueError: One is not finite and >= 0, or too large for `dtype`.
+    """
+    return _narrowed(block, "multiplicity", block.numbers("multiplicity", 0.0), dtype)
+
+
 class FrameRows:
     """All rows of a DataFrame as a block.
 
@@ -352,6 +354,20 @@ class FrameRows:
 
     def error(self, row: int, column: str | None, message: str) -> ValueError:
         return ValueError(f"column {column!r}, row {row}: {message}")
+
+
+def _narrowed(
+    block: Block, column: str, numbers: Float[np.ndarray, " rows"], dtype: type[np.floating]
+) -> Float[np.ndarray, " rows"]:
+    with np.errstate(over="ignore"):
+        narrow = numbers.astype(dtype)
+    too_large = np.isinf(narrow)
+    if too_large.any():
+        row = int(too_large.argmax())
+        bits, most = 8 * narrow.dtype.itemsize, np.finfo(dtype).max
+        bound = f"too large for {bits}-bit numbers (at most {most:.2g})".replace("e+", "e")
+        raise block.error(row, column, f"is {numbers[row]:g}, {bound}")
+    return narrow
 
 
 def _is_number_type(kind: pa.DataType) -> bool:

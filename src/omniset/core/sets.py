@@ -1,30 +1,31 @@
-"""Sets as tensors: elements and how often each of them occurs.
+"""Sets: elements and how often each of them occurs.
 
-A batch of sets is two tensors, `elements` (sets, elements, dim) and `multiplicity` (sets, elements). A multiplicity of
-0 means "not there": padding, masks, duplicates and weights are all the same vector.
+A batch of sets (SetBatch) is two tensors, `elements` (sets, elements, dim) and `multiplicity` (sets, elements). A
+multiplicity of 0 means "not there": padding, masks, duplicates and weights are all the same vector. A whole data set
+(Sets) is not padded, and each set is read when it is asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from omniset.core.disk import DiskRows
-from omniset.core.encoding import Encoding, FrameRows, Missing
-from omniset.core.features import RESERVED, RowNumbers, doubt
+from omniset.core import forms
+from omniset.core.stored import Rows, Storage, StoredSet
 
 if TYPE_CHECKING:
+    import anndata
     import pandas as pd
 
+    from omniset.core.encoding import Encoding, Missing
+
 Array = Tensor | np.ndarray
-# Sets of a list differ in their sizes: an axis named _ may be another one in each.
-Ragged = tuple[list[Shaped[Tensor, "_ dim"]], list[Shaped[Tensor, " _"]]]
 
 
 class SetBatch:
@@ -57,7 +58,7 @@ class SetBatch:
         if elements.dim() != 3:
             raise ValueError(f"elements must be (sets, elements, dim), got shape {tuple(elements.shape)}")
         if multiplicity is None:
-            multiplicity = torch.ones(elements.shape[:2], dtype=_real(elements.dtype), device=elements.device)
+            multiplicity = torch.ones(elements.shape[:2], dtype=forms.real(elements.dtype), device=elements.device)
         multiplicity = torch.as_tensor(multiplicity, device=elements.device)
         if multiplicity.shape != elements.shape[:2]:
             raise ValueError(
@@ -84,13 +85,13 @@ class SetBatch:
             multiplicities: B arrays of length N_i.
             dim: D, needed only when it cannot be seen because every set is an empty list.
         """
-        elements, counts = _ragged(sets, multiplicities, dim)
+        elements, counts = forms.ragged(sets, multiplicities, dim)
         return cls(
             torch.nn.utils.rnn.pad_sequence(elements, batch_first=True),
             torch.nn.utils.rnn.pad_sequence(counts, batch_first=True),
         )
 
-    def to_ragged(self) -> Ragged:
+    def to_ragged(self) -> forms.Ragged:
         """The present elements of each set and their multiplicities: two lists of B tensors, (N_i, D) and (N_i,)."""
         present = self.multiplicity > 0
         pairs = [(e[p], m[p]) for e, m, p in zip(self.elements, self.multiplicity, present, strict=True)]
@@ -122,164 +123,350 @@ class SetBatch:
         return f"SetBatch(sets={sets}, elements={elements}, dim={dim})"
 
 
-@dataclass
-class SetCollection:
-    """Many sets of very different sizes, end to end and without padding: what data sets are kept as.
+class Sets:
+    """Many sets of very different sizes, without padding: what data sets are kept as, and what estimators read.
 
-    Attributes:
-        elements: (total, D), all sets' elements one after the other.
-        multiplicity: (total,).
-        offsets: (sets + 1,), set i is rows offsets[i] to offsets[i + 1].
-        names: One identifier per set.
-        features: Column names of D, where they are known.
-        order: (total,) the row of the table that each element came from, where they came from a table in memory.
-        identifiers: (total,) the table's column `element`, if it has one.
+    A set is a reference: a storage, and the rows of it where the set begins and ends. `sets[3]` is one of the sets;
+    `sets[1:5]`, `sets[mask]` and `sets[[4, 1, 1]]` are Sets of the same storages, and no row is read or copied for
+    them. So whatever splits, shuffles or draws samples by scikit-learn's rules does it with Sets.
+
+    Args:
+        storages: What is in memory, on disk, or anywhere else (`Rows`), all of one D and one dtype.
+        places: (sets, 3) of each set the number of its storage, its first row, and the row after its last. Default:
+            each storage is one set.
+        names: One per set. Default: their numbers, from 0.
+        features: Names of the D features, where they are known.
+        order: (total,) the row of a table that each element came from, where they came from one in memory. Labels and
+            predictions of elements are then in the order of that table. Sets that were chosen from others have none.
         encoding: How the columns of a table became the features, where they came from one.
 
-    Elements and multiplicities are tensors, or wait on disk.
+    Raises:
+        ValueError: No storages, or of several D; a place outside its storage; names, features or order of a wrong
+            length, or a feature twice.
+
+    >>> sets = Sets.from_ragged([[[1.0], [2.0]], [[3.0]], [[4.0], [5.0]]], names=["a", "b", "c"])
+    >>> sets
+    Sets(sets=3, elements=5, dim=1)
+    >>> sets[[2, 0]].names, sets[-1].read()[0].tolist()
+    (['c', 'a'], [[4.0], [5.0]])
     """
 
-    elements: Shaped[Tensor, "total dim"] | DiskRows
-    multiplicity: Shaped[Tensor, " total"] | DiskRows
-    offsets: Shaped[np.ndarray, " bounds"]
-    names: list[Any]
-    features: list[str] | None = None
-    order: Shaped[np.ndarray, " total"] | None = None
-    identifiers: Any = None
-    encoding: Encoding | None = None
+    features: list[str] | None
+    order: Int[np.ndarray, " total"] | None
+    encoding: Encoding | None
+
+    def __init__(
+        self,
+        storages: Sequence[Storage],
+        places: Shaped[np.ndarray, "sets 3"] | None = None,
+        names: Iterable[Any] | None = None,
+        features: Sequence[str] | None = None,
+        order: Int[np.ndarray, " total"] | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
+        if not len(storages):
+            raise ValueError("storages is empty: at least one is needed")
+        dims = [storage.elements.shape[1] for storage in storages]
+        other = next((number for number, dim in enumerate(dims) if dim != dims[0]), None)
+        if other is not None:
+            raise ValueError(f"storage {other} must have {dims[0]} features as storage 0 has, got {dims[other]}")
+        lengths = np.array([len(storage) for storage in storages])
+        if places is None:
+            places = np.stack([np.arange(len(storages)), np.zeros_like(lengths), lengths], 1)
+        _check_places(places, lengths)
+        if features is not None:
+            _check_features(features, dims[0])
+        self._storages, self._places = storages, places.astype(np.int64)
+        self._names = _as_names(names, len(places))
+        self.features, self.order = None if features is None else [*features], order
+        self.encoding = encoding
+        if order is not None and len(order) != self.offsets[-1]:
+            raise ValueError(f"order must be of all {self.offsets[-1]} elements, got {len(order)}")
+
+    # ------------------------------------------------------------------ from what users have
 
     @classmethod
     def of(
         cls,
-        sets: SetBatch | SetCollection | pd.DataFrame | Sequence[Any],
-        dtype: torch.dtype,
+        sets: SetBatch | Sets | pd.DataFrame | Sequence[Any],
+        dtype: torch.dtype = torch.float32,
         features: Sequence[str] | None = None,
         encoding: Encoding | None = None,
         missing: Missing = "error",
-    ) -> SetCollection:
+    ) -> Sets:
         """Read any of the forms in which a user holds sets.
 
         Args:
-            sets: A SetBatch; a list of N_i x D arrays; or a long table with a column `set`, optional columns
-                `multiplicity` and `element` (an identifier, not used), and columns of numbers or text that are the
-                features (`omniset.core.encoding.Encoding`). The sets of a table come in the order in which they first
-                appear.
+            sets: Sets, which stay as they are; a SetBatch; a list of StoredSet or of N_i x D arrays; or a long table
+                (see `from_pandas`), of pandas or of Polars.
             dtype: Of the elements.
-            features: Columns of a table that are features. Default: all others; none of them may look like a row index
-                or a misspelt name of the three.
-            encoding: That of another table, whose features are wanted. Default: learned of this one.
-            missing: Whether a missing value in a table is an "error" or marked by an "indicator", where the encoding is
-                learned.
+            features, encoding, missing: See `from_pandas`.
+
+        Raises:
+            ValueError: Sets that cannot be used, or none.
         """
-        if isinstance(sets, SetCollection):
+        if isinstance(sets, Sets):
+            if not len(sets):
+                raise ValueError("sets is empty: at least one set is needed")
             return sets
         if isinstance(sets, SetBatch):
             return cls._join(*sets.to_ragged(), dtype=dtype)
         if hasattr(sets, "columns"):
-            return cls._from_table(sets, dtype, features, encoding, missing)
-        return cls._join(*_ragged(sets, None, None), dtype=dtype)
+            table: Any = sets
+            table = table.to_pandas() if hasattr(table, "to_pandas") else table
+            return cls.from_pandas(table, features=features, encoding=encoding, missing=missing, dtype=dtype)
+        if len(sets) and all(isinstance(stored, StoredSet) for stored in sets):
+            return cls.from_stored(sets, features)
+        return cls.from_ragged(sets, dtype=dtype)
 
     @classmethod
-    def _join(cls, elements: list[Tensor], counts: list[Tensor], dtype: torch.dtype) -> SetCollection:
+    def from_ragged(
+        cls,
+        sets: Sequence[Any],
+        multiplicities: Sequence[Any] | None = None,
+        names: Iterable[Any] | None = None,
+        features: Sequence[str] | None = None,
+        *,
+        dim: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Sets:
+        """Sets of N_i x D features: arrays, tensors or nested lists, which are copied.
+
+        Args:
+            sets, multiplicities, dim: As for `SetBatch.from_ragged`.
+            names: One per set. Default: their numbers, from 0.
+            features: Names of the D features.
+            dtype: Of elements and multiplicities.
+
+        Raises:
+            ValueError: What a SetBatch refuses, naming the set; names or features of a wrong length.
+        """
+        return cls._join(*forms.ragged(sets, multiplicities, dim), names, features, dtype)
+
+    @classmethod
+    def from_pandas(
+        cls,
+        table: pd.DataFrame,
+        set_column: str = "set",
+        *,
+        features: Sequence[str] | None = None,
+        encoding: Encoding | None = None,
+        missing: Missing = "error",
+        dtype: torch.dtype = torch.float32,
+    ) -> Sets:
+        """Sets of a long table, a row per element, in the order in which they first appear.
+
+        Args:
+            table: With a column that names the set of each row, optional columns `multiplicity` and `element` (a name
+                of the element, for predictions of elements), and columns of numbers or text that are the features
+                (`omniset.core.encoding.Encoding`).
+            set_column: The column that names the set.
+            features: Columns that are features. Default: all others; none of them may look like a row index or a
+                misspelt name of the three.
+            encoding: That of another table, whose features are wanted. Default: learned of this one.
+            missing: Whether a missing value is an "error" or marked by an "indicator", where the encoding is learned.
+            dtype: Of elements and multiplicities.
+
+        Raises:
+            ValueError: A column that is missing, there twice, or hardly meant as a feature; no rows; a missing set; a
+                feature that is no finite number, and what `Encoding` refuses; a multiplicity that is not finite and
+                >= 0.
+        """
+        return cls.from_rows(**vars(forms.read_table(table, set_column, features, encoding, missing, dtype)))
+
+    @classmethod
+    def from_polars(cls, table: Any, set_column: str = "set", **options: Any) -> Sets:
+        """`from_pandas` of a Polars frame, or of anything else that has a method `to_pandas`.
+
+        Raises:
+            ValueError: It has none: a LazyFrame is collected first. And as `from_pandas`.
+        """
+        if not hasattr(table, "to_pandas"):
+            raise ValueError(f"table must be a DataFrame with a method to_pandas, got {type(table).__name__}")
+        return cls.from_pandas(table.to_pandas(), set_column, **options)
+
+    @classmethod
+    def from_anndata(
+        cls,
+        adata: anndata.AnnData,
+        set_column: str,
+        *,
+        use_rep: str | None = None,
+        layer: str | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Sets:
+        """Sets of cells: one for each value of a column of `adata.obs`, in the order in which they first appear.
+
+        Elements are cells in the order of `obs`, named by `obs_names`. The matrix stays where it is, sparse or in its
+        file (as long as AnnData has that open): rows become dense when a set is read.
+
+        Args:
+            adata: In memory, or backed by a file.
+            set_column: Of `obs`, such as the donor.
+            use_rep: "X_pca" or another key of `obsm`; its features are named X_pca_1, X_pca_2, ... None, "X": `X`,
+                whose features are named by `var_names`.
+            layer: In place of `X`.
+            dtype: Of the elements.
+
+        Raises:
+            ValueError: A column, layer or representation that is not there; no cells; a cell without a value in the
+                column; numbers that are not finite; names of features that are there twice.
+        """
+        return cls.from_rows(**vars(forms.read_anndata(adata, set_column, use_rep, layer, dtype)))
+
+    @classmethod
+    def from_rows(
+        cls,
+        elements: Rows,
+        multiplicity: Rows | None,
+        offsets: Int[np.ndarray, " bounds"],
+        names: Iterable[Any] | None = None,
+        features: Sequence[str] | None = None,
+        order: Int[np.ndarray, " total"] | None = None,
+        identifiers: Any = None,
+        encoding: Encoding | None = None,
+    ) -> Sets:
+        """Sets that wait end to end in one storage: set i is rows offsets[i] to offsets[i + 1].
+
+        Raises:
+            ValueError: As the class and its storages.
+        """
+        places = np.stack([np.zeros(len(offsets) - 1, dtype=np.int64), offsets[:-1], offsets[1:]], 1)
+        return cls([Storage(elements, multiplicity, identifiers)], places, names, features, order, encoding)
+
+    @classmethod
+    def from_stored(
+        cls, stored: Iterable[StoredSet], features: Sequence[str] | None = None, encoding: Encoding | None = None
+    ) -> Sets:
+        """Sets one by one, from wherever each of them is. Their `columns` are not kept.
+
+        Raises:
+            ValueError: No set; sets with different numbers of features.
+        """
+        storages: dict[tuple[int, int, int], int] = {}
+        parts: list[Storage] = []
+        places, names = [], []
+        for one in stored:
+            key = (id(one.elements), id(one.multiplicity), id(one.identifiers))
+            if key not in storages:
+                storages[key] = len(parts)
+                parts.append(Storage(one.elements, one.multiplicity, one.identifiers))
+            places.append((storages[key], one.start, one.stop))
+            names.append(one.name)
+        if not parts:
+            raise ValueError("sets is empty: at least one set is needed")
+        return cls(parts, np.array(places), names, features, encoding=encoding)
+
+    @classmethod
+    def _join(
+        cls,
+        elements: list[Tensor],
+        counts: list[Tensor],
+        names: Iterable[Any] | None = None,
+        features: Sequence[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Sets:
         for number, (e, m) in enumerate(zip(elements, counts, strict=True)):
             check_multiplicity(m, f"set {number}: multiplicity")
-            _check_finite(e, f"set {number}: elements")
+            _check_finite(e, f"set {number}: elements", dtype)
         offsets = np.cumsum([0, *(len(e) for e in elements)])
-        names = list(range(len(elements)))
-        return cls(torch.cat(elements).to(dtype), torch.cat([m.to(dtype) for m in counts]), offsets, names)
+        total = torch.cat(elements).to(dtype)
+        return cls.from_rows(total, torch.cat([m.to(dtype) for m in counts]), offsets, names, features)
 
-    @classmethod
-    def _from_table(
-        cls, table: Any, dtype: torch.dtype, chosen: Sequence[str] | None, encoding: Encoding | None, missing: Missing
-    ) -> SetCollection:
-        columns = {str(c): c for c in table.columns}
-        if len(columns) < table.shape[1]:
-            again = table.columns.astype(str).duplicated()
-            raise ValueError(f"column {str(table.columns[again][0])!r} is there twice")
-        if "set" not in table.columns:
-            raise ValueError(f"the table needs a column 'set', it has {[str(c) for c in table.columns]}")
-        if not len(table):
-            raise ValueError("the table has no rows")
-        if table["set"].isna().any():
-            raise ValueError(f"column 'set' is missing in row {int(table['set'].isna().to_numpy().argmax())}")
-        chosen = chosen if encoding is None else encoding.names
-        wanted = [c for c in columns if c not in RESERVED] if chosen is None else list(chosen)
-        if not wanted:
-            raise ValueError("the table has no feature columns beside 'set', 'multiplicity' and 'element'")
-        for column in wanted:
-            if column not in columns:
-                raise ValueError(f"the table has no column {column!r}, it has {[*columns]}")
-            _refuse(column, doubt(column) if chosen is None else None)
-        counted = ["multiplicity"] if "multiplicity" in table.columns else []
-        rows = FrameRows(table, {name: columns[name] for name in (*wanted, *counted)})
-        encoding = encoding or Encoding.fit(wanted, lambda _: [rows], missing)
-        values = encoding.apply(rows, np.float64 if dtype == torch.float64 else np.float32)
-        multiplicity = rows.numbers("multiplicity", 0.0) if counted else np.ones(len(table))
-        codes, names = table["set"].factorize()
-        order = np.argsort(codes, kind="stable")
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        if chosen is None:
-            places = np.empty(len(table), dtype=np.int64)
-            places[order] = np.arange(len(table)) - np.repeat(offsets[:-1], np.diff(offsets))
-            numbered = RowNumbers(encoding.features)
-            numbered.see(values, places)
-            _refuse(*(numbered.doubt() or ("", None)))
-        elements = torch.as_tensor(values[order]).to(dtype)
-        counts = torch.as_tensor(multiplicity[order]).to(dtype)
-        identifiers = table["element"].to_numpy()[order] if "element" in table.columns else None
-        return cls(elements, counts, offsets, list(names), encoding.features, order, identifiers, encoding)
+    # ------------------------------------------------------------------ what they are
+
+    @cached_property
+    def names(self) -> list[Any]:
+        """One per set."""
+        return list(self._names.tolist())
 
     @property
     def dim(self) -> int:
-        return self.elements.shape[1]
-
-    def __len__(self) -> int:
-        return len(self.names)
+        return int(self._storages[0].elements.shape[1])
 
     @property
-    def sizes(self) -> Shaped[np.ndarray, " sets"]:
-        return np.diff(self.offsets)
+    def sizes(self) -> Int[np.ndarray, " sets"]:
+        """Elements of each set."""
+        return np.asarray(self._places[:, 2] - self._places[:, 1])
 
-    def __getitem__(self, i: int) -> StoredSet:
-        if not 0 <= i < len(self):
-            raise IndexError(f"set {i} of {len(self)}")
-        start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
-        return StoredSet(self.elements, self.multiplicity, start, stop, self.names[i], self.identifiers)
+    @cached_property
+    def offsets(self) -> Int[np.ndarray, " bounds"]:
+        """(sets + 1,): with all elements set after set, those of set i are offsets[i] to offsets[i + 1]."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
 
-
-@dataclass
-class StoredSet:
-    """Rows start to stop of a collection: one set, read when it is asked for.
-
-    Attributes:
-        columns: Further columns of the table that it is from, where they were asked for.
-    """
-
-    elements: Shaped[Tensor, "total dim"] | DiskRows
-    multiplicity: Shaped[Tensor, " total"] | DiskRows
-    start: int
-    stop: int
-    name: Any = None
-    identifiers: Any = None
-    columns: dict[str, Any] = field(default_factory=dict)
+    @property
+    def shape(self) -> tuple[int]:
+        """(sets,): by this scikit-learn knows that lists, arrays and masks choose from it."""
+        return (len(self),)
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return len(self._places)
 
-    def names_of_elements(self, start: int = 0, size: int | None = None) -> Shaped[np.ndarray, " elements"]:
-        """Their identifiers, or, without any, their numbers in the set, from 1."""
-        stop = len(self) if size is None else min(start + size, len(self))
-        if self.identifiers is None:
-            return np.arange(start + 1, stop + 1)
-        return np.asarray(self.identifiers[self.start + start : self.start + stop])
+    def __iter__(self) -> Iterator[StoredSet]:
+        return (self[i] for i in range(len(self)))
 
-    def read(
-        self, start: int = 0, size: int | None = None
-    ) -> tuple[Shaped[Tensor, "elements dim"], Shaped[Tensor, " elements"]]:
-        """Elements and multiplicity, from element `start`, at most `size` of them."""
-        first = self.start + start
-        rows = slice(first, self.stop if size is None else min(first + size, self.stop))
-        return self.elements[rows], self.multiplicity[rows]
+    @overload
+    def __getitem__(self, index: int) -> StoredSet: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[Any] | np.ndarray) -> Sets: ...
+
+    def __getitem__(self, index: Any) -> StoredSet | Sets:
+        """One set, or, by a slice, a mask or a list of numbers, several as Sets. Negative numbers count from the end.
+
+        Raises:
+            IndexError: A set that is not there.
+            ValueError: A mask of another length; neither numbers nor a mask.
+        """
+        if isinstance(index, tuple) and len(index) == 2 and index[1] is Ellipsis:
+            index = index[0]  # how scikit-learn asks
+        chosen = _positions(index, len(self))
+        if isinstance(chosen, np.ndarray):
+            return self._subset(chosen)
+        number, start, stop = self._places[chosen].tolist()
+        name, storage = self._names[chosen], self._storages[number]
+        name = name.item() if isinstance(name, np.generic) else name
+        return StoredSet(storage.elements, storage.multiplicity, start, stop, name, storage.identifiers)
+
+    def _subset(self, chosen: Int[np.ndarray, " chosen"]) -> Sets:
+        subset = Sets.__new__(Sets)  # of what has been checked
+        subset._storages, subset._places, subset._names = self._storages, self._places[chosen], self._names[chosen]
+        subset.features, subset.order, subset.encoding = self.features, None, self.encoding
+        return subset
+
+    def blocks(self, rows: int) -> Iterator[tuple[Shaped[Tensor, "elements dim"], Shaped[Tensor, " elements"]]]:
+        """All elements and multiplicities, set after set, in blocks of so many rows; the last one may be shorter."""
+        pieces: list[tuple[Tensor, Tensor]] = []
+        missing = rows
+        for number, start, stop in self._stretches():
+            storage = self._storages[number]
+            while start < stop:
+                part = slice(start, min(stop, start + missing))
+                pieces.append((storage.elements[part], storage.multiplicity[part]))
+                missing -= part.stop - start
+                start = part.stop
+                if not missing:
+                    yield _joined(pieces)
+                    pieces, missing = [], rows
+        if pieces:
+            yield _joined(pieces)
+
+    def _stretches(self) -> list[list[int]]:
+        """Places, where those of sets that follow each other in a storage are one."""
+        places = self._places[self.sizes > 0]
+        goes_on = (places[1:, 0] == places[:-1, 0]) & (places[1:, 1] == places[:-1, 2])
+        first = np.flatnonzero(np.concatenate([[True], ~goes_on])) if len(places) else np.zeros(0, dtype=np.int64)
+        last = np.concatenate([first[1:] - 1, [len(places) - 1]]) if len(places) else first
+        return np.column_stack([places[first, :2], places[last, 2]]).tolist()
+
+    def to_batch(self) -> SetBatch:
+        """All of them, padded to one length, in memory."""
+        if not len(self):
+            return SetBatch(torch.zeros(0, 0, self.dim))
+        return collate(stored.read() for stored in self)
+
+    def __repr__(self) -> str:
+        return f"Sets(sets={len(self)}, elements={self.offsets[-1]}, dim={self.dim})"
 
 
 def batched(sets: Iterable[StoredSet], batch_size: int, max_elements: int) -> Iterator[list[StoredSet]]:
@@ -322,58 +509,74 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
 
 
-def _check_finite(elements: Tensor, name: str = "elements") -> None:
-    bad = ~elements.isfinite()
+def _check_finite(elements: Tensor, name: str = "elements", dtype: torch.dtype | None = None) -> None:
+    """Also as this dtype, in which the largest number may be smaller."""
+    bad = ~elements.to(elements.dtype if dtype is None else dtype).isfinite()
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite")
+        as_dtype = f" as {dtype}" if bool(elements[at].isfinite()) else ""
+        raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite{as_dtype}")
 
 
-def _refuse(column: Any, why: str | None) -> None:
-    if why is not None:
-        remedy = "drop it, or name the features: SetCollection.of(table, torch.float32, features=[...])"
-        raise ValueError(f"column {column!r} would be a feature, but {why}; {remedy}")
+def _check_places(places: np.ndarray, lengths: np.ndarray) -> None:
+    if places.ndim != 2 or places.shape[1] != 3 or places.dtype.kind not in "iu":
+        raise ValueError(f"places must be integers (sets, 3), got {places.dtype} of shape {places.shape}")
+    storage, start, stop = places.T
+    there = (storage >= 0) & (storage < len(lengths))
+    bad = ~there | (start < 0) | (start > stop) | (stop > lengths[np.where(there, storage, 0)])
+    if bad.any():
+        first = int(bad.argmax())
+        number, start, stop = places[first].tolist()
+        rows = f"{lengths[number]} rows" if there[first] else f"not there: there are {len(lengths)}"
+        raise ValueError(f"places[{first}] is rows {start} to {stop} of storage {number}, which is {rows}")
 
 
-def _real(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+def _check_features(features: Sequence[str], dim: int) -> None:
+    if len(features) != dim:
+        raise ValueError(f"features must be {dim} names, got {len(features)}")
+    seen: set[str] = set()
+    for name in features:
+        if name in seen:
+            raise ValueError(f"features must not name one twice: {name!r}")
+        seen.add(name)
 
 
-def _tensor(values: Any) -> Tensor:
-    # pandas hands out arrays that must not be written to, and PyTorch warns of those.
-    return torch.as_tensor(values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values)
+def _as_names(names: Iterable[Any] | None, number: int) -> Shaped[np.ndarray, " sets"]:
+    """As an array, of objects unless they are numbers or text to NumPy too."""
+    if names is None:
+        return np.arange(number)
+    array = np.asarray(names) if hasattr(names, "dtype") else None
+    if array is None or array.dtype.kind not in "biufU":
+        listed = list(names)
+        array = np.fromiter(listed, dtype=object, count=len(listed))
+    if array.shape != (number,):
+        raise ValueError(f"names must be one per set, ({number},), got shape {array.shape}")
+    return array
 
 
-def _ragged(sets: Sequence[Any], multiplicities: Sequence[Any] | None, dim: int | None) -> Ragged:
-    if not len(sets):
-        raise ValueError("sets is empty: at least one set is needed")
-    elements = [_tensor(s) for s in sets]
-    flat = [number for number, e in enumerate(elements) if e.dim() != 2 and e.numel()]
-    if flat:
-        raise ValueError(f"set {flat[0]} must be (N, D), got shape {tuple(elements[flat[0]].shape)}")
-    dims = [dim] if dim is not None else [e.shape[1] for e in elements if e.dim() == 2]
-    if not dims:
-        raise ValueError("no set is an (N, D) array, so D is unknown: pass dim=")
-    for number, e in enumerate(elements):
-        if e.numel() == 0 and e.dim() < 2:  # an empty list has no second axis
-            elements[number] = torch.empty(0, dims[0])
-        elif e.dim() != 2 or e.shape[1] != dims[0]:
-            raise ValueError(f"set {number} must be (N, {dims[0]}), got shape {tuple(e.shape)}")
-    # Empty sets bring no dtype of their own.
-    filled = [e.dtype for e in elements if len(e)] or [torch.get_default_dtype()]
-    dtype = filled[0]
-    for other in filled[1:]:
-        dtype = torch.promote_types(dtype, other)
-    elements = [e.to(dtype) for e in elements]
-    if multiplicities is None:
-        return elements, [torch.ones(len(e), dtype=_real(dtype), device=e.device) for e in elements]
-    if len(multiplicities) != len(elements):
-        raise ValueError(f"multiplicities has {len(multiplicities)} entries for {len(elements)} sets")
-    counts = [_tensor(m).to(e.device) for m, e in zip(multiplicities, elements, strict=True)]
-    for number, (m, e) in enumerate(zip(counts, elements, strict=True)):
-        if m.shape != e.shape[:1]:
-            raise ValueError(f"multiplicities[{number}] must have length {len(e)}, got shape {tuple(m.shape)}")
-    kinds = [m.dtype for m in counts if len(m)] or [_real(dtype)]
-    for kind in kinds[1:]:
-        kinds[0] = torch.promote_types(kinds[0], kind)
-    return elements, [m.to(kinds[0]) for m in counts]
+def _positions(index: Any, number: int) -> int | Int[np.ndarray, " chosen"]:
+    """One position, or several, from 0, that an index asks for."""
+    if isinstance(index, slice):
+        return np.arange(number)[index]
+    if isinstance(index, int | np.integer) and not isinstance(index, bool):
+        if not -number <= index < number:
+            raise IndexError(f"set {index} of {number}")
+        return int(index) % number
+    asked = np.zeros(()) if isinstance(index, tuple) else np.asarray(index)
+    if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "biu"):
+        raise ValueError(f"sets are chosen by an integer, a slice, a list of integers or a mask, got {index!r}")
+    if asked.dtype.kind == "b":
+        if len(asked) != number:
+            raise ValueError(f"a mask of sets must be as long as they are, {number}, got {len(asked)}")
+        return np.flatnonzero(asked)
+    asked = asked.astype(np.int64)
+    outside = (asked < -number) | (asked >= number)
+    if outside.any():
+        raise IndexError(f"set {asked[outside][0]} of {number}")
+    return np.where(asked < 0, asked + number, asked)
+
+
+def _joined(pieces: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return torch.cat([e for e, _ in pieces]), torch.cat([m for _, m in pieces])

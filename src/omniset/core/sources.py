@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
 
-from omniset.core.sets import SetBatch, StoredSet, check_sizes, collate
+from omniset.core.sets import SetBatch, check_sizes, collate
+from omniset.core.stored import StoredSet
 
 
 class Source(ABC):

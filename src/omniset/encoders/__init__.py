@@ -5,8 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from torch import nn
+
+from omniset.encoders.abmil import ABMIL
 from omniset.encoders.base import AttentionEncoder, Encoder
 from omniset.encoders.deep_sets import DeepSets
+from omniset.encoders.dsmil import DSMIL
+from omniset.encoders.embedding import RowWise
 from omniset.encoders.fspool import FSPool
 from omniset.encoders.set_transformer import SetTransformer, UniversalSetTransformer
 from omniset.encoders.sse import HierarchicalSlotSetEncoder
@@ -15,7 +20,9 @@ from omniset.encoders.umbc import UMBC
 from omniset.layers.universal import attention_block
 
 ENCODERS: dict[str, type[Encoder]] = {
+    "abmil": ABMIL,
     "deep-sets": DeepSets,
+    "dsmil": DSMIL,
     "fspool": FSPool,
     "set-transformer-sab": SetTransformer,
     "set-transformer-isab": UniversalSetTransformer,
@@ -32,21 +39,27 @@ COMMON = {
 }
 
 
-def build(name: str, **arguments: Any) -> Encoder:
+def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Encoder:
     """An encoder by its name in the registry.
 
     Args:
         name: One of `omniset.encoders.ENCODERS`.
+        embed: What turns elements into features, in place of the input layers (of deep-sets and fspool: of phi): a
+            module from rows (n, input_dim) to rows (n, dim). It is trained with the encoder, through shards with the
+            exact gradient. `omniset.encoders.RowWise` says what it must keep to.
         **arguments: input_dim, dim, depth, num_heads, num_inducing, num_outputs, input_layers, class_token,
             decoder_depth, dropout, ffn_dim, norm (an encoder ignores those it has no use for), and what its class
             takes beside them.
 
     Raises:
-        ValueError: An unknown name, or a value out of bounds.
-        TypeError: An argument that this encoder does not know.
+        ValueError: An unknown name, or a value out of bounds; an `embed` that does not make dim features of
+            input_dim, or that has batch normalization.
+        TypeError: An argument that this encoder does not know; an `embed` that is no module.
 
     >>> build("ust", input_dim=2, dim=8, depth=1, num_heads=2, num_inducing=3).mini_batch_consistent
     True
+    >>> tiles = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 16, 8), nn.Flatten())
+    >>> encoder = build("abmil", input_dim=3 * 8 * 8, dim=16, embed=tiles)
     """
     if name not in ENCODERS:
         raise ValueError(f"encoder must be one of {sorted(ENCODERS)}, got {name!r}")
@@ -54,7 +67,10 @@ def build(name: str, **arguments: Any) -> Encoder:
     unknown = sorted(set(arguments) - known - COMMON)
     if unknown:
         raise TypeError(f"encoder {name!r} does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
-    return ENCODERS[name](**{k: v for k, v in arguments.items() if k in known})
+    if embed is not None:
+        arguments.pop("input_layers", None)
+    encoder = ENCODERS[name](**{k: v for k, v in arguments.items() if k in known})
+    return encoder if embed is None else encoder.with_embed(embed)
 
 
 def _known(encoder: type[Encoder]) -> set[str]:
@@ -67,7 +83,9 @@ def _known(encoder: type[Encoder]) -> set[str]:
 
 
 __all__ = [
+    "ABMIL",
     "COMMON",
+    "DSMIL",
     "ENCODERS",
     "UMBC",
     "AttentionEncoder",
@@ -75,6 +93,7 @@ __all__ = [
     "Encoder",
     "FSPool",
     "HierarchicalSlotSetEncoder",
+    "RowWise",
     "SetTransformer",
     "SetTransformerXL",
     "UniversalSetTransformer",

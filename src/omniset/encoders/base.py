@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
+from omniset.encoders.embedding import RowWise
 from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
@@ -84,6 +85,16 @@ class Encoder(Stack):
             contexts: `EncoderOutput.contexts` of these sets.
         """
         return contextualize(self, batch, contexts)
+
+    def with_embed(self, module: nn.Module) -> Encoder:
+        """This encoder, with a module of one's own (`RowWise`) in place of the input layers, trained with the rest.
+
+        Raises:
+            TypeError: No module.
+            ValueError: A module that does not make `dim` features of `input_dim`, or that has batch normalization.
+        """
+        self.embed = RowWise(module, self.input_dim, self.dim)
+        return self
 
 
 class AttentionEncoder(Encoder):

@@ -41,14 +41,15 @@ def phi_and_rho(
     input_dim: int, dim: int, depth: int, num_outputs: int, activation: str
 ) -> tuple[nn.Sequential, nn.Sequential]:
     """What Deep Sets do before and after pooling, with `depth` hidden layers each."""
-    if depth < 0:
-        raise ValueError(f"depth must be >= 0, got {depth}")
-    phi = _mlp(input_dim, dim, dim, depth, activation)
-    rho = _mlp(dim, dim, num_outputs * dim, depth, activation)
+    phi = mlp(input_dim, dim, dim, depth, activation)
+    rho = mlp(dim, dim, num_outputs * dim, depth, activation)
     return phi, nn.Sequential(nn.Flatten(), rho, nn.Unflatten(1, (num_outputs, dim)))
 
 
-def _mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:
+def mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:
+    """(Linear, activation) x depth, Linear."""
+    if depth < 0:
+        raise ValueError(f"depth must be >= 0, got {depth}")
     layers: list[nn.Module] = []
     for n in range(depth):
         layers += [nn.Linear(dim if n else input_dim, dim), activation_layer(activation)]

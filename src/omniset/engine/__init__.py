@@ -104,7 +104,9 @@ def execute(
 def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
     """See `Encoder.contextualize`."""
     check_dim(batch, encoder.input_dim)
-    if not encoder.outputs_elements or len(contexts) != len(encoder.layers):
+    if not encoder.outputs_elements:
+        raise ValueError(f"{type(encoder).__name__} has no outputs of elements, and so none in the context of a set")
+    if len(contexts) != len(encoder.layers):
         raise ValueError(
             f"{type(encoder).__name__} has {len(encoder.layers)} contexts for elements, got {len(contexts)}"
         )

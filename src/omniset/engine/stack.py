@@ -14,7 +14,7 @@ class Stack(nn.Module):
     """Input layers, set layers, a pool, and layers on what was pooled.
 
     Attributes:
-        embed: Row-wise, input_dim to dim.
+        embed: Row-wise, (B, N, input_dim) to (B, N, dim).
         class_tokens: (1, num_outputs, dim) learned elements of multiplicity 1 that join every set; what they become
             is then the summary. None: the pool makes the summary.
         layers: Set layers that map elements.

@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
     from omniset.estimators.classifier import SetClassifier
     from omniset.estimators.evaluation import Evaluation, evaluate
+    from omniset.estimators.importance import feature_importance
+    from omniset.estimators.model import SetModel
     from omniset.estimators.regressor import SetRegressor
 
 __all__ = [
     "Evaluation",
     "SetClassifier",
     "SetEstimator",
+    "SetModel",
     "SetRegressor",
     "evaluate",
+    "feature_importance",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -26,7 +30,9 @@ __getattr__, __dir__ = lazily(
         "Evaluation": "evaluation",
         "SetClassifier": "classifier",
         "SetEstimator": "base",
+        "SetModel": "model",
         "SetRegressor": "regressor",
         "evaluate": "evaluation",
+        "feature_importance": "importance",
     },
 )

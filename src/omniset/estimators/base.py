@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
 
-from omniset import encoders, explain
+from omniset import encoders
 from omniset.core.encoding import SCHEMA, Encoding
-from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched
+from omniset.core.sets import Sets, batched
 from omniset.core.sources import Source, source_of
-from omniset.estimators import labels, lessons
-from omniset.estimators.options import SetOptions
+from omniset.core.stored import StoredSet
+from omniset.estimators import arguments, explaining, labels, stack
+from omniset.estimators.forms import sets_of
+from omniset.estimators.model import SetModel
+from omniset.estimators.stack import Stack
 from omniset.explain import LayerAttribution
-from omniset.fitted import Estimator
 from omniset.options import blaming
 from omniset.runs import processes
 from omniset.runs.devices import find
@@ -27,8 +29,13 @@ from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
 from omniset.training.network import SetNetwork
 
+if TYPE_CHECKING:
+    from omniset.estimators.stacking import OutOfFold
 
-class SetEstimator(SetOptions, Estimator):
+FEW = 30  # sets below which none are kept back
+
+
+class SetEstimator(SetModel):
     """What SetClassifier and SetRegressor share.
 
     Args:
@@ -36,7 +43,12 @@ class SetEstimator(SetOptions, Estimator):
 
     Attributes:
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
-        network_: The trained module.
+        network_: The trained module: one network, or a mixture (omniset.estimators.stack.Stack).
+        out_of_fold_: What each method said of sets left out (omniset.estimators.stacking.OutOfFold); None where no
+            folds were asked for, and after `load`.
+        importance_: How much each feature matters, on sets left out (omniset.estimators.importance); None where it was
+            not measured, and after `load`.
+        simple_: Simple methods beside one network, fitted to what it was trained on; None beside a mixture.
         features_: Names of the features, where the sets came as a table.
         encoding_: How the columns of the table became features.
         targets_: Names of the targets: the columns of y, or its name, or "label".
@@ -56,6 +68,7 @@ class SetEstimator(SetOptions, Estimator):
         "single": schema.FLAG,
         "ignored": schema.array(schema.TEXT),
         "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
+        "stack": schema.optional(stack.SHAPES),
     }
 
     classifies: ClassVar[bool]
@@ -63,17 +76,27 @@ class SetEstimator(SetOptions, Estimator):
     # ------------------------------------------------------------------ the verbs
 
     def fit(
-        self, sets: Any, y: Any, *, groups: Any = None, folder: str | Path | None = None, resume: bool = False
+        self,
+        sets: Any,
+        y: Any,
+        *,
+        groups: Any = None,
+        sample_weight: Any = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
     ) -> SetEstimator:
         """Train.
 
         Args:
-            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or a SetCollection.
+            sets: A SetBatch, a list of N_i x D arrays, a long DataFrame with a column `set`, or Sets. An array of
+                numbers (B, N, D) is B sets of N elements, and (B, D) B sets of one.
             y: Labels, or rows of them for several targets. level="set": one per set, in the order of the sets; for a
                 DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
                 column `set`.
                 level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
-            groups: (B,) sets of one group are not split between training and validation. A Series as y.
+            groups: (B,) sets of one group are not split between training and validation, and are left out together. A
+                Series as y.
+            sample_weight: (B,) how much each set counts, >= 0. A Series as y. None: all the same.
             folder: Keep checkpoints and logs here.
             resume: Continue the interrupted run that this folder holds.
 
@@ -81,50 +104,31 @@ class SetEstimator(SetOptions, Estimator):
             ValueError: Sets or labels that cannot be used, or a checkpoint of another run.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
-        from omniset.training.fit import fit
+        from omniset.estimators import learning
 
         self.check_arguments()
-        collection = SetCollection.of(sets, torch.float32, missing=self.missing)
+        collection = sets_of(sets, missing=self.missing)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
-        if self.strategy == "fsdp":
-            lessons.require_whole_batches(self, int(collection.sizes.max(initial=0)))
+        arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
-        stratum = targets[:, 0] if self.classifies and self.level == "set" and targets.shape[1] == 1 else None
-        train, self.validation_ = lessons.split(
-            len(collection), self.validation_fraction, self.seed, by_group, None if stratum is None else stratum.numpy()
+        weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
+        given = learning.Given(
+            collection, values, targets, widths, weights, by_group, None if folder is None else Path(folder), resume
         )
-        known = targets[lessons.rows_of(collection, train) if self.level == "element" else train]
         self.notes_ = [labels.task_of(values, self.targets_, self.level, self.classifies)]
-        self.notes_ += lessons.kept_back(len(collection), len(self.validation_), self.patience is not None)
-        self.prior_ = self._prior_of(known, widths)
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = self.build(collection.dim, widths)
-        self._warn_of_classes(values, known)
-        lessons.fit_features(network, collection, train)
-        if not self.classifies:
-            network.fit_targets(known)
-        module = lessons.module(self, network, self._class_weights(known, widths), (collection, targets, train))
-        fit(
-            module,
-            lessons.data(self, collection, targets, train, self.validation_),
-            epochs=self.epochs,
-            patience=self.patience,
-            device=self.device,
-            progress=self.progress,
-            log=self.log,
-            folder=folder,
-            resume=resume,
-            devices=self.devices,
-            num_nodes=self.num_nodes,
-            strategy=self.strategy,
-        )
-        self.network_, self.history_ = module.network, module.history
+        self.simple_: Stack | None = None
+        self.out_of_fold_: OutOfFold | None = None
+        self.importance_: pd.DataFrame | None = None
         self.features_, self.encoding_ = collection.features, collection.encoding
+        (learning.mixture if self.single is None else learning.one_network)(self, given)
         self.ignored_: list[str] = []  # columns of a file that were not used
         self.reading_: dict[str, Any] = {}  # how files were read
         return self
+
+    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Float32[np.ndarray, "sets width"]:
+        """`fit`, with these arguments, and then `transform`."""
+        return self.fit(sets, y, **arguments).transform(sets)
 
     def predict_table(self, sets: Any, shard_size: int | None = None) -> pd.DataFrame:
         """Predictions as a table, a row per set (or per element, sets one after the other).
@@ -133,7 +137,7 @@ class SetEstimator(SetOptions, Estimator):
         `predict_proba` say: the target's name, and p_CLASS, with several targets p_TARGET_CLASS.
         """
         collection = self.read(sets)
-        frames = self.predictions((collection[i] for i in range(len(collection))), shard_size)
+        frames = self.predictions(collection, shard_size)
         return pd.concat(frames, ignore_index=True)
 
     def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
@@ -191,55 +195,23 @@ class SetEstimator(SetOptions, Estimator):
             ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
                 max_elements elements, and an encoder that cannot read it in shards.
         """
-        self.check_explainable(target)
-        scores: list[np.ndarray] = []
-        for group, network, source, options in self._to_explain(sets):
-            if method == "attention":
-                of_group = explain.attention(network, source, per=per, **options)
-            else:
-                explained = self._explained(network, source, target, options)
-                of_group = explain.attribute(network, source, explained, steps, per=per, **options)
-            scores += [of_group[row, : len(stored)].cpu().numpy() for row, stored in enumerate(group)]
-        return scores
+        return explaining.scores(self, sets, target, steps, method, per)
 
     def explain_layers(self, sets: Any, target: Any = None, steps: int = 20) -> list[LayerAttribution]:
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
-        self.check_explainable(target)
-        ((_, network, source, options),) = self._to_explain(sets)
-        explained = self._explained(network, source, target, options)
-        return explain.attribute_layers(network, source, explained, steps, **options)
-
-    def _to_explain(self, sets: Any) -> Iterator[tuple[list[StoredSet], SetNetwork, Any, dict[str, Any]]]:
-        """Sets, the network, what it reads of them, and how; sets above max_elements in shards, from disk."""
-        collection, device = self.read(sets), find(self.device)
-        network = self._fitted().to(device).eval()
-        seen = 0
-        for group in batched((collection[i] for i in range(len(collection))), self.batch_size, self.max_elements):
-            source = source_of(group, self.max_elements)
-            large = not isinstance(source, SetBatch)
-            if large and not network.encoder.mini_batch_consistent:
-                raise ValueError(
-                    f"set {collection.names[seen]!r} has {len(group[0])} elements, more than "
-                    f"max_elements={self.max_elements}, and encoder {self.encoder!r} cannot read it in shards"
-                )
-            yield group, network, source.to(device), {"store": network.store_of_large({})} if large else {}
-            seen += len(group)
-        network.to("cpu")
+        return explaining.layers(self, sets, target, steps)
 
     def check_explainable(self, target: Any = None) -> None:
         """Raise the ValueError that `explain` would, where that can be said without sets."""
-        if self.level == "element":
-            raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
-        if not explain.attends(self._fitted()):
-            raise ValueError(f"encoder {self.encoder!r} has no attention over the elements of sets: nothing to explain")
-        if target is not None:
-            self._output_of(target)
+        explaining.check(self, target)
 
     def _state(self) -> dict[str, Any]:
-        network = self._fitted()
+        network, beside = self.fitted(), self.simple_
+        mixed = network if isinstance(network, Stack) else beside
         return {
-            "input_dim": network.encoder.input_dim,
+            "input_dim": network.input_dim,
             "widths": network.widths,
+            "stack": None if mixed is None else mixed.shapes(),
             "features": self.features_,
             "encoding": self.encoding_ and self.encoding_.state,
             "reading": self.reading_,
@@ -251,11 +223,25 @@ class SetEstimator(SetOptions, Estimator):
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         self._check_fitted(fitted)
-        self.network_ = weights.build(lambda: self.build(fitted["input_dim"], fitted["widths"]))
+        dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
+        self.simple_, self.out_of_fold_, self.importance_ = None, None, None
+
+        def stored() -> Stack:
+            return Stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
+
+        if self.single is None:
+            self.network_ = weights.build(stored, "network.")
+        else:
+            self.network_ = weights.build(lambda: self.build(dim, widths), "network.")
+            self.simple_ = None if shapes is None else weights.build(stored, "simple.")
         self.features_, self.targets_ = fitted["features"], fitted["targets"]
         self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
         self.single_, self.ignored_, self.reading_ = fitted["single"], fitted["ignored"], fitted["reading"]
         self.encoding_ = fitted["encoding"] and Encoding.of_state(fitted["encoding"])
+
+    def _networks(self) -> nn.Module:
+        parts = {"network": self.fitted()}
+        return nn.ModuleDict(parts if self.simple_ is None else {**parts, "simple": self.simple_})
 
     # ------------------------------------------------------------------ what they are made of
 
@@ -264,13 +250,25 @@ class SetEstimator(SetOptions, Estimator):
     ) -> Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]:
         """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
         device = find(self.device)
-        network = self._fitted().to(device).eval()
+        network = self.fitted()
         size = self.shard_size if shard_size is None else shard_size
+        if isinstance(network, Stack):
+            reading = self.reading() | {"shard_size": size}
+            for group in batched(sets, self.together, self.max_elements):
+                yield group, iter([network.outputs(group, device, **reading)])
+            return
+        network = network.to(device).eval()
         try:
-            for group in batched(sets, self.batch_size, self.max_elements):
+            for group in batched(sets, self.together, self.max_elements):
                 yield group, self._run(network, group, size, device)
         finally:
             network.to("cpu")
+
+    def kept_back(self, sets: int) -> float:
+        """The share of so many sets that is kept back to watch one network."""
+        if self.validation_fraction is not None:
+            return self.validation_fraction
+        return 0.0 if sets < FEW else max(0.1, min(0.25, FEW / sets))
 
     def _run(
         self, network: SetNetwork, group: list[Any], size: int | None, device: torch.device
@@ -293,12 +291,11 @@ class SetEstimator(SetOptions, Estimator):
             out = out.cpu()
             yield torch.cat([out[i, : len(s)] for i, s in enumerate(group)]) if self.level == "element" else out
 
-    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[SetCollection, Float[Tensor, "rows outputs"]]:
+    def _outputs(self, sets: Any, shard_size: int | None) -> tuple[Sets, Float[Tensor, "rows outputs"]]:
         collection = self.read(sets)
-        stored = (collection[i] for i in range(len(collection)))
-        return collection, torch.cat([some for _, outputs in self._groups(stored, shard_size) for some in outputs])
+        return collection, torch.cat([some for _, outputs in self._groups(collection, shard_size) for some in outputs])
 
-    def _shaped(self, values: np.ndarray, collection: SetCollection) -> Any:
+    def _shaped(self, values: np.ndarray, collection: Sets) -> Any:
         """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
         if self.level == "set":
             return values
@@ -310,49 +307,30 @@ class SetEstimator(SetOptions, Estimator):
         by_row[collection.order] = values
         return by_row
 
-    @property
-    def columns(self) -> list[str]:  # of a table, which the features are made of
-        return (self.features_ or []) if self.encoding_ is None else self.encoding_.names
-
-    def read(self, sets: Any) -> SetCollection:
-        """Sets in any form that `fit` takes, with the features of the model.
-
-        Raises:
-            ValueError: A feature is missing, or there are more or fewer than at fit; not fitted.
-        """
-        network = self._fitted()
-        there = {*map(str, sets.columns)} if hasattr(sets, "columns") else {*self.columns}
-        if missing := [c for c in self.columns if c not in there]:
-            raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
-        collection = SetCollection.of(sets, torch.float32, self.features_, self.encoding_)
-        if collection.dim != network.encoder.input_dim:
-            raise ValueError(
-                f"the sets have {collection.dim} features, the model was fitted on {network.encoder.input_dim}"
-            )
-        return collection
-
-    def build(self, input_dim: int, widths: list[int]) -> SetNetwork:
+    def build(self, input_dim: int, widths: list[int], encoder: str | None = None) -> SetNetwork:
         """An untrained network.
 
         Args:
             widths: Outputs of each target.
+            encoder: Of a mixture, which of its networks.
 
         Raises:
             ValueError: Options of the encoder that it does not take.
         """
+        mixed = self.single is None
         with blaming(self.encoder_options):
-            encoder = encoders.build(
-                self.encoder,
+            made = encoders.build(
+                encoder or self.single or "ust",
                 input_dim=input_dim,
-                dim=self.dim,
-                depth=self.depth,
+                dim=self.dim or (32 if mixed else 64),
+                depth=self.depth or (2 if mixed else 3),
                 num_heads=self.num_heads,
                 num_inducing=self.num_inducing,
                 **(self.encoder_options or {}),
             )
-        return SetNetwork(encoder, widths, self.level == "element")
+        return SetNetwork(made, widths, self.level == "element")
 
-    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+    def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
         """Of classes that are hardly meant, or of which nothing can be learned.
 
         Args:
@@ -360,7 +338,7 @@ class SetEstimator(SetOptions, Estimator):
             codes: Of what is trained on.
         """
 
-    def _class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
+    def class_weights(self, codes: Tensor, widths: list[int]) -> list[Tensor] | None:
         """N / (classes * count) of each class, as scikit-learn's "balanced"; 0 for one that training lacks."""
         if self.class_weight is None or not self.classifies:
             return None
@@ -377,20 +355,13 @@ class SetEstimator(SetOptions, Estimator):
         Raises:
             ValueError: Naming the option, its bound and the value.
         """
-        self.check_options()
-        if self.class_weight is not None and not self.classifies:
-            raise ValueError(f"class_weight={self.class_weight!r} is for classes, and this is a regression")
-        processes.check(find(self.device), self.devices, self.num_nodes, self.strategy)
-
-    def _fitted(self) -> SetNetwork:
-        self.require_fitted()
-        return self.network_
+        arguments.check(self)
 
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
         """Codes or numbers (rows, targets), and the number of outputs of each target."""
         raise NotImplementedError
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         """See `prior_`.
 
         Args:
@@ -402,17 +373,29 @@ class SetEstimator(SetOptions, Estimator):
         """Outputs as columns of a table."""
         raise NotImplementedError
 
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        """Probabilities, or numbers in their own units, as columns of a table."""
+        raise NotImplementedError
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        """Probabilities of the classes, target by target, or numbers, in the order that another model has.
+
+        Args:
+            like: Whose classes there are. One that this model does not know has the probability 0.
+        """
+        raise NotImplementedError
+
     def constant(self, rows: int) -> pd.DataFrame:
         """`prior_` as predictions of so many sets or elements: a table with the columns of `predict_table` but `set`
         and `element`.
         """
         raise NotImplementedError
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         """The output that is explained: one, or one for each set."""
         raise NotImplementedError
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         """The number of the output that explains this label, or target."""
         raise NotImplementedError
 

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from sklearn.base import ClassifierMixin
 from torch import Tensor
 
+from omniset.core.stored import StoredSet
 from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
+from omniset.runs.devices import find
 from omniset.training import artefacts, schema
-from omniset.training.network import SetNetwork
 
 
-class SetClassifier(SetEstimator):
+class SetClassifier(ClassifierMixin, SetEstimator):
     """Classify sets. Arguments and attributes are those of SetEstimator, and `classes_`, the labels in order.
 
     With several targets `classes_` is a list of such arrays, and `predict` and `predict_proba` are as scikit-learn's
     for several outputs: (B, targets), and a list of (B, classes).
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
-    >>> model = SetClassifier(dim=8, num_heads=2, depth=1, epochs=20, learning_rate=0.01, progress=False,
-    ...                       validation_fraction=0.0, device="cpu").fit(sets, ["low", "high"] * 6)
+    >>> model = SetClassifier(folds=3, repeats=1, epochs=20, progress=False, device="cpu")
+    >>> model = model.fit(sets, ["low", "high"] * 6)
     >>> model.predict([[[0.05]], [[5.2], [5.0]]]).tolist()
     ['low', 'high']
     """
@@ -62,30 +66,44 @@ class SetClassifier(SetEstimator):
         columns = np.stack(predicted if same else [c.astype(object) for c in predicted], 1)
         return self._shaped(columns[:, 0] if self.single_ else columns, collection)
 
-    def score(self, sets: Any, y: Any) -> float:
+    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of several targets the mean. Elements without a label are left out.
 
+        Args:
+            sample_weight: (B,) how much each set counts, with all its elements.
+
         Raises:
-            ValueError: A label that was not in training.
+            ValueError: A label that was not in training; weights as in `fit`.
         """
         collection, outputs = self._outputs(sets, None)
         truth = labels.aligned(y, collection, self.level)[0]
+        weights = labels.weights_of_rows(sample_weight, collection, self.level)
         shares = []
         for number, predicted in enumerate(self._labels(outputs)):
             there = ~labels.missing(truth[:, number])
             values = truth[there, number]
             labels.require_trained(values, self._classes[number])
-            shares.append(float((predicted[there] == values).mean()))
+            counts = None if weights is None else weights[there]
+            shares.append(float(np.average(predicted[there] == values, weights=counts)))
         return float(np.mean(shares))
 
     def _probabilities(self, outputs: Tensor) -> list[np.ndarray]:
-        return [o.double().softmax(1).numpy() for o in self._fitted().split(outputs)]
+        return [o.double().softmax(1).numpy() for o in self.fitted().split(outputs)]
 
     def _labels(self, outputs: Tensor) -> list[np.ndarray]:
-        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self._fitted().split(outputs), strict=True)]
+        return [c[o.argmax(1).numpy()] for c, o in zip(self._classes, self.fitted().split(outputs), strict=True)]
 
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return self._named(self._labels(outputs), self._probabilities(outputs))
+
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return self._named(self._labels(said), [part.numpy() for part in self.fitted().split(said)])
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        table = self.predict_table(sets)
+        assert isinstance(like, SetClassifier)
+        names = [name for columns in like.probability_columns().values() for name in columns.values()]
+        return table.reindex(columns=names, fill_value=0.0).to_numpy(np.float64)
 
     def constant(self, rows: int) -> pd.DataFrame:
         most = [c[[p.argmax()] * rows] for c, p in zip(self._classes, self.prior_, strict=True)]
@@ -110,6 +128,11 @@ class SetClassifier(SetEstimator):
         codes = np.full(y.shape, -1)
         for number, name in enumerate(self.targets_):
             there = ~labels.missing(y[:, number])
+            if labels.continuous(y[there, number]):
+                raise ValueError(
+                    f"{target_called(name, len(self.targets_))} is continuous, numbers with fractions that are hardly "
+                    "there twice: they are no classes; SetRegressor predicts numbers"
+                )
             classes, codes[there, number] = np.unique(y[there, number].tolist(), return_inverse=True)
             if len(classes) < 2:
                 number_of = f"only one class, {classes.tolist()[0]!r}" if len(classes) else "no labels"
@@ -117,12 +140,12 @@ class SetClassifier(SetEstimator):
             self._classes.append(classes)
         return torch.as_tensor(codes), [len(c) for c in self._classes]
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         codes = [column[column >= 0].numpy() for column in targets.T]
         counts = [np.bincount(some, minlength=width) for some, width in zip(codes, widths, strict=True)]
         return [number / max(number.sum(), 1) for number in counts]
 
-    def _warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
+    def warn_of_classes(self, y: np.ndarray, codes: Tensor) -> None:
         for doubt in labels.doubts(y, self.targets_, self.level):
             warnings.warn(doubt, stacklevel=3)
         for number, (name, classes) in enumerate(zip(self.targets_, self._classes, strict=True)):
@@ -134,13 +157,13 @@ class SetClassifier(SetEstimator):
                     stacklevel=3,
                 )
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
-        if target is None:
-            with torch.no_grad():
-                return network.split(network(source, **options))[0].argmax(1)
-        return self._output_of(target)
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
+        if target is not None:
+            return self.output_of(target)
+        outputs = torch.cat([some for _, parts in self._groups(group) for some in parts])
+        return self.fitted().split(outputs)[0].argmax(1).to(find(self.device))
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         classes = self._classes[0]
         places = np.flatnonzero(classes == target)
         if not len(places):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int, Shaped
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.estimators import baselines, labels, lessons
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
@@ -113,7 +113,7 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
 
 def compare(
     model: SetEstimator,
-    sets: SetCollection,
+    sets: Sets,
     truth: Shaped[np.ndarray, "rows targets"],
     groups: Shaped[np.ndarray, " sets"] | None = None,
     which: Int[np.ndarray, " chosen"] | None = None,
@@ -127,21 +127,52 @@ def compare(
     Elements without a label, or with multiplicity 0, are left out.
     """
     which = np.arange(len(sets)) if which is None else which
-    ours = pd.concat((part for part in model.predictions(sets[int(i)] for i in which)), ignore_index=True)
-    tables = {OURS: ours, **baselines.predictions(model, len(ours))}
-    about = _about(model.level, sets, which, ours, groups)
+    tables = baselines.by_method(model, (sets[int(i)] for i in which))
+    about = _about(model.level, sets, which, tables[OURS], groups)
     truth = truth[lessons.rows_of(sets, which) if model.level == "element" else which]
+    return _evaluation(model, tables, about, truth, resamples)
+
+
+def out_of_fold(
+    model: SetEstimator,
+    sets: Sets,
+    truth: Shaped[np.ndarray, "sets targets"],
+    groups: Shaped[np.ndarray, " sets"] | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation | None:
+    """What methods said of the sets that were left out while the model learned; None where none were.
+
+    Args:
+        sets, truth, groups: What it learned from.
+    """
+    left_out = model.out_of_fold_
+    if left_out is None:
+        return None
+    stored = [sets[i] for i in range(len(sets))]
+    tables = {method: baselines.as_table(model, stored, said) for method, said in left_out.predictions.items()}
+    about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
+    return _evaluation(model, tables, about, truth, resamples)
+
+
+def _evaluation(
+    model: SetEstimator,
+    tables: dict[str, pd.DataFrame],
+    about: pd.DataFrame,
+    truth: Shaped[np.ndarray, "rows targets"],
+    resamples: int,
+) -> Evaluation:
     classes = model.probability_columns() if isinstance(model, SetClassifier) else None
     rows = []
     for name, values in zip(model.targets_, truth.T, strict=True):
-        there = ~labels.missing(values) & ours[name].notna().to_numpy()
+        there = ~labels.missing(values) & tables[OURS][name].notna().to_numpy()
         for method, table in tables.items():
             part = about[there].assign(truth=values[there], predicted=table[name].to_numpy()[there])
             if classes is not None:
                 text = {label: str(label) for label in model.labels_[name]}
                 for column in ("truth", "predicted"):
                     part[column] = [text.get(label, str(label)) for label in part[column]]
-                part = part.join(table[[*classes[name].values()]])
+                probabilities = table[[*classes[name].values()]][there]
+                part = part.join(probabilities.set_axis(part.index))
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
@@ -149,7 +180,7 @@ def compare(
 
 
 def _about(
-    level: str, sets: SetCollection, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
+    level: str, sets: Sets, which: np.ndarray, predicted: pd.DataFrame, groups: np.ndarray | None
 ) -> pd.DataFrame:
     """Set, element, group and size of each prediction."""
     of_elements = level == "element"

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int, Real, Shaped
 
 from omniset import explain
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
 from omniset.trials.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def examples(
     model: SetEstimator,
-    sets: SetCollection,
+    sets: Sets,
     which: Int[np.ndarray, " chosen"],
     evaluation: Evaluation | None,
     truth: Shaped[np.ndarray, "sets targets"],
@@ -26,19 +26,19 @@ def examples(
     """Attributions of a few of these sets, where there are any to be had, as `omniset.report.sets.Example`.
 
     Args:
-        which: Positions of the sets that were evaluated.
+        which: Positions of the sets in the rows of the evaluation.
     """
     from omniset.report.sets import Example
 
     if evaluation is None or not evaluation.outcomes or model.level != "set":
         return []
     explained = []
-    for i in which[telling(evaluation.outcomes[0])]:
-        stored = sets[int(i)]
+    for i in dict.fromkeys(which[telling(evaluation.outcomes[0])].tolist()):
+        stored = sets[i]
         if len(stored) > model.max_elements:  # takes long
             continue
         try:
-            layers = model.explain_layers(alone(model, stored))
+            layers = model.explain_layers([stored])
         except ValueError:  # an encoder without attention
             return []
         scores = explain.combine(layers)[0].cpu().numpy()
@@ -73,12 +73,6 @@ def telling(outcome: Outcome) -> list[int]:
     right = outcome.truth == outcome.predicted
     surest = [part[sure[part].argmax()] for part in (rows[right], rows[~right]) if len(part)]
     return list(dict.fromkeys(int(i) for i in (*surest, sure.argmin())))
-
-
-def alone(model: SetEstimator, stored: StoredSet) -> SetCollection:
-    """A collection of this set, which stays where it is."""
-    bounds = np.array([stored.start, stored.stop])
-    return SetCollection(stored.elements, stored.multiplicity, bounds, [stored.name], model.features_)
 
 
 def _whole(values: Real[np.ndarray, " elements"]) -> Real[np.ndarray, " elements"]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.tables.labels import doubts_of_classes
 
 FEW = 5  # members of a class
@@ -24,6 +24,15 @@ def numbers(y: np.ndarray) -> np.ndarray:
 def missing(values: np.ndarray) -> np.ndarray:
     """None and NaN."""
     return np.asarray(pd.isna(values))
+
+
+def continuous(y: np.ndarray) -> bool:
+    """Whether labels are measured numbers rather than classes: with fractions, and most of them there only once."""
+    values = np.asarray(y.tolist())
+    if values.dtype.kind != "f":
+        return False
+    different = np.unique(values)
+    return bool((different % 1 != 0).any()) and len(different) > 0.5 * len(values)
 
 
 def require_trained(values: np.ndarray, classes: np.ndarray) -> None:
@@ -65,10 +74,13 @@ def _classes(column: np.ndarray) -> int:
     return pd.Series(column, dtype=object).nunique()
 
 
-def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[str], bool]:
+def aligned(y: Any, sets: Sets, level: str) -> tuple[np.ndarray, list[str], bool]:
     """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
     column.
     """
+    if y is None:
+        raise ValueError("fit requires y to be passed, but the target y is None")
+    order = sets.order
     if hasattr(y, "columns") and "set" in y.columns:
         y = y.set_index("set")
     if level == "element" and isinstance(y, list | tuple) and len(y) == len(sets) and _nested(y):
@@ -76,6 +88,7 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
             if len(labels) != size:
                 raise ValueError(f"y[{number}] has {len(labels)} labels, the set has {size} elements")
         y = np.concatenate([np.asarray(labels, dtype=object) for labels in y])
+        order = None
     elif level == "set" and hasattr(y, "index") and hasattr(y, "loc") and sets.features is not None:
         y = _by_name(y, sets, "y")
     if hasattr(y, "columns") or getattr(y, "name", None):
@@ -92,11 +105,11 @@ def aligned(y: Any, sets: SetCollection, level: str) -> tuple[np.ndarray, list[s
     values = values[:, None] if single else values
     if len(names) != values.shape[1]:
         names = [f"{names[0]}{number}" for number in range(1, values.shape[1] + 1)]
-    number = len(sets) if level == "set" else len(sets.elements)
+    number = len(sets) if level == "set" else int(sets.offsets[-1])
     if len(values) != number:
         raise ValueError(f"y has {len(values)} labels for {number} {level}s")
     if level == "element":
-        return (values if sets.order is None else values[sets.order]), names, single
+        return (values if order is None else values[order]), names, single
     absent = missing(values)
     if absent.any():
         raise ValueError(f"y[{int(absent.any(1).argmax())}] is missing")
@@ -107,18 +120,43 @@ def _nested(y: Any) -> bool:
     return all(hasattr(labels, "__len__") and not isinstance(labels, str) for labels in y)
 
 
-def _by_name(values: Any, sets: SetCollection, what: str) -> Any:
+def _by_name(values: Any, sets: Sets, what: str) -> Any:
     """A Series or DataFrame in the order of the sets, by its index."""
+    if values.index.tolist() == sets.names:  # which may be there more than once
+        return values
     missing = [name for name in sets.names if name not in values.index]
     if missing:
         raise ValueError(f"{what} has no entry for {len(missing)} sets, among them {missing[:3]}")
     return values.loc[sets.names]
 
 
-def per_set(values: Any, sets: SetCollection, what: str) -> np.ndarray:
+def per_set(values: Any, sets: Sets, what: str) -> np.ndarray:
     if hasattr(values, "index") and hasattr(values, "loc") and sets.features is not None:
         values = _by_name(values, sets, what)
     one_each = np.asarray(values)
     if one_each.shape != (len(sets),):
         raise ValueError(f"{what} must be one per set, ({len(sets)},), got shape {one_each.shape}")
     return one_each
+
+
+def weights_per_set(values: Any, sets: Sets) -> np.ndarray:
+    """How much each set counts.
+
+    Raises:
+        ValueError: Not one per set; not a finite number >= 0; all of them 0.
+    """
+    weights = per_set(values, sets, "sample_weight").astype(np.float64)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        raise ValueError(f"sample_weight[{int(bad.argmax())}] is {weights[bad][0]}: it must be finite and >= 0")
+    if not weights.any():
+        raise ValueError("sample_weight is zero for all sets: at least one must count")
+    return weights
+
+
+def weights_of_rows(values: Any, sets: Sets, level: str) -> np.ndarray | None:
+    """`weights_per_set`, or for elements, set after set, that of their set. None: all the same."""
+    if values is None:
+        return None
+    weights = weights_per_set(values, sets)
+    return weights if level == "set" else np.repeat(weights, sets.sizes)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from omniset.core.sets import SetCollection
-from omniset.runs import processes
+from omniset.core.sets import Sets
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
+    from omniset.estimators.learning import Given
     from omniset.training.data import Lesson
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
 Positions = Int[np.ndarray, " _"]
 
@@ -61,9 +61,10 @@ def split(
     return np.sort(train), np.sort(validation)
 
 
-def rows_of(sets: SetCollection, which: Positions) -> Int[np.ndarray, " rows"]:
+def rows_of(sets: Sets, which: Positions) -> Int[np.ndarray, " rows"]:
     """The elements of these sets."""
-    return np.concatenate([np.arange(sets.offsets[i], sets.offsets[i + 1]) for i in which.tolist()])
+    bounds = np.stack([sets.offsets[which], sets.offsets[which + 1]], 1).tolist()
+    return np.concatenate([np.arange(start, stop) for start, stop in bounds])
 
 
 def kept_back(number: int, held: int, chose: bool) -> list[str]:
@@ -78,23 +79,7 @@ def kept_back(number: int, held: int, chose: bool) -> list[str]:
     return [f"{held:,} of {number:,} sets, kept back to watch the training{flatters}"]
 
 
-def require_whole_batches(model: SetEstimator, largest: int) -> None:
-    """Refuse strategy="fsdp" where batches come in parts: gradients in shards and parts are taken of parameters one by
-    one, and FSDP puts others in their place.
-
-    Args:
-        largest: Elements of the largest set.
-    """
-    share = math.ceil(model.batch_size / math.prod(processes.layout(model.devices, model.num_nodes)))
-    if model.shard_size is not None or share * largest > model.max_elements:
-        raise ValueError(
-            f"strategy='fsdp' computes on whole batches: shard_size must be None, got {model.shard_size}, and "
-            f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
-            f"{model.max_elements}; 'ddp' needs neither"
-        )
-
-
-def fit_features(network: SetNetwork, sets: SetCollection, train: Positions) -> None:
+def fit_features(network: SetNetwork, sets: Sets, train: Positions) -> None:
     """Fit the standardisation of features to the training sets, and warn of those that never change."""
     constant = network.fit_features(sets, train)
     names = sets.features or [f"number {i}" for i in range(1, sets.dim + 1)]
@@ -108,10 +93,10 @@ def module(
     model: SetEstimator,
     network: SetNetwork,
     class_weights: list[Tensor] | None,
-    learned_from: tuple[SetCollection, Tensor, Positions],
+    learned_from: tuple[Sets, Tensor, Positions],
 ) -> SetModule:
     """What is trained. A checkpoint of it can be resumed with the same options and data only."""
-    from omniset.training.fit import SetModule
+    from omniset.training.sets import SetModule
 
     # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
     fingerprint = model.fingerprint() | ({"strategy": "fsdp"} if model.strategy == "fsdp" else {})
@@ -119,33 +104,40 @@ def module(
         network,
         model.classifies,
         class_weights,
-        model.learning_rate,
+        model.learning_rate or 1e-3,
         model.weight_decay,
         {name: getattr(model, name) for name in ("shard_size", "shards", "gradient", "store")},
         model.max_elements,
         model.seed,
-        fingerprint | {"data": _checksum(*learned_from)},
+        fingerprint | {"data": checksum(*learned_from)},
     )
 
 
-def data(model: SetEstimator, sets: SetCollection, targets: Tensor, train: Positions, validation: Positions) -> Lesson:
+def data(model: SetEstimator, given: Given, train: Positions) -> Lesson:
     """The batches of an epoch. Where they are read in shards, these are of random elements."""
     from omniset.training.data import Lesson
     from omniset.training.sets import SetBatches
 
+    weights = None if given.weights is None else torch.from_numpy(given.weights).float()
     shuffled = None if model.shard_size is None else model.seed
     of_elements = model.level == "element"
-    make = SetBatches(sets, targets, of_elements, model.max_elements, model.shard_size, shuffled)
-    return Lesson(make, train, validation, batch_size=model.batch_size, seed=model.seed)
+    reading = (model.max_elements, model.shard_size, shuffled, weights)
+    make = SetBatches(given.sets, given.targets, of_elements, *reading)
+    batch_size = model.batch_size or batch_of(len(train))
+    return Lesson(make, train, model.validation_, batch_size=batch_size, seed=model.seed)
 
 
-def _checksum(sets: SetCollection, targets: Tensor, train: Positions) -> int:
+def batch_of(sets: int) -> int:
+    """Sets per step: an eighth of them, so that an epoch has at least eight steps, and 64 at most."""
+    return min(max(sets // 8, 4), 64)
+
+
+def checksum(sets: Sets, targets: Tensor, train: Positions) -> int:
     """Of everything that is learned from, so that a resumed run cannot go on with other data."""
-    checksum = 0
+    digest = 0
     for part in (sets.offsets, targets.numpy(), train):
-        checksum = zlib.crc32(part.tobytes(), checksum)
-    step = min(1 << 16, max((1 << 24) // sets.dim, 1))  # rows
-    for start in range(0, len(sets.elements), step):
-        for rows in (sets.elements, sets.multiplicity):
-            checksum = zlib.crc32(rows[start : start + step].numpy().tobytes(), checksum)
-    return checksum
+        digest = zlib.crc32(part.tobytes(), digest)
+    for block in sets.blocks(min(1 << 16, max((1 << 24) // max(sets.dim, 1), 1))):
+        for rows in block:
+            digest = zlib.crc32(rows.numpy().tobytes(), digest)
+    return digest

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet
 
 
 class Maps:

@@ -8,27 +8,58 @@ from typing import Any, Literal
 from omniset import options as shared
 from omniset.options import Computing, option, options
 
+AUTO = "auto"
+
+
+def methods() -> list[str]:
+    """What can be asked for: a mixture, or one network."""
+    return [AUTO, *shared.encoders()]
+
 
 @options
 class SetOptions(Computing):
     """How a model of sets is made."""
 
-    encoder: str = shared.encoder(
-        "ust",
-        "Kind of model: ust, set-transformer-isab, set-transformer-sab, deep-sets, umbc, sse, fspool or strxl.",
+    encoder: str | None = option(
+        None, "The same as method, for one network with this set encoder.", choices=shared.encoders
     )
     _: KW_ONLY
-    dim: int = shared.dim(64)
-    depth: int = shared.depth(3)
+    method: str = option(
+        AUTO,
+        "auto: simple methods on pooled features, deep sets and ust beside each other, weighted by what each says of "
+        "sets left out. Or one network: ust, set-transformer-isab, set-transformer-sab, deep-sets, abmil, dsmil, umbc, "
+        "sse, fspool or strxl.",
+        choices=methods,
+    )
+    folds: int | None = option(
+        None,
+        "Parts of the sets that are left out in turn, to learn what each method is worth. None: by the number of sets; "
+        "of one network, none.",
+        group="training",
+        least=2,
+    )
+    repeats: int | None = option(
+        None, "How often the sets are dealt to folds anew. None: by the number of sets.", group="training", least=1
+    )
+    dim: int | None = shared.dim(None, "Width of a network. None: 64, and 32 for each of several.")
+    depth: int | None = shared.depth(None, "Set layers of a network. None: 3, and 2 for each of several.")
     num_heads: int = shared.num_heads(4)
     num_inducing: int = shared.num_inducing(8)
     encoder_options: dict[str, Any] | None = shared.encoder_options()
-    epochs: int = shared.epochs(50, "How often, at most, each set is learned from.")
-    batch_size: int = shared.batch_size(64, "Sets per step, of all processes together.")
-    learning_rate: float = shared.learning_rate(1e-3)
+    epochs: int | None = shared.epochs(
+        None, "How often, at most, each set is learned from. None: 50; of several networks, by the number of sets."
+    )
+    batch_size: int | None = shared.batch_size(
+        None, "Sets per step, of all processes together. None: an eighth of the sets, 4 to 64."
+    )
+    learning_rate: float | None = shared.learning_rate(
+        None, "Largest step size of AdamW. None: 0.001, and 0.002 for each of several networks."
+    )
     weight_decay: float = shared.weight_decay(1e-2)
-    validation_fraction: float = shared.validation_fraction(
-        0.1, "Share of the sets (or groups) kept back to watch the training."
+    validation_fraction: float | None = shared.validation_fraction(
+        None,
+        "Share of the sets (or groups) kept back to watch the training of one network. None: a tenth, more of fewer "
+        "than 300 sets, nothing of fewer than 30.",
     )
     patience: int | None = shared.patience(10, "sets")
     class_weight: Literal["balanced"] | None = option(
@@ -89,6 +120,20 @@ class SetOptions(Computing):
         group="computing",
         changes_fit=False,
     )
+    importance: bool | None = option(
+        None,
+        "Measure how much each feature matters, by permutation, on sets left out. None: of a mixture, where features "
+        "times sets are at most 5,000.",
+        group="training",
+        changes_fit=False,
+    )
     log: Literal["csv", "tensorboard"] | None = option(
         None, "Write learning curves for other tools too.", group="training", changes_fit=False
     )
+
+    @property
+    def single(self) -> str | None:
+        """The encoder of the one network that learns; None: a mixture of methods does."""
+        if self.level == "element" and self.encoder is None and self.method == AUTO:
+            return "ust"
+        return self.encoder if self.method == AUTO else self.method

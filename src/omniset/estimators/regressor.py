@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 from torch import Tensor
 
+from omniset.core.stored import StoredSet
 from omniset.estimators import labels
 from omniset.estimators.base import SetEstimator, target_called
-from omniset.training.network import SetNetwork
 
 
-class SetRegressor(SetEstimator):
+class SetRegressor(RegressorMixin, SetEstimator):
     """Predict one or several numbers for a set. Arguments and attributes are those of SetEstimator."""
 
     classifies = False
@@ -28,24 +31,41 @@ class SetRegressor(SetEstimator):
         values = self._values(outputs)
         return self._shaped(values[:, 0] if self.single_ else values, collection)
 
-    def score(self, sets: Any, y: Any) -> float:
-        """R2, averaged over targets. Elements without a label are left out."""
+    def score(self, sets: Any, y: Any, sample_weight: Any = None) -> float:
+        """R2, averaged over targets. Elements without a label are left out.
+
+        Args:
+            sample_weight: (B,) how much each set counts, with all its elements.
+
+        Raises:
+            ValueError: Weights as in `fit`.
+        """
         collection, outputs = self._outputs(sets, None)
         truth = labels.numbers(labels.aligned(y, collection, self.level)[0])
-        predicted = self._values(outputs)
-        there = [np.isfinite(t) for t in truth.T]
-        return float(np.mean([r2_score(t[i], p[i]) for t, p, i in zip(truth.T, predicted.T, there, strict=True)]))
+        weights = labels.weights_of_rows(sample_weight, collection, self.level)
+        scores = []
+        for true, predicted in zip(truth.T, self._values(outputs).T, strict=True):
+            there = np.isfinite(true)
+            counts = None if weights is None else weights[there]
+            scores.append(r2_score(true[there], predicted[there], sample_weight=counts))
+        return float(np.mean(scores))
 
     def _values(self, outputs: Tensor) -> np.ndarray:
-        return self._fitted().targets.undo(outputs).double().numpy()
+        return self.fitted().targets.undo(outputs).double().numpy()
 
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return dict(zip(self.targets_, self._values(outputs).T, strict=True))
 
+    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, said.double().numpy().T, strict=True))
+
+    def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
+        return self.predict_table(sets)[like.targets_].to_numpy(np.float64)
+
     def constant(self, rows: int) -> pd.DataFrame:
         return pd.DataFrame({name: np.repeat(p, rows) for name, p in zip(self.targets_, self.prior_, strict=True)})
 
-    def _prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
+    def prior_of(self, targets: Tensor, widths: list[int]) -> list[np.ndarray]:
         columns = [column[column.isfinite()].double().numpy() for column in targets.T]
         return [np.array([values.mean() if len(values) else 0.0]) for values in columns]
 
@@ -59,13 +79,15 @@ class SetRegressor(SetEstimator):
         for number, name in enumerate(self.targets_):
             column = values[:, number][np.isfinite(values[:, number])]
             if not len(column) or (column == column[0]).all():
-                raise ValueError(f"{target_called(name, len(self.targets_))} is constant: nothing to learn")
+                raise ValueError(
+                    f"{target_called(name, len(self.targets_))} is constant in {len(column)} samples: nothing to learn"
+                )
         return torch.as_tensor(values, dtype=torch.float32), [1] * values.shape[1]
 
-    def _explained(self, network: SetNetwork, source: Any, target: Any, options: dict[str, Any]) -> Any:
-        return 0 if target is None else self._output_of(target)
+    def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
+        return 0 if target is None else self.output_of(target)
 
-    def _output_of(self, target: Any) -> int:
+    def output_of(self, target: Any) -> int:
         if target in self.targets_:
             return self.targets_.index(target)
         if not isinstance(target, int) or not 0 <= target < len(self.targets_):

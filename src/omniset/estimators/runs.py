@@ -1,4 +1,4 @@
-"""`omniset fit`, `predict`, `evaluate` and `explain`: estimators on tables in files, with a report."""
+"""`omniset fit`, `predict`, `embed`, `evaluate` and `explain`: estimators on tables in files, with a report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.core.encoding import Encoding
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
+from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
-from omniset.estimators.evaluation import compare
-from omniset.estimators.examples import alone, examples
+from omniset.estimators.evaluation import compare, out_of_fold
+from omniset.estimators.examples import examples
+from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
 from omniset.runs import processes
@@ -30,6 +31,9 @@ from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
 from omniset.training import artefacts
+from omniset.trials.comparison import OURS
+
+OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
 
 
 def fit(
@@ -79,7 +83,7 @@ def fit(
             values = as_numbers(labels, values, table.file)
         maker = SetClassifier if chosen == "classification" else SetRegressor
         model = maker(**arguments | {"level": level})
-        say(f"{len(collection):,} sets, {len(collection.elements):,} elements, {collection.dim} features")
+        say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
         say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
         say(f"features: {listed(table.features)}")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
@@ -87,6 +91,8 @@ def fit(
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
         if not first:
             return {}
+        for note in model.notes_[1:]:
+            say(note)
         remembered = reading | table.reading | {"vectors": None}  # which are a place of this machine
         model.ignored_, model.reading_ = table.ignored, {k: v for k, v in remembered.items() if v is not None}
         model.save(out)  # before anything else: a report that fails must not lose it
@@ -97,7 +103,7 @@ def _report_of_fit(
     folder: Folder,
     model: SetEstimator,
     name: str,
-    sets: SetCollection,
+    sets: Sets,
     values: pd.DataFrame,
     groups: np.ndarray | None,
 ) -> dict[str, Any]:
@@ -105,23 +111,35 @@ def _report_of_fit(
     from omniset.report import sets as set_report
     from omniset.report.data import summarize
 
-    truth, kept_back = values.to_numpy(), model.validation_
-    evaluation = compare(model, sets, truth, groups, kept_back) if len(kept_back) else None
-    if evaluation is None:
+    truth, shown = values.to_numpy(), model.validation_
+    evaluation, on = out_of_fold(model, sets, truth, groups), ""
+    if evaluation is not None:
+        on = "sets left out, in turn, while the others were learned from"
+        shown = np.arange(len(sets))
+        of_sets = evaluation.rows[evaluation.rows["method"] == OURS].drop(columns=["method", "size"])
+        with TableWriter(folder.path / OUT_OF_FOLD) as writer:
+            writer.write(of_sets.rename(columns={"condition": "target"}))
+    elif len(shown):
+        evaluation, on = compare(model, sets, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
+    else:
         say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+    measured = "sets left out" if model.single is None else "the sets kept back"
     run = set_report.SetRun(
-        on=f"validation sets ({model.notes_[-1]})" if evaluation else "",
+        on=on,
         data=summarize(sets, values),
         history=model.history_,
         kept_epoch=_kept_epoch(model),
         outcomes=[] if evaluation is None else evaluation.outcomes,
         comparison=None if evaluation is None else evaluation.comparison,
-        examples=examples(model, sets, kept_back, evaluation, truth),
+        examples=examples(model, sets, shown, evaluation, truth),
+        importance=_importance(folder, model, model.importance_, measured, groups),
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
     task = "classification" if model.classifies else "regression"
-    return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, ["the model"])
+    files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
+    files += [FEATURES] if run.importance is not None else []
+    return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, files)
 
 
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], reading: dict[str, Any]) -> int:
@@ -145,6 +163,22 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], readi
     return rows
 
 
+def embed(sets: Path, model: Path, out: Path, overrides: dict[str, Any], reading: dict[str, Any]) -> int:
+    """See `omniset.cli.sets.embed`. Returns the number of rows written."""
+    estimator = _load(model, overrides)
+    width = len(estimator.get_feature_names_out())
+    refuse_own_input(out, sets)
+    rows = 0
+    with noted() as notes, TableWriter(out) as writer:
+        table = _watched(_sets_for(estimator, sets, out.parent, reading), estimator.progress, "embedding")
+        for frame in estimator.vectors(table):
+            writer.write(frame)
+            rows += len(frame)
+    say(f"{rows:,} vectors of {width:,} numbers written to {out}")
+    say_notes(notes())
+    return rows
+
+
 def evaluate(
     sets: Path,
     target: Path | None,
@@ -154,12 +188,15 @@ def evaluate(
     unused: str,
     overrides: dict[str, Any],
     reading: dict[str, Any],
+    importance: bool = False,
 ) -> dict[str, Any]:
     """See `omniset.cli.sets.evaluate`. Returns what is written to metrics.json."""
     from omniset.report import sets as set_report
     from omniset.report.data import summarize
 
     estimator = _load(model, overrides)
+    if importance and estimator.level == "element":
+        raise ValueError("importance is measured of models of labels of sets, this one predicts elements")
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     with working_folder(out, "sets", "evaluation", **about) as folder:
         labels = (
@@ -180,18 +217,21 @@ def evaluate(
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
-        evaluation = compare(estimator, collection, truth, groups)
+        evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
+        mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         run = set_report.SetRun(
-            on=f"{len(collection):,} sets of {sets.name}",
+            on=on,
             data=summarize(collection, values),
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
+            importance=_importance(folder, estimator, mattered, on, groups),
         )
-        evaluation.comparison.write_rows(out / "scores.csv")
+        evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
         settings = estimator.get_params() | {"model": str(model)}
-        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, ["scores.csv"])
+        files = ["scores.csv.gz", *([FEATURES] if importance else [])]
+        return _finish(folder, f"Evaluation on {sets.name}", run, numbers, estimator, settings, files)
 
 
 def explain(
@@ -259,14 +299,14 @@ def _sets_for(
     model: SetEstimator, path: Path, folder: Path, reading: dict[str, Any], keep: Sequence[str] = ()
 ) -> SetTable | StoredSets:
     """The sets with the features of the model, whatever their order."""
-    if model.features_ is None:
+    encoding = model.expected
+    if encoding is None:
         raise ValueError("the model was fitted on arrays without names of features: fit it on a table")
-    encoding = model.encoding_ or Encoding.of_numbers(model.features_)
     known = [*model.targets_, *model.ignored_]
     how: dict[str, Any] = {"encoding": encoding, "known": known, "most": model.max_elements, "folder": folder}
     sets = open_sets(path, None, keep, **how, **_read_as(model, reading))
-    here = [c for c in sets.file.columns if c in model.columns]
-    if isinstance(sets, SetTable) and here != model.columns:
+    here = [c for c in sets.file.columns if c in model.expected_columns]
+    if isinstance(sets, SetTable) and here != model.expected_columns:
         warnings.warn(f"{path}: features are in another order than at fit; they were matched by name", stacklevel=2)
     return sets
 
@@ -280,7 +320,7 @@ def _read(
     unused: str,
     folder: Path,
     progress: bool,
-) -> tuple[SetCollection, pd.DataFrame, np.ndarray | None]:
+) -> tuple[Sets, pd.DataFrame, np.ndarray | None]:
     """The sets, on disk, their targets (from the file of labels, or from these columns) and their groups."""
     wanted = [*columns, *([group] if group else [])]
     if labels is not None:
@@ -328,7 +368,7 @@ def _explanation(
             "set": str(stored.name),
             "element": [str(e) for e in stored.names_of_elements()],
             "multiplicity": stored.read()[1].double().numpy(),
-            "score": model.explain(alone(model, stored), label, steps, method, per)[0].astype(np.float64),
+            "score": model.explain([stored], label, steps, method, per)[0].astype(np.float64),
             "explained": "" if method == "attention" else explained,
             "method": method,
             "per": per,
@@ -336,8 +376,24 @@ def _explanation(
     )
 
 
+def _importance(
+    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, on: str, groups: np.ndarray | None
+) -> Any:
+    """Write the importance of features, and what a report says of it; None where it was not measured."""
+    from omniset.report.features import Importance
+
+    if table is None:
+        return None
+    with TableWriter(folder.path / FEATURES) as writer:
+        writer.write(table)
+    unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
+    return Importance(table, on, unit, loss)
+
+
 def _kept_epoch(model: SetEstimator) -> int | None:
-    """The epoch whose weights were kept: the best on validation, or the last."""
+    """The epoch whose weights were kept: the best on validation, or the last. Of several networks, None."""
+    if model.single is None:
+        return None
     watched = [h for h in model.history_ if "val_loss" in h]
     if watched and model.patience is not None:
         return int(min(watched, key=lambda h: h["val_loss"])["epoch"])
@@ -363,7 +419,7 @@ def _finish(
         compose(folder.about(title, model.notes_), run, settings),
         metrics=metrics,
         scores={assessed.name: assessed.metrics for assessed in run.assessments},
-        histories={"": run.history},
+        histories=run.histories,
         files=files,
         lines=_lines(run),
     )
@@ -378,4 +434,5 @@ def _lines(run: Any) -> Iterator[str]:
     for assessed in run.assessments:
         others = [f"{m.name} {m.value:.3f}" for m in assessed.metrics[1:] if m.value is not None]
         yield f"{assessed.name}, further scores of ours: {', '.join(others)}"
+    yield from [] if run.importance is None else run.importance.lines()
     yield ""

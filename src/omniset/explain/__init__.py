@@ -7,7 +7,8 @@ attention layer with normalised weights A and prediction F,
 
 one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
 (omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
-A is the first one, inducing points on elements; for a Slot Set Encoder it is that of its slots.
+A is the first one, inducing points on elements; for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
+its second stream, and its choice of critical instances, whose A is 1 (shared by ties) where they are and 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
 from omniset.encoders.base import Encoder
+from omniset.layers.instances import CriticalInstances, InstanceAttention
 from omniset.layers.probes import Probe
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
 
-Block = AttentionBlock | SlotSetEncoder
+Block = AttentionBlock | SlotSetEncoder | InstanceAttention | CriticalInstances
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 
@@ -83,14 +85,16 @@ def attribute(
 
 def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any) -> Float[Tensor, "sets elements"]:
     """How much attention each element gets, from 0 to 1 (the set's most attended one): normalised weights, summed over
-    heads, queries and layers. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
+    heads, queries and layers, without DSMIL's choice of critical instances, beside which its attention would not be
+    seen. It knows of no prediction; to compare `attribute` with. Arguments and errors: attribute.
     """
     network, blocks = _explained(model, options)
+    blocks = {name: block for name, block in blocks.items() if not isinstance(block, CriticalInstances)}
     with _probes(network, blocks) as probes:
         _watch(network, batch, options, probes)
         _score_elements(network, batch, options, [(probe, None) for probe in probes])
-        found = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
-    return _scaled(found, batch, per)
+        weights = torch.stack([_of_elements(network, batch, probe) for probe in probes]).sum(0)
+    return _scaled(weights, batch, per)
 
 
 def attribute_layers(
@@ -173,7 +177,7 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
 @contextmanager
 def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
-    asked = {p: p.requires_grad for p in model.parameters()}
+    flags = {p: p.requires_grad for p in model.parameters()}
     probes = [Probe() for _ in blocks]
     try:
         model.requires_grad_(False)
@@ -183,7 +187,7 @@ def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]
     finally:
         for block in blocks.values():
             block.probe = None
-        for parameter, wanted in asked.items():
+        for parameter, wanted in flags.items():
             parameter.requires_grad_(wanted)
 
 
@@ -213,11 +217,13 @@ def _of_elements(model: nn.Module, batch: Source, probe: Probe) -> Float[Tensor,
 
 
 def _set_attention(model: nn.Module) -> dict[str, Block]:
-    """The blocks that attend to elements of the set. An encoder's decoder attends to the summary: not among them."""
-    decoders = [e.decoder for e in model.modules() if isinstance(e, Encoder)]
-    after = {m for decoder in decoders for m in decoder.modules()}
-    layers = {n: m for n, m in model.named_modules() if m not in after}
-    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder
+    """The blocks that attend to elements of the set. Not among them are those of an encoder's decoder, which attends to
+    the summary, and of its `embed`, which sees one element at a time.
+    """
+    parts = [part for e in model.modules() if isinstance(e, Encoder) for part in (e.embed, e.decoder)]
+    others = {m for part in parts for m in part.modules()}
+    layers = {n: m for n, m in model.named_modules() if m not in others}
+    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder | InstanceAttention | CriticalInstances
     return {n: m.set_attention for n, m in layers.items() if isinstance(m, kinds)}
 
 

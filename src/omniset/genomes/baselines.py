@@ -15,7 +15,7 @@ CERTAIN = 7.0  # log-odds of a probability of 0.999
 
 
 class AsIs(Method):
-    """Doing nothing: what was observed is there, what was not is not."""
+    """Doing nothing: the families observed are the families present."""
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         return torch.where(observed.present, CERTAIN, -CERTAIN).to(observed.counts)
@@ -104,5 +104,5 @@ class Autoencoder(Method):
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         quality = torch.stack([observed.completeness, observed.contamination], 1)
-        found = self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
-        return found + self.noise.evidence(observed) if self.with_evidence else found
+        log_odds = self.decoder(self.encoder(torch.cat([observed.present.to(observed.counts), quality], 1)))
+        return log_odds + self.noise.evidence(observed) if self.with_evidence else log_odds

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 
 from omniset.genomes.methods import Method
 from omniset.genomes.noise import Observed, degrade, flip
-from omniset.genomes.training import Genomes, told
+from omniset.genomes.training import Genomes, stated_quality
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
@@ -52,7 +52,7 @@ def degraded(
 
     Args:
         level: Completeness and contamination in percent; or "iid:missed:foreign", independent noise of families.
-        kind: What is told of the quality: "known", "estimated", "unknown".
+        kind: What methods read of the quality: "known", "estimated", "unknown".
     """
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
@@ -67,9 +67,9 @@ def degraded(
             else:
                 c, q = level[0] / 100, level[1] / 100
                 counts.append(degrade(row, genomes.donor(i, rng.random() < 0.5, rng), c, q, rng))
-                quality.append(told(c, q, kind, rng))
-        c_told, q_told = torch.tensor(quality, dtype=torch.float32).unbind(1)
-        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_told, q_told)
+                quality.append(stated_quality(c, q, kind, rng))
+        c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
+        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated)
 
 
 @torch.no_grad()
@@ -82,10 +82,10 @@ def apply_all(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Noisy]:
-    """What several methods make of the same degraded genomes."""
+    """Predictions of several methods for the same degraded genomes."""
     for method in methods.values():
         method.to(device)
-    found: dict[str, list[np.ndarray]] = {name: [] for name in methods}
+    log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
     observed, novelty = [], []
     any_method = next(iter(methods.values()))
     references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
@@ -93,14 +93,14 @@ def apply_all(
         batch = batch.to(device)
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
-            found[name].append(method(batch).cpu().numpy())
+            log_odds[name].append(method(batch).cpu().numpy())
         settled = any_method.noise.settle(batch)[0]
         near = references.corrected_similarity(settled, any_method.noise).amax(1) if references else torch.zeros(0)
         novelty.append(1 - near.cpu().numpy())
     truth = genomes.counts[rows].toarray() > 0
     return {
         name: Noisy(rows, truth, np.concatenate(observed), np.concatenate(odds), np.concatenate(novelty))
-        for name, odds in found.items()
+        for name, odds in log_odds.items()
     }
 
 
@@ -152,14 +152,14 @@ def calibrate(
         main: The method that thresholds are for; the others are only compared by their loss.
     """
     weights = clade_weights(genomes.clades.groups[genomes.validation])
-    found = []
+    levels = []
     for number, (c, q) in enumerate(LEVELS):
         noisy = apply_all(methods, genomes, genomes.validation, (c, q), "estimated", seed * 1000 + number, device)
         one = noisy[main]
         p, truth, observed = one.probability, one.truth, one.observed
         w = np.broadcast_to(weights[:, None], p.shape)
         residual = np.abs(truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
-        found.append(
+        levels.append(
             Level(
                 c,
                 q,
@@ -171,7 +171,7 @@ def calibrate(
                 {name: cross_entropy(n.log_odds, truth) for name, n in noisy.items()},
             )
         )
-    return found
+    return levels
 
 
 def _precision(
@@ -203,14 +203,16 @@ def reliability(
     p, y = probability.ravel(), truth.ravel()
     which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
     number = np.bincount(which, minlength=BINS)
-    said, was = np.bincount(which, p, BINS), np.bincount(which, y, BINS)
-    return float(np.abs(said - was).sum() / max(len(p), 1)), tenths(number, said, was)
+    predicted, present = np.bincount(which, p, BINS), np.bincount(which, y, BINS)
+    return float(np.abs(predicted - present).sum() / max(len(p), 1)), tenths(number, predicted, present)
 
 
-def tenths(number: np.ndarray, said: np.ndarray, was: np.ndarray) -> list[tuple[int, float, float]]:
+def tenths(number: np.ndarray, predicted: np.ndarray, present: np.ndarray) -> list[tuple[int, float, float]]:
     """Number of pairs, mean probability and share present of each tenth, out of their sums."""
     several = number.clip(1)
-    return [(int(n), float(a), float(b)) for n, a, b in zip(number, said / several, was / several, strict=True)]
+    return [
+        (int(n), float(a), float(b)) for n, a, b in zip(number, predicted / several, present / several, strict=True)
+    ]
 
 
 def cross_entropy(

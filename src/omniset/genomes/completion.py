@@ -123,7 +123,7 @@ class Rule:
 
 
 def check_precision(precision: float) -> None:
-    """Raise the ValueError if changes cannot be asked to be right so often."""
+    """Raise the ValueError of a precision that is out of bounds."""
     if not 0.5 <= precision < 1:
         raise ValueError(f"precision must be at least 0.5 and below 1, got {precision}")
 

@@ -84,7 +84,7 @@ class GenomeFile:
     Args:
         path: A file, a folder of files, or a list of files. Where a format holds one genome per file, the genome's name
             is that of the file without what the tool appends. Text may be compressed (.gz, .bz2, .xz).
-        format: One of `FORMATS`, or "auto": told by the columns.
+        format: One of `FORMATS`, or "auto": recognised by the columns.
         identifiers: Which families to take where there are several kinds ("COG", "KO", "Pfam", "EC", "CAZy", ...).
             "auto": the kind that `known` has most of; else COG out of eggNOG-mapper's files, KO out of DRAM's, all
             out of tables.
@@ -152,8 +152,8 @@ class GenomeFile:
         for number, path in enumerate(self.paths):
             self._before += self._sheet.file.size if number else 0
             self._sheet = sheet = look(path, header=KOFAM)
-            if number and (found := self._format_of(sheet)[0]) != self.format:
-                raise sheet.file.error(None, f"is of the format {found}, {self.paths[0]} is of {self.format}")
+            if number and (file_format := self._format_of(sheet)[0]) != self.format:
+                raise sheet.file.error(None, f"is of the format {file_format}, {self.paths[0]} is of {self.format}")
             genomes = 0
             for row, genome in READERS[self.format](sheet, notes):
                 genomes += 1
@@ -198,7 +198,7 @@ class GenomeFile:
                 "see whether a spreadsheet changed them"
             )
         notes.warnings += [
-            f"{of}: {said}" for said in (*odd_names("genomes", genomes), *odd_names("families", families))
+            f"{of}: {warning}" for warning in (*odd_names("genomes", genomes), *odd_names("families", families))
         ]
         if self._wanted is None and len(mixture(kinds)) > 1:
             counted = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds, key=lambda k: (-kinds[k], k)))
@@ -211,9 +211,9 @@ class GenomeFile:
         """The format of a file, and a warning if that is a guess."""
         if self._asked not in ("auto", "genomes-by-families", "families-by-genomes", "picrust2", "rtab"):
             return self._asked, None
-        found = detect(sheet) if self._asked == "auto" else "genomes-by-families"
-        if found not in WIDE:
-            return found, None
+        file_format = detect(sheet) if self._asked == "auto" else "genomes-by-families"
+        if file_format not in WIDE:
+            return file_format, None
         way, guess = orientation(sheet, self._known)
         if self._asked != "auto":
             rows = "families" if self._asked in ("families-by-genomes", "rtab") else "genomes"
@@ -223,7 +223,7 @@ class GenomeFile:
                 )
             return self._asked, None
         if way == "families-by-genomes":
-            return ("rtab" if found == "rtab" else way), guess
+            return ("rtab" if file_format == "rtab" else way), guess
         picrust = not sheet.shifted and sheet.keys[0] in ("assembly", "sequence")
         return ("picrust2" if picrust else way), guess
 
@@ -246,18 +246,18 @@ class GenomeFile:
     def _first_kinds(self) -> Counter[str]:
         """Kinds of the families that can be seen at the beginning of the first file."""
         sheet = self._sheet
-        found: Iterator[str]
+        names: Iterator[str]
         if self.format == "anvio-functions":
-            found = (
+            names = (
                 row[0].split("!!!")[0] for _, row in sheet.records([sheet.need(["accession"], "accessions")], False)
             )
         elif self.format in ("genomes-by-families", "picrust2"):
-            found = iter(sheet.titles[1:])
+            names = iter(sheet.titles[1:])
         else:
             named = {"long": FAMILY_NAMES, "anvio-matrix": ["accession", *(sheet.keys[i] for i in text_columns(sheet))]}
             at = sheet.first(named.get(self.format, ())) or 0
-            found = (fields[at] for fields in sheet.rows if at < len(fields))
-        return Counter(kind_of_identifier(normalise(name)) for name in dict.fromkeys(found) if name)
+            names = (fields[at] for fields in sheet.rows if at < len(fields))
+        return Counter(kind_of_identifier(normalise(name)) for name in dict.fromkeys(names) if name)
 
 
 def _place(way: str) -> str:
@@ -339,11 +339,11 @@ class GenomeTable:
             if families is None:
                 for family in genome.families:
                     columns.setdefault(family, len(columns))
-            found = np.array([columns.get(family, -1) for family in genome.families], dtype=np.int32)
-            order = np.argsort(found)[(found < 0).sum() :]
+            positions = np.array([columns.get(family, -1) for family in genome.families], dtype=np.int32)
+            order = np.argsort(positions)[(positions < 0).sum() :]
             if genome.counts.max(initial=0) > MOST:
                 raise ValueError(f"genome {genome.name!r} has a family more than {MOST} times")
-            at.append(found[order])
+            at.append(positions[order])
             counts.append(genome.counts[order].astype(np.int32))
             pointers.append(pointers[-1] + len(order))
         empty = np.zeros(0, dtype=np.int32)

@@ -36,7 +36,7 @@ class Evaluation:
         rows: A row per seed, test genome, condition and method: `seed`, `genome`, `clade`, `condition`, `method`, the
             scores, and what ECE, precision and bins of prevalence are made of.
         splits: A row per seed: genomes and clades in training, validation and test; families.
-        precision: The precision that calls against the observation were asked to have.
+        precision: The precision that calls against the observation should have.
         notes: What was decided on the data, a sentence each.
     """
 
@@ -57,7 +57,7 @@ class Evaluation:
 
     @property
     def columns(self) -> list[str]:
-        """Of the rows, those of scores.csv: what rows are of, and the scores that each has."""
+        """Of the rows, those of scores.csv.gz: what rows are of, and the scores that each has."""
         names = ["condition", "method", "clade", "seed", "genome", *(score.name for score in SCORES)]
         return [name for name in names if name in self.rows]
 
@@ -70,7 +70,7 @@ class Evaluation:
         return {method: by_prevalence(rows) for method, rows in self._by_method(condition)}
 
     def changes(self, condition: str) -> dict[str, float]:
-        """How many families ours added and removed per genome, at the precision asked for; NaN where it made none."""
+        """How many families ours added and removed per genome, at the chosen precision; NaN where it made none."""
         rows = dict(self._by_method(condition)).get(OURS, self.rows[:0])
         return {change: float(rows.get(f"{change}_made", pd.Series(dtype=float)).mean()) for change in CHANGES}
 
@@ -130,14 +130,14 @@ def evaluate(
     clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
     counts = np.concatenate([genomes.counts.indptr, genomes.counts.indices, genomes.counts.data]).astype(np.int64)
     data = zlib.crc32(clades.codes.tobytes(), zlib.crc32(counts.tobytes()))
-    kept = Kept(folder, resume)
+    store = Kept(folder, resume)
     units: list[Done] = []
     for seed in range(first, first + seeds):
         completer = GenomeCompleter(**arguments, seed=seed)
         settings = {**completer.plain(), "methods": sorted(methods), "test_fraction": test_fraction}
         settings |= {"precision": precision, "data": data}
         work = partial(_one_seed, completer, genomes, taxonomy, clades, methods, test_fraction, precision, say)
-        units.append(kept.do(f"seed_{seed}", settings, work))
+        units.append(store.do(f"seed_{seed}", settings, work))
     rows = pd.concat([unit.rows for unit in units], ignore_index=True)
     return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
 

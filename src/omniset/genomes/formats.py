@@ -1,4 +1,4 @@
-"""The formats of gene content: how each is told from the others by its columns, and what all readers share."""
+"""The formats of gene content: how its columns tell each from the others, and what all readers share."""
 
 from __future__ import annotations
 
@@ -152,16 +152,16 @@ def _is_mapper(sheet: Sheet) -> bool:
         return False
     header = len(sheet.columns) > 1 and sheet.keys[1] in KO_NAMES
     for fields in [*([] if header else [sheet.columns]), *sheet.rows]:
-        found = several(fields[1]) if len(fields) > 1 else []
-        if any(kind_of_identifier(name) != "KO" for name in found):
+        names = several(fields[1]) if len(fields) > 1 else []
+        if any(kind_of_identifier(name) != "KO" for name in names):
             return False
-        some = some or bool(found)
+        some = some or bool(names)
     if some:
         return True
     for _, line in sheet.file.lines():
         gene, *kos = line.split(sheet.separator)
-        if found := several(kos[0]) if kos else []:
-            return bool(gene.strip()) and all(kind_of_identifier(name) == "KO" for name in found)
+        if names := several(kos[0]) if kos else []:
+            return bool(gene.strip()) and all(kind_of_identifier(name) == "KO" for name in names)
     return False
 
 
@@ -205,7 +205,7 @@ def orientation(sheet: Sheet, known: Collection[str]) -> tuple[str, str | None]:
 
 @dataclass
 class Notes:
-    """What a reader is told, and what it finds beside the genomes.
+    """What a reader takes, and what it finds beside the genomes.
 
     Attributes:
         wanted: Kind of identifiers, None where all are.
@@ -275,9 +275,9 @@ def _genome(name: str, counts: dict[str, int]) -> Genome:
 
 
 def bad_count(column: str, text: str, row: str) -> str:
-    found = "empty" if text.lower() in MISSING else short(text)
+    value = "empty" if text.lower() in MISSING else short(text)
     hint = ". Write numbers without a separator of thousands and with a decimal point" if COMMAS.fullmatch(text) else ""
-    return f"column {column!r} is {found}, it must be a whole number from 0 to {MOST} (of {row!r}){hint}"
+    return f"column {column!r} is {value}, it must be a whole number from 0 to {MOST} (of {row!r}){hint}"
 
 
 def twice(file: TextFile, row: int, name: str, first: TextFile, at: int) -> ValueError:

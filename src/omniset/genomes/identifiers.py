@@ -24,8 +24,8 @@ def kind_of_identifier(family: str) -> str:
         >>> [kind_of_identifier(f) for f in ("COG0001", "ko:K00001", "PF00001.21", "group_17")]
         ['COG', 'KO', 'Pfam', 'other']
     """
-    found = IDENTIFIER.fullmatch(family)
-    return found.lastgroup or "other" if found else "other"
+    match = IDENTIFIER.fullmatch(family)
+    return match.lastgroup or "other" if match else "other"
 
 
 @lru_cache(1 << 18)
@@ -98,12 +98,12 @@ def distinct(names: Sequence[str], known: Collection[str] = ()) -> tuple[list[st
             raise ValueError(f"family {name!r} is there twice{header}")
         spelled.add(name)
     apart = []
-    found = []
+    families = []
     for name in names:
         family = name if name in known else normalise(name)
         if family != name and (family in spelled or family in taken):
             family = name
             apart.append(name)
         taken[family] = name
-        found.append(family)
-    return found, apart
+        families.append(family)
+    return families, apart

@@ -56,11 +56,11 @@ def read_qualities(path: str | Path) -> pd.DataFrame:
     at = [i for i in (completeness, contamination) if i is not None]
     names, rows, texts = _column_of_names(sheet, genome, at)
     values = np.full((len(names), 2), np.nan)
-    for number, (row, found) in enumerate(zip(rows, texts, strict=True)):
-        for which, text in enumerate(found):
+    for number, (row, fields) in enumerate(zip(rows, texts, strict=True)):
+        for which, text in enumerate(fields):
             values[number, which] = _percent(sheet, row, at[which], text, 100.0 if which == 0 else np.inf)
-    if said := seem_fractions(values):
-        raise sheet.file.error(None, f"column {sheet.columns[completeness]!r} {said}")
+    if doubt := seem_fractions(values):
+        raise sheet.file.error(None, f"column {sheet.columns[completeness]!r} {doubt}")
     return pd.DataFrame(values, index=pd.Index(names, name="genome"), columns=["completeness", "contamination"])
 
 
@@ -159,7 +159,7 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
         )
     if lineage is not None:
         names, rows, texts = _column_of_names(sheet, genome, [lineage])
-        found = [_lineage(sheet, row, lineage, text) for row, (text,) in zip(rows, texts, strict=True)]
+        lineages = [_lineage(sheet, row, lineage, text) for row, (text,) in zip(rows, texts, strict=True)]
         columns = list(RANKS)
     else:
         columns = [rank for rank in RANKS if rank in ranks]
@@ -168,8 +168,8 @@ def read_taxonomy(path: str | Path) -> pd.DataFrame:
             for rank, text in zip(columns, of_genome, strict=True):
                 if _is_of_others(rank, text):
                     raise sheet.file.error(row, f"column {sheet.columns[ranks[rank]]!r} is {short(text)}, {ONE_NAME}")
-        found = [[_taxon(text) for text in row] for row in texts]
-    return pd.DataFrame(found, index=pd.Index(names, name="genome"), columns=columns, dtype=object)
+        lineages = [[_taxon(text) for text in row] for row in texts]
+    return pd.DataFrame(lineages, index=pd.Index(names, name="genome"), columns=columns, dtype=object)
 
 
 def _rank_columns(sheet: Sheet, genome: int) -> dict[str, int]:
@@ -192,7 +192,7 @@ def _rank_columns(sheet: Sheet, genome: int) -> dict[str, int]:
 
 
 def _is_of_others(rank: str, text: str) -> bool:
-    """Whether this is no name of this rank: it has another rank's prefix, or several names."""
+    """Whether this cannot be a name of the rank: it has another rank's prefix, or several names."""
     prefix = re.match(r"([dkpcofgs])__", text)
     return bool(SEVERAL.search(text)) or (prefix is not None and RANKS[PREFIXES[prefix[1]]] != rank)
 
@@ -322,26 +322,27 @@ def check_quality(quality: pd.DataFrame | None) -> Quality | None:
         return None
     if "completeness" not in quality.columns:
         raise ValueError(f"quality has no column 'completeness', it has {list(quality.columns)}")
-    found = pd.DataFrame(index=quality.index, columns=["completeness", "contamination"], dtype=np.float64)
-    for name in [column for column in found if column in quality]:
+    percents = pd.DataFrame(index=quality.index, columns=["completeness", "contamination"], dtype=np.float64)
+    for name in [column for column in percents if column in quality]:
         numbers, wrong = as_numbers(quality[name].to_numpy())
         if wrong is not None:
             value = quality[name].iloc[wrong[0]]
             raise ValueError(
-                f"quality of genome {found.index[wrong[0]]!r}: {name} is {value!r}, it must be a number (%)"
+                f"quality of genome {percents.index[wrong[0]]!r}: {name} is {value!r}, it must be a number (%)"
             )
-        found[name] = numbers
+        percents[name] = numbers
     for name, most in (("completeness", 100.0), ("contamination", np.inf)):
-        bad = (found[name] < 0) | (found[name] > most) | np.isinf(found[name])
+        bad = (percents[name] < 0) | (percents[name] > most) | np.isinf(percents[name])
         if bad.any():
-            value = found.loc[bad, name].iloc[0]
+            value = percents.loc[bad, name].iloc[0]
             bound = "from 0 to 100" if most == 100 else ">= 0 and finite"
-            raise ValueError(f"quality of genome {found.index[bad][0]!r}: {name} is {value:g}, it must be {bound} (%)")
-    if found.index.duplicated().any():
-        raise ValueError(f"quality: genome {found.index[found.index.duplicated()][0]!r} is there twice")
-    if said := seem_fractions(found.to_numpy()):
-        raise ValueError(f"quality: completeness {said}")
-    return Quality([str(name) for name in found.index], found.to_numpy() / 100, rows_by_name(found))
+            first = percents.index[bad][0]
+            raise ValueError(f"quality of genome {first!r}: {name} is {value:g}, it must be {bound} (%)")
+    if percents.index.duplicated().any():
+        raise ValueError(f"quality: genome {percents.index[percents.index.duplicated()][0]!r} is there twice")
+    if doubt := seem_fractions(percents.to_numpy()):
+        raise ValueError(f"quality: completeness {doubt}")
+    return Quality([str(name) for name in percents.index], percents.to_numpy() / 100, rows_by_name(percents))
 
 
 def check_taxonomy(taxonomy: pd.DataFrame) -> None:
@@ -366,9 +367,9 @@ def lineages(taxonomy: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     check_taxonomy(taxonomy)
     row_of = rows_by_name(taxonomy)
     rows = np.array([row_of(name) for name in names], dtype=np.int64)
-    found = taxonomy.iloc[rows].fillna("").astype(str).set_axis(names)
-    found[rows < 0] = ""
-    return found
+    table = taxonomy.iloc[rows].fillna("").astype(str).set_axis(names)
+    table[rows < 0] = ""
+    return table
 
 
 def _plain(name: str) -> str:

@@ -129,8 +129,8 @@ class EvidenceModel(Method):
     ) -> tuple[SetBatch, Float[Tensor, "genomes dim"]]:
         """What the encoder reads: families, each with the genome's quality added to it; and that quality."""
         size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
-        told = [observed.completeness, 10 * observed.contamination, *given.unbind(1), size]
-        quality = self.quality(torch.stack(told, 1))
+        features = [observed.completeness, 10 * observed.contamination, *given.unbind(1), size]
+        quality = self.quality(torch.stack(features, 1))
         tokens = self.tokens(observed.counts)
         marked = (tokens.elements + quality[:, None]) * tokens.multiplicity[..., None]
         return SetBatch(marked, tokens.multiplicity, validate=False), quality
@@ -148,10 +148,10 @@ class EvidenceModel(Method):
         evidence = self.noise.evidence(observed)
         near = self._near(observed, evidence)
         nearest = self.references.corrected_similarity(observed, self.noise).amax(1, keepdim=True)
-        asked = self.start + self.gate(torch.cat([summary, nearest, observed.completeness[:, None]], 1))
+        gates = self.start + self.gate(torch.cat([summary, nearest, observed.completeness[:, None]], 1))
         seen, unseen = self.belief.unbind(1)
         return {
-            "neighbours": torch.einsum("bvj,bj,vj->bv", near, asked, 1 + self.trust),
+            "neighbours": torch.einsum("bvj,bj,vj->bv", near, gates, 1 + self.trust),
             "context": self.output(self.decoder(summary)),
             "evidence": (1 + torch.where(observed.present, seen, unseen)) * evidence,
         }

@@ -105,12 +105,12 @@ class NoiseModel(nn.Module):
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         """Count copies and prevalence in complete genomes, and learn to read completeness off the markers."""
         genomes, families = counts.shape
-        found = np.zeros((MOST_COPIES, families))
-        np.add.at(found, (np.minimum(counts.data, MOST_COPIES) - 1, counts.indices), 1.0)
-        carriers = found.sum(0)
+        tally = np.zeros((MOST_COPIES, families))
+        np.add.at(tally, (np.minimum(counts.data, MOST_COPIES) - 1, counts.indices), 1.0)
+        carriers = tally.sum(0)
         # Half a genome with one copy in front, so that a family that nobody has is not divided by 0.
-        found[0] += 0.5
-        self.copies.copy_(torch.from_numpy(found / found.sum(0)))
+        tally[0] += 0.5
+        self.copies.copy_(torch.from_numpy(tally / tally.sum(0)))
         self.prevalence.copy_(torch.from_numpy((carriers + 0.5) / (genomes + 1)))
         order = np.argsort(-carriers, kind="stable")
         core = order[: max(int((carriers >= CORE * genomes).sum()), min(FEWEST_MARKERS, families))]
@@ -150,8 +150,8 @@ class NoiseModel(nn.Module):
         """(B,) completeness and contamination, from the markers."""
         mean = (torch.arange(1, MOST_COPIES + 1, device=counts.device).to(counts) @ self.copies) * self.prevalence
         x = _marker_features((counts > 0).to(counts) @ self.markers, counts @ self.markers / (mean @ self.markers))
-        found = x @ self.quality
-        return found[:, 0].clamp(0.05, 1.0), found[:, 1].clamp(0.0, 0.3)
+        estimates = x @ self.quality
+        return estimates[:, 0].clamp(0.05, 1.0), estimates[:, 1].clamp(0.0, 0.3)
 
     def settle(self, observed: Observed) -> tuple[Observed, Float[Tensor, "genomes two"]]:
         """The same with estimates for what is not given; and (B, 2), 1 where it was given."""

@@ -301,15 +301,15 @@ def _about_clades(completer: GenomeCompleter) -> str:
 
 def _learning(completer: GenomeCompleter) -> Section:
     histories = {name: history for name, history in completer.histories_.items() if history}
-    kept = {}
+    marked = {}
     for name, history in histories.items():
         best = min(history, key=lambda row: row.get("val_loss", np.inf))
-        kept[name] = int((history[-1] if completer.patience is None else best)["epoch"])
+        marked[name] = int((history[-1] if completer.patience is None else best)["epoch"])
     text = (
         "The loss, binary cross-entropy as a mean over families and genomes, on training and on validation clades. The "
         "weights kept are those of the marked epoch."
     )
-    return learning(histories, kept=kept, text=text)
+    return learning(histories, kept_epochs=marked, text=text)
 
 
 def _calibration(levels: list[Level]) -> Section:

@@ -147,12 +147,12 @@ def evaluate(
             **arguments,
         )
         compared = evaluation.comparison
-        compared.write_rows(out / "scores.csv", evaluation.columns)
+        compared.write_rows(out / "scores.csv.gz", evaluation.columns)
         folder.write(
             of_evaluation(folder.about(f"Evaluation on {table.name}", evaluation.notes), evaluation),
             metrics=evaluation.numbers(),
             scores={c: scores for c, scores in multiqc.of_ours(compared).items() if c in SHOWN},
-            files=["scores.csv", "rows/"],
+            files=["scores.csv.gz", "rows/"],
             lines=compared.lines(evaluation.decisive),
         )
         return evaluation

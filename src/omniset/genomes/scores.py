@@ -1,4 +1,4 @@
-"""What is measured of completed genomes whose truth is known, under which noise, and what is asked of our model."""
+"""What is measured of completed genomes whose truth is known, under which noise, and the gates of our model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CHANGES = ("added", "removed")
 
 @dataclass(frozen=True)
 class Condition:
-    """A level of noise, and what methods are told of it.
+    """A level of noise, and what methods read of it.
 
     Attributes:
         level: Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
-        kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which is told.
+        kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read.
     """
 
     level: tuple[float, float]
@@ -61,12 +61,12 @@ def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
     Source: Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", 2015.
     """
     columns = [f"{k}{b}" for k in SUMS for b in range(BINS)]
-    number, said, was = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
-    return np.abs(said - was).sum(1) / np.maximum(number.sum(1), 1)
+    number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
+    return np.abs(predicted - present).sum(1) / np.maximum(number.sum(1), 1)
 
 
 def precision_of(change: str, rows: pd.DataFrame, draws: Draws) -> Values:
-    """Of the families added, or removed, at the precision that was asked for, the share that was right; NaN where
+    """Of the families added, or removed, at the chosen precision, the share that was right; NaN where
     there was none.
     """
     columns = [f"{change}_right", f"{change}_made"]

@@ -222,17 +222,17 @@ def gain_and_loss(
     content = np.zeros((len(tree.parent), len(families.module)), dtype=np.int64)
     pi, r, rho = families.frequency, families.turnover, families.duplication
     for node, (above, t) in enumerate(zip(tree.parent, tree.length, strict=True)):
-        own, shared, follows = rng.random((3, len(pi)))
-        uniform = np.where(follows < together, shared[families.module], own)
+        independent, shared, follows = rng.random((3, len(pi)))
+        uniform = np.where(follows < together, shared[families.module], independent)
         if above < 0:
-            present, kept, ends = uniform < pi, np.zeros(len(pi), dtype=np.int64), np.ones(len(pi))
+            present, survivors, ends = uniform < pi, np.zeros(len(pi), dtype=np.int64), np.ones(len(pi))
         else:
             before = content[above]
             present = uniform < pi + ((before > 0) - pi) * np.exp(-r * t)
             decay = np.exp(-r * (1 - rho) * t)
             ends = (1 - decay) / (1 - rho * decay)
-            kept = rng.binomial(np.maximum(before - 1, 0), 1 - ends)
-        content[node] = present * (1 + kept + rng.negative_binomial(kept + 1, 1 - rho * ends))
+            survivors = rng.binomial(np.maximum(before - 1, 0), 1 - ends)
+        content[node] = present * (1 + survivors + rng.negative_binomial(survivors + 1, 1 - rho * ends))
     return np.take(content, tree.leaves, axis=0)
 
 

@@ -50,8 +50,8 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
         )
 
     def entries() -> Iterator[Entry]:
-        for row, (name, found, *rest) in sheet.records(at):
-            for column, text in ((genome, name), (family, found)):
+        for row, (name, identifier, *rest) in sheet.records(at):
+            for column, text in ((genome, name), (family, identifier)):
                 if not text:
                     raise sheet.file.error(row, f"column {sheet.columns[column]!r} is empty")
             copies = 1
@@ -60,7 +60,7 @@ def read_long(sheet: Sheet, notes: Notes) -> Found:
                 if not (0 <= value <= MOST and value == np.floor(value)):
                     raise sheet.file.error(row, bad_count(sheet.columns[at[2]], rest[0], name))
                 copies = int(value)
-            name_of_family = notes.family(found)
+            name_of_family = notes.family(identifier)
             if notes.wants(name_of_family):
                 yield row, name, [name_of_family], copies
             else:
@@ -116,13 +116,13 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *rest) in sheet.records([of, *extra], quoted=False, comments=True):
+        for row, (field, *rest) in sheet.records([of, *extra], quoted=False, comments=True):
             if wanted in COGS:
-                families = _groups(found.split(","), wanted)
+                families = _groups(field.split(","), wanted)
             elif wanted == "Pfam":  # names, in which other characters may stand
-                families = [name for name in map(str.strip, found.split(",")) if name not in ("", "-")]
+                families = [name for name in map(str.strip, field.split(",")) if name not in ("", "-")]
             else:
-                families = list(map(notes.family, several(found)))
+                families = list(map(notes.family, several(field)))
             words = dict(zip(extra, rest, strict=True))
             for family in families:
                 notes.describe(family, words.get(category, ""), words.get(text, ""))  # type: ignore[arg-type]
@@ -151,8 +151,8 @@ def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (found, *rest) in sheet.records([cog, *extra], quoted=False):
-            families = _each(sheet, row, f"column {sheet.columns[cog]!r}", found, "COG", notes)
+        for row, (field, *rest) in sheet.records([cog, *extra], quoted=False):
+            families = _each(sheet, row, f"column {sheet.columns[cog]!r}", field, "COG", notes)
             for family in families:
                 words = dict(zip((sheet.keys[i] for i in extra), rest, strict=True))
                 notes.describe(family, words.get("cog_letter", ""), words.get("cog_name", ""))
@@ -205,7 +205,7 @@ def read_mapper(sheet: Sheet, notes: Notes) -> Found:
             families = _each(sheet, row, "column 2", fields[0], "KO", notes) if fields else []
             for field in fields[1:] if families else []:  # further columns may tell the next best hit
                 more = several(field)
-                if not more or any(kind_of_identifier(found) != "KO" for found in more):
+                if not more or any(kind_of_identifier(identifier) != "KO" for identifier in more):
                     break
                 families += map(notes.family, more)
             if not fields and HIDDEN.search(gene):
@@ -217,12 +217,12 @@ def read_mapper(sheet: Sheet, notes: Notes) -> Found:
 
 def _each(sheet: Sheet, row: int, column: str, field: str, kind: str, notes: Notes) -> list[str]:
     """The identifiers in a field, all of which must be of one kind."""
-    found = several(field)
+    names = several(field)
     kinds = COGS if kind == "COG" else (kind,)
-    if any(kind_of_identifier(name) not in kinds for name in found):
+    if any(kind_of_identifier(name) not in kinds for name in names):
         example = {"COG": "COG such as 'COG0001'", "KO": "KO such as 'K00001'"}[kind]
         raise sheet.file.error(row, f"{column} is {short(field)}, it must be a {example}, several or empty")
-    return list(dict.fromkeys(map(notes.family, found)))
+    return list(dict.fromkeys(map(notes.family, names)))
 
 
 def read_dram(sheet: Sheet, notes: Notes) -> Found:
@@ -233,11 +233,11 @@ def read_dram(sheet: Sheet, notes: Notes) -> Found:
         raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
 
     def entries() -> Iterator[Entry]:
-        for row, (name, found) in sheet.records([genome, of], quoted=False):
+        for row, (name, field) in sheet.records([genome, of], quoted=False):
             if not name:
                 raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
-            families = list(dict.fromkeys(INSIDE[wanted].findall(found)))
-            notes.tally["unread"] += not families and found not in ("", "-")
+            families = list(dict.fromkeys(INSIDE[wanted].findall(field)))
+            notes.tally["unread"] += not families and field not in ("", "-")
             yield row, name, families, 1
 
     return gather(sheet.file, entries())
@@ -251,8 +251,8 @@ def read_functions(sheet: Sheet, notes: Notes) -> Found:
 
     def entries() -> Iterator[Entry]:
         seen: set[tuple[str, str]] = set()  # several sources may tell the same of a gene
-        for row, (of, found, *text) in sheet.records(at, quoted=False):
-            families = [f for f in map(notes.family, several(found)) if notes.wants(f)]
+        for row, (of, accessions, *text) in sheet.records(at, quoted=False):
+            families = [f for f in map(notes.family, several(accessions)) if notes.wants(f)]
             for family, words in zip(families, (text or [""])[0].split("!!!"), strict=False):
                 notes.describe(family, "", words)
             yield row, name, once(seen, of, families), 1

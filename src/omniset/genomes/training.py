@@ -89,9 +89,9 @@ class Clades:
     @classmethod
     def of_similarity(cls, counts: sp.csr_array) -> Clades:
         """Clusters of average linkage, at Jaccard distances of 0.5 and 0.35; of many genomes each for itself."""
-        own = np.arange(counts.shape[0])
-        if not 1 < len(own) <= CLUSTERED:
-            return cls(np.stack([own] * 3, 1), given=False)
+        singles = np.arange(counts.shape[0])
+        if not 1 < len(singles) <= CLUSTERED:
+            return cls(np.stack([singles] * 3, 1), given=False)
         present = (counts > 0).astype(np.float32)
         shared = (present @ present.T).toarray()
         sizes = present.sum(1)
@@ -99,7 +99,7 @@ class Clades:
         np.fill_diagonal(distance, 0)
         tree = linkage(squareform(distance, checks=False), "average")
         codes = [fcluster(tree, cut, "distance") for cut in (0.5, 0.35)]
-        return cls(np.stack([*codes, own], 1), given=False)
+        return cls(np.stack([*codes, singles], 1), given=False)
 
     def notes(self) -> list[str]:
         """What was decided on the data, a sentence each."""
@@ -114,8 +114,8 @@ class Clades:
 
 def _codes(values: np.ndarray, names: list[str]) -> Int[np.ndarray, " genomes"]:
     """Equal values get equal numbers; a genome without a value gets one of its own."""
-    own = np.array([f"\n{name}" for name in names], dtype=object)  # of no taxon; pandas 2 ends text at NUL
-    return pd.factorize(np.where(values == "", own, values))[0]
+    singles = np.array([f"\n{name}" for name in names], dtype=object)  # of no taxon; pandas 2 ends text at NUL
+    return pd.factorize(np.where(values == "", singles, values))[0]
 
 
 def split(
@@ -154,15 +154,17 @@ class Draws:
     curriculum: bool = False
 
     def quality(self, rng: np.random.Generator) -> tuple[float, float, float, float]:
-        """True completeness and contamination, and what the method is told: the truth, an estimate, or NaN."""
+        """True completeness and contamination, and both as the method reads them: the truth, an estimate, or NaN."""
         c = 1.0 if rng.random() < 0.2 else rng.uniform(*self.completeness)
         q = 0.0 if rng.random() < 0.4 else rng.uniform(*self.contamination)
         kind = rng.random()
-        return (c, q, *told(c, q, "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown", rng))
+        return (c, q, *stated_quality(c, q, "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown", rng))
 
 
-def told(completeness: float, contamination: float, kind: str, rng: np.random.Generator) -> tuple[float, float]:
-    """What a method is told of a genome's quality: "known", "estimated" (within 5 points) or "unknown" (NaN)."""
+def stated_quality(
+    completeness: float, contamination: float, kind: str, rng: np.random.Generator
+) -> tuple[float, float]:
+    """A genome's quality as a method reads it: "known", "estimated" (within 5 points) or "unknown" (NaN)."""
     if kind == "unknown":
         return np.nan, np.nan
     if kind == "known":
@@ -219,7 +221,7 @@ class GenomeBatches:
         return Observed(seen.float(), c, q, hidden), truth.float(), weights
 
     def one(self, key: Key, training: bool) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
-        """What was observed, its quality as told, which references are hidden, the truth, and its weight."""
+        """What was observed, its stated quality, which references are hidden, the truth, and its weight."""
         epoch, i = key
         rng = np.random.default_rng([self.seed, epoch if training else 2**31, i])
         counts = self.genomes.row(i)

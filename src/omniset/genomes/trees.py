@@ -113,11 +113,11 @@ def _parse(text: str) -> Tree:
         return ValueError(f"character {at + 1}: {message}")
 
     while at < len(text):
-        found = TOKEN.match(text, at)
-        if found is None:
+        match = TOKEN.match(text, at)
+        if match is None:
             open_ = {"'": "a quote is never closed", "[": "a comment is never closed", "]": "unexpected ]"}
             raise wrong(open_[text[at]])
-        token = found[0]
+        token = match[0]
         if token.isspace() or token[0] == "[":
             pass
         elif last == ";":
@@ -149,7 +149,7 @@ def _parse(text: str) -> Tree:
             last = "name"
         else:
             raise wrong(f"unexpected {token!r}")
-        at = found.end()
+        at = match.end()
     if last != ";":
         raise wrong("the file ends without ;, is it cut off?")
     return Tree(np.array(parent), np.array([0.0, *length[1:]]), names)
@@ -164,7 +164,7 @@ def _length(token: str) -> float:
 
 def clades(tree: Tree) -> list[str]:
     """Taxonomy of the leaves, "d__Simulated;p__P1;c__C1;o__O1;f__F1;g__G1;s__S1": the tree is cut at shares of the mean
-    distance of leaves from the root, and what hangs together below a cut is a clade. Species are single leaves.
+    distance of leaves from the root, and what stays connected below a cut is a clade. Species are single leaves.
     """
     leaves, depth = tree.leaves, tree.depth
     whole = depth[leaves].mean()

@@ -143,11 +143,11 @@ def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Seque
             raise sheet.file.error(row, f"column {names[0]!r} is empty: each row needs a name")
         first.append(name)
         texts.append([fields[i].strip() for i in words])
-        found = [parse[fields[i]] for i in at]
-        if None in found:
-            wrong = at[found.index(None)]
+        numbers = [parse[fields[i]] for i in at]
+        if None in numbers:
+            wrong = at[numbers.index(None)]
             raise sheet.file.error(row, bad_count(names[wrong], fields[wrong].strip(), name))
-        cells[number] = found
+        cells[number] = numbers
     return Block(rows, first, cells, texts)
 
 
@@ -182,11 +182,11 @@ def _parquet_blocks(file: TableFile, words: Sequence[int]) -> Iterator[Block]:
                 cells[:, number] = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
                 continue
             texts = texts_of(chunk.as_text(column, values))
-            found = [parse[text] for text in texts]
-            if None in found:
-                row = found.index(None)
+            numbers = [parse[text] for text in texts]
+            if None in numbers:
+                row = numbers.index(None)
                 raise file.error(chunk.first + row, bad_count(column, texts[row], names[row]))
-            cells[:, number] = found
+            cells[:, number] = numbers
         texts_of_row = [list(t) for t in zip(*(texts_of(chunk.columns[file.columns[i]]) for i in words), strict=True)]
         yield Block(list(range(chunk.first, chunk.first + len(chunk))), names, cells, texts_of_row)
 
@@ -195,15 +195,15 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
     """Genomes x families."""
     columns = _wide_columns(sheet)
     _refuse_no_name(sheet, "family")
-    kept = [i for i, name in enumerate(columns) if key(name) not in METADATA]
+    places = [i for i, name in enumerate(columns) if key(name) not in METADATA]
     if left := [name for name in columns if key(name) in METADATA]:
         notes.warnings.append(f"{sheet.file.path}: column {left[0]!r} is no family and was left out; nothing is to do")
-    families, wanted = _families(sheet, [columns[i] for i in kept], notes)
-    kept = [i for i, want in zip(kept, wanted, strict=True) if want]
+    families, wanted = _families(sheet, [columns[i] for i in places], notes)
+    places = [i for i, want in zip(places, wanted, strict=True) if want]
     families = [family for family, want in zip(families, wanted, strict=True) if want]
-    cells = Cells(sheet, [columns[i] for i in kept], notes)
+    cells = Cells(sheet, [columns[i] for i in places], notes)
     for block in blocks(sheet):
-        counts = cells.counts(block, block.cells if len(kept) == len(columns) else block.cells[:, kept])
+        counts = cells.counts(block, block.cells if len(places) == len(columns) else block.cells[:, places])
         for row, name, of_genome in zip(block.rows, block.names, counts, strict=True):
             present = np.flatnonzero(of_genome)
             yield row, Genome(name, [families[i] for i in present], of_genome[present])
@@ -238,7 +238,7 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
     cells = Cells(sheet, genomes, notes)
     rows_of: dict[str, int] = {}
     numbers: dict[str, int] = {}
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for block in blocks(sheet, words):
         counts = cells.counts(block, block.cells)
         of_row, families_of = [], []
@@ -250,13 +250,13 @@ def read_transposed(sheet: Sheet, notes: Notes) -> Found:
                 of_row.append(number)
                 families_of.append(numbers.setdefault(family, len(numbers)))
         at, which = np.nonzero(counts[of_row])
-        found.append(
+        entries.append(
             (np.array(families_of, dtype=np.int64)[at], which, counts[np.array(of_row, dtype=np.int64)[at], which])
         )
-    if not found:
+    if not entries:
         return
     families, wanted = _families(sheet, list(numbers), notes)
-    at, of, copies = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    at, of, copies = (np.concatenate(parts) for parts in zip(*entries, strict=True))
     taken = np.array(wanted)[at]
     table = sp.csr_array((copies[taken], (of[taken], at[taken])), shape=(len(genomes), len(families)))
     for number, genome in enumerate(genomes):

@@ -15,5 +15,5 @@ def derived(
     # An input may come from another one: what is wanted ends at views of them.
     views = [None if x is None else x.view_as(x) for x in inputs]
     wanted = [x for x in views if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(function(*views), wanted, upstream, create_graph=True, allow_unused=True))
-    return [next(found) if x is not None and x.requires_grad else None for x in views]
+    gradients = iter(torch.autograd.grad(function(*views), wanted, upstream, create_graph=True, allow_unused=True))
+    return [next(gradients) if x is not None and x.requires_grad else None for x in views]

@@ -46,7 +46,7 @@ class Parts:
 
     def __init__(self, block: Any, written_for: type[nn.Module]) -> None:
         kind = type(block)
-        own = any(getattr(kind, name) is not getattr(written_for, name) for name in ("project", "combine"))
+        overridden = any(getattr(kind, name) is not getattr(written_for, name) for name in ("project", "combine"))
         self.heads, self.scale = block.num_heads, block.scale
         self.query, self.key, self.value, self.output = block.query, block.key, block.value, block.output
         self.norm_queries, self.norm_elements, self.norm_ffn = block.norm_queries, block.norm_elements, block.norm_ffn
@@ -64,7 +64,7 @@ class Parts:
         self._snapshot = private.Snapshot(block) if private.CAN_WATCH else None
         self.fold = (
             known
-            and not own
+            and not overridden
             and all(type(part) is nn.Linear and part.bias is not None for part in linear)
             and all(type(part) is nn.LayerNorm and part.bias is not None for part in norms)
             and self._snapshot is not None

@@ -64,7 +64,7 @@ class Gather(torch.autograd.Function):
         start = 0 if known else -torch.inf
         top = folded.new_full((sets, points, 1), start) if peak is None else peak.to(folded.dtype) - offset
         shifted = bool(top.any())
-        kept = buffer_for_backward(ctx, folded, low, sets, points, x.shape[1]) if known else None
+        kept_weights = buffer_for_backward(ctx, folded, low, sets, points, x.shape[1]) if known else None
         for b, n in tiles(x):
             tile = work.cast("tile", x[b, n], dtype)
             z, far = normalised(tile, eps, moments(b, n), work("z", *tile.shape))
@@ -86,10 +86,10 @@ class Gather(torch.autograd.Function):
             w.exp_()
             weight[b] += w.sum(-1, True)
             total[b] += batched(work.cast("low w", w, low), z.mT)
-            if kept is not None:
-                kept[b, :, n] = w
+            if kept_weights is not None:
+                kept_weights[b, :, n] = w
         total -= total.mean(-1, True)
-        ctx.save_for_backward(x, log_m, folded, offset, top, moments.all, kept)
+        ctx.save_for_backward(x, log_m, folded, offset, top, moments.all, kept_weights)
         ctx.eps, ctx.tiles = eps, done
         peak = top + offset
         ctx.mark_non_differentiable(peak)
@@ -107,7 +107,7 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Any, d_weight: Tensor, d_total: Tensor):
-        x, log_m, folded, offset, top, moments, kept = ctx.saved_tensors
+        x, log_m, folded, offset, top, moments, kept_weights = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Gather.plain, (top + offset).detach(), ctx.eps)
             gradients = derived(plain, (x, log_m, folded, offset), (d_weight, d_total))
@@ -118,19 +118,20 @@ class Gather(torch.autograd.Function):
         d_weight, d_total = d_weight.to(folded.dtype), centred(d_total.to(folded.dtype))
         points, rows = folded.shape[1], centred(folded).expand(x.shape[0], -1, -1)
         # The scores of (2) and the products of (1), both with z^T, are one product; so are the two of (6).
-        before, after = torch.cat((rows, d_total), 1) if kept is None else d_total, torch.cat((d_total, rows), 1)
+        before = torch.cat((rows, d_total), 1) if kept_weights is None else d_total
+        after = torch.cat((d_total, rows), 1)
         dtype, low, work = folded.dtype, narrow(x.dtype), workspace(folded)
         before, after, shifted = before.to(low), after.to(low), bool(top.any())
         for b, n, far in ctx.tiles:
             tile = work.cast("tile", x[b, n], dtype)
             z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
             both = batched(before[b], z, work("low both", z.shape[0], before.shape[1], z.shape[1], dtype=low))
-            if kept is None:
+            if kept_weights is None:
                 both = work.cast("both", both, dtype)
             else:
-                both = torch.cat((kept[b, :, n], both), 1, out=work("both", z.shape[0], 2 * points, z.shape[1]))
+                both = torch.cat((kept_weights[b, :, n], both), 1, out=work("both", z.shape[0], 2 * points, z.shape[1]))
             w, d_s = both[:, :points], both[:, points:]  # d_s is d(t) . z so far
-            if kept is None:
+            if kept_weights is None:
                 if log_m is not None:
                     w += log_m[b, None, n]
                 if shifted:

@@ -35,9 +35,9 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) 
     except OSError:  # none left: give up what is held back, and let PyTorch try, or say so
         _back.clear()
         return like.new_empty(shape, dtype=dtype)
-    found = torch.frombuffer(memory, dtype=dtype, count=numbers)
+    buffer = torch.frombuffer(memory, dtype=dtype, count=numbers)
     # In place: to a view autograd would not add a second gradient without memory for their sum.
-    return found.resize_(shape)
+    return buffer.resize_(shape)
 
 
 _back: dict[int, list[mmap.mmap]] = {}  # by size; its single operations are safe between threads

@@ -155,7 +155,7 @@ class Snapshot:
         self.hooked = any(some for _, some in self._hooks)
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether nothing has changed. One call, with none in it: it is asked at every call of the module."""
+        """Whether all is unchanged. It makes a single call, as every call of the module runs it."""
         if module is not self.module:  # a shallow copy
             return False
         for children, before in self._children:

@@ -77,7 +77,7 @@ class Spread(torch.autograd.Function):
         out, dtype, low, work = empty(x.shape, x), keys.dtype, narrow(x.dtype), workspace(keys)
         moments, moments_y = (Moments(ctx, keys, x) for _ in range(2))
         rows, low_values = centred(keys).to(low), values.to(low)
-        kept = buffer_for_backward(ctx, keys, low, x.shape[0], keys.shape[1], x.shape[1])
+        kept_p = buffer_for_backward(ctx, keys, low, x.shape[0], keys.shape[1], x.shape[1])
         kept_hidden = None if w1 is None else buffer_for_backward(ctx, keys, low, *x.shape[:2], len(w1))
         kept_y = None if w1 is None else buffer_for_backward(ctx, keys, dtype, *x.shape)
         act, done = None if w1 is None else ACTIVATIONS[activation][0], []
@@ -87,8 +87,8 @@ class Spread(torch.autograd.Function):
             z, far = normalised(tile, eps, moments(b, n), work("z", *tile.shape))
             z = work.cast("low z", z, low)
             p = work.cast("low p", _weights(rows[b], offset[b], z, heads, work), low)
-            if kept is not None:
-                kept[b, :, n] = p
+            if kept_p is not None:
+                kept_p[b, :, n] = p
             # What is made in `out` need not be copied there, but oneDNN makes it elsewhere.
             direct = x.dtype == dtype and (act is None or not faster_by_onednn(tile.flatten(0, 1), ffn[0]))
             into = out[b, n] if direct else work("y", *tile.shape)
@@ -106,7 +106,7 @@ class Spread(torch.autograd.Function):
             done.append((b, n, far, far_y))
             if not direct:
                 out[b, n] = y
-        saved = x, keys, offset, values, moments.all, moments_y.all, kept, kept_hidden, kept_y
+        saved = x, keys, offset, values, moments.all, moments_y.all, kept_p, kept_hidden, kept_y
         ctx.save_for_backward(*saved, w1, b1, w2, b2)
         ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
         return out
@@ -123,7 +123,7 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor):
-        x, keys, offset, values, moments, moments_y, kept, kept_hidden, kept_y, w1, b1, w2, b2 = ctx.saved_tensors
+        x, keys, offset, values, moments, moments_y, kept_p, kept_hidden, kept_y, w1, b1, w2, b2 = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
             plain = partial(Spread.plain, ctx.heads, ctx.activation, ctx.eps)
             gradients = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
@@ -136,10 +136,10 @@ class Spread(torch.autograd.Function):
         for b, n, far, far_y in ctx.tiles:
             tile, d_y = work.cast("tile", x[b, n], dtype), d_out[b, n]
             z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
-            if kept is None:
+            if kept_p is None:
                 p = _weights(rows[b], offset[b], z, ctx.heads, work)
             else:
-                p = work("p", z.shape[0], keys.shape[1], z.shape[1]).copy_(kept[b, :, n])
+                p = work("p", z.shape[0], keys.shape[1], z.shape[1]).copy_(kept_p[b, :, n])
             low_p = work.cast("low p", p, low)
             if ffn is not None:
                 if kept_y is None:
@@ -193,18 +193,18 @@ class _FeedForward(NamedTuple):
         sums = [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
         return cls(centred(w1).to(low), b1.to(low), w2.to(low), ACTIVATIONS[activation], sums, work)
 
-    def backward(self, d_out: Tensor, y: Tensor, moments: Tensor, far: bool, kept: Tensor | None) -> Tensor:
-        """The d(y) of a tile from its d(out); `kept` is h where it has been kept."""
+    def backward(self, d_out: Tensor, y: Tensor, moments: Tensor, far: bool, kept_hidden: Tensor | None) -> Tensor:
+        """The d(y) of a tile from its d(out); `kept_hidden` is h if it has been kept."""
         work, low, (act, act_backward) = self.work, self.first.dtype, self.activation
         u = scaled(y, moments, far, work("u", *y.shape)).flatten(0, 1)
         u = work.cast("low u", u, low)
         flat = work.cast("low d_y", d_out, low).contiguous().flatten(0, 1)
         size = u.shape[0], self.first.shape[0]
         before = work("before", *size, dtype=low)
-        if kept is None:
+        if kept_hidden is None:
             before = linear(u, self.first, self.bias, before)
         else:
-            before.view(kept.shape).copy_(kept)
+            before.view(kept_hidden.shape).copy_(kept_hidden)
         hidden = act(before)
         d_hidden = linear(flat, self.second.mT, out=work("d_hidden", *size, dtype=low))
         d_hidden = act_backward(d_hidden, before)  # (2)

@@ -3,12 +3,16 @@
 from omniset.layers.base import SetLayer
 from omniset.layers.deep_sets import SetPooling
 from omniset.layers.fspool import FeaturewiseSortPooling
+from omniset.layers.instances import CriticalAttention, CriticalInstances, GatedAttentionPooling
 from omniset.layers.set_transformer import InducedSetAttentionBlock, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import LeeAttentionBlock, MultisetAttentionBlock
 
 __all__ = [
+    "CriticalAttention",
+    "CriticalInstances",
     "FeaturewiseSortPooling",
+    "GatedAttentionPooling",
     "InducedSetAttentionBlock",
     "LeeAttentionBlock",
     "MultisetAttentionBlock",

@@ -133,9 +133,9 @@ class Nearest(Method):
 
 def _counts(texts: Sequence[str]) -> sp.csr_array:
     """Of 7-mers, each row of length 1."""
-    found = spectra(texts, WORDS)
-    rows = np.repeat(np.arange(len(texts)), found.sizes.numpy())
+    words = spectra(texts, WORDS)
+    rows = np.repeat(np.arange(len(texts)), words.sizes.numpy())
     table = sp.csr_array(
-        (np.ones(len(rows), dtype=np.float32), (rows, found.words.numpy())), shape=(len(texts), 4**WORDS)
+        (np.ones(len(rows), dtype=np.float32), (rows, words.words.numpy())), shape=(len(texts), 4**WORDS)
     )
     return sp.csr_array(normalize(table))

@@ -51,10 +51,10 @@ def calibrated(
         there = batch.sets.multiplicity > 0
         taxon, reads = batch.taxon[there], batch.sets.multiplicity[there]
         ours, cosines = logits[there], network.alone.cosines(batch.sets.elements[there])
-        own = one_hot(taxon, len(taxa)).bool()
+        itself = one_hot(taxon, len(taxa)).bool()
         right = clade[:, ours.argmax(1)] == clade[:, taxon]
         add(ours, cosines, right.T, (1 - novel) * reads)
-        ours, cosines = ours.masked_fill(own, -torch.inf), cosines.masked_fill(own, -1.0)
+        ours, cosines = ours.masked_fill(itself, -torch.inf), cosines.masked_fill(itself, -1.0)
         right = clade[:, ours.argmax(1)] == clade[:, taxon]
         add(ours, cosines, right.T, (1 - FOREIGN) * novel * reads)
         some = SetBatch(foreign[None].expand(len(batch.sets), -1, -1))

@@ -38,7 +38,7 @@ def embedded(
     """Vectors of sequences, mapped from disk while in use; and which could be read, with a warning of the others.
 
     Args:
-        turning: Sequences of the other strand are told by their words, and turned, with a warning.
+        turning: Words tell sequences of the other strand, which are turned, with a warning.
     """
     device, width = network.strand.device, network.alone.prototypes[0].numel()
     usable = np.zeros(len(texts), dtype=bool)

@@ -80,7 +80,7 @@ class Confidence:
                 rows.append([0.0, 0.0, 6.0 if truth.all() else -6.0])
                 continue
             row = _regression(np.stack([of_rank, similarity], 1), truth, weight)
-            if row[1] < 0:  # what is like nothing that is known must not be the surer for it
+            if row[1] < 0:  # a read unlike all known ones must not become surer
                 row = _regression(of_rank[:, None], truth, weight)
                 row = [row[0], 0.0, row[1]]
             rows.append(row)

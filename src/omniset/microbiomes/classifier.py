@@ -224,7 +224,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """A taxon for every sequence of every sample, with the confidence at each rank.
 
         Args:
-            strand: "auto": sequences of the other strand are told by their words, and turned; "forward": none is.
+            strand: "auto": words tell sequences of the other strand, which are turned; "forward": none is.
             shard_size: Sequences of a sample that are computed on at a time: bounds the memory, and changes nothing.
 
         Raises:

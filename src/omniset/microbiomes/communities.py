@@ -48,8 +48,8 @@ def replicate(
     profile: Float[np.ndarray, " taxa"], noise: float, rng: np.random.Generator
 ) -> Float[np.ndarray, " taxa"]:
     """A profile with relative Gaussian noise: x (1 + noise N(0, 1)), nothing below 0, summing to 1."""
-    found = np.maximum(profile * (1 + noise * rng.standard_normal(len(profile))), 0)
-    return found / found.sum()
+    noisy = np.maximum(profile * (1 + noise * rng.standard_normal(len(profile))), 0)
+    return noisy / noisy.sum()
 
 
 def replicates(

@@ -59,9 +59,9 @@ class TransformerEmbedding:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(self.folder), **options)
             self.model = transformers.AutoModel.from_pretrained(str(self.folder), **options).eval()
         except (OSError, ValueError, KeyError) as error:
-            said = " ".join(str(error).split())[:300]
+            cause = " ".join(str(error).split())[:300]
             advice = "" if trust_code else " (if it comes with Python files and you trust them: trust_code)"
-            raise ValueError(f"embedder {folder} cannot be read: {said}{advice}") from error
+            raise ValueError(f"embedder {folder} cannot be read: {cause}{advice}") from error
         self.device = devices.find(device)
         self.width = int(self.model.config.hidden_size)
         self.identity = _checksum(self.model)
@@ -77,14 +77,14 @@ class TransformerEmbedding:
     @torch.no_grad()
     def _compute(self, texts: Sequence[str]) -> Float[np.ndarray, "sequences width"]:
         self.model.to(self.device)
-        found = np.empty((len(texts), self.width), dtype=np.float32)
+        vectors = np.empty((len(texts), self.width), dtype=np.float32)
         for start in range(0, len(texts), TOGETHER):
             some = list(texts[start : start + TOGETHER])
             tokens = self.tokenizer(some, return_tensors="pt", padding=True).to(self.device)
             states = self.model(**tokens)[0]
             here = tokens["attention_mask"][..., None].to(states.dtype)
-            found[start : start + len(some)] = ((states * here).sum(1) / here.sum(1)).cpu().numpy()
-        return found
+            vectors[start : start + len(some)] = ((states * here).sum(1) / here.sum(1)).cpu().numpy()
+        return vectors
 
 
 class VectorCache:
@@ -115,15 +115,15 @@ class VectorCache:
         text_of = dict(zip(keys, texts, strict=True))
         if any(key not in self._place for key in text_of):
             self._look()  # others may have added some
-        found = self._read([key for key in text_of if key in self._place])
-        if damaged := sum(key in self._place and key not in found for key in text_of):
+        vectors = self._read([key for key in text_of if key in self._place])
+        if damaged := sum(key in self._place and key not in vectors for key in text_of):
             warnings.warn(f"{self.rows} has {many(damaged, 'damaged vector')}: computed anew", stacklevel=3)
-        lacking = [key for key in text_of if key not in found]
+        lacking = [key for key in text_of if key not in vectors]
         if lacking:
             computed = compute([text_of[key] for key in lacking]).astype("<f4")
             self._write(lacking, computed)
-            found |= dict(zip(lacking, computed, strict=True))
-        return np.array([found[key] for key in keys], dtype=np.float32).reshape(len(keys), self.width)
+            vectors |= dict(zip(lacking, computed, strict=True))
+        return np.array([vectors[key] for key in keys], dtype=np.float32).reshape(len(keys), self.width)
 
     def _key(self, text: str) -> bytes:
         return hashlib.blake2b(f"{self.name} {text}".encode("ascii"), digest_size=16).digest()
@@ -181,16 +181,16 @@ def _check(row: bytes) -> bytes:
 
 def settings_checksum(folder: Path) -> str:
     """A hash of what a transformer's vectors depend on beside its weights: configuration, tokenizer, code."""
-    found = hashlib.blake2b(digest_size=8)
+    checksum = hashlib.blake2b(digest_size=8)
     for path in sorted(path for path in folder.iterdir() if path.suffix in CODE and path.is_file()):
-        found.update(f"{path.name} {path.stat().st_size} ".encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        checksum.update(f"{path.name} {path.stat().st_size} ".encode())
+        checksum.update(path.read_bytes())
+    return checksum.hexdigest()
 
 
 def _checksum(model: torch.nn.Module) -> str:
-    found = hashlib.blake2b(digest_size=8)
+    checksum = hashlib.blake2b(digest_size=8)
     for name, tensor in model.state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        checksum.update(name.encode())
+        checksum.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return checksum.hexdigest()

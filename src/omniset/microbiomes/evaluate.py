@@ -294,7 +294,7 @@ def evaluate(
     for name, value in (("test_fraction", test_fraction), ("unknown_fraction", unknown_fraction)):
         if not 0 < value <= 0.5:
             raise ValueError(f"{name} must be above 0 and at most 0.5, got {value}")
-    kept = Kept(folder, resume, say)
+    store = Kept(folder, resume, say)
     options: dict[str, Any] = {"least": least, "test_fraction": test_fraction, "unknown_fraction": unknown_fraction}
     arguments = classifier.fingerprint() | {"threshold": classifier.threshold}
     del arguments["seed"]
@@ -307,10 +307,10 @@ def evaluate(
         profiles, tests = communities(parts, sizes, seed)
         for name in methods:
             unit = f"{name}.{seed}"
-            network = (name, classifier, parts.taxa, seed, kept.scratch(unit), resume)
+            network = (name, classifier, parts.taxa, seed, store.scratch(unit), resume)
             method = BASELINES[name]() if name in BASELINES else NetworkMethod(*network)
             work = partial(_tested, method, parts, profiles, tests)
-            done = kept.do(unit, settings, work, line=f"seed {seed}, {name}")
+            done = store.do(unit, settings, work, line=f"seed {seed}, {name}")
             tables.append(pd.DataFrame(done.rows).assign(method=name, seed=seed))
             pooled += [
                 {"method": name, "seed": seed, "seconds": done.facts["seconds"], **scores}

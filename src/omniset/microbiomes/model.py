@@ -40,9 +40,9 @@ class SpectrumProjection(nn.Module):
         """What `forward` takes."""
         return [spectra(texts, k) for k in self.words]
 
-    def forward(self, found: list[Spectra]) -> Float[Tensor, "sequences width"]:
-        total = torch.stack([s.sizes for s in found]).sum(0).clamp(min=1)
-        summed = torch.stack([t(s.words, s.starts) for t, s in zip(self.tables, found, strict=True)]).sum(0)
+    def forward(self, inputs: list[Spectra]) -> Float[Tensor, "sequences width"]:
+        total = torch.stack([s.sizes for s in inputs]).sum(0).clamp(min=1)
+        summed = torch.stack([t(s.words, s.starts) for t, s in zip(self.tables, inputs, strict=True)]).sum(0)
         return summed / total.to(summed.dtype).sqrt()[:, None]
 
 
@@ -57,8 +57,8 @@ class VectorProjection(nn.Module):
         super().__init__()
         self.linear = nn.Linear(given, width)
 
-    def forward(self, found: Float[Tensor, "sequences given"]) -> Float[Tensor, "sequences width"]:
-        return self.linear(found)
+    def forward(self, inputs: Float[Tensor, "sequences given"]) -> Float[Tensor, "sequences width"]:
+        return self.linear(inputs)
 
 
 class SequenceNetwork(nn.Module):
@@ -82,9 +82,9 @@ class SequenceNetwork(nn.Module):
         self.prototypes = nn.Parameter(F.normalize(torch.randn(taxa, members, width // members), dim=-1))
         self.log_scale = nn.Parameter(torch.full((members,), math.log(16.0)))
 
-    def vectors(self, found: Any) -> Float[Tensor, "sequences width"]:
+    def vectors(self, inputs: Any) -> Float[Tensor, "sequences width"]:
         """Of what the projection takes."""
-        members = self.projection(found).unflatten(-1, self.prototypes.shape[1:])
+        members = self.projection(inputs).unflatten(-1, self.prototypes.shape[1:])
         return F.layer_norm(members, members.shape[-1:]).flatten(-2)
 
     def _cosines(self, vectors: Float[Tensor, "*sequences width"], weight: Tensor) -> Float[Tensor, "*sequences taxa"]:
@@ -105,8 +105,8 @@ class SequenceNetwork(nn.Module):
         taxa = F.normalize(self.prototypes, dim=-1) * self.log_scale.exp()[:, None]
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
-    def forward(self, found: Any) -> Float[Tensor, "sequences taxa"]:
-        return self.logits(self.vectors(found))
+    def forward(self, inputs: Any) -> Float[Tensor, "sequences taxa"]:
+        return self.logits(self.vectors(inputs))
 
 
 class SampleShares(nn.Module):
@@ -137,17 +137,17 @@ class SampleShares(nn.Module):
             shards: Reads (samples, sequences) and logits (samples, sequences, taxa); read once in every round.
         """
         first, strength = self.first(token).log_softmax(1), self.strength(token).clamp(max=STRONGEST).exp()
-        found = first
+        log_share = first
         for _ in range(self.rounds):
             total, reads = torch.zeros(()), torch.zeros(())
             for counts, logits in shards:
-                posterior = (logits + found[:, None]).softmax(2)
-                total = total.to(found) + (counts[..., None] * posterior).sum(1)
-                reads = reads.to(found) + counts.sum(1)
-            tiny = torch.finfo(found.dtype).tiny
+                posterior = (logits + log_share[:, None]).softmax(2)
+                total = total.to(log_share) + (counts[..., None] * posterior).sum(1)
+                reads = reads.to(log_share) + counts.sum(1)
+            tiny = torch.finfo(log_share.dtype).tiny
             share = total / reads.clamp(min=tiny)[:, None]
-            found = (share + strength * first.exp()).clamp(min=tiny).log() - strength.log1p()
-        return first, found
+            log_share = (share + strength * first.exp()).clamp(min=tiny).log() - strength.log1p()
+        return first, log_share
 
 
 @dataclass
@@ -207,8 +207,8 @@ class TaxonNetwork(nn.Module):
             return nothing, nothing
         shards = ShardsAlone(self.alone, batches)
         # Of a batch the logits are kept from round to round; of shards there is room for one at a time.
-        kept = [*shards] if isinstance(source, SetBatch) else shards
-        return self.shares(self.encoder(source, **options).summary[:, 0], kept)
+        passes = [*shards] if isinstance(source, SetBatch) else shards
+        return self.shares(self.encoder(source, **options).summary[:, 0], passes)
 
     def in_context(
         self, batch: SetBatch, prior: Float[Tensor, "samples taxa"]

@@ -17,8 +17,7 @@ class ClassifierOptions(Computing):
 
     rank: str = option(
         "genus",
-        "Taxa that are told apart: domain, phylum, class, order, family, genus, species, or another of the taxonomy's "
-        "ranks.",
+        "Rank of the taxa: domain, phylum, class, order, family, genus, species, or another of the taxonomy's ranks.",
         group="data",
     )
     _: KW_ONLY

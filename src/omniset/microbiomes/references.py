@@ -62,12 +62,12 @@ class References:
 
 def held_out(references: References, fraction: float, rng: np.random.Generator) -> Bool[np.ndarray, " sequences"]:
     """Distinct sequences to keep back, drawn at random; each taxon is left with at least one."""
-    kept = np.zeros(len(references.texts), dtype=bool)
-    kept[rng.permutation(len(kept))[: round(fraction * len(kept))]] = True
-    left = np.bincount(references.taxon[~kept[references.sequence]], minlength=references.taxa)
+    mask = np.zeros(len(references.texts), dtype=bool)
+    mask[rng.permutation(len(mask))[: round(fraction * len(mask))]] = True
+    left = np.bincount(references.taxon[~mask[references.sequence]], minlength=references.taxa)
     for taxon in np.flatnonzero(left == 0):
-        kept[references.sequence[references.taxon == taxon][0]] = False
-    return kept
+        mask[references.sequence[references.taxon == taxon][0]] = False
+    return mask
 
 
 @contextmanager
@@ -223,5 +223,5 @@ def shares_of(
     table = table[table.sum(1) > 0]
     if not len(table):
         raise ValueError("profiles: the table has no reads of known taxa")
-    said = f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa"
-    return table / table.sum(1, keepdims=True), said
+    note = f"profiles: {len(table):,} samples, {share:.1%} of whose reads are of known taxa"
+    return table / table.sum(1, keepdims=True), note

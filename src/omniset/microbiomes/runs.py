@@ -123,14 +123,14 @@ def evaluate(
         evaluation = run_evaluation(
             classifier, parts, folder=out, resume=resume, say=telling(classifier.progress), **options
         )
-        evaluation.comparison.write_rows(out / "scores.csv")
+        evaluation.comparison.write_rows(out / "scores.csv.gz")
         folder.write(
             report.of_evaluation(
                 evaluation, classifier, folder.about(f"Evaluation on {references.name}", classifier.notes_)
             ),
             metrics=evaluation.numbers(),
             scores=multiqc.of_ours(evaluation.comparison),
-            files=["scores.csv", "rows/"],
+            files=["scores.csv.gz", "rows/"],
             lines=evaluation.comparison.lines(evaluation.smallest),
         )
         return evaluation

@@ -48,7 +48,7 @@ def read_samples(path: str | Path) -> Samples:
 
 
 def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
-    """Lineages in a table, which few commands need: what cannot be read is told, and left out."""
+    """Lineages in a table, which few commands need: unreadable ones are left out with a warning."""
     try:
         return lineages_of(texts)
     except ValueError as error:

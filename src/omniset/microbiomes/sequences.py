@@ -27,7 +27,7 @@ REGIONS = {
     "341F-805R": ("CCTACGGGNGGCWGCAG", "GACTACHVGGGTATCTAATCC"),
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
-SHORTEST = 50  # bases: of less no taxon is told
+SHORTEST = 50  # bases: shorter sequences stay unassigned
 CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
 CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
@@ -85,7 +85,7 @@ class EmptyFileError(ValueError):
 
 
 class SequenceFile(TextFile):
-    """FASTA or FASTQ, told by the first character; compressed too (.gz, .bz2, .xz).
+    """FASTA or FASTQ, recognised by the first character; compressed too (.gz, .bz2, .xz).
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -156,16 +156,16 @@ def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
         ValueError: A name that comes twice; and as `SequenceFile`.
     """
     file = SequenceFile(path)
-    found: dict[str, str] = {}
+    sequences: dict[str, str] = {}
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for record in file:
-            if record.name in found:
+            if record.name in sequences:
                 raise file.error(record.row, f"has the sequence {record.name!r} a second time")
-            found[record.name] = record.bases
-            if len(found) % 1000 == 0:
-                bar.at(file.position, len(found), "sequences")
-        bar.at(file.size, len(found), "sequences")
-    return found
+            sequences[record.name] = record.bases
+            if len(sequences) % 1000 == 0:
+                bar.at(file.position, len(sequences), "sequences")
+        bar.at(file.size, len(sequences), "sequences")
+    return sequences
 
 
 def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
@@ -229,13 +229,13 @@ def primers_of(region: str) -> tuple[str, str]:
     if region in REGIONS:
         return REGIONS[region]
     forward, dots, reverse = region.partition("...")
-    found = forward.translate(PLAIN), reverse.translate(PLAIN)
-    if not dots or not all(len(p) >= 8 and not OTHER.search(p) for p in found):
+    primers = forward.translate(PLAIN), reverse.translate(PLAIN)
+    if not dots or not all(len(p) >= 8 and not OTHER.search(p) for p in primers):
         raise ValueError(
             f"region must be one of {', '.join(REGIONS)}, or two primers of at least 8 bases as FORWARD...REVERSE, got "
             f"{region!r}"
         )
-    return found
+    return primers
 
 
 def extract(
@@ -253,19 +253,19 @@ def extract(
         shortest: What is shorter is not taken.
     """
     forward, reverse = primers_of(region)
-    found = _between(texts, forward, reverse_complement(reverse), mismatches, shortest)
-    rest = [i for i, text in enumerate(found) if text is None]
+    regions = _between(texts, forward, reverse_complement(reverse), mismatches, shortest)
+    rest = [i for i, text in enumerate(regions) if text is None]
     turned = [reverse_complement(texts[i]) for i in rest]
     for i, text in zip(rest, _between(turned, forward, reverse_complement(reverse), mismatches, shortest), strict=True):
-        found[i] = text
-    return found
+        regions[i] = text
+    return regions
 
 
 TOGETHER = 1 << 24  # letters searched at a time
 
 
 def _between(texts: Sequence[str], left: str, right: str, mismatches: float, shortest: int) -> list[str | None]:
-    found: list[str | None] = []
+    regions: list[str | None] = []
     group: list[str] = []
     size = 0
     for i, text in enumerate(texts):
@@ -278,9 +278,9 @@ def _between(texts: Sequence[str], left: str, right: str, mismatches: float, sho
             b, b_fits = _best(letters, np.minimum(a, starts[1:]), starts[1:], right, mismatches)
             good = a_fits & b_fits & (b - a >= shortest)
             local = (a - starts[:-1]).tolist(), (b - starts[:-1]).tolist()
-            found += [t[x:y] if ok else None for t, x, y, ok in zip(group, *local, good.tolist(), strict=True)]
+            regions += [t[x:y] if ok else None for t, x, y, ok in zip(group, *local, good.tolist(), strict=True)]
             group, size = [], 0
-    return found
+    return regions
 
 
 def _best(

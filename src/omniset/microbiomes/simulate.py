@@ -71,24 +71,24 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
                 lineages[name] = (*above, f"f__F{family + 1}", f"g__G{family * GENERA + genus + 1}")
     flanks = (_random(40, rng) + forward, reverse_complement(reverse) + _random(40, rng))
     references = {name: flanks[0] + text + flanks[1] for name, text in regions.items()}
-    own = {f"ASV{i + 1}": mutated(text, DIFFER["sample"], rng) for i, text in enumerate(regions.values())}
-    truth = dict(zip(own, lineages.values(), strict=True))
+    variants = {f"ASV{i + 1}": mutated(text, DIFFER["sample"], rng) for i, text in enumerate(regions.values())}
+    truth = dict(zip(variants, lineages.values(), strict=True))
     taxa = FAMILIES * GENERA
-    members = Members.of(np.arange(len(own)), np.repeat(np.arange(taxa), EACH), taxa)
+    members = Members.of(np.arange(len(variants)), np.repeat(np.arange(taxa), EACH), taxa)
     bases = [de_novo(taxa, rng) for _ in range(2)]
-    counts = np.zeros((samples, len(own)))
+    counts = np.zeros((samples, len(variants)))
     for i in range(samples):
         drawn, times = draw(replicate(bases[i % 2], 0.6, rng), READS, members, rng)
         counts[i, drawn] = times
     names = [f"{'gut' if i % 2 == 0 else 'soil'}{i // 2 + 1}" for i in range(samples)]
     seen = counts.sum(0) > 0
-    features = [name for name, there in zip(own, seen.tolist(), strict=True) if there]
+    features = [name for name, there in zip(variants, seen.tolist(), strict=True) if there]
     drawn, times = draw(replicate(bases[0], 0.6, rng), READS, members, rng)
-    texts = list(own.values())
+    texts = list(variants.values())
     reads = [texts[i] for i in rng.permutation(np.repeat(drawn, times))]
     table = Samples(names, features, sp.csr_array(counts[:, seen]))
-    kept = {name: own[name] for name in features}
-    return Microbiome(references, lineages, kept, {name: truth[name] for name in features}, table, reads)
+    shown = {name: variants[name] for name in features}
+    return Microbiome(references, lineages, shown, {name: truth[name] for name in features}, table, reads)
 
 
 def write(made: Microbiome, out: Path) -> list[str]:

@@ -68,7 +68,7 @@ def spectra(texts: Sequence[str], k: int) -> Spectra:
 def strand_table(texts: Sequence[str], turned: Sequence[str], k: int) -> Float[Tensor, " words"]:
     """How much each word speaks for the strand of `texts`: log of its share there over that in the other strand.
 
-    Words are counted once more than they come, so that none speaks without end.
+    Words are counted once more than they occur, so that every weight is finite.
     """
     shares = []
     for strand in (texts, turned):

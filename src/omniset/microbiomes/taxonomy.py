@@ -83,7 +83,7 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
 
     Args:
         ranks: Their names, from the first on. None: domain, phylum, class, order, family, genus, species; with a
-            kingdom below the domain where taxa have both; or PR2's eight or nine, told by its supergroups.
+            kingdom below the domain where taxa have both; or PR2's eight or nine, recognised by its supergroups.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -99,7 +99,7 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
         texts[name], row_of[name] = text, row
     if not any(texts.values()):
         raise file.error(None, "has no taxa: it needs lines of a name and a taxon with a tab between")
-    return _taxonomy(texts, ranks, lambda name, said: file.error(row_of[name], said))
+    return _taxonomy(texts, ranks, lambda name, message: file.error(row_of[name], message))
 
 
 def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
@@ -134,9 +134,9 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
 
 def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
     name, taxon, *_ = [*header.split(None, 1), "", ""]
-    if found := IN_HEADER.search(header):
-        taxon = found[1] or found[2] or found[3]
-    if not name or not (found or ";" in taxon):
+    if match := IN_HEADER.search(header):
+        taxon = match[1] or match[2] or match[3]
+    if not name or not (match or ";" in taxon):
         raise file.error(
             row,
             "must have a name and a taxon, as in '>seq1;tax=d:Bacteria,p:Bacillota;' or '>seq1 Bacteria;Bacillota', is "
@@ -163,7 +163,7 @@ def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:
     >>> lineage_of("Unassigned")
     ()
     """
-    return _taxonomy({"": text}, ranks, lambda _, said: ValueError(said))[""]
+    return _taxonomy({"": text}, ranks, lambda _, message: ValueError(message))[""]
 
 
 def lineages_of(taxonomy: Mapping[str, Any], ranks: Sequence[str] | None = None) -> Taxonomy:
@@ -177,7 +177,7 @@ def lineages_of(taxonomy: Mapping[str, Any], ranks: Sequence[str] | None = None)
     """
     if isinstance(taxonomy, Taxonomy):
         return taxonomy
-    return _taxonomy(taxonomy, ranks, lambda name, said: ValueError(f"taxonomy: {name!r}: {said}"))
+    return _taxonomy(taxonomy, ranks, lambda name, message: ValueError(f"taxonomy: {name!r}: {message}"))
 
 
 def _taxonomy(
@@ -189,7 +189,7 @@ def _taxonomy(
             parsed[name] = _parsed(taxon)
         except ValueError as wrong:
             raise error(name, str(wrong)) from None
-    made = Taxonomy(_told([*parsed.values()]) if ranks is None else check_ranks(ranks))
+    made = Taxonomy(_ranks_of([*parsed.values()]) if ranks is None else check_ranks(ranks))
     if ranks is None:
         _check_families(parsed, made.ranks, error)
         if made.ranks != RANKS:
@@ -233,14 +233,14 @@ def _cleaned(name: str) -> str:
     return CONFIDENCE.sub("", name.strip()).strip("\"' ")
 
 
-def _by_letter(entries: list[tuple[str, str]], said: object) -> dict[str, str]:
-    found = dict(entries)
-    if len(found) < len(entries) or not found.keys() <= LETTERS.keys():
-        raise ValueError(f"the taxon {said!r} must have one name for each rank, by letters such as d, p, c, o, f, g, s")
-    return found
+def _by_letter(entries: list[tuple[str, str]], text: object) -> dict[str, str]:
+    names = dict(entries)
+    if len(names) < len(entries) or not names.keys() <= LETTERS.keys():
+        raise ValueError(f"the taxon {text!r} must have one name for each rank, by letters such as d, p, c, o, f, g, s")
+    return names
 
 
-def _told(parsed: Sequence[Names]) -> tuple[str, ...]:
+def _ranks_of(parsed: Sequence[Names]) -> tuple[str, ...]:
     """The ranks that taxa seem to have."""
     letters = [list(names) if isinstance(names, dict) else [_letter(name) for name in names[:2]] for names in parsed]
     if any("d" in some and "k" in some for some in letters):
@@ -271,12 +271,12 @@ def _check_families(parsed: Mapping[str, Names], ranks: Sequence[str], error: Ca
         )
 
 
-def _placed(names: Names, ranks: Sequence[str], said: object) -> Lineage:
+def _placed(names: Names, ranks: Sequence[str], text: object) -> Lineage:
     """A name for each rank from the first on."""
     if isinstance(names, dict):
         places = [_place(letter, ranks) for letter in names]
         if places != sorted(set(places)) or places[-1] >= len(ranks):
-            raise ValueError(f"the taxon {said!r} has ranks that are not one below the other, of {', '.join(ranks)}")
+            raise ValueError(f"the taxon {text!r} has ranks that are not one below the other, of {', '.join(ranks)}")
         at = dict(zip(places, names.items(), strict=True))
         empty = [f"{LETTER_OF[rank]}__" if rank in LETTER_OF else "" for rank in ranks]
         return tuple("__".join(at[place]) if place in at else empty[place] for place in range(places[-1] + 1))
@@ -287,11 +287,11 @@ def _placed(names: Names, ranks: Sequence[str], said: object) -> Lineage:
         letter = _letter(part)
         if letter is not None and (int(letter) if letter.isdigit() else _place(letter, ranks)) != place:
             raise ValueError(
-                f"the taxon {said!r} has {part!r} at rank {place + 1}, {_ordinal(place, ranks)} belongs there"
+                f"the taxon {text!r} has {part!r} at rank {place + 1}, {_ordinal(place, ranks)} belongs there"
             )
     if len(parts) > len(ranks) and _letter(parts[len(ranks)]) not in ("t", "sh"):
         raise ValueError(
-            f"the taxon {said!r} has {len(parts)} names for {len(ranks)} ranks, {', '.join(ranks)}: give ranks, the "
+            f"the taxon {text!r} has {len(parts)} names for {len(ranks)} ranks, {', '.join(ranks)}: give ranks, the "
             "names of all from the first on"
         )
     return tuple(parts)
@@ -299,8 +299,8 @@ def _placed(names: Names, ranks: Sequence[str], said: object) -> Lineage:
 
 def _letter(part: str) -> str | None:
     """Of a prefix: its letters, or the number of its rank."""
-    found = PREFIX.match(part)
-    return None if found is None else found[1] or found[2]
+    match = PREFIX.match(part)
+    return None if match is None else match[1] or match[2]
 
 
 def _place(letter: str, ranks: Sequence[str]) -> int:
@@ -345,8 +345,8 @@ def has_name(lineage: Sequence[str], place: int) -> bool:
 
 def _crosses(name: str) -> int:
     """How often PR2 has handed a name down: 2 for Dinophyceae_XX."""
-    found = re.search("_(X+)$", name)
-    return 0 if found is None else len(found[1])
+    match = re.search("_(X+)$", name)
+    return 0 if match is None else len(match[1])
 
 
 def bare(name: str) -> str:

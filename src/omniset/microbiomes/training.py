@@ -78,17 +78,17 @@ def sequence_lesson(
     return Lesson(make, train, validation, batch_size=batch_size, seed=seed, move=move)
 
 
-def on(found: Any, device: torch.device) -> Any:
+def on(inputs: Any, device: torch.device) -> Any:
     """What a projection takes, on a device."""
-    return [one.to(device) for one in found] if isinstance(found, list) else found.to(device)
+    return [one.to(device) for one in inputs] if isinstance(inputs, list) else inputs.to(device)
 
 
 class SequenceModule(TrainingModule):
     """Cross-entropy of each sequence's taxon, mean over the members. Of a step's words a share is left out, drawn
     evenly from [0, 0.5).
 
-    To the logits the log of each taxon's share of the references is added, in training only: what has many references
-    is not for that more likely to be in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
+    In training only, the log of each taxon's share of the references is added to the logits: many references do not
+    make a taxon more likely in a sample (Menon et al., "Long-tail learning via logit adjustment", 2021).
 
     Args:
         shares: Of the taxa among the references.
@@ -102,18 +102,18 @@ class SequenceModule(TrainingModule):
         self.register_buffer("log_shares", torch.from_numpy(np.log(np.maximum(shares, 1e-12))).float())
 
     def training_step(self, batch: tuple[Any, Tensor], index: int) -> Tensor:
-        found, taxa = batch
-        if isinstance(found, list):
+        inputs, taxa = batch
+        if isinstance(inputs, list):
             share = DROPPED * torch.rand((), device=self.device)
-            found = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in found]
-        logits = self.network.logits_of_members(self.network.vectors(found)) + self.log_shares
+            inputs = [one.without(torch.rand(len(one.words), device=self.device) >= share) for one in inputs]
+        logits = self.network.logits_of_members(self.network.vectors(inputs)) + self.log_shares
         loss = F.cross_entropy(logits.flatten(0, 1), taxa.repeat(len(logits)))
         self.log("train_loss", loss.detach(), on_step=False, on_epoch=True, batch_size=len(taxa), prog_bar=True)
         return loss
 
     def validation_step(self, batch: tuple[Any, Tensor], index: int) -> None:
-        found, taxa = batch
-        logits = self.network(found) + self.log_shares
+        inputs, taxa = batch
+        logits = self.network(inputs) + self.log_shares
         self.log("val_loss", F.cross_entropy(logits, taxa), batch_size=len(taxa), prog_bar=True)
         self.log("val_accuracy", (logits.argmax(1) == taxa).float().mean(), batch_size=len(taxa), prog_bar=True)
 
@@ -160,8 +160,8 @@ def temper(
     def loss(log_factor: float) -> float:
         return float(F.cross_entropy(math.exp(log_factor) * logits + log_shares.to(logits), taxa))
 
-    found = optimize.minimize_scalar(loss, bounds=(-math.log(4), math.log(4)), method="bounded")
-    network.log_scale.add_(float(found.x))
+    optimum = optimize.minimize_scalar(loss, bounds=(-math.log(4), math.log(4)), method="bounded")
+    network.log_scale.add_(float(optimum.x))
 
 
 @torch.no_grad()

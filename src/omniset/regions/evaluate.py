@@ -198,7 +198,7 @@ def evaluate(
     if not models:
         why = "; ".join(f"{name}: {reason}" for name, reason in not_run.items())
         raise ValueError(f"methods, variants and mine leave nothing to run. {why}".strip())
-    kept = Kept(folder, resume)
+    store = Kept(folder, resume)
     about = {"split": split_by, "folds": folds, "data": checksum(regions)}
     parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
     done: dict[str, list[Done]] = {}
@@ -209,9 +209,9 @@ def evaluate(
         for seed in parts:
             run = _Run(regions, parts[seed], model, options, seed, vectors)
             settings = {**about, **run.about()}
-            done[model].append(kept.do(f"{model}_{seed}_scores", settings, partial(_scored, run, say)))
+            done[model].append(store.do(f"{model}_{seed}_scores", settings, partial(_scored, run, say)))
             if seed == first and null and model in nulled:
-                spun.append(kept.do(f"{model}_{seed}_null{null}", settings, partial(_nulled, run, null, say)).rows)
+                spun.append(store.do(f"{model}_{seed}_null{null}", settings, partial(_nulled, run, null, say)).rows)
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):

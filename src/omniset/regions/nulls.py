@@ -100,7 +100,7 @@ def as_spins(array: Any, regions: int) -> Int[np.ndarray, "number regions"]:
         raise ValueError(f"spins must be an array with {regions} regions along one side, got shape {given.shape}")
     if not np.issubdtype(given.dtype, np.number):
         raise ValueError(f"spins must be numbers, got {given.dtype}")
-    # Positions are told from other numbers before anything is turned around, so that errors name the caller's row.
+    # Positions are checked before anything is turned around, so that errors name the caller's row.
     wrong = np.argwhere(~((given >= 0) & (given < regions) & (given == np.floor(given))))
     if len(wrong):
         row, column = wrong[0]

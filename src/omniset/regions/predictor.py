@@ -459,11 +459,11 @@ def positions(pairs: Any, names: Sequence[str]) -> Pairs:
             raise ValueError(f"pairs must be of positions from 0 to {len(names) - 1}, got {bad[0].tolist()}")
     else:
         place = {name: at for at, name in enumerate(names)}
-        asked = [str(name) for name in values.ravel()]
-        for name in asked:
+        regions = [str(name) for name in values.ravel()]
+        for name in regions:
             if name not in place:
                 raise ValueError(f"pairs: region {name!r} is not there, regions are such as {names[0]!r}")
-        places = np.array([place[name] for name in asked], dtype=np.int64).reshape(-1, 2)
+        places = np.array([place[name] for name in regions], dtype=np.int64).reshape(-1, 2)
     same = places[places[:, 0] == places[:, 1]]
     if len(same):
         raise ValueError(f"pairs must be of two regions, got {names[same[0, 0]]!r} with itself")

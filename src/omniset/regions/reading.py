@@ -98,27 +98,27 @@ def read_regions(
     measured, values = _chosen(files.expressed.frame, genes, aliases, expressing, notes)
     values = values[rows[0]]
     names = [files.named[0].names[i] for i in rows[0]]
-    kept = _expressed(values, names, expressing, missing_rows, notes)
+    chosen = _expressed(values, names, expressing, missing_rows, notes)
     square = None
     if files.matrix is not None:
-        at = rows[-1][kept]
+        at = rows[-1][chosen]
         square = files.matrix.matrix[np.ix_(at, at)]
         unknown = unknown_regions(square)
         if unknown.any():
-            without = [names[i] for i in kept[unknown].tolist()]
+            without = [names[i] for i in chosen[unknown].tolist()]
             notes.append(
                 f"{target}: {len(without)} region(s) have no known pair and are left out: {listed(without, 5)}"
             )
-            kept, square = kept[~unknown], square[np.ix_(~unknown, ~unknown)]
-    if len(kept) < least:
+            chosen, square = chosen[~unknown], square[np.ix_(~unknown, ~unknown)]
+    if len(chosen) < least:
         raise ValueError(
-            f"{expressing} has {len(kept)} regions of which all is known, at least {least} are needed: "
+            f"{expressing} has {len(chosen)} regions of which all is known, at least {least} are needed: "
             f"{'; '.join(notes[-2:]) or 'there are no more'}"
         )
     if square is not None:
         check_target(square, target)
-    measured, values = _with_values(measured, values[kept], expressing, notes)
-    names = [names[i] for i in kept]
+    measured, values = _with_values(measured, values[chosen], expressing, notes)
+    names = [names[i] for i in chosen]
     return Regions(
         names=names,
         genes=measured,
@@ -126,7 +126,7 @@ def read_regions(
         connectivity=square,
         directed=directed,
         notes=notes,
-        **_about(names, None if files.places is None else files.places.iloc[rows[1][kept]]),
+        **_about(names, None if files.places is None else files.places.iloc[rows[1][chosen]]),
     )
 
 
@@ -250,7 +250,7 @@ def _plain(name: str) -> str:
 def _chosen(
     frame: pd.DataFrame, genes: Sequence[str] | None, aliases: Mapping[str, str] | None, file: str, notes: list[str]
 ) -> tuple[list[str], np.ndarray]:
-    """The genes that are asked for, by the names they are asked for, and their columns."""
+    """The chosen genes, by the names in the choice, and their columns."""
     names = frame.columns.tolist()
     if genes is None:
         return names, frame.to_numpy()
@@ -290,7 +290,7 @@ def _with_values(genes: list[str], values: np.ndarray, file: str, notes: list[st
         notes.append(
             f"{file}: {len(without):,} gene(s) have no value in any region and are left out: {listed(without, 5)}"
         )
-    kept = np.flatnonzero(~nowhere)
-    if len(kept) < LEAST:
-        raise ValueError(f"{file} has {len(kept)} genes with values, at least {LEAST} are needed")
-    return [genes[i] for i in kept], values[:, kept]
+    columns = np.flatnonzero(~nowhere)
+    if len(columns) < LEAST:
+        raise ValueError(f"{file} has {len(columns)} genes with values, at least {LEAST} are needed")
+    return [genes[i] for i in columns], values[:, columns]

@@ -199,7 +199,7 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
     best = comparison.best_baseline(DECISIVE.name, evaluation.split)
     shown = OURS if OURS in evaluation.methods else str(table.index[0])
     bins, by_distance = r_by_distance(evaluation, shown, evaluation.tested())
-    kept = kept_by_spins(evaluation)
+    distances_kept = kept_by_spins(evaluation)
     headline = [
         (f"r, {label(name)}", rounded(r), between(low, high))
         for name, (r, low, high) in comparison.table(DECISIVE.name, evaluation.split).iterrows()
@@ -217,12 +217,12 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
             _methods(evaluation),
             _matrices(evaluation, shown),
             _distances(evaluation, shown, bins, by_distance),
-            _nulls(evaluation, kept),
+            _nulls(evaluation, distances_kept),
             _weights(evaluation),
             _brains(evaluation, shown),
             _regions(evaluation),
         ],
-        {**evaluation.numbers(), "shown": shown, "by_distance": by_distance, "distances_kept_by_spins": kept},
+        {**evaluation.numbers(), "shown": shown, "by_distance": by_distance, "distances_kept_by_spins": distances_kept},
         headline=headline,
         summary=[] if comparison.gates else [Note("warning", f"Nothing is said of ours beside baselines: {alone}.")],
         comparison=comparison,
@@ -385,7 +385,7 @@ def _distances(evaluation: Evaluation, shown: str, bins: list[dict[str, Any]], r
 # ---------------------------------------------------------------------- nulls, weights, maps
 
 
-def _nulls(evaluation: Evaluation, kept: float | None) -> Section:
+def _nulls(evaluation: Evaluation, distances_kept: float | None) -> Section:
     null = evaluation.null
     if not len(null):
         return Section("Null model", "No null model was asked for: how much of r is owed to smoothness is not known.")
@@ -412,11 +412,11 @@ def _nulls(evaluation: Evaluation, kept: float | None) -> Section:
         "the expression of that which came to lie on it, and the method is fitted anew. What it still reaches comes "
         "from places and from how smooth maps of the brain are, not from genes."
     )
-    if kept is not None:
+    if distances_kept is not None:
         text += (
             f" A spin does not keep all distances: Pearson's r of the distances within hemispheres before and after is "
-            f"{text_of(kept)} on average (1: all kept), a share of {max(kept, 0.0) ** 2:.0%} of their variance. What "
-            "is not kept makes the null easier to beat."
+            f"{text_of(distances_kept)} on average (1: all kept), a share of {max(distances_kept, 0.0) ** 2:.0%} of "
+            "their variance. What is not kept makes the null easier to beat."
         )
     return Section("Null model", text, blocks)
 

@@ -166,12 +166,12 @@ def evaluate(
         )
         talk("writing the report")
         comparison = evaluation.comparison
-        comparison.write_rows(out / "scores.csv")
+        comparison.write_rows(out / "scores.csv.gz")
         folder.write(
             report.of_evaluation(folder.about(f"Evaluation on {_title(files)}", evaluation.notes), evaluation),
             metrics={**comparison.numbers(), **evaluation.numbers()},
             scores=multiqc.of_ours(comparison),
-            files=["scores.csv", "rows/"],
+            files=["scores.csv.gz", "rows/"],
             lines=_lines(evaluation),
         )
         return evaluation

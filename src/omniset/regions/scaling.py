@@ -55,9 +55,9 @@ class Components:
     def __init__(self, train: Regions, number: int) -> None:
         self._scaling = Scaling.of(train.expression)
         _, values, axes = np.linalg.svd(self._scaling(train.expression), full_matrices=False)
-        kept = axes[: min(number, int((values > 1e-10 * values[0]).sum()))]
-        largest = np.take_along_axis(kept, abs(kept).argmax(1)[:, None], 1)
-        self.axes = (kept * np.sign(largest)).T
+        leading = axes[: min(number, int((values > 1e-10 * values[0]).sum()))]
+        largest = np.take_along_axis(leading, abs(leading).argmax(1)[:, None], 1)
+        self.axes = (leading * np.sign(largest)).T
 
     def __call__(self, regions: Regions) -> Float[np.ndarray, "regions components"]:
         return self._scaling(regions.expression) @ self.axes

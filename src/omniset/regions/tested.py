@@ -86,6 +86,6 @@ def kept_by_spins(evaluation: Evaluation) -> float | None:
         return None
     seed = int(evaluation.null["seed"].iloc[0])
     turned = spins(regions.coordinates, regions.hemisphere, min(number, NULLS), seed, groups_of(regions))
-    kept = distortion(regions.coordinates, regions.hemisphere, turned)
-    kept = kept[np.isfinite(kept)]
-    return float(kept.mean()) if len(kept) else None
+    correlations = distortion(regions.coordinates, regions.hemisphere, turned)
+    correlations = correlations[np.isfinite(correlations)]
+    return float(correlations.mean()) if len(correlations) else None

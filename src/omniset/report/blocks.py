@@ -117,7 +117,7 @@ def shown(text: str) -> str:
     >>> shown("a\x07b\uffff")
     'a\\x07bU+FFFF'
     """
-    return UNSEEN.sub(lambda found: _escaped(ord(found[0])), text)
+    return UNSEEN.sub(lambda match: _escaped(ord(match[0])), text)
 
 
 def text_of(cell: Any) -> str:
@@ -151,8 +151,8 @@ def many(number: int, noun: str) -> str:
 
 
 def listed(named: dict[str, Any], at_most: int = 12) -> str:
-    said = [f"{name} {text_of(whole(value))}" for name, value in list(named.items())[:at_most]]
-    return ", ".join(said) + (" and more" if len(named) > at_most else "")
+    entries = [f"{name} {text_of(whole(value))}" for name, value in list(named.items())[:at_most]]
+    return ", ".join(entries) + (" and more" if len(named) > at_most else "")
 
 
 def rounded(value: float, digits: int = 3) -> Cell:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.report.sets import DataSummary, quantiles
 
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
@@ -14,7 +14,7 @@ STEP = 1 << 16  # rows read at a time
 VALUES = 1 << 23  # of elements, at most, read at a time
 
 
-def summarize(sets: SetCollection, labels: pd.DataFrame) -> DataSummary:
+def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
     """What a report says of the data.
 
     Args:
@@ -23,7 +23,7 @@ def summarize(sets: SetCollection, labels: pd.DataFrame) -> DataSummary:
     total, quantiles = _multiplicities(sets)
     return DataSummary(
         sets=len(sets),
-        elements=len(sets.elements),
+        elements=int(sets.offsets[-1]),
         total_multiplicity=None if quantiles is None else int(total) if total.is_integer() else total,
         sizes=sets.sizes,
         multiplicity_quantiles=quantiles,
@@ -33,26 +33,26 @@ def summarize(sets: SetCollection, labels: pd.DataFrame) -> DataSummary:
     )
 
 
-def _multiplicities(sets: SetCollection) -> tuple[float, dict[str, float] | None]:
+def _multiplicities(sets: Sets) -> tuple[float, dict[str, float] | None]:
     total, sample = 0.0, []
-    rows = len(sets.multiplicity)
-    stride = -(-rows // SAMPLE)
-    for start in range(0, rows, STEP):
-        counts = sets.multiplicity[start : start + STEP].double().numpy()
+    stride = -(-int(sets.offsets[-1]) // SAMPLE)
+    for _, weights in sets.blocks(STEP):
+        counts = weights.double().numpy()
         total += float(counts.sum())
         sample.append(counts[::stride])
     values = np.concatenate(sample)
     return total, None if (values == 1).all() else quantiles(values)
 
 
-def _features(sets: SetCollection) -> list[tuple[str, float, float, float, float]]:
+def _features(sets: Sets) -> list[tuple[str, float, float, float, float]]:
     """Mean, standard deviation, least and largest value of each feature over all rows."""
-    rows, step = len(sets.elements), min(STEP, max(VALUES // sets.dim, 1))
-    shift = sets.elements[:step].double().mean(0)  # so that squares do not cancel
+    rows = int(sets.offsets[-1])
+    step = min(STEP, max(VALUES // sets.dim, 1))
+    shift = next(sets.blocks(step))[0].double().mean(0)  # so that squares do not cancel
     least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
     first, second = torch.zeros_like(shift), torch.zeros_like(shift)
-    for start in range(0, rows, step):
-        block = sets.elements[start : start + step].double() - shift
+    for elements, _ in sets.blocks(step):
+        block = elements.double() - shift
         first, second = first + block.sum(0), second + block.square().sum(0)
         least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
     mean = first / rows

@@ -231,19 +231,19 @@ def calibration_curves(
 @styled
 def intervals(
     labels: Sequence[str],
-    found: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
+    measured: tuple[str, Sequence[float | int], Sequence[float | int], Sequence[float | int]],
     beside: tuple[str, Sequence[float | int]],
     xlabel: str,
 ) -> Figure:
     """A row each, the first on top: a dot with its interval, and a second value to compare with.
 
     Args:
-        found: Name, values, lower and upper ends.
+        measured: Name, values, lower and upper ends.
         beside: Name and values.
     """
     figure, axes = panel(height=1.3 + 0.2 * max(len(labels), 3))
     places = np.arange(len(labels))
-    name, values, low, high = found
+    name, values, low, high = measured
     axes.hlines(places, low, high, color=BLUE, linewidth=2, alpha=0.55)
     axes.plot(values, places, "o", color=BLUE, markersize=4.5, label=name)
     axes.plot(beside[1], places, "D", color=ORANGE, markersize=4.5, markerfacecolor="white", label=beside[0])
@@ -362,9 +362,9 @@ def categories(
     x, y = places.T
     axes.scatter(x[~named], y[~named], color=OTHERS, **drawn)
     for marker in MARKERS[:2]:
-        own = {name: TWELVE[i] for i, (name, _) in enumerate(shown) if _form(i) == marker}
-        some = order[np.isin(labels[order].astype(str), list(own))]
-        axes.scatter(x[some], y[some], c=[own[str(labels[i])] for i in some], marker=marker, alpha=0.75, **drawn)
+        colour_of = {name: TWELVE[i] for i, (name, _) in enumerate(shown) if _form(i) == marker}
+        some = order[np.isin(labels[order].astype(str), list(colour_of))]
+        axes.scatter(x[some], y[some], c=[colour_of[str(labels[i])] for i in some], marker=marker, alpha=0.75, **drawn)
     entry: dict[str, Any] = {"linestyle": "", "markersize": 5.5}
     handles = [
         Line2D([], [], marker=_form(i), color=TWELVE[i], label=_entry(name, number), **entry)

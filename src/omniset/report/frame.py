@@ -132,8 +132,8 @@ def methods(
     table = comparison.table(first.name, condition).sort_values("value", ascending=not first.larger, kind="stable")
     rows: list[list[Any]] = []
     for method in table.index:
-        found = comparison.interval(first.name, condition, method)
-        row = [label(method), rounded(found.value), ends(found)]
+        interval = comparison.interval(first.name, condition, method)
+        row = [label(method), rounded(interval.value), ends(interval)]
         if comparison.ours in table.index and len(table) > 1:
             same = method == comparison.ours
             gap = Interval(math.nan) if same else comparison.difference(first.name, condition, method)
@@ -149,7 +149,7 @@ def methods(
 
 
 def learning(
-    histories: Mapping[str, History], *, kept: Mapping[str, int | None] | None = None, text: str = ""
+    histories: Mapping[str, History], *, kept_epochs: Mapping[str, int | None] | None = None, text: str = ""
 ) -> Section:
     """Curves of every quantity, training beside validation, and a table of them that is shut.
 
@@ -166,7 +166,7 @@ def learning(
             parts = [key for key in keys if key in (quantity, f"train_{quantity}", f"val_{quantity}")]
             last = {figures.words(key): history[-1].get(key) for key in parts}
             alt = f"Line plot of {figures.words(quantity)} by epoch. In the last epoch: {listed(last)}."
-            figure = figures.learning_curve(history, quantity, (kept or {}).get(name))
+            figure = figures.learning_curve(history, quantity, (kept_epochs or {}).get(name))
             blocks.append(Plot(figure, alt, _capital(f"{before}{figures.words(quantity)} by epoch.")))
         if history:
             rows = [[row["epoch"], *(row.get(key) for key in keys)] for row in history]

@@ -24,14 +24,14 @@ PARENT = {
 
 def of_ours(comparison: Comparison) -> dict[str, list[Metric]]:
     """The scores of ours by condition, as `write` takes them."""
-    found: dict[str, list[Metric]] = {}
+    metrics: dict[str, list[Metric]] = {}
     for condition in comparison.conditions:
         for score in comparison.scores:
             interval = comparison.interval(score.name, condition, comparison.ours)
             if not math.isnan(interval.value):
                 metric = Metric(score.name, interval.value, interval.low, interval.high, score.text)
-                found.setdefault(condition, []).append(metric)
-    return found
+                metrics.setdefault(condition, []).append(metric)
+    return metrics
 
 
 def write(
@@ -63,8 +63,8 @@ def write(
 
 def _table(sample: str, metrics: Mapping[str, Sequence[Metric]]) -> dict[str, Any]:
     row, headers = {}, {}
-    for target, found in metrics.items():
-        for metric in found:
+    for target, of_target in metrics.items():
+        for metric in of_target:
             if metric.value is not None:
                 key = f"{target}: {metric.name}"
                 row[key] = metric.value

@@ -98,7 +98,7 @@ def _slugs(titles: list[str]) -> list[str]:
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True,
-        finalize=lambda found: shown(found) if type(found) is str else found,
+        finalize=lambda value: shown(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from omniset.runs.files import replacing
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's: told apart by colour-blind readers
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito's: colour-blind readers see the difference
 
 
 def point_clouds(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Real, Shaped
 
-from omniset.report import figures, frame, outcome_figures
+from omniset.report import features, figures, frame, outcome_figures
 from omniset.report.blocks import (
     Block,
     Cell,
@@ -87,10 +87,12 @@ class SetRun:
 
     Args:
         on: Which data the outcomes are on, such as "validation sets (10 % of the sets, kept back)".
-        history: A dict per epoch with `epoch` and quantities, such as train_loss and val_loss.
+        history: A dict per epoch with `epoch` and quantities, such as train_loss and val_loss; of several networks also
+            `method`, which of them.
         kept_epoch: Whose weights were kept.
         outcomes: Of ours, one for each target.
         comparison: Of ours with baselines; its conditions are the targets.
+        importance: Of features, where it was measured.
     """
 
     on: str = ""
@@ -100,6 +102,16 @@ class SetRun:
     outcomes: list[Outcome] = field(default_factory=list)
     comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
+    importance: features.Importance | None = None
+
+    @property
+    def histories(self) -> dict[str, list[dict[str, Any]]]:
+        """By network."""
+        named: dict[str, list[dict[str, Any]]] = {}
+        for epoch in self.history:
+            numbers = {name: value for name, value in epoch.items() if name != "method"}
+            named.setdefault(epoch.get("method", ""), []).append(numbers)
+        return named
 
     @cached_property
     def assessments(self) -> list[Assessment]:
@@ -126,10 +138,11 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
     """The report, and all that it shows for report.json: data, learning curves, every target, examples, settings."""
     targets = [_target(run, outcome, assessed) for outcome, assessed in zip(run.outcomes, run.assessments, strict=True)]
     text, headline, summary = _summary(run)
+    mattered = [] if run.importance is None else [features.section(run.importance)]
     return frame.compose(
         about,
         _lead(run),
-        [_data(run.data), _learning(run), *targets, _examples(run.examples)],
+        [_data(run.data), _learning(run), *targets, *mattered, _examples(run.examples)],
         _numbers(run),
         headline=headline,
         summary=summary,
@@ -155,6 +168,7 @@ def _numbers(run: SetRun) -> dict[str, Any]:
         "kept_epoch": run.kept_epoch,
         "targets": [assessed.as_dict() for assessed in run.assessments],
         "examples": [asdict(_highest(example)) for example in run.examples],
+        "importance": None if run.importance is None else run.importance.table.to_dict("records"),
     }
 
 
@@ -237,9 +251,14 @@ def _distribution(name: str, values: Shaped[np.ndarray, " _"], noun: str) -> lis
 
 
 def _learning(run: SetRun) -> Section:
+    histories = run.histories
+    if len(histories) > 1:
+        took = [f"{name} {len(epochs)}" for name, epochs in histories.items()]
+        text = f"Epochs that the networks of each method took: {', '.join(took)}. Losses are means over the networks."
+        return frame.learning(histories, kept_epochs=dict.fromkeys(histories), text=text)
     text = f"Training took {many(len(run.history), 'epoch')}"
     text += "." if run.kept_epoch is None else f"; the model that was kept is that of epoch {run.kept_epoch}."
-    return frame.learning({"": run.history} if run.history else {}, kept={"": run.kept_epoch}, text=text)
+    return frame.learning(histories, kept_epochs={"": run.kept_epoch}, text=text)
 
 
 def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
@@ -249,7 +268,7 @@ def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
     blocks: list[Block] = [Table(caption, ["metric", "value", "95 % interval", "what it is"], rows)]
     if run.comparison is not None:
         names = [score.name for score in run.comparison.scores]
-        caption = f"Methods without a network beside ours, best {names[0]} first."
+        caption = f"Methods beside ours, best {names[0]} first."
         blocks.append(frame.methods(run.comparison, outcome.name, names, caption=caption))
     blocks += _classes(assessed) if outcome.classifies else _values(outcome)
     if assessed.by_size:

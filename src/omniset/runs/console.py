@@ -49,7 +49,7 @@ def resumable(out: Path, command: str = "the same command with --resume true") -
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
-        if any(next(out.rglob(kept), None) for kept in KEPT):
+        if any(next(out.rglob(pattern), None) for pattern in KEPT):
             error.add_note(f"what is done is kept in {out}, {command} goes on")
         raise
 

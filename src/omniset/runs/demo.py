@@ -123,14 +123,14 @@ def _accuracy(predicted: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 def _agreement(model: SetClassifier, test: SetBatch) -> dict[str, Any]:
     """Largest difference in probability, and number of labels that differ, of shards against whole sets."""
     whole = model.predict_proba(test, shard_size=test.elements.shape[1])
-    found = {}
+    differences = {}
     for size in (1, 7, 64):
         probabilities = model.predict_proba(test, shard_size=size)
-        found[str(size)] = {
+        differences[str(size)] = {
             "largest_difference": float(np.abs(probabilities - whole).max()),
             "labels_changed": int((probabilities.argmax(1) != whole.argmax(1)).sum()),
         }
-    return found
+    return differences
 
 
 def _explained(model: SetClassifier, test: SetBatch, labels: np.ndarray) -> Figure:

@@ -67,7 +67,7 @@ def _lock(path: Path) -> filelock.BaseFileLock:
 
 
 def _holder(path: Path) -> str:
-    said = ""
+    holder = ""
     with suppress(OSError, UnicodeDecodeError):  # it has just been freed, or is just being written
-        said = path.read_text(encoding="utf-8").strip()
-    return f" ({said})" if said else ""
+        holder = path.read_text(encoding="utf-8").strip()
+    return f" ({holder})" if holder else ""

@@ -137,11 +137,11 @@ def local_meeting(folder: Path) -> dict[str, str]:
 
     No port is opened beyond the loopback, and what is read from one is never unpickled (`broadcast`, `gather`).
     """
-    found = {MEETING: str(folder / "meeting")}
+    variables = {MEETING: str(folder / "meeting")}
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if loopback:
-        found |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
-    return found
+        variables |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
+    return variables
 
 
 def connect(rank: int, world: int, backend: str) -> None:
@@ -199,14 +199,14 @@ def _tell(codes: dict[int, int], devices: int) -> None:
         raise KeyboardInterrupt
     if all(code in ENDED for code in failed.values()):
         raise Terminated
-    number = min(failed, key=lambda n: (failed[n] in ENDED, failed[n]))  # killed, rather than ended for that
+    number = min(failed, key=lambda n: (failed[n] in ENDED, failed[n]))  # killed, rather than ended by us
     code = failed[number]
     if code > 1:
         raise SystemExit(code)  # it has said why
-    told = "failed"
+    ending = "failed"
     if code < 0:
-        told = f"was killed ({signal.Signals(-code).name}); where nobody did, memory was probably too small"
-    print(f"omniset: error: process {number} of {devices} {told}", file=sys.stderr)
+        ending = f"was killed ({signal.Signals(-code).name}); where nobody did, memory was probably too small"
+    print(f"omniset: error: process {number} of {devices} {ending}", file=sys.stderr)
     raise SystemExit(1)
 
 
@@ -214,7 +214,7 @@ def _tell(codes: dict[int, int], devices: int) -> None:
 def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
     """Around the work of a command; gives whether this process is the first. Only that one prints.
 
-    An error that all processes meet is told once: the others wait for the first one to tell it, and to be ended. Where
+    An error of all processes is printed once: the others wait until the first one has printed it, and are ended. Where
     `start` has started them, it tells what interrupted them. A process ends, and removes its unfinished files, if
     another one has ended, or what has started it.
     """
@@ -237,7 +237,7 @@ def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
         if not first:
             try:
                 time.sleep(GRACE)
-            except (KeyboardInterrupt, Terminated):  # the first one has told it
+            except (KeyboardInterrupt, Terminated):  # the first one has printed it
                 raise SystemExit(ENDED[-1]) from None
         raise
     except (KeyboardInterrupt, Terminated) as error:
@@ -313,7 +313,7 @@ def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
     messages = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
     torch.distributed.gather(padded, messages)
     return [
-        table for size, found in zip(sizes, messages or [], strict=False) for table in _unpacked(found[: int(size)])
+        table for size, packet in zip(sizes, messages or [], strict=False) for table in _unpacked(packet[: int(size)])
     ]
 
 

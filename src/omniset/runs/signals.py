@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Terminated(SystemExit):
-    """This process was told to end. Where nothing catches it, the exit status is 143, as the shell has it."""
+    """This process received SIGTERM. Where nothing catches it, the exit status is 143, as the shell has it."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)

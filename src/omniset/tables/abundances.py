@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from omniset.core.features import doubt
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_feature_table
 from omniset.tables.files import Origin, TableFile, listed
 from omniset.tables.folders import require_elements
-from omniset.tables.stored import Rows, StoredSets
+from omniset.tables.stored import FileRows, StoredSets
 
 
-class _Chosen(Rows):
+class _Chosen(FileRows):
     """Rows of a matrix in memory."""
 
     def __init__(self, matrix: Float[Tensor, "features dim"], which: Int[np.ndarray, " rows"]) -> None:
@@ -59,7 +58,7 @@ def open_abundances(
     for number, name in enumerate(table.names):
         inside = slice(int(counts.indptr[number]), int(counts.indptr[number + 1]))
         which = counts.indices[inside].astype(np.int64)
-        rows: Any = _Chosen(matrix, of_feature[which])
+        rows = _Chosen(matrix, of_feature[which])
         elements = pa.chunked_array([pa.array([table.features[i] for i in which.tolist()], pa.string())])
         multiplicity = torch.from_numpy(counts.data[inside].astype(np.float32))
         sets.append(StoredSet(rows, multiplicity, 0, len(which), name, elements))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,11 +20,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from omniset.core.disk import MEMORY, Scratch
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet, once
 from omniset.tables.files import Chunk, Origin, listed
 from omniset.tables.labels import as_labels
 from omniset.tables.matrices import Source, open_source, spelled
-from omniset.tables.stored import Once, Rows, StoredSets
+from omniset.tables.stored import FileRows, StoredSets
 
 PREFERRED = ("X_omniset", "X_pca")  # of obsm, where nothing is said
 TOTAL = 1e4  # counts of a cell, after scaling
@@ -47,7 +46,7 @@ class _Names(Origin):
         return int(self._order[number])
 
 
-class _Cells(Rows):
+class _Cells(FileRows):
     """Rows of a matrix in another order.
 
     Args:
@@ -129,15 +128,6 @@ class _Cells(Rows):
         return block
 
 
-class _Part(Rows):
-    def __init__(self, rows: Rows, start: int, stop: int) -> None:
-        super().__init__(stop - start, rows.shape[1])
-        self._rows, self._start = rows, start
-
-    def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
-        return self._rows[self._start + start : self._start + stop]
-
-
 def open_cells(
     path: Path,
     set_column: str,
@@ -186,13 +176,10 @@ def open_cells(
     cells = _Cells(source, np.array([place[name] for name in taken]), counts, order, folder)
     identifiers = pa.array([str(name) for name in source.names[order]], pa.string())
     columns = {name: _plain(source.obs[name].iloc[order]) for name in keep}
-    sets = []
+    multiplicity, sets = once(len(cells)), []
     for name, a, b in zip(names, bounds[:-1], bounds[1:], strict=True):
         of_set = {column: pa.chunked_array([held.slice(a, b - a)]) for column, held in columns.items()}
-        cells_of_set: Any = _Part(cells, a, b)
-        once: Any = Once(b - a)
-        elements = pa.chunked_array([identifiers.slice(a, b - a)])
-        sets.append(StoredSet(cells_of_set, once, 0, b - a, str(name), elements, of_set))
+        sets.append(StoredSet(cells, multiplicity, a, b, str(name), identifiers, of_set))
     unused = place.keys() - set(taken)
     ignored = [] if fitted else [name for name in source.genes if name in unused]
     return StoredSets(_Names(path, source, order), sets, taken, ignored, {"use_rep": chosen})

@@ -22,10 +22,10 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet, once
 from omniset.tables.files import Origin, listed, short
 from omniset.tables.folders import files_of, require_elements
-from omniset.tables.stored import Once, Rows, StoredSets, finite
+from omniset.tables.stored import FileRows, StoredSets, finite
 
 ENDING = ".fcs"
 VERSIONS = (b"FCS2.0", b"FCS3.0", b"FCS3.1", b"FCS3.2")
@@ -56,7 +56,7 @@ class Channel:
     zero: float
 
 
-class Events(Rows):
+class Events(FileRows):
     """The events of a file, some channels of them, as the arcsinh of stains and the plain numbers of others.
 
     Args:
@@ -264,9 +264,7 @@ def open_fcs(
     sets = []
     for events in opened:
         events.take(taken, cofactor)
-        rows: Any = events
-        once: Any = Once(len(events))
-        sets.append(StoredSet(rows, once, 0, len(events), events.path.stem))
+        sets.append(StoredSet(events, once(len(events)), 0, len(events), events.path.stem))
     require_elements(path, sets)
     for note in dict.fromkeys(note for events in opened for note in events.notes) if not fitted else ():
         named = next(events.path for events in opened if note in events.notes)

@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet, once
 from omniset.tables.arrays import load_torch, mapped_npy
 from omniset.tables.files import Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
-from omniset.tables.stored import Once, Rows, StoredSets, finite
+from omniset.tables.stored import FileRows, StoredSets, finite
 
 HDF5 = (".h5", ".hdf5")
 SETS = (*HDF5, ".npy", ".pt")  # endings of files that are sets
@@ -29,7 +29,7 @@ REMEDY = "torch.save({'features': torch.as_tensor(features)}, path)"
 FLOATS = "float16, float32 or float64"
 
 
-class Features(Rows):
+class Features(FileRows):
     """The rows of a file.
 
     Attributes:
@@ -164,7 +164,7 @@ def open_folder(path: Path, width: int | None = None) -> StoredSets:
         if not rows.shape[1]:
             raise ValueError(f"{file}: features must have at least one number, their shape is {rows.shape}")
         columns = {"coords": rows.places} if rows.coordinates else {}
-        sets.append(StoredSet(rows, Once(len(rows)), 0, len(rows), file.stem, None, columns))  # type: ignore[arg-type]
+        sets.append(StoredSet(rows, once(len(rows)), 0, len(rows), file.stem, None, columns))
     require_elements(path, sets)
     origin = Origin()
     origin.path, origin.columns = path, []

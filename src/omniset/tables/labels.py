@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from omniset.core.features import MISSING, RowNumbers, doubt, meant
-from omniset.core.sets import SetCollection
+from omniset.core.sets import Sets
 from omniset.tables.files import Chunk, Origin, TableFile
 from omniset.tables.sheets import INFINITE, NUMBER
 
@@ -94,7 +94,7 @@ class LabelFile:
         return f"set {row['set']!r}" + (f", element {row['element']!r}" if self.level == "element" else "")
 
     def align(
-        self, sets: SetCollection, source: Origin, elements: pa.ChunkedArray | None, unused: str = "error"
+        self, sets: Sets, source: Origin, elements: pa.ChunkedArray | None, unused: str = "error"
     ) -> pd.DataFrame:
         """The targets in the order of the sets (or of their elements).
 
@@ -112,7 +112,7 @@ class LabelFile:
         else:
             if elements is None:
                 raise source.error(None, "has no column 'element', by which the labels of elements could be matched")
-            names = np.repeat(np.asarray(sets.names, dtype=object), np.diff(sets.offsets))
+            names = np.repeat(np.asarray(sets.names, dtype=object), sets.sizes)
             wanted = pd.MultiIndex.from_arrays([names, elements.to_pandas()], names=self._key)
         used = frame.index.isin(wanted)
         if not used.all() and unused != "ignore":
@@ -132,7 +132,7 @@ class LabelFile:
                 raise self.file.error(at, f"column {self.columns[column]!r} is empty: each set needs a label")
         return frame.reindex(wanted)
 
-    def groups(self, sets: SetCollection) -> np.ndarray | None:
+    def groups(self, sets: Sets) -> np.ndarray | None:
         """The group of each set, if there are groups.
 
         Raises:
@@ -164,7 +164,7 @@ def as_labels(chunk: Chunk, column: str) -> pd.Series:
 
 def column_labels(
     file: Origin,
-    sets: SetCollection,
+    sets: Sets,
     kept: dict[str, pa.ChunkedArray],
     columns: Sequence[str],
     group: str | None,
@@ -180,8 +180,8 @@ def column_labels(
     """
     values = pd.DataFrame({c: as_labels(Chunk(file, 0, {c: kept[c].combine_chunks()}), c) for c in columns})
     of_sets = [*(columns if level == "set" else []), *([group] if group else [])]
-    first, same = sets.offsets[:-1], np.ones(len(sets.elements), dtype=bool)
-    same[sets.offsets[:-1][sets.sizes > 0]] = False
+    first, same = sets.offsets[:-1], np.ones(int(sets.offsets[-1]), dtype=bool)
+    same[first[sets.sizes > 0]] = False
     groups = None
     for column in of_sets:
         texts = as_labels(Chunk(file, 0, {column: kept[column].combine_chunks()}), column)

@@ -161,7 +161,7 @@ def needed(module: str) -> Any:
 
 
 class Compressed(Matrix):
-    """Rows compressed (CSR), on disk or in memory: row pointers are held, the rest is read when asked for."""
+    """Rows compressed (CSR), on disk or in memory: row pointers are held, the rest is read on demand."""
 
     sparse = True
 
@@ -199,7 +199,7 @@ class Sliced(Matrix):
 
 
 class Turned(Matrix):
-    """Columns compressed (CSC) on disk: turned into rows when the first are asked for, in a temporary file.
+    """Columns compressed (CSC) on disk: turned into rows at the first read, in a temporary file.
 
     Two passes over the file, whatever its size. The first one counts the values of each row, and rows are cut into
     stretches of about `CHUNK` values. The second one writes each value, with its row and column, to the part of the
@@ -518,8 +518,8 @@ def attribute(held: Any, name: str) -> str:
 
 
 def _choices(x: bool, layers: list[str], raw: bool) -> list[str | None]:
-    found: list[str | None] = [None] if x else []
-    return found + layers + (["raw"] if raw and "raw" not in layers else [])
+    first: list[str | None] = [None] if x else []
+    return first + layers + (["raw"] if raw and "raw" not in layers else [])
 
 
 def _kind(name: str, layer: str | None, choices: list[str | None], layers: list[str]) -> str:

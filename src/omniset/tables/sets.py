@@ -17,11 +17,12 @@ import torch
 from jaxtyping import Shaped
 
 from omniset.core.disk import DiskRows
-from omniset.core.encoding import Encoding, EncodingError, Missing
+from omniset.core.encoding import Encoding, EncodingError, Missing, multiplicities
 from omniset.core.features import RESERVED, RowNumbers, doubt
-from omniset.core.sets import SetCollection, StoredSet
+from omniset.core.sets import Sets
+from omniset.core.stored import StoredSet
 from omniset.tables.files import Chunk, TableFile, listed
-from omniset.tables.stored import Joined, StoredSets
+from omniset.tables.stored import StoredSets
 
 STEP = 1 << 16  # rows copied at a time
 NAMED = 1_000_000  # rows whose elements' names are kept in memory
@@ -178,7 +179,7 @@ class SetTable:
             codes = chunk.text(self.set_column).dictionary_encode()
             names, numbers = codes.dictionary.to_pylist(), codes.indices.to_numpy()
             elements = self.encoding.apply(chunk, np.float32, told)
-            multiplicity = _multiplicity(chunk) if counts else np.ones(len(chunk), dtype=np.float32)
+            multiplicity = multiplicities(chunk, np.float32) if counts else np.ones(len(chunk), dtype=np.float32)
             identifiers = None
             if self.has_elements:
                 chunk.columns["element"] = chunk.text("element")
@@ -241,19 +242,6 @@ class SetTable:
             raise self.file.error(int(rows[row]), f"column 'element' {_twice(value, parts[0].name)}")
 
 
-def _multiplicity(chunk: Chunk) -> Shaped[np.ndarray, " rows"]:
-    """In 32 bits."""
-    numbers = chunk.numbers("multiplicity", 0.0)
-    with np.errstate(over="ignore"):
-        single = numbers.astype(np.float32)
-    bad = np.isinf(single)
-    if bad.any():
-        row = int(bad.argmax())
-        message = f"is {numbers[row]:g}, too large for 32-bit numbers (at most 3.4e38)"
-        raise chunk.error(row, "multiplicity", message)
-    return single
-
-
 def _twice(element: str, name: str) -> str:
     return f"names {element!r} a second time in set {name!r}: use multiplicity"
 
@@ -265,13 +253,13 @@ def collect(
     columns: Sequence[str] = (),
     encoding: Encoding | None = None,
     stays: bool = False,
-) -> tuple[SetCollection, dict[str, pa.ChunkedArray]]:
-    """All sets of a table as a collection whose elements are on disk, and these columns of the table, in memory.
+) -> tuple[Sets, dict[str, pa.ChunkedArray]]:
+    """All sets of a table as Sets whose elements are on disk, and these columns of the table, in memory.
 
     Args:
         features: The table's.
         folder: For the files without a name that hold 4 (D + 1) bytes per row. Default: Python's (TMPDIR).
-        encoding: The table's, which the collection keeps. Default: that of a SetTable or StoredSets.
+        encoding: The table's, which they keep. Default: that of a SetTable or StoredSets.
         stays: The sets are left where they are, and read again; those of StoredSets are.
 
     Names of elements are kept up to a million rows; in longer tables elements go by their numbers.
@@ -300,8 +288,7 @@ def collect(
         elif identifiers is not None:
             identifiers.extend(stored.identifiers.chunks)
     if stays:
-        elements = Joined([stored.elements for stored in parts], len(features))
-        multiplicity = Joined([stored.multiplicity for stored in parts], None)
+        return Sets.from_stored(parts, features, encoding), {c: pa.chunked_array(chunks) for c, chunks in kept.items()}
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
-    collection = SetCollection(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
+    collection = Sets.from_rows(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
     return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}

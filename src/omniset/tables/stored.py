@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +12,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from omniset.core.encoding import Encoding
-from omniset.core.sets import StoredSet
+from omniset.core.stored import StoredSet
 from omniset.tables.files import Origin
 
 
-class Rows(ABC):
+class FileRows(ABC):
     """Rows of numbers; a slice of them is a tensor of float32.
 
     Args:
@@ -40,44 +39,12 @@ class Rows(ABC):
     def _read(self, start: int, stop: int) -> Shaped[Tensor, "rows ..."]: ...
 
 
-class Once(Rows):
-    """Multiplicity 1 of so many elements."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__(rows, None)
-
-    def _read(self, start: int, stop: int) -> Shaped[Tensor, " rows"]:
-        return torch.ones(stop - start)
-
-
-class Joined(Rows):
-    """Parts one after the other.
-
-    >>> Joined([torch.zeros(2, 3), torch.ones(1, 3)], 3)[1:3].tolist()
-    [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
-    """
-
-    def __init__(self, parts: Sequence[Any], width: int | None) -> None:
-        self._parts = list(parts)
-        self._starts = np.cumsum([0, *map(len, parts)]).tolist()
-        super().__init__(self._starts[-1], width)
-
-    def _read(self, start: int, stop: int) -> Shaped[Tensor, "rows ..."]:
-        pieces = [torch.empty(0, *self.shape[1:])]
-        number = max(bisect_right(self._starts, start) - 1, 0)
-        while number < len(self._parts) and self._starts[number] < stop:
-            first = self._starts[number]
-            pieces.append(self._parts[number][max(start - first, 0) : stop - first])
-            number += 1
-        return torch.cat(pieces) if len(pieces) > 2 else pieces[-1]
-
-
 class StoredSets:
     """Sets of files that hold numbers alone, as `SetTable` gives those of a table.
 
     Args:
         file: Where they are from. Its `columns` can be targets and groups.
-        sets: Each from its row 0 on; `identifiers` and `columns` are Arrow's chunked arrays.
+        sets: Their `columns` are Arrow's chunked arrays.
         features: Names of the features.
         ignored: Columns or features that are there and are not used.
         reading: Options of reading as they were chosen.

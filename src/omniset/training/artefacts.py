@@ -29,7 +29,7 @@ from omniset.runs.files import provenance, replacing, writable_folder, write_jso
 from omniset.runs.locks import locked
 from omniset.training import schema
 
-FORMAT, FORMAT_VERSION = "omniset-model", 3
+FORMAT, FORMAT_VERSION = "omniset-model", 4
 KEY = "omniset_config"
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -86,10 +86,10 @@ def save(
 
 
 def kind_of(folder: str | Path) -> str:
-    """The class that an artefact says it is of; "" where that cannot be told: to load it says why."""
+    """The class in an artefact's configuration; "" where it is unreadable: `load` then says why."""
     try:
-        found = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-        return str(found["class"])
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        return str(config["class"])
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return ""
 
@@ -147,10 +147,10 @@ def reading(folder: str | Path, estimator: type) -> Iterator[None]:
 def load_metrics(folder: str | Path) -> dict[str, Any]:
     """What metrics.json holds; nothing, where there is none that can be read: a model predicts without it."""
     try:
-        found = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))
+        metrics = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metrics if isinstance(metrics, dict) else {}
 
 
 def load_table(folder: str | Path, config: Mapping[str, Any], name: str, text: Sequence[str] = ()) -> pd.DataFrame:
@@ -220,8 +220,8 @@ class Weights:
         problems += [f"{prefix}{name} is unknown" for name in stored if name not in expected]
         for name, tensor in expected.items():
             for what in ("shape", "dtype"):
-                if name in stored and (here := getattr(stored[name], what)) != (asked := getattr(tensor, what)):
-                    problems.append(f"{prefix}{name} has {what} {_plain(here)}, expected {_plain(asked)}")
+                if name in stored and (here := getattr(stored[name], what)) != (needed := getattr(tensor, what)):
+                    problems.append(f"{prefix}{name} has {what} {_plain(here)}, expected {_plain(needed)}")
         if problems:
             raise ValueError(f"{self.path} does not fit its config.json: {'; '.join(problems[:5])}")
         self._require_unchanged()
@@ -244,12 +244,12 @@ class Weights:
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256, in hexadecimal digits, of tensors in the order of their names: name, type, shape and bytes of each."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        checksum.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        checksum.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return checksum.hexdigest()
 
 
 def _digest_of_file(path: Path) -> str:
@@ -281,13 +281,13 @@ def _at_most(stored: int) -> Iterator[None]:
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
     """The network's tensors, each once: parts may share a module, of which the first name is kept."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in network.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
-            found[name] = tensor.detach()
+            tensors[name] = tensor.detach()
         seen.add(id(tensor))
-    return found
+    return tensors
 
 
 def _line(error: Exception) -> str:

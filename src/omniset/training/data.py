@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -72,7 +71,7 @@ class ShareOfBatches(Sampler[list[Key]]):
         return (math.floor if self.whole else math.ceil)(len(self.sampler) / self.batch_size)
 
 
-class Lesson(pl.LightningDataModule):
+class Lesson:
     """What is learned from and what is watched; in several processes, this one's share of every batch.
 
     Args:
@@ -102,23 +101,12 @@ class Lesson(pl.LightningDataModule):
         sampler: Callable[[Sequence[int] | np.ndarray, int | None], EpochSampler] = EpochSampler,
         whole: bool = False,
     ) -> None:
-        super().__init__()
         self.make, self.train, self.validation = make, train, validation
         self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
-    def train_dataloader(self) -> DataLoader:
-        return self._loader(self.train, self.seed, True)
-
-    def val_dataloader(self) -> DataLoader:
-        return self._loader(self.validation, None, False)
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        if self.move is None:
-            return super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return self.move(batch, device)
-
-    def _loader(self, positions: Sequence[int] | np.ndarray, seed: int | None, training: bool) -> DataLoader:
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def loader(self, training: bool, rank: int = 0, world: int = 1) -> DataLoader:
+        """The batches of an epoch, to learn from or to watch: of each the share of one of `world` processes."""
+        positions, seed = (self.train, self.seed) if training else (self.validation, None)
         whole = training and self.whole and len(positions) >= self.batch_size
         share = ShareOfBatches(self.sampler(positions, seed), self.batch_size, rank, world, whole)
         return DataLoader(_Batches(self.make, training), batch_sampler=share, collate_fn=as_it_is)

@@ -71,10 +71,10 @@ class Ensemble(nn.Module):
         return {name: value.detach().clone() for name, value in self._state().items()}
 
 
-def keep_best(kept: dict[str, Tensor], new: dict[str, Tensor], better: Tensor) -> dict[str, Tensor]:
+def keep_best(old: dict[str, Tensor], new: dict[str, Tensor], better: Tensor) -> dict[str, Tensor]:
     """Of each network the new state where it is better, (networks,), else the kept one."""
     choose = partial(_where, better)
-    return {name: choose(value, kept[name]) for name, value in new.items()}
+    return {name: choose(value, old[name]) for name, value in new.items()}
 
 
 def _where(better: Tensor, new: Tensor, old: Tensor) -> Tensor:

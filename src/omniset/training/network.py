@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.sets import SetBatch, SetCollection
+from omniset.core.sets import SetBatch, Sets
 from omniset.core.sources import Source
 from omniset.encoders import Encoder
 
@@ -82,14 +82,29 @@ class SetNetwork(nn.Module):
         self.encoder, self.widths, self.of_elements = encoder, widths, of_elements
         self.head = nn.Linear(encoder.dim if of_elements else encoder.num_outputs * encoder.dim, sum(widths))
         self.targets = Standardize(sum(widths))
-        if of_elements:  # what no output depends on is not trained: several processes would wait for its gradient
+        if of_elements:  # freeze what outputs ignore: several processes would wait for its gradient
             for module in filter(None, (encoder.pool, encoder.decoder)):
                 module.requires_grad_(False)
+
+    @property
+    def input_dim(self) -> int:
+        """Features of an element."""
+        return self.encoder.input_dim
 
     def forward(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets ..."]:
         """(B, outputs), or, for elements of a SetBatch, (B, N, outputs)."""
         out = self.encoder(source, **options)
         return self.head(out.elements if self.of_elements else out.summary.flatten(1))
+
+    def summary(self, source: SetBatch | Iterable[SetBatch], **options: Any) -> Float[Tensor, "sets width"]:
+        """What the head reads of each set, width num_outputs * dim. A set that is read shard by shard comes alone."""
+        options = self.for_large(options) if isinstance(source, Source) else options
+        return self.encoder(source, **options).summary.flatten(1)
+
+    @property
+    def summary_dim(self) -> int:
+        """Numbers of a summary."""
+        return self.encoder.num_outputs * self.encoder.dim
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""
@@ -127,7 +142,11 @@ class SetNetwork(nn.Module):
                 f"gradient={options['gradient']!r} needs random shards, and a set of {size} elements is "
                 f"read in its own order: raise max_elements above {size}, or take gradient='exact'"
             )
-        return self(source, **{**options, "shard_size": None, "store": self.store_of_large(options)})
+        return self(source, **self.for_large(options))
+
+    def for_large(self, options: dict[str, Any]) -> dict[str, Any]:
+        """How the encoder reads one set that comes shard by shard."""
+        return {**options, "shard_size": None, "store": self.store_of_large(options)}
 
     def store_of_large(self, options: dict[str, Any]) -> str:
         """Layer inputs of a large set wait on disk rather than in memory, where the encoder can."""
@@ -135,14 +154,14 @@ class SetNetwork(nn.Module):
         streams = not any(layer.keeps_elements for layer in self.encoder.layers)
         return "disk" if store == "device" and streams else store
 
-    def fit_features(self, sets: SetCollection, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
+    def fit_features(self, sets: Sets, which: Int[np.ndarray, " chosen"]) -> Bool[Tensor, " dim"]:
         """Fit the standardisation of features to these sets, every element counted by its multiplicity.
 
         Returns:
             Which features are constant.
         """
         embed: Any = self.encoder.embed
-        constant: Bool[Tensor, " dim"] = embed[0].fit(_Blocks(sets, which))
+        constant: Bool[Tensor, " dim"] = embed[0].fit(_Blocks(sets[which]))
         return constant
 
     def fit_targets(self, values: Float[Tensor, "rows targets"]) -> None:
@@ -155,22 +174,10 @@ class SetNetwork(nn.Module):
 
 
 class _Blocks:
-    """The elements of some sets, in blocks of bounded size."""
+    """All elements, in blocks of bounded size, as often as they are asked for."""
 
-    def __init__(self, sets: SetCollection, which: np.ndarray) -> None:
-        self.sets, self.which = sets, which
+    def __init__(self, sets: Sets) -> None:
+        self.sets = sets
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        most = max(VALUES // self.sets.dim, 1)
-        held: list[tuple[Tensor, Tensor]] = []
-        rows = 0
-        for i in self.which.tolist():
-            stored = self.sets[i]
-            for start in range(0, len(stored), most):
-                held.append(stored.read(start, most))
-                rows += len(held[-1][0])
-                if rows >= most:
-                    yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])
-                    held, rows = [], 0
-        if held:
-            yield torch.cat([e for e, _ in held]), torch.cat([m for _, m in held])
+        return self.sets.blocks(max(VALUES // self.sets.dim, 1))

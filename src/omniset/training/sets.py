@@ -1,17 +1,26 @@
-"""Batches of sets to learn from (`omniset.training.data.Lesson`)."""
+"""Batches of sets to learn from (`omniset.training.data.Lesson`), and the loss of their labels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+import torch.distributed
+import torch.nn.functional as F
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from omniset.core.sets import SetBatch, SetCollection, StoredSet, batched, collate
+from omniset.core.sets import SetBatch, Sets, batched, collate
 from omniset.core.sources import Source, source_of
+from omniset.core.stored import StoredSet
 from omniset.training.data import Key
+from omniset.training.fit import TrainingModule
+from omniset.training.network import SetNetwork
+
+if TYPE_CHECKING:
+    from torchmetrics import MeanMetric
 
 # A source, the positions in the batch of its sets, and their numbers of elements.
 Part = tuple[SetBatch | Source, list[int], list[int]]
@@ -29,14 +38,16 @@ class SetBatches:
             read shard by shard.
         seed: In training, put the elements of each set that is read as a whole in an order that depends on this, the
             epoch and the set: random elements in each shard. None: as they are.
+        weights: How much each set counts. None: all the same.
     """
 
-    sets: SetCollection
+    sets: Sets
     targets: Shaped[Tensor, "rows targets"]
     of_elements: bool
     max_elements: int
     shard_size: int | None = None
     seed: int | None = None
+    weights: Float[Tensor, " sets"] | None = None
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
         if not keys:
@@ -57,15 +68,106 @@ class SetBatches:
             positions, order = order[: len(group)], order[len(group) :]
             parts.append((source, positions, [len(s) for s in group]))
         targets = torch.cat([t for _, t in items])
-        weights = torch.cat([s.read()[1] for s in stored]) if self.of_elements else torch.ones(len(targets))
+        of_sets = torch.ones(len(keys)) if self.weights is None else self.weights[[i for _, i in keys]]
+        counts = [s.read()[1] * w for s, w in zip(stored, of_sets, strict=True)] if self.of_elements else []
+        weights = torch.cat(counts) if self.of_elements else of_sets
         return parts, targets, weights
 
     def _item(self, epoch: int, i: int, training: bool) -> tuple[StoredSet, Tensor]:
         stored = self.sets[i]
-        targets = self.targets[stored.start : stored.stop] if self.of_elements else self.targets[i : i + 1]
+        first, stop = self.sets.offsets[i : i + 2].tolist() if self.of_elements else (i, i + 1)
+        targets = self.targets[first:stop]
         if training and self.seed is not None and len(stored) <= self.max_elements:
             order = np.random.default_rng([self.seed, epoch, i]).permutation(len(stored))
             elements, multiplicity = stored.read()
             stored = StoredSet(elements[order], multiplicity[order], 0, len(stored))
             targets = targets[order] if self.of_elements else targets
         return stored, targets
+
+
+class SetModule(TrainingModule):
+    """Cross-entropy of classes, or squared error of standardised targets.
+
+    The loss of a target is the mean over the sets of a batch, or over its labelled elements with their multiplicities;
+    those of several targets are added up (classes) or averaged (numbers). A batch is what all processes compute on at
+    once: each contributes the sum over its share, divided by the total weight of all shares.
+
+    Args:
+        class_weights: For each target, the weight of each of its classes; None: all the same.
+        options: For the encoder, in training: shard_size, shards, gradient, store.
+        max_elements: See SetBatches.
+    """
+
+    def __init__(
+        self,
+        network: SetNetwork,
+        classify: bool,
+        class_weights: list[Tensor] | None,
+        learning_rate: float,
+        weight_decay: float,
+        options: dict[str, Any],
+        max_elements: int,
+        seed: int,
+        fingerprint: dict[str, Any],
+    ) -> None:
+        from torchmetrics import MeanMetric
+
+        super().__init__(network, learning_rate, weight_decay, seed, fingerprint)
+        self.classify, self.options, self.max_elements = classify, options, max_elements
+        self.class_weights = class_weights
+        self.metric_name = "accuracy" if classify else "mse"
+        self.train_metric, self.val_metric = MeanMetric(), MeanMetric()
+
+    def step(self, batch: Batch, stage: str, metric: MeanMetric) -> Tensor:
+        parts, targets, weights = batch
+        outputs = self.network.of_parts(parts, self.max_elements, **self.options)
+        sums, totals, right, counted = (self._classes if self.classify else self._numbers)(outputs, targets, weights)
+        metric.update(right, counted)
+        totals, rows = self._of_all(totals, len(targets))
+        means = sums / totals.clamp(min=torch.finfo(totals.dtype).tiny)
+        # Gradients, and what is logged, are averaged over the processes: of the parts of a mean that is to be the sum.
+        loss = (means.sum() if self.classify else means.mean()) * self._processes
+        whole_epoch: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": rows, "prog_bar": True}
+        self.log(f"{stage}_loss", loss, sync_dist=True, **whole_epoch)
+        self.log(f"{stage}_{self.metric_name}", metric, **whole_epoch)
+        return loss
+
+    @property
+    def _processes(self) -> int:
+        return 1 if self.loop is None else self.trainer.world_size
+
+    def _of_all(self, totals: Tensor, rows: int) -> tuple[Tensor, int]:
+        """The totals and the number of rows of all processes."""
+        if self._processes == 1:
+            return totals, rows
+        both = torch.cat([totals.double(), totals.new_tensor([rows], dtype=torch.float64)])
+        torch.distributed.all_reduce(both)
+        return both[:-1].to(totals), int(both[-1])
+
+    def _classes(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For each target the weighted sum of losses and the total weight; for each row and target whether it was
+        right, and how much it counts. Code -1: no label.
+        """
+        sums, totals, right = [], [], []
+        counted = torch.where(targets >= 0, weights[:, None], 0)
+        for number, logits in enumerate(self.network.split(outputs)):
+            codes, rows = targets[:, number].clamp(min=0), counted[:, number]
+            if self.class_weights is not None:
+                rows = rows * self.class_weights[number].to(rows)[codes]
+            each = F.cross_entropy(logits, codes, reduction="none")
+            sums.append((rows * each).sum())
+            totals.append(rows.sum())
+            right.append(logits.argmax(1) == codes)
+        return torch.stack(sums), torch.stack(totals), torch.stack(right, 1).to(counted), counted
+
+    def _numbers(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same with squared errors. NaN: no label."""
+        counted = torch.where(targets.isnan(), 0, weights[:, None])
+        each = (outputs - self.network.targets(targets.nan_to_num())).square()
+        return (counted * each).sum(0), counted.sum(0), each.detach(), counted
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        return self.step(batch, "train", self.train_metric)
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self.step(batch, "val", self.val_metric)

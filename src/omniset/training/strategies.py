@@ -37,5 +37,5 @@ class TablesInTurn(_Closed, FabricDDP):
 
 
 def environment() -> list[Any]:
-    """What Lightning has to be told where processes meet in a file: whatever else it sees, such as SLURM, is not it."""
+    """Lightning's environment where processes meet in a file: it must ignore others that it sees, such as SLURM."""
     return [LightningEnvironment()] if processes.MEETING in os.environ else []

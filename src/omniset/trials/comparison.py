@@ -101,7 +101,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Aim:
-    """What is asked of ours: a gate before it is measured.
+    """A gate before it is measured: the bound that ours must pass.
 
     Attributes:
         against: A method; "best": the best baseline of the condition; None: the score itself.
@@ -216,17 +216,18 @@ class Comparison:
         gate = next((gate for gate in self.gates if gate.opponent is not None), None)
         if gate is None:
             return ""
-        said, found = self.score(gate.score).text, gate.interval
-        amount = f"{said} {found.value:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f}"
+        text, interval = self.score(gate.score).text, gate.interval
+        amount = f"{text} {interval.value:+.3f}, 95 % interval {interval.low:+.3f} to {interval.high:+.3f}"
         best = ", the best baseline" if gate.best else ""
-        few = f"; only {number_of(found.units, self.unit)}" if found.few else ""
+        few = f"; only {number_of(interval.units, self.unit)}" if interval.few else ""
         if gate.verdict == HOLDS:
             return f"Ours beats {gate.opponent}{best} ({amount}{few})."
         if gate.verdict == SHORT:
             return f"Use {gate.opponent}{best}: it beats ours ({amount}{few})."
         if gate.verdict == TIE:
             return f"Ours and {gate.opponent}{best}{best[:1]} are a tie ({amount}{few})."
-        return f"Ours minus {gate.opponent}: {said} {found.value:+.3f}; too few units ({found.units}) for an interval."
+        few = f"too few units ({interval.units}) for an interval"
+        return f"Ours minus {gate.opponent}: {text} {interval.value:+.3f}; {few}."
 
     def lines(self, conditions: Sequence[str] | None = None) -> list[str]:
         """What a terminal shows: methods, best first; the verdict; the gates.

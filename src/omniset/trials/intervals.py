@@ -65,10 +65,10 @@ class Draws:
     def rows(self) -> Float[np.ndarray, "draws rows"]:
         """The weight of each row."""
         several = self.codes.reshape(len(self.codes), -1)
-        found = self.weights[:, several[:, 0]]
+        weights = self.weights[:, several[:, 0]]
         for codes in several.T[1:]:
-            found = found * self.weights[:, codes]
-        return found
+            weights = weights * self.weights[:, codes]
+        return weights
 
     def sums(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "draws columns"]:
         """The weighted sum of each column; rows are summed by unit first where they have one."""

@@ -76,28 +76,28 @@ class Kept:
         Raises:
             ValueError: What is kept was made with other settings.
         """
-        asked = plain({key: value for key, value in settings.items() if key not in ("device", "progress")})
-        done = self._find(name, asked)
+        plain_settings = plain({key: value for key, value in settings.items() if key not in ("device", "progress")})
+        done = self._find(name, plain_settings)
         if done is None or not set(needs) <= done.arrays.keys():
             if line:
                 self._say(line)
-            done = self._keep(name, asked, work())
+            done = self._keep(name, plain_settings, work())
         return done
 
     def scratch(self, name: str) -> Path | None:
         """A folder for checkpoints of a unit, removed when the unit is kept. None: nothing is kept on disk."""
         return None if self._folder is None else self._folder / name
 
-    def _find(self, name: str, asked: dict[str, Any]) -> Done | None:
+    def _find(self, name: str, settings: dict[str, Any]) -> Done | None:
         if self._folder is None or not (path := self._folder / f"{name}.json").is_file():
             return None
         stored = json.loads(path.read_text(encoding="utf-8"))
         before = stored["settings"]
-        for key in {**asked, **before}:  # in the order of the settings
-            if before.get(key) != asked.get(key):
+        for key in {**settings, **before}:  # in the order of the settings
+            if before.get(key) != settings.get(key):
                 raise ValueError(
                     f"{path} is of another evaluation and cannot be resumed: {key} was {before.get(key)!r}, is "
-                    f"{asked.get(key)!r}. Start anew, not resuming"
+                    f"{settings.get(key)!r}. Start anew, not resuming"
                 )
         rows, arrays = path.with_suffix(".parquet"), path.with_suffix(".npz")
         done = Done(stored["facts"], pd.read_parquet(rows) if rows.is_file() else None)
@@ -106,7 +106,7 @@ class Kept:
                 done.arrays = dict(archive)
         return done
 
-    def _keep(self, name: str, asked: dict[str, Any], done: Done) -> Done:
+    def _keep(self, name: str, settings: dict[str, Any], done: Done) -> Done:
         if self._folder is None:
             return done
         if done.rows is not None:
@@ -116,7 +116,7 @@ class Kept:
             with replacing(self._folder / f"{name}.npz") as temporary:
                 np.savez(temporary, **done.arrays)  # type: ignore[arg-type]
         with replacing(self._folder / f"{name}.json") as temporary:
-            text = json.dumps({"settings": asked, "facts": done.facts}, indent=1)
+            text = json.dumps({"settings": settings, "facts": done.facts}, indent=1)
             temporary.write_text(text, encoding="utf-8")
         shutil.rmtree(self._folder / name, ignore_errors=True)
         return done

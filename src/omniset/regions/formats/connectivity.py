@@ -81,11 +81,11 @@ only square. Names from another array: as many texts, all different, best of all
     name = name_of(source, "connectivity")
     known = ids_of(regions or ())
     notes: list[str] = []
-    found = read_matrix(source, name)
-    if isinstance(found, Edges):
-        names, stack = _square_of_edges(found, name, known, directed, notes)
+    content = read_matrix(source, name)
+    if isinstance(content, Edges):
+        names, stack = _square_of_edges(content, name, known, directed, notes)
     else:
-        names, stack = _squares(found, name, set(known), notes)
+        names, stack = _squares(content, name, set(known), notes)
     if stack.shape[1] < 2:
         raise ValueError(f"{name} has {stack.shape[1]} regions, a pair needs 2")
     total, number = np.zeros(stack.shape[1:]), np.zeros(stack.shape[1:], dtype=np.int64)
@@ -255,7 +255,7 @@ def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list
     Raises:
         ValueError: There are none, and an array may hold them that cannot be read, or has a name twice.
     """
-    found: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for one in grid.beside:
         names = ids_of(one.texts or [])
         if not len(names) == size == len(set(names)) or "" in names:
@@ -263,17 +263,17 @@ def _names_beside(grid: Grid, name: str, size: int, known: set[str], notes: list
         if one.numbers and known and known.isdisjoint(names):
             notes.append(f"{name}: numbers in {one.key!r} are no names of other files and are passed over")
         else:
-            found[one.key] = names
-    if found:
-        key = max(found, key=lambda key: len(known.intersection(found[key])))
-        if len(found) > 1 or not any(one.called for one in grid.beside if one.key == key):
-            others = [other for other in found if other != key]
+            names_of[one.key] = names
+    if names_of:
+        key = max(names_of, key=lambda key: len(known.intersection(names_of[key])))
+        if len(names_of) > 1 or not any(one.called for one in grid.beside if one.key == key):
+            others = [other for other in names_of if other != key]
             rest = f", not those in {listed(others, 3)}" if others else ""
             notes.append(f"{name}: names of regions are the texts in {key!r}{rest}")
-        return found[key]
+        return names_of[key]
     for one in grid.beside:
-        if said := _doubt(one, name, size):
-            notes.append(f"{name}: {said}")
+        if doubt := _doubt(one, name, size):
+            notes.append(f"{name}: {doubt}")
     return None
 
 

@@ -65,7 +65,7 @@ structure; else `cortex` (cortex or subcortex) |
 
     Returns:
         Index: names; columns: x, y, z, hemisphere ("L", "R" or ""), network where it is known; where they are given
-        structure ("cortex", "subcortex", or "" where it is not told) and `cortex`. Its `attrs["notes"]` says what was
+        structure ("cortex", "subcortex", or "" where it is unknown) and `cortex`. Its `attrs["notes"]` says what was
         decided.
 
     Raises:
@@ -78,7 +78,7 @@ structure; else `cortex` (cortex or subcortex) |
     at: dict[str, int] = {}
     for number, title in enumerate(titles):
         at.setdefault(re.sub("[ .-]", "_", title.lower()), number)
-    places = next((found for found in PLACES if all(title in at for title in found)), None)
+    places = next((triple for triple in PLACES if all(title in at for title in triple)), None)
     if places is None:
         raise ValueError(f"{name}: must have columns x, y, z (or mni_x, ...; x_mni, ...), it has {listed(titles)}")
     if not rows:
@@ -90,9 +90,9 @@ structure; else `cortex` (cortex or subcortex) |
         for number, text in enumerate(columns[at[title]]):
             value = number_of(text)
             if value is None or not np.isfinite(value):
-                found = short(text) if text else "empty"
+                entry = short(text) if text else "empty"
                 raise ValueError(
-                    f"{name}: region {names[number]!r}: {titles[at[title]]} is {found}, it must be a finite number"
+                    f"{name}: region {names[number]!r}: {titles[at[title]]} is {entry}, it must be a finite number"
                 )
             values[number, axis] = value
     notes: list[str] = []
@@ -104,10 +104,11 @@ structure; else `cortex` (cortex or subcortex) |
     network = _networks(columns, at, names, cortex)
     if network is not None:
         frame["network"] = network
-    told = [structure_of_text(text) for text in columns[at["structure"]]] if "structure" in at else [""] * len(names)
-    told = [one or flag for one, flag in zip(told, _of_flags(cortex, len(names)), strict=True)]
-    if any(told):
-        frame["structure"] = told
+    flags = _of_flags(cortex, len(names))
+    structures = [structure_of_text(text) for text in columns[at["structure"]]] if "structure" in at else flags
+    structures = [structure or flag for structure, flag in zip(structures, flags, strict=True)]
+    if any(structures):
+        frame["structure"] = structures
     if cortex is not None:
         frame["cortex"] = pd.array(cortex, dtype="boolean") if None in cortex else cortex
     frame.attrs["notes"] = notes
@@ -116,10 +117,10 @@ structure; else `cortex` (cortex or subcortex) |
 
 def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
     """What makes one doubt that these are millimetres, from left to right, of these regions."""
-    found = []
+    doubts = []
     farthest = float(frame[["x", "y", "z"]].abs().to_numpy().max())
     if not BRAIN[0] <= farthest <= BRAIN[1]:
-        found.append(
+        doubts.append(
             f"{name}: the largest coordinate is {farthest:.4g}, that of a brain in mm is between {BRAIN[0]} and "
             f"{BRAIN[1]}: is the unit another one?"
         )
@@ -127,11 +128,11 @@ def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
     wrong, number = frame.index[sides < 0], int((sides != 0).sum())
     if number and len(wrong) > number / 10:
         x = frame["x"].loc[wrong[0]]
-        found.append(
+        doubts.append(
             f"{name}: {len(wrong)} of {number} regions of a hemisphere lie in the other one, such as {wrong[0]!r} "
             f"(x = {x:.4g}): are the rows in another order, or is x from right to left?"
         )
-    return found
+    return doubts
 
 
 def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str]]]:
@@ -180,14 +181,14 @@ def _hemispheres(
             if text.lower() not in HEMISPHERES:
                 raise ValueError(f"{name}: region {region!r}: hemisphere is {short(text)}, it must be L, R or empty")
         return [HEMISPHERES[text.lower()] for text in given]
-    said = [hemisphere_of_name(region) for region in names]
+    sides = [hemisphere_of_name(region) for region in names]
     signs = ["L" if value < 0 else "R" if value > 0 else "" for value in x.tolist()]
-    if silent := [region for region, one in zip(names, said, strict=True) if not one]:
+    if silent := [region for region, one in zip(names, sides, strict=True) if not one]:
         notes.append(
             f"{name}: the hemisphere of {len(silent):,} of {len(names):,} regions, such as {silent[0]!r}, is that of "
             "the sign of x"
         )
-    return [one or sign for one, sign in zip(said, signs, strict=True)]
+    return [one or sign for one, sign in zip(sides, signs, strict=True)]
 
 
 def hemisphere_of_name(name: str) -> str:
@@ -212,21 +213,23 @@ def network_of_name(name: str) -> str:
         >>> [network_of_name(name) for name in ("7Networks_LH_Vis_1", "17Networks_RH_DefaultA_PFCm_2", "L_insula")]
         ['Vis', 'DefaultA', '']
     """
-    found = SCHAEFER.fullmatch(name)
-    return found[1] if found else ""
+    match = SCHAEFER.fullmatch(name)
+    return match[1] if match else ""
 
 
 def _networks(
     columns: list[list[str]], at: dict[str, int], names: list[str], cortex: list[bool | None] | None
 ) -> list[str] | None:
-    found = [""] * len(names)
+    networks = [""] * len(names)
     sources = [columns[at[title]] for title in ("network", "network_label", "yeo7") if title in at][:1]
     sources.append([network_of_name(region) for region in names])
     sources += [columns[at["structure"]]] if "structure" in at else []
     sources.append(_of_flags(cortex, len(names)))
     for source in sources:
-        found = [one or ("" if text.lower() in MISSING else text) for one, text in zip(found, source, strict=True)]
-    return found if any(found) else None
+        networks = [
+            one or ("" if text.lower() in MISSING else text) for one, text in zip(networks, source, strict=True)
+        ]
+    return networks if any(networks) else None
 
 
 def _of_flags(cortex: list[bool | None] | None, number: int) -> list[str]:

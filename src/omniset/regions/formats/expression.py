@@ -97,8 +97,8 @@ the first three; else the first column, or the index |
         return _expression(source, name_of(source, "expression"), aliases or {}, known)
     if not donors:
         raise ValueError("expression must be of one donor at least, it is an empty list")
-    found = [_expression(one, name, aliases or {}, known) for one, name in donors]
-    return found[0] if len(found) == 1 else _mean_of_donors(found)
+    expressions = [_expression(one, name, aliases or {}, known) for one, name in donors]
+    return expressions[0] if len(expressions) == 1 else _mean_of_donors(expressions)
 
 
 @dataclass
@@ -179,9 +179,9 @@ def _frame_table(frame: pd.DataFrame, name: str) -> _Table:
         if names is None and titles and not pd.api.types.is_numeric_dtype(frame.dtypes.iloc[0]):
             names, left = 0, {0}
     rows = [text_of(value) for value in (frame.index if names is None else frame.iloc[:, names])]
-    kept = [i for i in range(len(titles)) if i not in left]
-    columns = [titles[i] for i in kept]
-    return _Table(name, rows, columns, frame_numbers(frame.iloc[:, kept], name, rows, columns))
+    places = [i for i in range(len(titles)) if i not in left]
+    columns = [titles[i] for i in places]
+    return _Table(name, rows, columns, frame_numbers(frame.iloc[:, places], name, rows, columns))
 
 
 def _text_table(sheet: Sheet) -> _Table:
@@ -211,9 +211,9 @@ def _text_table(sheet: Sheet) -> _Table:
 def _names_column(titles: list[str]) -> tuple[int | None, set[int]]:
     """Which of the first columns holds names by its title, and which ones hold no values, therefore."""
     first = {title.lower(): i for i, title in reversed(list(enumerate(titles[:3])))}
-    found = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first]
+    columns = [first[title] for title in (*TITLES, *GENE_TITLES) if title in first]
     # Columns before the names are counters and the like.
-    return (found[0], {*found, *range(found[0])}) if found else (None, set())
+    return (columns[0], {*columns, *range(columns[0])}) if columns else (None, set())
 
 
 def _fractions(texts: list[str]) -> bool:
@@ -243,9 +243,9 @@ def _genes_in_columns(table: _Table, aliases: Mapping[str, str], known: set[str]
 def _one_column_a_gene(table: _Table, aliases: Mapping[str, str]) -> Expression:
     plain = [canonical(column) for column in table.columns]
     spelled = [
-        canonical(aliases.get(own, aliases.get(one, one))) for own, one in zip(table.columns, plain, strict=True)
+        canonical(aliases.get(title, aliases.get(one, one))) for title, one in zip(table.columns, plain, strict=True)
     ]
-    if renamed := [own for own, new in zip(plain, spelled, strict=True) if own != new]:
+    if renamed := [title for title, new in zip(plain, spelled, strict=True) if title != new]:
         table.notes.append(f"{table.name}: {len(renamed):,} gene(s) are named by an alias, such as {renamed[0]!r}")
     columns: dict[str, list[int]] = {}
     for number, gene in enumerate(spelled):

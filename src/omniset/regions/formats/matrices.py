@@ -137,8 +137,8 @@ def _numeric(values: np.ndarray, name: str) -> np.ndarray:
 
 def _frame_grid(frame: pd.DataFrame, name: str) -> Grid | Edges:
     titles = [text_of(title) for title in frame.columns]
-    if found := _edge_columns(titles):
-        one, other, weight = (frame.iloc[:, i] for i in found)
+    if edge_columns := _edge_columns(titles):
+        one, other, weight = (frame.iloc[:, i] for i in edge_columns)
         pairs = list(zip(map(text_of, one), map(text_of, other), strict=True))
         of = [f"{a!r}, {b!r}" for a, b in pairs]
         return Edges(pairs, frame_numbers(weight.to_frame(), name, of, ["weight"])[:, 0])
@@ -250,8 +250,8 @@ def _variable(key: str, value: Any) -> Any:
     """One of a file before v7.3: an array, or the shape and the texts of what is none."""
     if not isinstance(value, tuple):
         return value
-    shape, said = value
-    return Unread() if shape is None else Beside(key, shape, said)
+    shape, entries = value
+    return Unread() if shape is None else Beside(key, shape, entries)
 
 
 def _variables_of_hdf5(file: Any) -> Iterator[tuple[str, Any]]:
@@ -308,10 +308,10 @@ def _beside(key: str, value: Any) -> Beside | None:
     array = np.asarray(value)
     if array.dtype.kind not in "biufc":
         return Beside(key, array.shape, texts(array) or None)
-    found = Beside(key, array.shape, [], numbers=True)
-    if found.called and array.dtype.kind in "uif":
-        found.texts = whole_numbers(array.ravel())
-    return found if found.texts else None
+    neighbour = Beside(key, array.shape, [], numbers=True)
+    if neighbour.called and array.dtype.kind in "uif":
+        neighbour.texts = whole_numbers(array.ravel())
+    return neighbour if neighbour.texts else None
 
 
 def whole_numbers(values: np.ndarray) -> list[str]:

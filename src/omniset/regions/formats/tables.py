@@ -66,12 +66,14 @@ def frame_numbers(
         column = frame.iloc[:, number]
         for at, value in enumerate(column.tolist()):
             if isinstance(value, bool | int | float | np.number) and not isinstance(value, np.complexfloating):
-                found: float | None = float(value)
+                parsed: float | None = float(value)
             else:
-                found = number_of(text_of(value)) if value is None or value is pd.NA or isinstance(value, str) else None
-            if found is None:
+                parsed = (
+                    number_of(text_of(value)) if value is None or value is pd.NA or isinstance(value, str) else None
+                )
+            if parsed is None:
                 raise ValueError(f"{name}: {rows[at]!r}, {columns[number]!r} is {short(value)}, it must be a number")
-            values[at, number] = found
+            values[at, number] = parsed
     return values
 
 
@@ -93,8 +95,8 @@ def counts_only(index: pd.Index) -> bool:
 
 def ids_of(names: Sequence[str]) -> list[str]:
     """Names as they are; whole numbers that were read as floats ("1.0") without their fraction."""
-    found = [WHOLE.fullmatch(name) for name in names]
-    return [str(one[1]) for one in found if one] if all(found) else list(names)
+    matches = [WHOLE.fullmatch(name) for name in names]
+    return [str(one[1]) for one in matches if one] if all(matches) else list(names)
 
 
 def check_names(names: list[str], name: str) -> None:

@@ -1,0 +1,58 @@
+"""Options of a model of sets that must fit together, and the machine."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from omniset.estimators import lessons
+from omniset.estimators.options import AUTO
+from omniset.runs import processes
+from omniset.runs.devices import find
+
+if TYPE_CHECKING:
+    from omniset.estimators.base import SetEstimator
+
+
+def check(model: SetEstimator) -> None:
+    """Check the options one by one and together, and that the device and the processes are to be had.
+
+    Raises:
+        ValueError: Naming the option, its bound and the value.
+    """
+    model.check_options()
+    if model.class_weight is not None and not model.classifies:
+        raise ValueError(f"class_weight={model.class_weight!r} is for classes, and this is a regression")
+    if model.encoder is not None and model.method not in (AUTO, model.encoder):
+        raise ValueError(f"encoder={model.encoder!r} and method={model.method!r} are two networks: give one")
+    if model.single is None and (model.devices, model.num_nodes, model.strategy) != (1, 1, "auto"):
+        raise ValueError(
+            f"method='auto' learns in one process, got devices={model.devices}, num_nodes={model.num_nodes}, "
+            f"strategy={model.strategy!r}: name one network, such as method='ust'"
+        )
+    if model.folds is not None and (model.level == "element" or model.devices * model.num_nodes > 1):
+        raise ValueError(f"folds={model.folds} is for labels of sets, and one process")
+    if model.importance and (model.level == "element" or model.devices * model.num_nodes > 1):
+        raise ValueError("importance=True is for labels of sets, and one process")
+    processes.check(find(model.device), model.devices, model.num_nodes, model.strategy)
+
+
+def check_size(model: SetEstimator, largest: int, sets: int) -> None:
+    """Gradients in shards and parts are taken of parameters one by one, and FSDP puts others in their place.
+
+    Args:
+        largest: Elements of the largest of so many sets.
+
+    Raises:
+        ValueError: strategy="fsdp", and a batch that would not be computed whole.
+    """
+    if model.strategy != "fsdp":
+        return
+    batch = model.batch_size or lessons.batch_of(sets)
+    share = math.ceil(batch / math.prod(processes.layout(model.devices, model.num_nodes)))
+    if model.shard_size is not None or share * largest > model.max_elements:
+        raise ValueError(
+            f"strategy='fsdp' computes on whole batches: shard_size must be None, got {model.shard_size}, and "
+            f"max_elements at least {share * largest} ({share} sets of {largest} elements), got "
+            f"{model.max_elements}; 'ddp' needs neither"
+        )

@@ -1,0 +1,262 @@
+"""Several small networks that learn at once, each from sets of its own: what is tried on few sets.
+
+The networks of an ensemble have one architecture, and differ in their weights and in the sets that they learn from.
+They go through one `torch.func.vmap` (`omniset.training.ensemble`), on the same batches: a set that a network must not
+see has weight 0 in its loss,
+
+    loss = sum over networks j of  sum_i w_ji l_ji / sum_i w_ji,
+
+so that its gradient is that of each network alone on its own sets. How long a network learns is decided by sets that
+none of its fold has seen: it keeps the epoch that was best for the networks of all *other* folds on the sets that these
+left out. So what it says of the sets of its own fold is a prediction of new sets, of which nothing was chosen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from omniset.core.sets import SetBatch, Sets, collate
+from omniset.training.data import Key, Lesson
+from omniset.training.ensemble import Ensemble, keep_best
+from omniset.training.fit import TrainingModule, fit
+from omniset.training.network import SetNetwork
+
+RUNS = 8  # pieces of a large set, each of neighbouring elements, that are drawn for a step
+SMOOTHING = 0.1  # of the labels of classes
+PART = 1 << 15  # entries of a part of a batch
+GRAPH = 1 << 18  # entries of a batch times networks up to which its graph is kept whole
+
+STORED = ("best", "best_loss", "best_epoch")  # in a checkpoint, beside the networks
+
+
+@dataclass
+class Batch:
+    """Some sets.
+
+    Attributes:
+        parts: Sets of like size, and their positions in the batch.
+        targets, weights, left_out: Of these sets, see `Lessons`.
+    """
+
+    parts: list[tuple[SetBatch, list[int]]]
+    targets: Tensor
+    weights: Tensor
+    left_out: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        parts = [(part.to(device), positions) for part, positions in self.parts]
+        return Batch(parts, self.targets.to(device), self.weights.to(device), self.left_out.to(device))
+
+
+@dataclass
+class Lessons:
+    """What networks of an ensemble learn from.
+
+    Attributes:
+        targets: (networks, sets, targets): codes of classes, or numbers on the scale of the network.
+        weights: (networks, sets): how much each set counts for each network.
+        left_out: (networks, sets): how much it counts where those networks are watched that did not learn from it.
+        elements: Elements of a set that a step sees at most. Of a larger set they are drawn anew for each epoch, in a
+            few runs of neighbours, so that a file is read in few places.
+        seed: Of all that is drawn.
+    """
+
+    sets: Sets
+    targets: Shaped[Tensor, "networks sets targets"]
+    weights: Float[Tensor, "networks sets"]
+    left_out: Float[Tensor, "networks sets"]
+    elements: int
+    seed: int
+
+    def __call__(self, keys: list[Key], training: bool) -> Batch:
+        positions = [position for _, position in keys]
+        stored = [self._of(*key) for key in keys]
+        order = sorted(range(len(keys)), key=lambda i: len(stored[i][0]))
+        parts: list[tuple[SetBatch, list[int]]] = []
+        while order:  # sets of like size together: less padding
+            smallest = len(stored[order[0]][0])
+            part = [i for i in order if len(stored[i][0]) <= max(2 * smallest, 32)]
+            longest = max(len(stored[i][0]) for i in part)
+            part = part[: max(PART // max(longest, 1), 1)]
+            parts.append((collate(stored[i] for i in part), part))
+            order = [i for i in order if i not in part]
+        return Batch(parts, self.targets[:, positions], self.weights[:, positions], self.left_out[:, positions])
+
+    def _of(self, epoch: int, i: int) -> tuple[Tensor, Tensor]:
+        stored = self.sets[i]
+        size = len(stored)
+        if size <= self.elements:
+            return stored.read()
+        rng = np.random.default_rng([self.seed, epoch, i])
+        length = max(self.elements // RUNS, 1)
+        cells = np.linspace(0, size, min(RUNS, self.elements) + 1).astype(np.int64)  # one run in each stretch
+        starts = [int(rng.integers(a, max(b - length, a) + 1)) for a, b in pairwise(cells.tolist())]
+        runs = [stored.read(start, length) for start in starts]
+        return torch.cat([elements for elements, _ in runs]), torch.cat([counts for _, counts in runs])
+
+
+class EnsembleModule(TrainingModule):
+    """The loss of an ensemble: cross-entropy with smoothed labels, or squared error; mean over several targets.
+
+    Args:
+        widths, classify: Outputs of each target, and whether they are classes.
+        others: Which networks decide how long each one learns.
+        patience: Stop after so many epochs in which no network had a better one.
+
+    Attributes:
+        best: The stacked states of the networks in their best epochs.
+    """
+
+    network: Ensemble
+
+    def __init__(
+        self,
+        network: Ensemble,
+        widths: Sequence[int],
+        classify: bool,
+        others: Bool[Tensor, "networks networks"],
+        patience: int,
+        *arguments: Any,
+    ) -> None:
+        super().__init__(network, *arguments)
+        self.widths, self.classify, self.others, self.patience = [*widths], classify, others, patience
+        self.best = network.states()
+        self.best_loss = torch.full((network.size,), torch.inf, dtype=torch.float64)
+        self.best_epoch = torch.zeros(network.size, dtype=torch.int64)
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self.others.numel() and self.current_epoch - int(self.best_epoch.max()) >= self.patience:
+            self.trainer.should_stop = True  # a run that had stopped early, and is resumed
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        loss = self._loss(batch, batch.weights, SMOOTHING)
+        shown = {"on_step": False, "on_epoch": True, "batch_size": batch.targets.shape[1], "prog_bar": True}
+        self.log("train_loss", loss.mean().detach(), **shown)
+        return loss.sum()
+
+    def _loss(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
+        """The weighted mean loss of each network."""
+        summed = self._summed(batch, weights, smoothing)
+        return summed / weights.sum(1).clamp(min=torch.finfo(weights.dtype).tiny)
+
+    def _summed(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
+        entries = sum(part.multiplicity.numel() for part, _ in batch.parts)
+        again = torch.is_grad_enabled() and entries * len(weights) > GRAPH
+        total = weights.new_zeros(len(weights))
+        for part, positions in batch.parts:
+            if again:
+                outputs = checkpoint(_forward, self.network, part, use_reentrant=False)
+            else:
+                outputs = _forward(self.network, part)
+            losses = self._losses(outputs, batch.targets[:, positions], smoothing)
+            total = total + (losses * weights[:, positions]).sum(1)
+        return total
+
+    def _losses(
+        self,
+        outputs: Float[Tensor, "networks sets outputs"],
+        targets: Shaped[Tensor, "networks sets targets"],
+        smoothing: float,
+    ) -> Float[Tensor, "networks sets"]:
+        losses: list[Tensor] = []
+        for number, values in enumerate(outputs.split(self.widths, 2)):
+            if not self.classify:
+                losses.append((values[..., 0] - targets[..., number]).square())
+                continue
+            codes = targets[..., number]
+            each = F.cross_entropy(values.flatten(0, 1), codes.flatten(), reduction="none", label_smoothing=smoothing)
+            losses.append(each.view(codes.shape))
+        return torch.stack(losses).mean(0)
+
+    def on_validation_epoch_start(self) -> None:
+        self._watched: list[Tensor] = []
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        weights = batch.left_out
+        summed = self._summed(batch, weights, 0.0)
+        self._watched.append(torch.stack([summed, weights.sum(1)]).double().cpu())
+        mean = summed.sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+        self.log("val_loss", mean, batch_size=batch.targets.shape[1], prog_bar=True)
+
+    def on_validation_epoch_end(self) -> None:
+        summed, counted = torch.stack(self._watched).sum(0)
+        others = self.others.double()
+        loss = others @ summed / (others @ counted)
+        better = loss < self.best_loss  # never where it is NaN
+        states = {name: value.cpu() for name, value in self.network.states().items()}
+        self.best = keep_best(self.best, states, better)
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_epoch = torch.where(better, self.current_epoch + 1, self.best_epoch)
+        if self.current_epoch + 1 - int(self.best_epoch.max()) >= self.patience:
+            self.trainer.should_stop = True
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["ensemble"] = {name: getattr(self, name) for name in STORED}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        for name in STORED:
+            setattr(self, name, checkpoint["ensemble"][name])
+
+
+def learn(
+    networks: Sequence[SetNetwork],
+    lessons: Lessons,
+    classify: bool,
+    *,
+    others: Bool[Tensor, "networks networks"] | None,
+    epochs: int,
+    patience: int,
+    batch_size: int,
+    learning_rate: float,
+    weight_decay: float,
+    fingerprint: dict[str, Any],
+    **fitting: Any,
+) -> list[dict[str, Any]]:
+    """Train networks of one architecture in place. Returns a dict per epoch: epoch, train_loss, and val_loss.
+
+    Args:
+        others: For each network, the ones that decide how long it learns. None: all learn to the end.
+        fitting: device, progress, folder and resume of `omniset.training.fit.fit`.
+    """
+    ensemble = Ensemble(networks)
+    data = 0
+    for tensor in (lessons.weights, lessons.left_out, lessons.targets):
+        data = zlib.crc32(tensor.numpy().tobytes(), data)
+    module = EnsembleModule(
+        ensemble,
+        networks[0].widths,
+        classify,
+        torch.zeros(0, 0, dtype=torch.bool) if others is None else others,
+        patience,
+        learning_rate,
+        weight_decay,
+        lessons.seed,
+        fingerprint | {"data": data},
+    )
+    positions = range(len(lessons.sets))
+    how: dict[str, Any] = {"batch_size": batch_size, "seed": lessons.seed, "move": Batch.to}
+    lesson = Lesson(lessons, positions, [] if others is None else positions, **how)
+    fit(module, lesson, epochs=epochs, patience=None, log=None, **fitting)
+    states = module.network.states() if others is None else module.best
+    for number, network in enumerate(networks):
+        network.load_state_dict({name: values[number] for name, values in states.items()})
+        network.eval()
+    return module.history
+
+
+def _forward(ensemble: Ensemble, batch: SetBatch) -> Float[Tensor, "networks sets outputs"]:
+    return ensemble(lambda network: network(batch))

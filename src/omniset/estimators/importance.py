@@ -1,0 +1,389 @@
+"""Permutation importance of features: how much worse a model predicts sets when a feature tells it nothing.
+
+For a model f, set X_i with label y_i, and X_i^(jr) the set with the values of feature j from another set
+(`omniset.estimators.exchange`), drawn anew for r = 1, ..., R,
+
+    d_ij = 1 / R sum_r loss(y_i, f(X_i^(jr))) - loss(y_i, f(X_i)),        importance of j = mean over sets i of d_ij
+
+loss is the log loss, or the squared error. The sets are ones that f has not learned from. Beside each importance there
+is its 95 % interval over sets, or groups of sets, and what chance gives (`omniset.trials.importances`).
+
+Importance is that of a feature alone, to this model: of two features that say the same, either can stand in for the
+other, and both may have none. The null is that d_ij is as likely as -d_ij, which holds exactly for R = 1 where feature
+j is independent of all else; of larger R the mean of d_ij is 0, and the test is right for many sets.
+
+Sources: Breiman, "Random forests", 2001; Fisher, Rudin and Dominici, "All models are wrong, but many are useful", 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float32, Float64, Int, Shaped
+
+from omniset.core.sets import Sets, batched
+from omniset.core.stored import StoredSet
+from omniset.estimators import labels
+from omniset.estimators.exchange import Exchange, counts_of, donors_of, ranks_of
+from omniset.estimators.pooling import columns_of_feature, pooled
+from omniset.estimators.stack import Predictions, Stack, columns_of_targets
+from omniset.estimators.weights import losses_of
+from omniset.runs.devices import find
+from omniset.runs.progress import Progress
+from omniset.trials.comparison import OURS
+from omniset.trials.importances import table_of
+
+if TYPE_CHECKING:
+    from omniset.estimators.base import SetEstimator
+    from omniset.estimators.stacking import OutOfFold
+
+REPEATS = 5
+NUMBERS = 1 << 24  # in the features of some sets, or in predictions, that are held at once
+CHEAP = 5_000  # features times sets up to which `fit` measures importance without being asked
+
+Table = Float32[np.ndarray, "sets columns"]
+Outputs = Float64[np.ndarray, "sets outputs"]
+
+
+@dataclass
+class Parts:
+    """A model in parts.
+
+    Attributes:
+        of_table: What its methods say of pooled features; None where none counts.
+        of_sets: What its networks say of sets; None likewise.
+        mixed: What the model says: probabilities, or numbers.
+    """
+
+    of_table: Callable[[Table], Predictions] | None
+    of_sets: Callable[[Sequence[StoredSet]], Predictions] | None
+    mixed: Callable[[Predictions], Outputs]
+
+
+@dataclass
+class Trial:
+    """A model, and the sets that it has not seen."""
+
+    parts: Parts
+    rows: Int[np.ndarray, " rows"]
+
+
+@dataclass
+class Task:
+    """What is measured.
+
+    Attributes:
+        y: Codes of classes, or numbers.
+        widths: Outputs of each target.
+        units: Of each set a number; sets of one depend on each other.
+        totals: Elements of each set, with their copies.
+        features: Their numbers.
+        together, max_elements: Sets, and elements, that are predicted at once.
+    """
+
+    sets: Sets
+    y: Shaped[np.ndarray, "sets targets"]
+    widths: Sequence[int]
+    classify: bool
+    units: Int[np.ndarray, " sets"]
+    totals: Float64[np.ndarray, " sets"]
+    features: Sequence[int]
+    repeats: int
+    seed: int
+    together: int
+    max_elements: int
+    progress: bool
+
+
+def wanted(model: SetEstimator, sets: Sets) -> bool:
+    """Whether `fit` of a mixture measures importance."""
+    return len(sets) * sets.dim <= CHEAP if model.importance is None else model.importance
+
+
+def feature_importance(
+    model: SetEstimator,
+    sets: Any,
+    y: Any,
+    *,
+    groups: Any = None,
+    repeats: int = REPEATS,
+    seed: int = 0,
+    features: Sequence[Any] | None = None,
+) -> pd.DataFrame:
+    """How much each feature alone matters to a model, on sets that it has not learned from; see above.
+
+    Args:
+        sets, y, groups: As for `fit`. Values are exchanged between groups, and intervals and p are over them, where
+            there are any.
+        repeats: How often values are exchanged anew.
+        features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
+            is adjusted for these.
+
+    Returns:
+        See `omniset.trials.importances.table_of`: for each target the features, the most important first.
+
+    Raises:
+        ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; fewer than
+            two sets; repeats below 1; a model of labels of elements; not fitted.
+    """
+    if model.level == "element":
+        raise ValueError("importance is measured for level='set', got a model with level='element'")
+    if repeats < 1:
+        raise ValueError(f"repeats must be >= 1, got {repeats}")
+    collection = model.read(sets)
+    if len(collection) < 2:
+        raise ValueError(f"sets must be at least 2, between which values are exchanged, got {len(collection)}")
+    codes = _codes(model, labels.aligned(y, collection, model.level)[0])
+    by_group = None if groups is None else labels.per_set(groups, collection, "groups")
+    task = task_of(model, collection, codes, by_group, repeats, seed, features)
+    return measured(task, [Trial(parts_of(model), np.arange(len(collection)))], model.targets_)
+
+
+def out_of_fold_importance(
+    model: SetEstimator,
+    sets: Sets,
+    y: Shaped[np.ndarray, "sets targets"],
+    groups: Shaped[np.ndarray, " sets"] | None,
+    left_out: OutOfFold,
+) -> pd.DataFrame:
+    """The same of a mixture that has just been learned, by the methods of each fold on the sets that it left out.
+
+    Args:
+        y: Codes of classes, or numbers.
+        left_out: With the mixtures of the folds: their methods have not seen the sets of the fold, but their weights
+            are those of the whole, a few numbers that all sets have decided. Each set is left out by as many mixtures
+            as the sets were dealt to folds, and importance is the mean over these.
+    """
+    task = task_of(model, sets, y, groups, -(-REPEATS // len(left_out.folds)), model.seed)
+    trials = [
+        Trial(
+            parts_of_stack(stack, find(model.device), model.reading()), np.flatnonzero(left_out.folds[repeat] == fold)
+        )
+        for (repeat, fold), stack in left_out.stacks.items()
+    ]
+    return measured(task, trials, model.targets_)
+
+
+def kept_back_importance(
+    model: SetEstimator, sets: Sets, y: Shaped[np.ndarray, "sets targets"], groups: Shaped[np.ndarray, " sets"] | None
+) -> pd.DataFrame | None:
+    """The same of one network that has just learned, on the sets kept back; None where these are fewer than two.
+
+    Args:
+        y: Codes of classes, or numbers.
+    """
+    if len(model.validation_) < 2:
+        model.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
+        return None
+    task = task_of(model, sets, y, groups, seed=model.seed)
+    return measured(task, [Trial(parts_of(model), model.validation_)], model.targets_)
+
+
+def parts_of(model: SetEstimator) -> Parts:
+    """Of a fitted model: a mixture has parts, one network is a whole."""
+    fitted = model.fitted()
+    if isinstance(fitted, Stack):
+        return parts_of_stack(fitted, find(model.device), model.reading())
+    return Parts(None, lambda sets: {OURS: model.probable(sets, model)}, lambda said: said[OURS])
+
+
+def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any]) -> Parts:
+    """Its methods that have weight: others are not asked."""
+    weighed = stack.weighed()
+    simple, networks = ([name for name in weighed if name in kind] for kind in (stack.members, stack.networks))
+
+    def mixed(said: Predictions) -> Outputs:
+        outputs = stack.mixed(said).numpy()
+        return np.exp(outputs) if stack.classify else outputs
+
+    return Parts(
+        partial(stack.of_table, methods=simple) if simple else None,
+        partial(stack.of_sets, device=device, methods=networks, **reading) if networks else None,
+        mixed,
+    )
+
+
+def _codes(model: SetEstimator, truth: Shaped[np.ndarray, "sets targets"]) -> Shaped[np.ndarray, "sets targets"]:
+    """Labels as the losses take them."""
+    if not model.classifies:
+        return labels.numbers(truth)
+    of_targets: dict[str, list[Any]] = model.labels_
+    codes = np.empty(truth.shape, dtype=np.int64)
+    for number, (column, classes) in enumerate(zip(truth.T, of_targets.values(), strict=True)):
+        labels.require_trained(column, np.asarray(classes))
+        places = {str(label): place for place, label in enumerate(classes)}
+        codes[:, number] = [places[str(label)] for label in column.tolist()]
+    return codes
+
+
+def task_of(
+    model: SetEstimator,
+    sets: Sets,
+    y: Shaped[np.ndarray, "sets targets"],
+    groups: Shaped[np.ndarray, " sets"] | None,
+    repeats: int = REPEATS,
+    seed: int = 0,
+    features: Sequence[Any] | None = None,
+) -> Task:
+    """What is measured of a fitted model.
+
+    Args:
+        y: Codes of classes, or numbers.
+
+    Raises:
+        ValueError: An unknown feature, one twice, or none.
+    """
+    known = sets.features or [*range(sets.dim)]
+    chosen = known if features is None else [*features]
+    for feature in chosen:
+        if feature not in known:
+            raise ValueError(f"features: {feature!r} is none of {known[:20]}")
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise ValueError(f"features must be at least one, and none twice, got {chosen[:20]}")
+    ranks = ranks_of(sets.names)
+    units = ranks if groups is None else np.unique(groups.astype(str), return_inverse=True)[1]
+    return Task(
+        sets,
+        y,
+        model.fitted().widths,
+        model.classifies,
+        units,
+        np.array([counts_of(sets[i]).sum() for i in range(len(sets))]),
+        [known.index(feature) for feature in chosen],
+        repeats,
+        seed,
+        model.together,
+        model.max_elements,
+        model.progress,
+    )
+
+
+def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.DataFrame:
+    """The table of importances: of each set the mean over the trials in which it was."""
+    names = task.sets.features or [*range(task.sets.dim)]
+    increases = np.zeros((*task.y.shape, len(task.features)))
+    times = np.zeros(len(task.sets))
+    table = pooled(task.sets) if any(trial.parts.of_table is not None for trial in trials) else None
+    steps = task.repeats * len(task.features) * sum(len(trial.rows) for trial in trials)
+    with Progress("importance of features", steps, task.progress, "sets") as progress:
+        done = 0
+        for number, trial in enumerate(trials):
+            for places, increase in _Measuring(task, trial, number, table).increases():
+                increases[trial.rows, :, places[0] : places[-1] + 1] += increase / task.repeats
+                done += len(trial.rows) * len(places)
+                progress.at(done)
+            times[trial.rows] += 1
+    looked = times > 0
+    return table_of(
+        increases[looked] / times[looked, None, None],
+        task.units[looked],
+        targets,
+        [names[feature] for feature in task.features],
+        task.seed,
+    )
+
+
+class _Measuring:
+    """One model on sets that it has not seen.
+
+    Args:
+        number: Of the trial.
+        table: Pooled features of all sets.
+    """
+
+    def __init__(self, task: Task, trial: Trial, number: int, table: Table | None) -> None:
+        self.task, self.trial, self.number = task, trial, number
+        self.table = None if table is None or trial.parts.of_table is None else table[trial.rows]
+        self.ranks = ranks_of(task.sets.names)
+        stored = (task.sets[int(i)] for i in trial.rows)
+        sizes = [len(group) for group in batched(stored, task.together, task.max_elements)]
+        self.groups = np.split(trial.rows, np.cumsum(sizes)[:-1])
+        self.of_table, self.of_sets = self._of_table(), self._of_sets()
+        self.losses = self._losses(self.of_table | self.of_sets)
+
+    def increases(self) -> Iterator[tuple[list[int], Float64[np.ndarray, "rows targets features"]]]:
+        """For each repeat, some features at a time: their places, and how much the losses increase."""
+        features, methods = self.task.features, len(self.of_table) + len(self.of_sets)
+        elements = max(sum(len(self.task.sets[int(i)]) for i in group) for group in self.groups)
+        most = max(elements, len(self.trial.rows) * sum(self.task.widths) * methods)
+        width = max(NUMBERS // max(most, 1), 1)
+        for repeat in range(self.task.repeats):
+            exchange = self._exchange(repeat)
+            for start in range(0, len(features), width):
+                places = [*range(start, min(start + width, len(features)))]
+                yield places, self._of_block(exchange, [features[place] for place in places])
+
+    def _exchange(self, repeat: int) -> Exchange:
+        """Donors are sets of the same fold; where it has one unit only, any sets."""
+        task, seed = self.task, [self.task.seed, self.number, repeat]
+        full = np.flatnonzero(task.totals > 0)
+        there = np.intersect1d(self.trial.rows, full)
+        if len(np.unique(task.units[there])) < 2:
+            there = full
+        donors = donors_of(len(task.sets), there, task.units, self.ranks, np.random.default_rng(seed))
+        return Exchange(task.sets, donors, self.ranks, seed)
+
+    def _of_block(self, exchange: Exchange, features: list[int]) -> Float64[np.ndarray, "rows targets features"]:
+        of_sets = self._of_other_sets(exchange, features)
+        given = None if self.table is None else exchange.pooled(self.groups, features)
+        out = np.empty((*self.losses.shape, len(features)))
+        for place, feature in enumerate(features):
+            of_table = self.of_table
+            if given is not None:
+                of_table = self._of_other_table(feature, given[:, columns_of_feature(place, len(features))])
+            said = {**of_table, **{name: values[place] for name, values in of_sets.items()}}
+            out[..., place] = self._losses(said) - self.losses
+        return out
+
+    def _of_table(self) -> Predictions:
+        of_table = self.trial.parts.of_table
+        return {} if of_table is None or self.table is None else of_table(self.table)
+
+    def _of_other_table(self, feature: int, given: Table) -> Predictions:
+        """What the simple methods say where the columns of a feature are others."""
+        assert self.table is not None
+        columns = columns_of_feature(feature, self.task.sets.dim)
+        own = self.table[:, columns].copy()
+        if np.array_equal(own, given, equal_nan=True):
+            return self.of_table
+        self.table[:, columns] = given
+        said = self._of_table()
+        self.table[:, columns] = own
+        return said
+
+    def _of_sets(self) -> Predictions:
+        of_sets = self.trial.parts.of_sets
+        if of_sets is None:
+            return {}
+        said = [of_sets([self.task.sets[int(i)] for i in group]) for group in self.groups]
+        return {name: np.concatenate([each[name] for each in said]) for name in said[0]}
+
+    def _of_other_sets(
+        self, exchange: Exchange, features: list[int]
+    ) -> Mapping[str, Float64[np.ndarray, "features rows outputs"]]:
+        """What the networks say where the values of each feature are others."""
+        said = {name: np.repeat(values[None], len(features), 0) for name, values in self.of_sets.items()}
+        if self.trial.parts.of_sets is None:
+            return said
+        done = 0
+        for group in self.groups:
+            for place, sets in exchange.replaced(group, features):
+                if sets is not None:
+                    for name, values in self.trial.parts.of_sets(sets).items():
+                        said[name][place, done : done + len(group)] = values
+            done += len(group)
+        return said
+
+    def _losses(self, said: Predictions) -> Float64[np.ndarray, "rows targets"]:
+        outputs, y = self.trial.parts.mixed(said), self.task.y[self.trial.rows]
+        each = []
+        for target, part in enumerate(columns_of_targets(self.task.widths)):
+            values = outputs[None, :, part] if self.task.classify else outputs[None, :, part.start]
+            each.append(losses_of(values, y[:, target])[0])
+        return np.stack(each, 1)

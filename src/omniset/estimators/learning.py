@@ -1,0 +1,207 @@
+"""How a model of sets learns: one network, or a mixture of methods; and what either says of sets left out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from sklearn.base import clone
+from torch import Tensor
+
+from omniset.core.sets import Sets
+from omniset.estimators import importance, lessons, stacking
+from omniset.estimators.folds import folds_of
+from omniset.estimators.stack import INTERPLAY, MEAN, NETWORKS, PRIOR, SIMPLE, Stack
+from omniset.estimators.stacking import Material, OutOfFold, Regime
+from omniset.runs.devices import find
+from omniset.training.fit import fit
+from omniset.trials.comparison import OURS
+
+if TYPE_CHECKING:
+    from omniset.estimators.base import SetEstimator
+
+BESIDE = (PRIOR, MEAN, SIMPLE[0])  # simple methods beside one network
+POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
+SMALL = 1 << 24  # numbers up to which one thread learns a mixture
+DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
+
+
+@dataclass
+class Given:
+    """What a model learns from.
+
+    Attributes:
+        values: Labels as they were given.
+        targets: The same as codes or numbers.
+        widths: Outputs of each target.
+        weights: How much each set counts.
+        groups: Sets of one group stay together.
+    """
+
+    sets: Sets
+    values: Shaped[np.ndarray, "rows targets"]
+    targets: Shaped[Tensor, "rows targets"]
+    widths: list[int]
+    weights: Float[np.ndarray, " sets"] | None
+    groups: Shaped[np.ndarray, " sets"] | None
+    folder: Path | None
+    resume: bool
+
+
+def one_network(model: SetEstimator, given: Given) -> None:
+    """Train one network; the sets kept back choose its epoch."""
+    collection, targets, widths = given.sets, given.targets, given.widths
+    of_elements = model.level == "element"
+    stratum = targets[:, 0].numpy() if model.classifies and not of_elements and targets.shape[1] == 1 else None
+    fraction = model.kept_back(len(collection))
+    train, model.validation_ = lessons.split(len(collection), fraction, model.seed, given.groups, stratum)
+    known = targets[lessons.rows_of(collection, train) if of_elements else train]
+    model.notes_ += lessons.kept_back(len(collection), len(model.validation_), model.patience is not None)
+    model.prior_ = model.prior_of(known, widths)
+    with torch.random.fork_rng():
+        torch.manual_seed(model.seed)
+        network = model.build(collection.dim, widths)
+    model.warn_of_classes(given.values, known)
+    lessons.fit_features(network, collection, train)
+    if not model.classifies:
+        network.fit_targets(known)
+    class_weights = model.class_weights(known, widths)
+    module = lessons.module(model, network, class_weights, (collection, targets, train))
+    fit(
+        module,
+        lessons.data(model, given, train),
+        epochs=model.epochs or 50,
+        patience=model.patience,
+        device=model.device,
+        progress=model.progress,
+        log=model.log,
+        folder=given.folder,
+        resume=given.resume,
+        devices=model.devices,
+        num_nodes=model.num_nodes,
+        strategy=model.strategy,
+    )
+    model.network_, model.history_ = module.network, module.history
+    if not of_elements and int(collection.sizes.sum()) * collection.dim <= POOLED:
+        material = _material(model, given)
+        model.simple_ = stacking.simple_alone(material, BESIDE, train)
+        if model.folds is not None:
+            model.out_of_fold_ = _cross_validated(model, given, material)
+    if model.importance:
+        model.importance_ = importance.kept_back_importance(model, collection, targets.numpy(), given.groups)
+
+
+def mixture(model: SetEstimator, given: Given) -> None:
+    """Train a stack; every set is left out once, or more often."""
+    sets, folder = given.sets, given.folder
+    with torch.random.fork_rng():  # options that no network takes are refused before anything is learned
+        for name in NETWORKS:
+            model.build(sets.dim, given.widths, name)
+    material = replace(_material(model, given), keep=importance.wanted(model, given.sets))
+    model.validation_ = np.arange(0)
+    model.prior_ = model.prior_of(given.targets, given.widths)
+    model.warn_of_classes(given.values, given.targets)
+    with _threads(1 if int(sets.sizes.sum()) * sets.dim <= SMALL else None):
+        stack, model.out_of_fold_, model.history_ = stacking.learn(
+            material,
+            learning_rate=model.learning_rate or 2e-3,
+            weight_decay=model.weight_decay,
+            fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
+            folder=folder,
+            resume=given.resume,
+        )
+    model.network_ = stack
+    regime = material.regime
+    model.notes_ += [
+        f"{regime.folds} folds of the sets, dealt {regime.repeats} times: what each method says of sets left out is in "
+        "the table, and what it is worth in the weights",
+        *worth(stack, model.targets_),
+    ]
+    if model.out_of_fold_.stacks:
+        y, left_out = given.targets.numpy(), model.out_of_fold_
+        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
+        model.out_of_fold_ = replace(left_out, stacks={})
+    if int(sets.sizes.max(initial=0)) > DRAWN:
+        model.notes_.append(
+            f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
+            "predict from all"
+        )
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Compute with so many threads: on small tensors more gain nothing, and wait for each other beside other work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def worth(stack: Stack, targets: list[str]) -> list[str]:
+    """The weights of a mixture in words, target by target.
+
+    The networks that see elements in the light of others say whether their interplay tells something.
+    """
+    said = []
+    for number, target in enumerate(targets):
+        weights = stack.weights_of(number)
+        shares = sorted(((w, name) for name, w in weights.items() if w), reverse=True)
+        named = ", ".join(f"{name} {w:.2f}" for w, name in shares)
+        of = f"{target}: " if len(targets) > 1 else ""
+        nothing = "" if weights[INTERPLAY] else "; the elements' interplay adds nothing here"
+        said.append(f"{of}weights of the methods: {named}{nothing}")
+    return said
+
+
+def _material(model: SetEstimator, given: Given) -> Material:
+    sets = given.sets
+    units = len(sets) if given.groups is None else len(np.unique(given.groups))
+    weights = np.ones(len(sets)) if given.weights is None else given.weights
+    each = np.repeat(weights[:, None], len(given.widths), 1)
+    balance = model.class_weights(given.targets, given.widths)
+    if balance is not None:
+        for target, of_class in enumerate(balance):
+            each[:, target] *= of_class.numpy()[given.targets[:, target].numpy()]
+    return Material(
+        sets,
+        given.targets,
+        given.widths,
+        model.classifies,
+        each,
+        given.groups,
+        Regime.of(len(sets), units, model.folds, model.repeats, model.epochs, model.batch_size, model.patience),
+        lambda name: model.build(sets.dim, given.widths, name),
+        model.reading(),
+        DRAWN,
+        model.seed,
+        find(model.device),
+        model.progress,
+    )
+
+
+def _cross_validated(model: SetEstimator, given: Given, material: Material) -> OutOfFold:
+    """One network anew for each fold, beside simple methods."""
+    regime, columns = material.regime, sum(given.widths)
+    stratum = given.targets[:, 0].numpy()
+    folds = np.stack([folds_of(stratum, regime.folds, model.seed + r, given.groups) for r in range(regime.repeats)])
+    said = stacking.simple_left_out(material, BESIDE, folds)
+    said[OURS] = np.zeros((len(given.sets), columns))
+    for fold_of in folds:
+        for fold in range(fold_of.max() + 1):
+            rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+            one = clone(model).set_params(folds=None, repeats=None, importance=False)
+            y = given.values[rows]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the whole has said it
+                one.fit(given.sets[rows], y, groups=None if given.groups is None else given.groups[rows])
+            said[OURS][held] += one.probable(given.sets[held], model) / len(folds)
+    return OutOfFold(folds, said)

@@ -1,0 +1,125 @@
+"""The linear member: logistic regression, or ridge, on standardised pooled features."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from omniset.estimators.folds import folds_of
+from omniset.estimators.simple import Member, Outputs, State, Table, softmax
+
+VARIANCES = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # of what the columns together say, before it is learned
+FOLDS = 5
+CHOSEN_ON = 5_000  # rows that the variance is chosen on, at most
+ROTATED = 2_000  # rows up to which more columns than rows are rotated
+STATE = ("mean", "per_unit", "slope", "intercept")
+LARGEST = 3.0  # standard deviations from the mean at which a column stops to say more
+
+
+class PooledLinear(Member):
+    """Logistic regression, or ridge, with a penalty that inner cross-validation chooses.
+
+    With columns z_ij = (x_ij - mean_j) / sd_j, clipped at 3 either way, over sqrt(columns), and loss = the log loss, or
+    half the squared error of y in its standard deviations:
+
+        minimise over b, c   sum_i w_i loss(y_i, c + z_i b) + |b|^2 / (2 v)
+
+    v, the variance that z b has before it is learned, is one of 0.001, 0.003, ..., 1,000: the one with the least loss
+    on rows left out, five folds. If there are fewer rows than columns, b is looked for among the sums of rows, where it
+    is (Kimeldorf and Wahba, 1971): z is rotated into so many columns, which changes nothing else.
+    """
+
+    name = "pooled-linear"
+
+    def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
+        z = x.astype(np.float64)
+        self.mean = np.average(z, 0, w)
+        deviation = np.sqrt(np.average(np.square(z - self.mean), 0, w))
+        varies = deviation > 1e-6 * (np.abs(self.mean) + 1e-30)
+        self.per_unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)  # a column that never changes is 0
+        z = self._standardised(z)
+        turn = _rotation(z) if len(z) < min(z.shape[1], ROTATED) else None
+        z = z if turn is None else z @ turn
+        level, spread = 0.0, 1.0
+        if self.classes is None:
+            level = float(w @ y / w.sum())
+            spread = float(np.sqrt(w @ np.square(y - level) / w.sum()))
+            y = (y - level) / spread
+        self.variance = self._chosen(z, y, w, seed, groups)
+        slope, intercept = self._solve(z, y, w, [self.variance])[0]
+        self.slope = (slope if turn is None else turn @ slope) * spread
+        self.intercept = intercept * spread + level
+
+    def _standardised(self, x: Float[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows columns"]:
+        return np.clip((x - self.mean) * self.per_unit, -LARGEST, LARGEST) / np.sqrt(x.shape[1])
+
+    def _chosen(
+        self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None
+    ) -> float:
+        some = np.sort(np.random.default_rng(seed).permutation(len(z))[:CHOSEN_ON])
+        z, y, w, groups = z[some], y[some], w[some], None if groups is None else groups[some]
+        folds = folds_of(y, FOLDS, seed, groups)
+        losses = np.zeros(len(VARIANCES))
+        for fold in range(folds.max() + 1):
+            there, left = folds != fold, folds == fold
+            if not there.any() or (self.classes is not None and not (y[there] != y[there][0]).any()):
+                continue
+            for at, (slope, intercept) in enumerate(self._solve(z[there], y[there], w[there], VARIANCES)):
+                losses[at] += w[left] @ self._loss(z[left] @ slope + intercept, y[left])
+        return VARIANCES[int(losses.argmin())]  # the first of equals: the least that is learned
+
+    def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray) -> Float64[np.ndarray, " rows"]:
+        if self.classes is None:
+            return np.square(y - out[:, 0])
+        return -np.log(np.maximum(softmax(out)[np.arange(len(y)), y], 1e-12))
+
+    def _solve(
+        self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The slopes b (columns, outputs) and levels c (outputs,) for each of these variances."""
+        from sklearn.linear_model import LogisticRegression, Ridge
+
+        if self.classes is None:
+            models: list[Any] = [Ridge(1 / v).fit(z, y, w) for v in variances]
+            return [(model.coef_[:, None], np.array([model.intercept_])) for model in models]
+        solved = []
+        model = LogisticRegression(warm_start=True, max_iter=1_000, tol=1e-4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it might be closer still
+            for v in variances:
+                model.set_params(C=v).fit(z, y, w)
+                solved.append(self._of_all_classes(model))
+        return solved
+
+    def _of_all_classes(self, model: Any) -> tuple[np.ndarray, np.ndarray]:
+        """A column per class; those that training lacks are as good as impossible."""
+        slope = np.zeros((model.coef_.shape[1], self.classes or 0))
+        intercept = np.full(self.classes or 0, -50.0)
+        coefficients, level = model.coef_.T.copy(), model.intercept_.copy()
+        if len(model.classes_) == 2:
+            coefficients = np.concatenate([0 * coefficients, coefficients], 1)
+            level = np.concatenate([0 * level, level])
+        slope[:, model.classes_], intercept[model.classes_] = coefficients, level
+        return slope, intercept
+
+    def _predict(self, x: Table) -> Outputs:
+        out = self._standardised(x) @ self.slope + self.intercept
+        return out[:, 0] if self.classes is None else softmax(out)
+
+    def _state(self) -> State:
+        return {name: getattr(self, name) for name in STATE}
+
+    def _restore(self, state: State) -> None:
+        for name in STATE:
+            setattr(self, name, state[name])
+
+
+def _rotation(z: Float64[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "columns rank"]:
+    """Orthonormal columns that span the rows of z."""
+    values, vectors = np.linalg.eigh(z @ z.T)
+    there = values > 1e-10 * values[-1]
+    return z.T @ (vectors[:, there] / np.sqrt(values[there]))

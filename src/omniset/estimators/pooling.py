@@ -1,0 +1,232 @@
+"""Each set as one row of numbers: what is known of it without looking at elements together.
+
+For a set of elements x_i with multiplicities m_i, M = sum_i m_i, and for each feature on its own:
+
+    mean = sum_i m_i x_i / M         sd = sqrt(sum_i m_i (x_i - mean)^2 / M)         min, max of what is present
+    quantile p = the least x with sum of the m_i of all x_i <= x at least p M        (the inverse distribution function)
+
+and log(1 + M), log(1 + distinct elements), and whether the set is empty. All of it is that of the multiset: the order
+of the elements does not count, and an element of multiplicity 3 is as three copies of it (to the rounding of float32).
+
+Sets are read in shards, twice. Quantiles are exact as long as distinct elements times features are at most 2^26; of a
+larger set they are those of a sample of its distinct elements, each with all its copies: those whose hashes are in the
+lowest 1/2, 1/4, ... of all possible ones (after Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007). So
+they too depend on nothing but the multiset. More than 2^24 distinct elements are counted by such a share, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float, Float32, Float64, Int, UInt64
+
+from omniset.core.sets import Sets, collate
+from omniset.core.stored import StoredSet
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+OF_SIZE = ("log of total multiplicity", "log of distinct elements", "no elements")
+STATISTICS = ("mean", "sd", "min", "max", *(f"quantile {p:g}" for p in QUANTILES))
+
+TOGETHER = 1 << 20  # numbers of several sets that are pooled at once
+SHARD = 1 << 22  # numbers of one set that are read at once
+EXACT = 1 << 26  # numbers in the distinct elements of a set up to which its quantiles are exact
+COUNTED = 1 << 24  # distinct elements up to which they are counted one by one
+
+Shards = Callable[[], Iterator[tuple[Float[np.ndarray, "sets elements dim"], Float64[np.ndarray, "sets elements"]]]]
+
+
+def names_of(features: Sequence[str]) -> list[str]:
+    """The columns of `pooled`, from the names of the features."""
+    return [*OF_SIZE, *(f"{statistic} of {feature}" for statistic in STATISTICS for feature in features)]
+
+
+def means_of(columns: int) -> slice:
+    """Where a table of so many columns has the means of the features."""
+    return slice(len(OF_SIZE), len(OF_SIZE) + (columns - len(OF_SIZE)) // len(STATISTICS))
+
+
+def columns_of_feature(feature: int, dim: int) -> slice:
+    """Where a table of dim features has the statistics of this one, from 0."""
+    return slice(len(OF_SIZE) + feature, None, dim)
+
+
+def pooled(sets: Sets | Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:
+    """A row for each set, columns as in `names_of`. What an empty set does not have (mean, sd, ...) is NaN."""
+    stored = [sets[i] for i in range(len(sets))]
+    dim = stored[0].elements.shape[1] if stored else 0
+    table = np.full((len(stored), len(OF_SIZE) + len(STATISTICS) * dim), np.nan, dtype=np.float32)
+    largest = np.finfo(np.float32).max
+    by_size = sorted(range(len(stored)), key=lambda i: len(stored[i]))  # so that little is padded
+    for group in _groups(by_size, [len(s) for s in stored], max(dim, 1)):
+        rows = _rows(_shards([stored[i] for i in group], dim), len(group), sum(len(stored[i]) for i in group), dim)
+        table[group] = np.clip(rows, -largest, largest)
+    return table
+
+
+def _groups(by_size: list[int], sizes: list[int], dim: int) -> Iterator[list[int]]:
+    group: list[int] = []
+    for i in by_size:
+        if group and (len(group) + 1) * sizes[i] * dim > TOGETHER:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def _shards(sets: list[StoredSet], dim: int) -> Shards:
+    """Several sets in one piece, or one in shards."""
+    size = max(SHARD // max(dim, 1), 1)
+
+    def read() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if len(sets) > 1 or len(sets[0]) <= size:
+            batch = collate(stored.read() for stored in sets)
+            yield batch.elements.numpy(), batch.multiplicity.double().numpy()
+            return
+        for start in range(0, len(sets[0]), size):
+            elements, multiplicity = sets[0].read(start, size)
+            yield elements.numpy()[None], multiplicity.double().numpy()[None]
+
+    return read
+
+
+def _rows(shards: Shards, sets: int, elements: int, dim: int) -> Float64[np.ndarray, "sets columns"]:
+    """The columns of one or more sets that are read together, in two passes."""
+    total, sums, squares = np.zeros(sets), np.zeros((sets, dim)), np.zeros((sets, dim))
+    low, high = np.full((sets, dim), np.inf), np.full((sets, dim), -np.inf)
+    hashes, share = np.empty((sets, 0), dtype=np.uint64), 0
+    for x, m in shards():
+        there = (m > 0)[..., None]
+        total += m.sum(1)
+        sums += _weighted(m, x)
+        low = np.minimum(low, np.where(there, x, np.inf).min(1, initial=np.inf))
+        high = np.maximum(high, np.where(there, x, -np.inf).max(1, initial=-np.inf))
+        hashes = np.concatenate([hashes, _kept_hashes(x, m, share)], 1)
+        if hashes.shape[1] > 2 * COUNTED:
+            hashes, share = _thinned(hashes, share)
+    distinct = _distinct(hashes) * 2.0**share
+    known = total > 0
+    weight = np.where(known, total, 1)[:, None]
+    # Rounding would take the mean of a constant away from it, and give it a deviation.
+    mean = np.where(known[:, None], np.clip(sums / weight, low, high), 0)
+
+    kept = _Kept(elements * dim, distinct)
+    for x, m in shards():
+        squares += _weighted(m, np.square(x - mean[:, None]))
+        kept.add(x, m)
+    statistics = [mean, np.sqrt(squares / weight), low, high, *_quantiles(*kept.all())]
+    of_features = np.where(known[:, None], np.concatenate(statistics, 1), np.nan)
+    return np.concatenate([np.stack([np.log1p(total), np.log1p(distinct), ~known], 1), of_features], 1)
+
+
+class _Kept:
+    """What quantiles are computed of: everything, or, of one large set, (a sample of) its distinct elements."""
+
+    def __init__(self, numbers: int, distinct: Float64[np.ndarray, " sets"]) -> None:
+        self.merges = numbers > EXACT
+        self.share = 0
+        self.distinct = float(distinct[0])
+        self.parts: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, x: np.ndarray, m: np.ndarray) -> None:
+        if not self.merges:
+            self.parts.append((x, m))
+            return
+        while self.distinct * x.shape[2] > EXACT * 2**self.share:
+            self.share += 1
+        self.parts.append(_merged(x, m, self.share))
+        if sum(part.size for part, _ in self.parts) > 2 * EXACT:
+            self.parts = [_merged(*self.all(), self.share)]
+
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        if len(self.parts) == 1:
+            return self.parts[0]
+        x, m = zip(*self.parts, strict=True)
+        return np.concatenate(x, 1), np.concatenate(m, 1)
+
+
+def _weighted(m: np.ndarray, x: np.ndarray) -> Float64[np.ndarray, "sets dim"]:
+    return np.einsum("bn,bnd->bd", m, x, dtype=np.float64)
+
+
+def _quantiles(
+    x: Float[np.ndarray, "sets elements dim"], m: Float64[np.ndarray, "sets elements"]
+) -> list[Float[np.ndarray, "sets dim"]]:
+    """Of each feature, a few columns at a time; NaN where nothing is present."""
+    sets, elements, dim = x.shape
+    found = np.full((len(QUANTILES), sets, dim), np.nan)
+    if not elements:
+        return list(found)
+    total = m.sum(1)
+    # Fractional multiplicities add up to p M only to rounding.
+    bounds = [p * total - 1e-9 * total for p in QUANTILES]
+    equal = bool(((m == 0) | (m == m.max(1, keepdims=True))).all())
+    if equal:  # as most often: ranks, without sorting multiplicities along
+        each = np.maximum(m.max(1), np.finfo(np.float64).tiny)
+        ranks = [np.clip(np.ceil(bound / each).astype(np.int64) - 1, 0, None) for bound in bounds]
+    width = max(SHARD // (sets * elements), 1)
+    for start in range(0, dim, width):
+        block = np.where((m > 0)[..., None], x[..., start : start + width], np.inf).swapaxes(1, 2)
+        if equal:
+            block.sort(2)
+        else:
+            order = block.argsort(2)
+            block = np.take_along_axis(block, order, 2)
+            below = np.take_along_axis(m[:, None], order, 2).cumsum(2)
+        for number, bound in enumerate(bounds):
+            at = ranks[number][:, None, None] if equal else (below < bound[:, None, None]).sum(2, keepdims=True)
+            at = np.broadcast_to(np.minimum(at, elements - 1), (*block.shape[:2], 1))
+            found[number, :, start : start + width] = np.take_along_axis(block, at, 2)[..., 0]
+    return list(found)
+
+
+# ---------------------------------------------------------------------- equal elements
+
+ABSENT = np.uint64(2**64 - 1)
+
+
+def _kept_hashes(x: np.ndarray, m: np.ndarray, share: int) -> UInt64[np.ndarray, "sets elements"]:
+    """Hashes of the elements, ABSENT for those that are absent or above the lowest 1 / 2^share."""
+    hashed = _hashes(x)
+    return np.where((m > 0) & (hashed <= _bound(share)), hashed, ABSENT)
+
+
+def _bound(share: int) -> np.uint64:
+    return np.uint64((2**64 - 2) >> share)
+
+
+def _thinned(hashes: UInt64[np.ndarray, "one elements"], share: int) -> tuple[UInt64[np.ndarray, "one fewer"], int]:
+    """Each hash of one set once, and the lowest of them if these are too many."""
+    once = np.unique(hashes)
+    while len(once) > COUNTED:
+        share += 1
+        once = once[once <= _bound(share)]
+    return once[None], share
+
+
+def _merged(x: np.ndarray, m: np.ndarray, share: int) -> tuple[np.ndarray, np.ndarray]:
+    """The elements of one set with the lowest hashes, each once, with the sum of its multiplicities."""
+    hashes = _kept_hashes(x, m, share)[0]
+    there = hashes != ABSENT
+    _, first, number = np.unique(hashes[there], return_index=True, return_inverse=True)
+    return x[:, there][:, first], np.bincount(number, m[0, there], len(first))[None]
+
+
+def _hashes(x: Float[np.ndarray, "sets elements dim"]) -> UInt64[np.ndarray, "sets elements"]:
+    """64 bits of each element: equal for equal ones, else as if drawn (shifts and products, feature by feature)."""
+    state = np.full(x.shape[:2], x.shape[2], dtype=np.uint64)
+    for feature in range(x.shape[2]):
+        state ^= (x[..., feature].astype(np.float64) + 0.0).view(np.uint64)  # -0 is 0
+        for shift, factor in ((32, 0xD6E8FEB86659FD93), (29, 0x9FB21C651E98DF25)):
+            state ^= state >> np.uint64(shift)
+            state *= np.uint64(factor)
+    return state ^ (state >> np.uint64(32))
+
+
+def _distinct(hashes: UInt64[np.ndarray, "sets elements"]) -> Int[np.ndarray, " sets"]:
+    """How many different ones each row has, ABSENT not counted."""
+    ordered = np.sort(hashes, 1)
+    first = np.ones(ordered.shape, dtype=bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return (first & (ordered != ABSENT)).sum(1)

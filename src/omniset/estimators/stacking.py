@@ -1,0 +1,360 @@
+"""How a stack learns: every method on folds of the sets, the weights from what was left out, then on all sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Int, Shaped
+from torch import Tensor
+
+from omniset.core.sets import Sets, batched
+from omniset.estimators import ensembles
+from omniset.estimators.ensembles import Lessons
+from omniset.estimators.folds import folds_of
+from omniset.estimators.lessons import batch_of
+from omniset.estimators.members import MEMBERS
+from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
+from omniset.estimators.simple import Member
+from omniset.estimators.stack import METHODS, NETWORKS, Arrays, Stack, columns_of_targets, ensemble_outputs
+from omniset.estimators.weights import cross_fitted, mixture_of
+from omniset.runs.progress import Progress
+from omniset.training.network import SetNetwork
+from omniset.trials.comparison import OURS
+
+WATCHED = 30  # sets from which on networks stop early
+TOGETHER = 64  # sets that networks read at once
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How a stack of so many sets learns, where the user did not say.
+
+    Attributes:
+        folds, repeats: Of sets left out.
+        networks: Per fold.
+        batch_size: Sets per step.
+        epochs: Of the networks, at most.
+        patience: Epochs without progress after which the networks stop. None: they learn to the end.
+    """
+
+    folds: int
+    repeats: int
+    networks: int
+    batch_size: int
+    epochs: int
+    patience: int | None = 10
+
+    @classmethod
+    def of(
+        cls,
+        sets: int,
+        units: int,
+        folds: int | None = None,
+        repeats: int | None = None,
+        epochs: int | None = None,
+        batch: int | None = None,
+        patience: int | None = 10,
+    ) -> Regime:
+        """For a number of sets, in so many units (groups, or sets) that are not split.
+
+        Networks take about 300 steps on few sets, and more on many: about 60 (sets / 4)^(1/2).
+
+        Raises:
+            ValueError: More folds than units.
+        """
+        if units < 2:
+            what = "there is one set only" if sets < 2 else "groups: all sets are of one group"
+            raise ValueError(f"{what}, so that no fold can be left out")
+        if folds is not None and folds > units:
+            raise ValueError(f"folds must be at most the number of groups (or sets), {units}, got {folds}")
+        few = sets < 1000
+        folds = min(5 if few else 3, units) if folds is None else folds
+        repeats = (3 if sets < 60 else 2 if sets < 200 else 1) if repeats is None else repeats
+        batch = batch_of(sets) if batch is None else batch
+        steps = max(300, 60 * math.sqrt(sets / 4))
+        epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
+        networks = 1 if 60 <= sets < 200 else 2
+        return cls(folds, repeats, networks, batch, epochs, patience)
+
+
+@dataclass
+class OutOfFold:
+    """What methods said of sets that they had not learned from.
+
+    Attributes:
+        folds: (repeats, sets) the fold of each set.
+        predictions: By method, ours among them: probabilities of the classes, target by target, or numbers; the mean
+            over repeats, in each of which the set was left out. The weights that ours takes for a fold are learned on
+            the others.
+        stacks: Of each repeat and fold, where they were asked for: the methods that have not seen the sets of the fold,
+            with the weights of the whole.
+    """
+
+    folds: Int[np.ndarray, "repeats sets"]
+    predictions: Mapping[str, Float64[np.ndarray, "sets outputs"]]
+    stacks: Mapping[tuple[int, int], Stack] = field(default_factory=dict, repr=False)
+
+
+@dataclass
+class Material:
+    """What a stack learns from.
+
+    Attributes:
+        targets: (sets, targets): codes of classes, or numbers.
+        weights: (sets, targets): how much each set counts.
+        groups: Sets of one group are in one fold.
+        build: Makes an untrained network: build(method).
+        reading: max_elements, shard_size, shards and store.
+        keep: What is learned on the folds is given too, see `OutOfFold.stacks`.
+    """
+
+    sets: Sets
+    targets: Shaped[Tensor, "sets targets"]
+    widths: Sequence[int]
+    classify: bool
+    weights: Float[np.ndarray, "sets targets"]
+    groups: Shaped[np.ndarray, " sets"] | None
+    regime: Regime
+    build: Callable[[str], SetNetwork]
+    reading: Mapping[str, Any]
+    elements: int
+    seed: int
+    device: torch.device
+    progress: bool
+    keep: bool = False
+
+
+def learn(
+    material: Material,
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    fingerprint: dict[str, Any],
+    folder: Path | None,
+    resume: bool,
+) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
+    """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
+    regime, seed = material.regime, material.seed
+    labels = _stratum(material)
+    dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
+    folds = np.stack(dealt)
+    table = pooled(material.sets)
+    simple = [name for name in METHODS if name in MEMBERS]
+    of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
+    said = _left_out(material, simple, table, folds, of_folds if material.keep else None)
+    networks, history, places = {}, [], {}
+    for name in NETWORKS:
+        fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
+        fitting["folder"] = None if folder is None else folder / name
+        learner = _Ensemble(material, name, folds, table)
+        optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
+        history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
+        said[name] = learner.left_out()
+        networks[name], places[name] = learner.networks, learner.places
+    mixtures = [_mixture(material, said, folds, target) for target in range(len(material.widths))]
+    weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
+    everything = np.arange(len(table))
+    members = {name: _arrays(material, name, table, everything) for name in simple}
+    stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
+    kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
+    return stack.eval(), OutOfFold(folds, said, kept), history
+
+
+def _of_fold(
+    whole: Stack,
+    place: tuple[int, int],
+    members: Mapping[str, Sequence[Arrays]],
+    networks: Mapping[str, Sequence[SetNetwork]],
+    places: Mapping[str, Int[np.ndarray, "networks 2"]],
+) -> Stack:
+    """The methods that have not seen the sets of a repeat's fold, with the weights of the whole."""
+    own = {
+        name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
+    }
+    return Stack(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
+
+
+def _mixture(
+    material: Material,
+    said: dict[str, Float64[np.ndarray, "sets outputs"]],
+    folds: Int[np.ndarray, "repeats sets"],
+    target: int,
+) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
+    """Weights and powers of the methods; and into `said`, what ours says of sets left out.
+
+    They are learned from the mean over repeats: what the networks of several repeats say together is closer to what all
+    of them will say of new sets.
+    """
+    part = columns_of_targets(material.widths)[target]
+    y, counts = material.targets[:, target].numpy(), material.weights[:, target]
+    each = np.stack([said[name][:, part] for name in METHODS])
+    each = each if material.classify else each[..., 0]
+    ours = [cross_fitted(each, y, fold_of, counts, material.groups, material.seed) for fold_of in folds]
+    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))[:, part] = np.mean(ours, 0).reshape(len(y), -1)
+    mixture = mixture_of(each, y, counts, material.groups, material.seed)
+    return mixture.weights, mixture.powers
+
+
+def _stratum(material: Material) -> Shaped[np.ndarray, " sets"]:
+    """What folds have evenly: the first target."""
+    return material.targets[:, 0].numpy()
+
+
+def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, target: int, seed: int) -> Member:
+    member = MEMBERS[name](material.widths[target] if material.classify else None)
+    y = material.targets[:, target].double().numpy()
+    y = y.astype(np.int64) if material.classify else y
+    groups = None if material.groups is None else material.groups[rows]
+    return member.fit(table[rows], y[rows], material.weights[rows, target], seed, groups)
+
+
+def simple_left_out(
+    material: Material, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"]
+) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
+    """What simple methods say of sets left out."""
+    return _left_out(material, names, pooled(material.sets), folds)
+
+
+def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray, " rows"]) -> Stack:
+    """Simple methods fitted to some of the sets, without weights."""
+    table = pooled(material.sets)
+    members = {name: _arrays(material, name, table, rows) for name in names}
+    weights = torch.zeros(len(material.widths), len(METHODS), dtype=torch.float64)
+    return Stack(
+        material.sets.dim, material.widths, material.classify, {}, members, weights, torch.ones_like(weights)
+    ).eval()
+
+
+def _left_out(
+    material: Material,
+    names: Sequence[str],
+    table: Float32[np.ndarray, "sets columns"],
+    folds: Int[np.ndarray, "repeats sets"],
+    kept: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
+) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
+    """See `simple_left_out`; into `kept`, the arrays of the methods of each repeat and fold."""
+    said = {name: np.zeros((len(table), sum(material.widths))) for name in names}
+    steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
+    with Progress("simple methods", steps, material.progress, "fits") as progress:
+        done = 0
+        for repeat, fold_of in enumerate(folds):
+            for fold in range(fold_of.max() + 1):
+                held, rows = fold_of == fold, np.flatnonzero(fold_of != fold)
+                for name in names:
+                    for target, part in enumerate(columns_of_targets(material.widths)):
+                        member = _fitted(material, name, table, rows, target, material.seed + repeat)
+                        predicted = member.predict(table[held]).reshape(held.sum(), -1)
+                        said[name][held, part] += predicted / len(folds)
+                        if kept is not None:
+                            of_fold = kept.setdefault((repeat, fold), {}).setdefault(name, [])
+                            of_fold.append(Arrays.of(member.state()))
+                        done += 1
+                        progress.at(done)
+    return said
+
+
+def _arrays(
+    material: Material, name: str, table: Float32[np.ndarray, "sets columns"], rows: Int[np.ndarray, " rows"]
+) -> list[Arrays]:
+    targets = range(len(material.widths))
+    return [Arrays.of(_fitted(material, name, table, rows, target, material.seed).state()) for target in targets]
+
+
+class _Ensemble:
+    """The networks of one method, some for each fold of each repeat."""
+
+    def __init__(
+        self,
+        material: Material,
+        name: str,
+        folds: Int[np.ndarray, "repeats sets"],
+        table: Float32[np.ndarray, "sets columns"],
+    ) -> None:
+        self.material, self.folds = material, folds
+        places = [(r, f) for r, fold_of in enumerate(folds) for f in range(fold_of.max() + 1)]
+        self.places = np.repeat(np.array(places), material.regime.networks, axis=0)
+        self.held = np.stack([folds[repeat] == fold for repeat, fold in self.places])
+        self.networks = []
+        with torch.random.fork_rng():
+            torch.manual_seed(material.seed)
+            for held in self.held:
+                network = material.build(name)
+                self._standardise(network, table[~held], np.flatnonzero(~held))
+                self.networks.append(network)
+
+    def _standardise(self, network: SetNetwork, table: Float32[np.ndarray, "rows columns"], rows: np.ndarray) -> None:
+        """Fit the scales of features and numbers to what the network learns from."""
+        shift, scale = spread_of(table, self.material.sets.dim)
+        embed: Any = network.encoder.embed
+        embed[0].shift.copy_(torch.from_numpy(shift))
+        embed[0].scale.copy_(torch.from_numpy(scale))
+        if not self.material.classify:
+            network.fit_targets(self.material.targets[rows])
+
+    def learn(self, **how: Any) -> list[dict[str, Any]]:
+        material, regime = self.material, self.material.regime
+        counts, held = torch.from_numpy(material.weights.mean(1)).float(), torch.from_numpy(self.held)
+        targets = material.targets.expand(len(self.networks), -1, -1)
+        if not material.classify:
+            targets = torch.stack([network.targets(material.targets) for network in self.networks])
+        lessons = Lessons(material.sets, targets, counts * ~held, counts * held, material.elements, material.seed)
+        repeat, fold = torch.from_numpy(self.places).T
+        others = (repeat[:, None] == repeat) & (fold[:, None] != fold)
+        return ensembles.learn(
+            self.networks,
+            lessons,
+            material.classify,
+            others=others if regime.patience is not None and len(material.sets) >= WATCHED else None,
+            epochs=regime.epochs,
+            patience=regime.patience or regime.epochs,
+            batch_size=regime.batch_size,
+            **how,
+        )
+
+    def left_out(self) -> Float64[np.ndarray, "sets outputs"]:
+        """What the networks say of the sets of their own fold, the mean of those of a fold and over repeats."""
+        material = self.material
+        said = np.zeros((len(material.sets), sum(material.widths)))
+        most = material.reading["max_elements"]
+        for place in np.unique(self.places, axis=0):
+            networks = [self.networks[i] for i in np.flatnonzero((self.places == place).all(1))]
+            held = np.flatnonzero(self.folds[place[0]] == place[1])
+            done = 0
+            for group in batched((material.sets[int(i)] for i in held), TOGETHER, most):
+                rows = held[done : done + len(group)]
+                outputs = ensemble_outputs(networks, group, material.device, **material.reading).mean(0)
+                said[rows] += outputs / len(self.folds)
+                done += len(group)
+        return said
+
+
+def spread_of(
+    table: Float32[np.ndarray, "sets columns"], dim: int
+) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, " dim"]]:
+    """Mean and standard deviation of each feature over all elements, from the pooled features of the sets:
+
+        mean = sum_i M_i mean_i / sum_i M_i,      sd^2 = sum_i M_i (sd_i^2 + (mean_i - mean)^2) / sum_i M_i
+
+    M_i the total multiplicity of set i. The deviation of a feature that never changes is 1.
+    """
+    total = np.expm1(table[:, 0].astype(np.float64))
+    means, deviations = (np.nan_to_num(table[:, columns_of(name, dim)].astype(np.float64)) for name in ("mean", "sd"))
+    if not total.sum():
+        return np.zeros(dim), np.ones(dim)
+    share = total / total.sum()
+    mean = share @ means
+    deviation = np.sqrt(share @ (deviations**2 + (means - mean) ** 2))
+    varies = deviation > 1e-5 * np.maximum(np.abs(mean), 1e-30)
+    return mean, np.where(varies, deviation, 1.0)
+
+
+def columns_of(statistic: str, dim: int) -> slice:
+    """Where a table of pooled features has a statistic of all features."""
+    start = len(OF_SIZE) + STATISTICS.index(statistic) * dim
+    return slice(start, start + dim)

@@ -1,0 +1,90 @@
+"""Decision trees as arrays: what scikit-learn has fitted, kept and read without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Float32, Int
+
+ROWS_AND_TREES = 1 << 20  # that go down at once
+
+
+@dataclass
+class Trees:
+    """Trees whose nodes are numbered through.
+
+    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn, else right, until it
+    is at a leaf, whose left and right is the leaf itself.
+
+    Attributes:
+        roots: A node per tree.
+        value: What a tree says of the rows that end at a node.
+        depth: Of the deepest tree.
+    """
+
+    roots: Int[np.ndarray, " trees"]
+    feature: Int[np.ndarray, " nodes"]
+    threshold: Float[np.ndarray, " nodes"]
+    left: Int[np.ndarray, " nodes"]
+    right: Int[np.ndarray, " nodes"]
+    value: Float[np.ndarray, "nodes outputs"]
+    depth: int
+
+    @classmethod
+    def of(cls, fitted: Sequence[Any]) -> Trees:
+        """The trees of fitted `DecisionTreeClassifier`s or `DecisionTreeRegressor`s, by their public `tree_`."""
+        trees = [tree.tree_ for tree in fitted]
+        sizes = np.array([tree.node_count for tree in trees])
+        roots = np.concatenate([[0], sizes.cumsum()[:-1]])
+        parts: dict[str, list[np.ndarray]] = {"left": [], "right": []}
+        for tree, root in zip(trees, roots, strict=True):
+            leaf = tree.children_left < 0
+            itself = np.arange(tree.node_count)
+            parts["left"].append(root + np.where(leaf, itself, tree.children_left))
+            parts["right"].append(root + np.where(leaf, itself, tree.children_right))
+        return cls(
+            roots.astype(np.int32),
+            np.concatenate([np.maximum(tree.feature, 0) for tree in trees]).astype(np.int32),
+            np.concatenate([tree.threshold for tree in trees]),
+            np.concatenate(parts["left"]).astype(np.int32),
+            np.concatenate(parts["right"]).astype(np.int32),
+            np.concatenate([tree.value[:, 0] for tree in trees]),
+            max(tree.max_depth for tree in trees),
+        )
+
+    def means(self, x: Float32[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows outputs"]:
+        """The mean over trees."""
+        out = np.empty((len(x), self.value.shape[1]))
+        size = max(ROWS_AND_TREES // len(self.roots), 1)
+        for start in range(0, len(x), size):
+            out[start : start + size] = self.value[self._leaves(x[start : start + size])].mean(1)
+        return out
+
+    def totals(self, x: Float32[np.ndarray, "rows columns"], rounds: int) -> Float[np.ndarray, "rows outputs"]:
+        """The sum over rounds, where each round has one tree with a single value per output, one after another."""
+        outputs = len(self.roots) // rounds
+        out = np.empty((len(x), outputs))
+        size = max(ROWS_AND_TREES // len(self.roots), 1)
+        for start in range(0, len(x), size):
+            said = self.value[self._leaves(x[start : start + size]), 0]
+            out[start : start + size] = said.reshape(len(said), rounds, outputs).sum(1)
+        return out
+
+    def _leaves(self, x: Float32[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows trees"]:
+        node = np.repeat(self.roots[None], len(x), 0)
+        row = np.arange(len(x))[:, None]
+        for _ in range(self.depth):
+            node = np.where(x[row, self.feature[node]] <= self.threshold[node], self.left[node], self.right[node])
+        return node
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {name: np.asarray(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def restored(cls, state: dict[str, np.ndarray]) -> Trees:
+        return cls(
+            **{name: state[name] for name in cls.__dataclass_fields__ if name != "depth"}, depth=int(state["depth"])
+        )

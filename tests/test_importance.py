@@ -1,0 +1,446 @@
+"""Importance by permutation against hand calculations, and its null against all sign flips written out."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetClassifier, SetRegressor, Sets
+from omniset.cli import main
+from omniset.core.stored import StoredSet
+from omniset.estimators import boosting, exchange, importance, simple, stacking
+from omniset.estimators.exchange import Exchange, donors_of, drawn_rows
+from omniset.estimators.importance import feature_importance
+from omniset.estimators.pooling import OF_SIZE, STATISTICS, columns_of_feature, names_of, pooled
+from omniset.estimators.stack import METHODS, Arrays, Stack
+from omniset.report.features import Importance, section
+from omniset.trials.importances import in_words, sign_flips, table_of
+
+DIM = 3
+COLUMNS = len(OF_SIZE) + DIM * len(STATISTICS)
+READING = {"max_elements": 1000}
+MEANS = slice(len(OF_SIZE), len(OF_SIZE) + DIM)
+
+
+def mixture(model, slope, features=None):
+    """A model that says the sum of slope times the mean of each feature; of classes, that is the log odds of the last.
+
+    All weight is on its linear member.
+    """
+    classes = 2 if model.classifies else 1
+    state = {"prior": np.full(classes, 1 / classes), "fill": np.zeros(COLUMNS, np.float32)}
+    state |= {
+        "rows": np.array(2**60),
+        "learns": np.array(True),
+        "mean": np.zeros(COLUMNS),
+        "intercept": np.zeros(classes),
+    }
+    state |= {"per_unit": np.full(COLUMNS, 1e-3), "slope": np.zeros((COLUMNS, classes))}
+    state["slope"][MEANS, -1] = 1e3 * np.sqrt(COLUMNS) * np.array(slope)
+    weights = torch.zeros(1, len(METHODS), dtype=torch.float64)
+    weights[0, METHODS.index("pooled-linear")] = 1
+    members = {"pooled-linear": [Arrays.of(state)]}
+    model.network_ = Stack(DIM, [classes], model.classifies, {}, members, weights, torch.ones_like(weights))
+    model.features_, model.targets_, model.single_ = features, ["y"], True
+    if model.classifies:
+        model._classes = [np.array(["a", "b"])]
+    return model
+
+
+class Product(SetRegressor):
+    """Says the weighted mean of x_0 x_1: no mixture, and no simple method."""
+
+    def probable(self, sets, like):
+        said = []
+        for stored in sets:
+            x, m = (part.double().numpy() for part in stored.read())
+            said.append([m @ (x[:, 0] * x[:, 1]) / m.sum() if m.sum() else 0.0])
+        return np.array(said)
+
+
+def product_model():
+    model = Product("deep-sets", dim=4, depth=1, device="cpu", progress=False)
+    model.network_ = model.build(DIM, [1])
+    model.features_, model.targets_, model.single_ = None, ["y"], True
+    return model
+
+
+def constant_sets(values, seed=0):
+    """Sets of prime sizes whose elements are all alike, with multiplicities."""
+    rng = np.random.default_rng(seed)
+    sizes = [2, 7, 3, 11, 5, 13, 17]
+    elements = [np.tile(row, (size, 1)) for row, size in zip(values, sizes, strict=False)]
+    return Sets.from_ragged(elements, [rng.integers(1, 5, len(x)).astype(np.float32) for x in elements])
+
+
+def random_sets(number=13, seed=0, names=None):
+    rng = np.random.default_rng(seed)
+    elements = [rng.normal(size=(size, DIM)) for size in rng.integers(1, 11, number)]
+    counts = [rng.integers(1, 4, len(x)).astype(np.float32) for x in elements]
+    return Sets.from_ragged(elements, counts, names), rng.normal(size=number)
+
+
+# ---------------------------------------------------------------------- the null
+
+
+def test_p_is_the_share_of_all_sign_flips_written_out():
+    d = np.random.default_rng(3).normal(0.4, 1, (7, 5)) * [1, 10, 0.1, 0, 1]
+    d[:, 4] = 1 + np.arange(7)  # one that is beyond all flips but its own
+    spread = np.sqrt((d**2).sum(0))
+
+    def t(signs):
+        return [sum(s * x for s, x in zip(signs, d[:, f], strict=True)) / (spread[f] or 1) for f in range(5)]
+
+    largest = [max(t(signs)) for signs in product([1, -1], repeat=7)]
+    seen = t([1] * 7)
+    expected = [sum(most >= value - 1e-12 for most in largest) / 128 for value in seen]
+    found = sign_flips(d)
+    np.testing.assert_allclose(found.p, expected, rtol=0, atol=0)
+    assert found.p[3] == 1
+    assert found.p[4] < 0.05 < found.p[0]
+    bound = sorted(largest)[-7]  # six flips are fewer than 5 % of 128
+    np.testing.assert_allclose(found.threshold, [bound * s if s else np.nan for s in spread], rtol=1e-12)
+    np.testing.assert_array_equal(found.p < 0.05, d.sum(0) > found.threshold + 1e-9)
+
+
+def test_drawn_flips_are_close_to_all(monkeypatch):
+    d = np.random.default_rng(1).normal(0.3, 1, (11, 3))
+    exact = sign_flips(d).p
+    monkeypatch.setattr("omniset.trials.importances.EXACT", 10)
+    drawn = sign_flips(d, 5)
+    np.testing.assert_allclose(drawn.p, exact, atol=5 * np.sqrt(0.25 / 5000))
+    assert (drawn.p >= 1 / 5000).all()
+    assert not np.array_equal(drawn.p, sign_flips(d, 6).p)
+    np.testing.assert_array_equal(drawn.p, sign_flips(d, 5).p)
+
+
+def test_units_are_flipped_and_drawn_not_sets():
+    rng = np.random.default_rng(0)
+    increases, groups = rng.normal(0.2, 1, (13, 2, 5)), np.array(list("aabbbccddefgg"))
+    table = table_of(increases, groups, ["s", "t"], list("vwxyz"))
+    for number, target in enumerate(["s", "t"]):
+        rows = table[table["target"] == target].set_index("feature")
+        assert rows["importance"].is_monotonic_decreasing
+        rows = rows.loc[list("vwxyz")]
+        np.testing.assert_allclose(rows["importance"], increases[:, number].mean(0))
+        sums = np.stack([increases[groups == g, number].sum(0) for g in "abcdefg"])
+        tested = sign_flips(sums)
+        np.testing.assert_array_equal(rows["p"], tested.p)
+        np.testing.assert_allclose(rows["threshold"], tested.threshold / 13)
+        assert ((rows["low"] < rows["importance"]) & (rows["importance"] < rows["high"])).all()
+    assert (table["units"] == 7).all()
+
+
+def test_too_few_units_are_said():
+    table = table_of(np.ones((4, 1, 2)), np.arange(4), ["y"], ["a", "b"])
+    assert (table["p"] == 1 / 16).all()
+    assert table["threshold"].isna().all()
+    assert in_words(table, "patient") == ["y: no feature can be told from chance: there are only 4 patients"]
+    nothing = table_of(np.zeros((31, 1, 2)), np.arange(31), ["y"], ["a", "b"])
+    assert "no feature alone matters" in in_words(nothing)[0]
+    assert "stand in for each other" in in_words(nothing)[0]
+    both = table_of(np.ones((31, 1, 2)), np.arange(31), ["y"], ["a", "b"])
+    assert in_words(both)[0].startswith("y: 2 of 2 features matter by themselves (a, b;")
+
+
+# ---------------------------------------------------------------------- what is exchanged
+
+
+def test_rows_are_drawn_by_multiplicity():
+    rng = np.random.default_rng(0)
+    theirs = np.array([2.0, 0.0, 3.0, 6.0])
+    for _ in range(20):
+        drawn = drawn_rows(np.ones(22), theirs, rng)
+        np.testing.assert_array_equal(np.bincount(drawn, minlength=4), [4, 0, 6, 12])
+        assert sorted(drawn_rows(np.ones(17), np.ones(17), rng)) == [*range(17)]
+    often = np.zeros(4)
+    for _ in range(2000):  # elements that count differently: each draws by multiplicity
+        often[drawn_rows(np.array([5.0, 0.5, 0.0]), theirs, rng)[1]] += 1
+    assert often[1] == 0
+    np.testing.assert_allclose(often / 2000, theirs / 11, atol=5 * np.sqrt(0.25 / 2000))
+
+
+def test_values_of_two_elements_are_drawn_by_the_chance_not_by_the_order():
+    rng = np.random.default_rng(0)
+    together = np.zeros((3, 3))
+    for _ in range(3000):
+        a, b, _ = drawn_rows(np.ones(3), np.ones(3), rng)
+        together[a, b] += 1
+    np.testing.assert_allclose(together / 3000, (1 - np.eye(3)) / 6, atol=5 * np.sqrt(0.25 / 3000))
+
+
+@pytest.mark.parametrize("units", [np.arange(13), np.array([0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6])])
+def test_each_set_has_a_donor_of_another_unit(units):
+    there = np.array([0, 1, 2, 3, 5, 7, 8, 9, 11, 12])
+    seen = set()
+    for seed in range(200):
+        donors = donors_of(13, there, units, np.arange(13), np.random.default_rng(seed))
+        assert sorted(donors[there]) == [*there]
+        assert (units[donors[there]] != units[there]).all()
+        np.testing.assert_array_equal(donors[[4, 6, 10]], [4, 6, 10])
+        seen.add(donors[0])
+    assert seen == {i for i in there if units[i] != units[0]}
+
+
+def test_nobody_to_exchange_with():
+    donors = donors_of(3, np.array([1]), np.arange(3), np.arange(3), np.random.default_rng(0))
+    np.testing.assert_array_equal(donors, [0, 1, 2])
+    one_unit = donors_of(3, np.arange(3), np.zeros(3, dtype=np.int64), np.arange(3), np.random.default_rng(0))
+    assert (one_unit != np.arange(3)).all()
+
+
+def test_pooled_columns_are_those_of_the_sets_that_networks_see(monkeypatch):
+    sets, _ = random_sets(5)
+    monkeypatch.setattr(exchange, "READ", 7)  # sets are read in pieces
+    given = Exchange(sets, np.array([1, 2, 3, 4, 0]), np.arange(5), [0, 0])
+    groups = [np.array([3, 0]), np.array([1, 4, 2])]
+    table = given.pooled(groups, [2, 0])
+    assert table.shape == (5, len(OF_SIZE) + 2 * len(STATISTICS))
+    for place, feature in enumerate([2, 0]):
+        seen: list[StoredSet] = []
+        for group in groups:
+            replaced = dict(given.replaced(group, [2, 0]))[place]
+            assert replaced is not None
+            seen += replaced
+        for stored, i in zip(seen, [3, 0, 1, 4, 2], strict=True):
+            x, m = stored.read()
+            own, counts = sets[i].read()
+            others = [f for f in range(DIM) if f != feature]
+            torch.testing.assert_close(x[:, others], own[:, others], rtol=0, atol=0)
+            torch.testing.assert_close(m, counts, rtol=0, atol=0)
+            assert set(x[:, feature].tolist()) <= set(sets[int(given.donors[i])].read()[0][:, feature].tolist())
+            torch.testing.assert_close(stored.read(1, 2)[0], x[1:3], rtol=0, atol=0)
+        whole = pooled(seen)[:, columns_of_feature(feature, DIM)]
+        np.testing.assert_allclose(table[:, columns_of_feature(place, 2)], whole, rtol=1e-6)
+    names = np.array(names_of(list("abc")))[columns_of_feature(1, 3)]
+    assert [name.split(" of ")[-1] for name in names] == ["b"] * len(STATISTICS)
+
+
+# ---------------------------------------------------------------------- importance
+
+
+VALUES = np.array([[1.5, 4.0, 2.0], [-0.5, 1.0, 7.0]])
+
+
+def test_numbers_by_hand():
+    sets, y = constant_sets(VALUES), np.array([1.0, -2.0])
+    model = mixture(SetRegressor(device="cpu", progress=False), [1.0, 0.5, 0.0])
+    table = feature_importance(model, sets, y).set_index("feature")
+    own = VALUES @ [1.0, 0.5, 0.0]
+    for feature in range(DIM):
+        swapped = VALUES.copy()
+        swapped[:, feature] = VALUES[::-1, feature]  # of two sets each is the donor of the other
+        expected = ((y - swapped @ [1.0, 0.5, 0.0]) ** 2 - (y - own) ** 2).mean()
+        np.testing.assert_allclose(table["importance"][feature], expected, rtol=1e-6, atol=0)
+    assert (table["p"] >= 1 / 4).all()
+
+
+def test_classes_by_hand():
+    sets, y = constant_sets(VALUES / 4), np.array(["b", "a"])
+    model = mixture(SetClassifier(device="cpu", progress=False), [1.0, -0.5, 0.0], ["u", "v", "w"])
+    sets.features = ["u", "v", "w"]
+    table = feature_importance(model, sets, y, repeats=2).set_index("feature")
+
+    def loss(values):
+        odds = values / 4 @ [1.0, -0.5, 0.0]
+        return np.log1p(np.exp(-odds * [1, -1])).mean()
+
+    for place, feature in enumerate(["u", "v", "w"]):
+        swapped = VALUES.copy()
+        swapped[:, place] = VALUES[::-1, place]
+        np.testing.assert_allclose(table["importance"][feature], loss(swapped) - loss(VALUES), rtol=1e-5, atol=0)
+
+
+def test_one_model_as_a_whole_by_hand():
+    sets, y = constant_sets(VALUES), np.array([1.0, -2.0])
+    table = feature_importance(product_model(), sets, y).set_index("feature")
+    own = VALUES[:, 0] * VALUES[:, 1]
+    for feature in (0, 1):
+        swapped = VALUES.copy()
+        swapped[:, feature] = VALUES[::-1, feature]
+        expected = ((y - swapped[:, 0] * swapped[:, 1]) ** 2 - (y - own) ** 2).mean()
+        np.testing.assert_allclose(table["importance"][feature], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0]), product_model]
+)
+def test_a_feature_that_is_not_used_has_importance_0(make):
+    sets, y = random_sets()
+    table = feature_importance(make(), sets, y).set_index("feature")
+    assert table["importance"][2] == 0
+    assert (table["low"][2], table["high"][2], table["p"][2]) == (0, 0, 1)
+    assert (table["importance"][[0, 1]] != 0).all()
+    alone = feature_importance(make(), sets, y, features=[2])
+    assert alone["feature"].tolist() == [2]
+    assert alone["importance"].tolist() == [0]
+
+
+@pytest.mark.parametrize("groups", [None, np.array(list("aabbbccddeffg"))])
+@pytest.mark.parametrize(
+    "make", [lambda: mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0]), product_model]
+)
+def test_the_order_of_sets_does_not_matter(make, groups):
+    sets, y = random_sets(names=[f"s{i}" for i in range(13)])
+    order = np.random.default_rng(5).permutation(13)
+    table = feature_importance(make(), sets, y, groups=groups)
+    other = feature_importance(make(), sets[order], y[order], groups=None if groups is None else groups[order])
+    pd.testing.assert_frame_equal(table, other, rtol=1e-9, atol=1e-12)
+    again = feature_importance(make(), sets, y, groups=groups, seed=1)
+    assert not np.allclose(table["importance"], again["importance"])
+    assert (table["units"] == (13 if groups is None else 7)).all()
+
+
+def test_blocks_and_pieces_give_the_whole(monkeypatch):
+    sets, y = random_sets()
+    model = SetRegressor("deep-sets", dim=4, depth=1, epochs=1, validation_fraction=0.0, device="cpu", progress=False)
+    model.fit(sets, y)
+    whole = feature_importance(model, sets, y, repeats=2)
+    linear = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])
+    of_table = feature_importance(linear, sets, y, repeats=2)
+    monkeypatch.setattr(importance, "NUMBERS", 1)
+    monkeypatch.setattr(exchange, "READ", 5)
+    for changed in (model, linear):
+        changed.set_params(max_elements=7, batch_size=3)
+    pieces = feature_importance(model, sets, y, repeats=2)
+    pd.testing.assert_frame_equal(whole, pieces, rtol=1e-4, atol=1e-5)
+    pd.testing.assert_frame_equal(of_table, feature_importance(linear, sets, y, repeats=2), rtol=1e-5, atol=1e-7)
+
+
+def test_empty_sets_keep_what_they_have():
+    full, y = random_sets(7)
+    elements = [full[i].read()[0].numpy() for i in range(7)]
+    sets = Sets.from_ragged([*elements, np.zeros((0, DIM))])
+    model = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])
+    table = feature_importance(model, sets, np.append(y, 0.0))
+    assert np.isfinite(table["importance"]).all()
+    assert (table["units"] == 8).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repeats": 0}, "repeats must be >= 1, got 0"),
+        ({"features": [1, 5]}, "features: 5 is none of"),
+        ({"features": [1, 1]}, "none twice"),
+        ({"features": []}, "at least one"),
+        ({"groups": [1, 2]}, "groups must be one per set"),
+    ],
+)
+def test_bad_arguments(options, message):
+    sets, y = random_sets()
+    with pytest.raises(ValueError, match=message):
+        feature_importance(mixture(SetRegressor(device="cpu"), [1, 2, 0]), sets, y, **options)
+
+
+def test_what_cannot_be_measured():
+    sets, y = random_sets()
+    with pytest.raises(ValueError, match="at least 2"):
+        feature_importance(mixture(SetRegressor(device="cpu"), [1, 2, 0]), sets[:1], y[:1])
+    with pytest.raises(ValueError, match=r"\['c'\] were not in training"):
+        feature_importance(mixture(SetClassifier(device="cpu"), [1, 2, 0]), sets, ["a", "c"] * 6 + ["b"])
+    with pytest.raises(ValueError, match="level='element'"):
+        feature_importance(SetRegressor(level="element"), sets, y)
+    with pytest.raises(ValueError, match="importance=True is for labels of sets"):
+        SetRegressor(level="element", importance=True).fit(sets, y)
+
+
+# ---------------------------------------------------------------------- out of fold
+
+
+def test_mixtures_of_folds_are_what_was_said_of_sets_left_out(monkeypatch):
+    monkeypatch.setattr(simple, "TREES", 3)
+    monkeypatch.setattr(boosting, "MOST", 2)
+    sets, y = random_sets(11)
+    given, learn = [], stacking.learn
+
+    def spied(*arguments, **options):
+        given.append(learn(*arguments, **options))
+        return given[-1]
+
+    monkeypatch.setattr(stacking, "learn", spied)
+    tiny = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 1, "folds": 2, "repeats": 2}
+    model = SetRegressor(**tiny, importance=True, device="cpu", progress=False).fit(sets, y)
+    left_out = given[0][1]
+    assert set(left_out.stacks) == set(product(range(2), range(2)))
+    said = {name: np.zeros((11, 1)) for name in METHODS}
+    for (repeat, fold), stack in left_out.stacks.items():
+        held = np.flatnonzero(left_out.folds[repeat] == fold)
+        for name, values in stack.predictions([sets[int(i)] for i in held], torch.device("cpu"), **READING).items():
+            said[name][held] += values / 2
+        torch.testing.assert_close(stack.weights, model.network_.weights)
+    for name, values in said.items():
+        mean = left_out.predictions[name].reshape(-1, 11, 1).mean(0)  # over repeats
+        np.testing.assert_allclose(values, mean, rtol=1e-5, atol=1e-6)
+    assert model.out_of_fold_.stacks == {}  # they are there only while it learns
+    assert set(model.importance_["feature"]) == {0, 1, 2}
+    assert (model.importance_["units"] == 11).all()
+    again = importance.out_of_fold_importance(model, sets, y[:, None].astype(np.float32), None, left_out)
+    pd.testing.assert_frame_equal(again, model.importance_)
+
+
+def test_importance_is_measured_where_it_is_cheap_or_asked_for():
+    sets = Sets.from_ragged(np.zeros((50, 1, 100), dtype=np.float32))
+    assert importance.wanted(SetRegressor(), sets)
+    assert not importance.wanted(SetRegressor(), Sets.from_ragged(np.zeros((51, 1, 100), dtype=np.float32)))
+    assert not importance.wanted(SetRegressor(importance=False), sets[:2])
+
+
+def test_donors_are_of_the_same_fold():
+    sets, y = random_sets(13)
+    model = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])
+    task = importance.task_of(model, sets, y[:, None], None)
+    seen = []
+
+    class Spied(Exchange):
+        def __post_init__(self):
+            seen.append(self.donors)
+
+    parts, rows = importance.parts_of(model), np.array([1, 4, 7, 12])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importance, "Exchange", Spied)
+        importance.measured(task, [importance.Trial(parts, rows)], ["y"])
+        for donors in seen:
+            assert sorted(donors[rows]) == [*rows]
+        seen.clear()
+        importance.measured(task, [importance.Trial(parts, np.array([3]))], ["y"])  # alone in its fold: any donor
+        assert all(donors[3] != 3 for donors in seen)
+
+
+# ---------------------------------------------------------------------- report and shell
+
+
+def test_the_section_of_the_report():
+    increases = np.random.default_rng(0).normal(0.2, 1, (37, 1, 23))
+    table = table_of(increases, np.arange(37), ["kind"], [f"marker {i}" for i in range(23)])
+    made = section(Importance(table, "sets left out", "set", "log loss"))
+    plot, shown = made.blocks
+    assert "stand in for each other" in made.text
+    assert len(plot.figure.axes[0].patches) == 20
+    assert len(shown.rows) == 23
+    assert [row[1] for row in shown.rows] == table["importance"].tolist()
+
+
+def test_shell(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(101, 2)), columns=["CD3", "CD25"])
+    rows.insert(0, "set", [f"s{i % 37:02d}" for i in range(101)])
+    rows.sort_values("set", kind="stable").to_csv(tmp_path / "sets.csv", index=False)
+    labels = pd.DataFrame({"set": [f"s{i:02d}" for i in range(37)], "label": ["a", "b", "c", "a"] * 9 + ["a"]})
+    labels.to_csv(tmp_path / "labels.csv", index=False)
+    given = [str(tmp_path / "sets.csv"), "--target", str(tmp_path / "labels.csv"), "--importance", "true"]
+    given += ["--progress", "false", "--device", "cpu"]
+    learned = ["--method", "deep-sets", "--dim", "4", "--depth", "1", "--epochs", "1"]
+    assert main(["fit", *given, *learned, "--out", str(tmp_path / "run")]) in (0, None)
+    assert main(["evaluate", *given, "--model", str(tmp_path / "run"), "--out", str(tmp_path / "new")]) in (0, None)
+    for folder in ("run", "new"):
+        table = pd.read_csv(tmp_path / folder / "features.csv")
+        assert set(table["feature"]) == {"CD3", "CD25"}
+        assert ">Features<" in (tmp_path / folder / "report.html").read_text(encoding="utf-8")
+    assert "importance of features by permutation" in capsys.readouterr().out
+    model = SetClassifier.load(tmp_path / "run")
+    held = pd.read_csv(tmp_path / "sets.csv")
+    same = feature_importance(model, held, labels.set_index("set")["label"])
+    pd.testing.assert_frame_equal(same, table, check_exact=False, rtol=1e-6)
