@@ -1,5 +1,6 @@
 """Sets of cells from .h5ad are those that AnnData holds, in whatever order and kind of matrix, read block by block."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -209,6 +210,7 @@ def test_the_commands_end_to_end(rep, capsys):
     values = pd.DataFrame(adata.obsm["X_pca"] if rep == "X_pca" else counts, frame.index, model.features_)
     predicted = model.predict_table(frame.join(values))
     np.testing.assert_allclose(pd.read_csv("p.csv")["p_sick"], predicted["p_sick"], rtol=1e-4)
+    gc.collect()  # no HDF5 file that is open can be written to
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         adata[:, ::-1].copy().write_h5ad("t.h5ad")

@@ -321,11 +321,12 @@ def _read(
     folder: Path,
     progress: bool,
 ) -> tuple[Sets, pd.DataFrame, np.ndarray | None]:
-    """The sets, on disk, their targets (from the file of labels, or from these columns) and their groups."""
+    """The sets, their targets (from the file of labels, or from these columns) and their groups."""
     wanted = [*columns, *([group] if group else [])]
     if labels is not None:
         wanted = ["element"] if labels.level == "element" and table.has_elements else []
-    collection, kept = collect(_watched(table, progress, "reading"), table.features, folder, wanted, table.encoding)
+    watched = _watched(table, progress, "reading")
+    collection, kept = collect(watched, table.features, folder, wanted, table.encoding, table.stays)
     if labels is None:
         return collection, *column_labels(table.file, collection, kept, columns, group, level)
     aligned = labels.align(collection, table.file, kept.get("element"), unused)

@@ -266,29 +266,39 @@ def collect(
     """
     if isinstance(table, SetTable | StoredSets):
         encoding, stays = encoding or table.encoding, table.stays
-    elements: Any = None if stays else DiskRows(len(features), torch.float32, folder)
-    multiplicity: Any = None if stays else DiskRows(None, torch.float32, folder)
-    parts: list[StoredSet] = []
+    kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
+
+    def watched() -> Iterator[StoredSet]:
+        for stored in table:
+            for column in columns:
+                if column == "element" and column not in stored.columns:  # names that are no column of a table
+                    kept[column].append(pa.array(stored.names_of_elements(), pa.string()))
+                else:
+                    kept[column].extend(stored.columns[column].chunks)
+            yield stored
+
+    sets = Sets.from_stored(watched(), features, encoding) if stays else _copied(watched(), features, folder, encoding)
+    return sets, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}
+
+
+def _copied(
+    table: Iterable[StoredSet], features: list[str], folder: str | Path | None, encoding: Encoding | None
+) -> Sets:
+    elements = DiskRows(len(features), torch.float32, folder)
+    multiplicity = DiskRows(None, torch.float32, folder)
     names: list[Any] = []
     sizes = [0]
-    kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
     identifiers: list[pa.Array] | None = []
     for stored in table:
-        parts += [stored] if stays else []
-        for start in range(0, 0 if stays else len(stored), STEP):
+        for start in range(0, len(stored), STEP):
             rows, counts = stored.read(start, STEP)
             elements.append(rows)
             multiplicity.append(counts)
-        for column in columns:
-            kept[column].extend(stored.columns[column].chunks)
         names.append(stored.name)
         sizes.append(len(stored))
-        if stored.identifiers is None or sum(sizes) > NAMED:
+        if stored.identifiers is None or len(elements) > NAMED:
             identifiers = None
         elif identifiers is not None:
             identifiers.extend(stored.identifiers.chunks)
-    if stays:
-        return Sets.from_stored(parts, features, encoding), {c: pa.chunked_array(chunks) for c, chunks in kept.items()}
     named = None if identifiers is None else pa.chunked_array(identifiers, pa.string())
-    collection = Sets.from_rows(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
-    return collection, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}
+    return Sets.from_rows(elements, multiplicity, np.cumsum(sizes), names, features, None, named, encoding)
