@@ -79,7 +79,7 @@ class Regime:
         batch = batch_of(sets) if batch is None else batch
         steps = max(300, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
-        networks = 1 if 60 <= sets < 200 else 2
+        networks = 1 if sets < 200 else 2
         return cls(folds, repeats, networks, batch, epochs, patience)
 
 
