@@ -133,7 +133,7 @@ def in_words(table: pd.DataFrame, unit: str = "set") -> list[str]:
             named = ", ".join(matter[:NAMED]) + (", ..." if len(matter) > NAMED else "")
             words = "matters by itself" if len(matter) == 1 else "matter by themselves"
             said = f"{len(matter)} of {len(rows)} features {words} ({named}; adjusted p < {ALPHA}); features that go "
-            said += "together share what they matter"
+            said += "together share their importance"
         elif (rows["importance"] != 0).any() and not np.isfinite(rows["threshold"]).any():
             said = f"no feature can be told from chance: there are only {rows['units'].iloc[0]} {unit}s"
         else:
