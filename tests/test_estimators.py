@@ -123,9 +123,7 @@ def test_a_prediction_depends_neither_on_batch_mates_nor_on_shards():
 
 def test_early_stopping_keeps_the_best_epoch():
     sets, _, means = data()
-    model = SetClassifier(**ONE, epochs=50, patience=2, learning_rate=0.5, validation_fraction=0.3).fit(
-        sets, means > 0
-    )
+    model = SetClassifier(**ONE, epochs=50, patience=2, learning_rate=0.5, validation_fraction=0.3).fit(sets, means > 0)
     losses = [h["val_loss"] for h in model.history_]
     assert len(losses) < 50
     assert len(losses) == int(np.argmin(losses)) + 3

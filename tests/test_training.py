@@ -190,7 +190,9 @@ def test_several_classes_and_several_numbers(tmp_path):
     assert np.isclose(model.score(frame, y), np.mean(accuracy))
     model.save(tmp_path)
     pd.testing.assert_frame_equal(SetClassifier.load(tmp_path).predict_table(frame), table)
-    numbers = SetRegressor(**SMALL | {"method": "deep-sets"}, epochs=1).fit(frame, np.random.default_rng(0).normal(size=(23, 2)))
+    numbers = SetRegressor(**SMALL | {"method": "deep-sets"}, epochs=1).fit(
+        frame, np.random.default_rng(0).normal(size=(23, 2))
+    )
     assert numbers.predict_table(frame).columns.tolist() == ["set", "label1", "label2"]
 
 
