@@ -295,7 +295,8 @@ class _Ensemble:
         embed[0].shift.copy_(torch.from_numpy(shift))
         embed[0].scale.copy_(torch.from_numpy(scale))
         if not self.material.classify:
-            network.fit_targets(self.material.targets[rows])
+            counted = rows[self.material.weights[rows].any(1)]
+            network.fit_targets(self.material.targets[counted if len(counted) else rows])
 
     def learn(self, **how: Any) -> list[dict[str, Any]]:
         material, regime = self.material, self.material.regime
