@@ -1,6 +1,7 @@
 """Mixtures of methods: no set is learned from where it is left out, and what they say is the formula written out."""
 
 import contextlib
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -113,6 +114,14 @@ def test_elements_of_a_set_left_out_change_nothing_that_is_said_of_others_of_its
         np.testing.assert_array_equal(one[method][rest], other[method][rest], err_msg=method)
 
 
+def of_fold(model, name, number, folds):
+    """The networks of a method that did not see the sets of this fold, counted over repeats."""
+    networks = model.network_.networks[name]
+    each, rest = divmod(len(networks), folds)
+    assert (each > 0, rest) == (True, 0)
+    return networks[each * number : each * (number + 1)]
+
+
 def test_a_method_is_fitted_to_the_other_folds_alone():
     """Simple ones again, from nothing but the sets that were there; networks by what their states say. Two repeats."""
     elements, counts, numbers = some_sets(19)
@@ -126,8 +135,7 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
             there, held = folds != fold, np.flatnonzero(folds == fold)
             for name in METHODS:
                 if name in NETWORKS:
-                    number = 2 * (2 * repeat + fold)  # two of each fold
-                    networks = model.network_.networks[name][number : number + 2]
+                    networks = of_fold(model, name, 2 * repeat + fold, 4)
                     with torch.no_grad():
                         each = [network(sets[held].to_batch()).double().softmax(1) for network in networks]
                     predicted = torch.stack(each).mean(0).numpy()
@@ -259,10 +267,10 @@ def test_each_network_is_standardised_by_what_it_learns_from():
     elements, counts, numbers = some_sets(23)
     model = SetRegressor(**SMALL).fit(of(elements, counts), numbers)
     (folds,) = model.out_of_fold_.folds
-    for name in NETWORKS:
-        for number, network in enumerate(model.network_.networks[name]):
-            there = np.flatnonzero(folds != number // 2)
-            rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
+    for name, fold in product(NETWORKS, range(2)):
+        there = np.flatnonzero(folds != fold)
+        rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
+        for network in of_fold(model, name, fold, 2):
             np.testing.assert_allclose(network.encoder.embed[0].shift, rows.mean(0), atol=1e-5)
             np.testing.assert_allclose(network.encoder.embed[0].scale, rows.std(0), rtol=1e-5)
             np.testing.assert_allclose(network.targets.shift, numbers[there].mean(), rtol=1e-5)
@@ -352,15 +360,15 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
 
 def test_the_regime_by_the_number_of_sets():
     few, some, many = (Regime.of(n, n) for n in (24, 150, 4000))
-    assert (few.folds, few.repeats, few.networks, few.batch_size) == (5, 3, 2, 4)
-    assert (some.folds, some.repeats, some.networks, some.batch_size) == (5, 2, 1, 18)
+    assert (few.folds, few.repeats, few.batch_size) == (5, 3, 4)
+    assert (some.folds, some.repeats, some.batch_size) == (5, 2, 18)
     assert (many.folds, many.repeats, many.batch_size) == (3, 1, 64)
     assert few.epochs == 50  # 300 steps of 4 sets
     assert some.epochs == 41  # 60 sqrt(150 / 4) = 367.4 steps, 9 an epoch
     assert many.epochs == 31  # 60 sqrt(1000) = 1,897.4 steps, 63 an epoch
     assert Regime.of(24, 3).folds == 3
     asked = Regime.of(24, 24, folds=7, repeats=4, epochs=9, batch=5, patience=None)
-    assert asked == Regime(7, 4, 2, 5, 9, None)
+    assert asked == Regime(7, 4, few.networks, 5, 9, None)
 
 
 @pytest.mark.parametrize(
