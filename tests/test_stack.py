@@ -1,6 +1,7 @@
 """Mixtures of methods: no set is learned from where it is left out, and what they say is the formula written out."""
 
 import contextlib
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from omniset import SetClassifier, SetRegressor
 from omniset.core.sets import Sets
 from omniset.estimators import boosting, linear, simple, stacking
 from omniset.estimators.folds import folds_of
+from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled
 from omniset.estimators.stack import METHODS, NETWORKS
 from omniset.estimators.stacking import Regime, spread_of
@@ -69,8 +71,14 @@ def regressor():
 # ---------------------------------------------------------------------- sets left out
 
 
+def said_by(model):
+    """What each method said of sets left out, (sets, outputs): the mean over repeats."""
+    predictions = model.out_of_fold_.predictions
+    return {method: said.reshape(-1, *said.shape[-2:]).mean(0) for method, said in predictions.items()}
+
+
 def left_out(monkeypatch, sets, y, folds, **options):
-    """What methods say of sets left out, with these folds, whatever the labels."""
+    """A mixture with these folds, whatever the labels."""
     maker = SetRegressor if np.asarray(y).dtype.kind == "f" else SetClassifier
     with monkeypatch.context() as patch:
         patch.setattr(stacking, "folds_of", lambda *_: folds)
@@ -86,9 +94,9 @@ def test_labels_of_sets_left_out_change_nothing_that_is_said_of_them(number, cla
     folds = np.arange(number) % 3
     y = (numbers > 0).astype(int) if classify else numbers
     changed = np.where(folds == 1, 1 - y if classify else 50 - 3 * y, y)
-    said = [left_out(monkeypatch, of(elements, counts), labels, folds).out_of_fold_ for labels in (y, changed)]
+    said = [said_by(left_out(monkeypatch, of(elements, counts), labels, folds)) for labels in (y, changed)]
     for method in METHODS:
-        one, other = (s.predictions[method][0] for s in said)
+        one, other = (of_labels[method] for of_labels in said)
         if number < stacking.WATCHED or method not in NETWORKS:
             np.testing.assert_array_equal(one[folds == 1], other[folds == 1], err_msg=method)
         if method != "prior" or not classify:
@@ -100,37 +108,43 @@ def test_elements_of_a_set_left_out_change_nothing_that_is_said_of_others_of_its
     folds = np.arange(23) % 3
     changed = [e * 9 - 4 if i == 4 else e for i, e in enumerate(elements)]
     y = (numbers > 0).astype(int)
-    one, other = (left_out(monkeypatch, of(e, counts), y, folds).out_of_fold_ for e in (elements, changed))
+    one, other = (said_by(left_out(monkeypatch, of(e, counts), y, folds)) for e in (elements, changed))
     rest = (folds == 1) & (np.arange(23) != 4)
     for method in METHODS:
-        np.testing.assert_array_equal(one.predictions[method][0, rest], other.predictions[method][0, rest])
+        np.testing.assert_array_equal(one[method][rest], other[method][rest], err_msg=method)
+
+
+def of_fold(model, name, number, folds):
+    """The networks of a method that did not see the sets of this fold, counted over repeats."""
+    networks = model.network_.networks[name]
+    each, rest = divmod(len(networks), folds)
+    assert (each > 0, rest) == (True, 0)
+    return networks[each * number : each * (number + 1)]
 
 
 def test_a_method_is_fitted_to_the_other_folds_alone():
-    """The simple ones again, from nothing but the sets that were there; a network says what its state says."""
+    """Simple ones again, from nothing but the sets that were there; networks by what their states say. Two repeats."""
     elements, counts, numbers = some_sets(19)
-    y = (numbers > 0).astype(int)
-    model = SetClassifier(**SMALL).fit(of(elements, counts), y)
-    (folds,), said = model.out_of_fold_.folds, model.out_of_fold_.predictions
-    np.testing.assert_array_equal(folds, folds_of(y, 2, model.seed))
-    table = pooled(of(elements, counts))
+    y, sets = (numbers > 0).astype(int), of(elements, counts)
+    model = SetClassifier(**SMALL | {"repeats": 2}).fit(sets, y)
+    said, table = said_by(model), pooled(sets)
+    expected = {name: np.zeros((19, 2)) for name in METHODS}
+    for repeat, folds in enumerate(model.out_of_fold_.folds):
+        np.testing.assert_array_equal(folds, folds_of(y, 2, model.seed + repeat))
+        for fold in range(2):
+            there, held = folds != fold, np.flatnonzero(folds == fold)
+            for name in METHODS:
+                if name in NETWORKS:
+                    networks = of_fold(model, name, 2 * repeat + fold, 4)
+                    with torch.no_grad():
+                        each = [network(sets[held].to_batch()).double().softmax(1) for network in networks]
+                    predicted = torch.stack(each).mean(0).numpy()
+                else:
+                    member = MEMBERS[name](2).fit(table[there], y[there], seed=model.seed + repeat)
+                    predicted = member.predict(table[held])
+                expected[name][held] += predicted / 2
     for name in METHODS:
-        if name in NETWORKS:
-            continue
-        for fold in range(2):
-            there = folds != fold
-            member = stacking.MEMBERS[name](2).fit(table[there], y[there], seed=model.seed)
-            np.testing.assert_array_equal(said[name][0, ~there], member.predict(table[~there]), err_msg=name)
-    for name in NETWORKS:
-        networks = model.network_.networks[name]
-        assert len(networks) == 4  # two for each fold, of few sets
-        for fold in range(2):
-            held = np.flatnonzero(folds == fold)
-            each = []
-            for network in networks[2 * fold : 2 * fold + 2]:
-                with torch.no_grad():
-                    each.append(network(of(elements, counts)[held].to_batch()).double().softmax(1).numpy())
-            np.testing.assert_allclose(said[name][0, held], np.mean(each, 0), atol=1e-6)
+        np.testing.assert_allclose(said[name], expected[name], atol=1e-6 if name in NETWORKS else 1e-15, err_msg=name)
 
 
 def test_groups_are_never_split():
@@ -253,10 +267,10 @@ def test_each_network_is_standardised_by_what_it_learns_from():
     elements, counts, numbers = some_sets(23)
     model = SetRegressor(**SMALL).fit(of(elements, counts), numbers)
     (folds,) = model.out_of_fold_.folds
-    for name in NETWORKS:
-        for number, network in enumerate(model.network_.networks[name]):
-            there = np.flatnonzero(folds != number // 2)
-            rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
+    for name, fold in product(NETWORKS, range(2)):
+        there = np.flatnonzero(folds != fold)
+        rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
+        for network in of_fold(model, name, fold, 2):
             np.testing.assert_allclose(network.encoder.embed[0].shift, rows.mean(0), atol=1e-5)
             np.testing.assert_allclose(network.encoder.embed[0].scale, rows.std(0), rtol=1e-5)
             np.testing.assert_allclose(network.targets.shift, numbers[there].mean(), rtol=1e-5)
@@ -275,12 +289,12 @@ def test_the_label_of_a_set_of_weight_0_says_nothing(classify, monkeypatch):
     weights = np.where(ignored, 0.0, np.arange(23) + 1)
     one, other = (left_out(monkeypatch, of(elements, counts), v, folds, sample_weight=weights) for v in (y, changed))
     for method in (*METHODS, OURS):
-        np.testing.assert_array_equal(*(m.out_of_fold_.predictions[method] for m in (one, other)), err_msg=method)
+        np.testing.assert_array_equal(*(said_by(m)[method] for m in (one, other)), err_msg=method)
     assert torch.equal(one.network_.weights, other.network_.weights)
     states = [m.network_.state_dict() for m in (one, other)]
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
     plain = left_out(monkeypatch, of(elements, counts), y, folds)
-    assert (plain.out_of_fold_.predictions["pooled-linear"] != one.out_of_fold_.predictions["pooled-linear"]).any()
+    assert (said_by(plain)["pooled-linear"] != said_by(one)["pooled-linear"]).any()
 
 
 def test_balanced_classes_are_weights_of_sets(monkeypatch):
@@ -291,10 +305,10 @@ def test_balanced_classes_are_weights_of_sets(monkeypatch):
     balanced = left_out(monkeypatch, sets, y, folds, class_weight="balanced")
     expected = left_out(monkeypatch, sets, y, folds, sample_weight=weights)
     for method in (*METHODS, OURS):
-        found = [m.out_of_fold_.predictions[method] for m in (balanced, expected)]
+        found = [said_by(m)[method] for m in (balanced, expected)]
         np.testing.assert_allclose(*found, atol=1e-6, err_msg=method)
-    plain = left_out(monkeypatch, sets, y, folds).out_of_fold_.predictions["prior"]
-    assert (plain[..., 1] < balanced.out_of_fold_.predictions["prior"][..., 1]).all()  # "rare"
+    plain = left_out(monkeypatch, sets, y, folds)
+    assert (said_by(plain)["prior"][:, 1] < said_by(balanced)["prior"][:, 1]).all()  # "rare"
 
 
 # ---------------------------------------------------------------------- few sets
@@ -312,7 +326,7 @@ def test_few_sets(number, classify):
     folds = model.out_of_fold_.folds
     assert folds.shape == (1, number)
     assert len(np.unique(folds)) == min(5, number) if number < 29 else 2
-    said = model.out_of_fold_.predictions
+    said = said_by(model)
     assert all(np.isfinite(p).all() for p in said.values())
     assert {*said} == {*METHODS, OURS}
     np.testing.assert_allclose(model.network_.weights.sum(1), 1, rtol=1e-12)
@@ -334,11 +348,11 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
     y[4] = "lone"
     model = left_out(monkeypatch, of(elements, counts), y, np.arange(23) % 2)
     assert model.classes_.tolist() == ["a", "b", "lone"]
-    for method, said in model.out_of_fold_.predictions.items():
+    for method, said in said_by(model).items():
         assert (said > 0).all(), method
         np.testing.assert_allclose(said.sum(-1), 1, rtol=1e-6)
     for method in ("prior", "mean-forest", "pooled-linear", "pooled-forest", "pooled-boosting"):
-        assert model.out_of_fold_.predictions[method][0, 4, 2] < 0.1
+        assert said_by(model)[method][4, 2] < 0.1
 
 
 # ---------------------------------------------------------------------- how it learns
@@ -346,15 +360,15 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
 
 def test_the_regime_by_the_number_of_sets():
     few, some, many = (Regime.of(n, n) for n in (24, 150, 4000))
-    assert (few.folds, few.repeats, few.networks, few.batch_size) == (5, 3, 2, 4)
-    assert (some.folds, some.repeats, some.networks, some.batch_size) == (5, 2, 1, 18)
-    assert (many.folds, many.repeats, many.networks, many.batch_size) == (3, 1, 1, 64)
+    assert (few.folds, few.repeats, few.batch_size) == (5, 3, 4)
+    assert (some.folds, some.repeats, some.batch_size) == (5, 2, 18)
+    assert (many.folds, many.repeats, many.batch_size) == (3, 1, 64)
     assert few.epochs == 50  # 300 steps of 4 sets
     assert some.epochs == 41  # 60 sqrt(150 / 4) = 367.4 steps, 9 an epoch
     assert many.epochs == 31  # 60 sqrt(1000) = 1,897.4 steps, 63 an epoch
     assert Regime.of(24, 3).folds == 3
     asked = Regime.of(24, 24, folds=7, repeats=4, epochs=9, batch=5, patience=None)
-    assert asked == Regime(7, 4, 2, 5, 9, None)
+    assert asked == Regime(7, 4, few.networks, 5, 9, None)
 
 
 @pytest.mark.parametrize(
@@ -393,11 +407,10 @@ def test_the_same_seed_is_the_same_mixture():
     assert torch.equal(after, torch.rand(1))  # the caller's random numbers are left alone
 
 
-def test_patience(monkeypatch):
+def test_patience():
     """Networks of enough sets stop; without patience they learn to the end, and the end is kept."""
     elements, counts, numbers = some_sets(31)
     options = SMALL | {"epochs": 12, "learning_rate": 1.0}
-    monkeypatch.setattr(stacking, "_left_out", lambda m, names, _, f: {n: np.full((*f.shape, 2), 0.5) for n in names})
     ends = {}
     for patience in (1, None):
         model = SetClassifier(**options, patience=patience).fit(of(elements, counts), numbers > 0)
