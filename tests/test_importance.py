@@ -16,7 +16,7 @@ from omniset.estimators.importance import feature_importance
 from omniset.estimators.pooling import OF_SIZE, STATISTICS, columns_of_feature, names_of, pooled
 from omniset.estimators.stack import METHODS, Arrays, Stack
 from omniset.report.features import Importance, section
-from omniset.trials.importances import in_words, sign_flips, table_of
+from omniset.trials.importances import in_words, randomised, table_of
 
 DIM = 3
 COLUMNS = len(OF_SIZE) + DIM * len(STATISTICS)
@@ -94,54 +94,75 @@ def test_p_is_the_share_of_all_sign_flips_written_out():
         return [sum(s * x for s, x in zip(signs, d[:, f], strict=True)) / (spread[f] or 1) for f in range(5)]
 
     largest = [max(t(signs)) for signs in product([1, -1], repeat=7)]
-    seen = t([1] * 7)
-    expected = [sum(most >= value - 1e-12 for most in largest) / 128 for value in seen]
-    found = sign_flips(d)
-    np.testing.assert_allclose(found.p, expected, rtol=0, atol=0)
-    assert found.p[3] == 1
-    assert found.p[4] < 0.05 < found.p[0]
+    expected = [sum(most >= value - 1e-12 for most in largest) / 128 for value in t([1] * 7)]
+    tested = randomised(d[:, None])
+    np.testing.assert_array_equal(tested.p, expected)
+    assert tested.p[3] == 1
+    assert tested.p[4] < 0.05 < tested.p[0]
     bound = sorted(largest)[-7]  # six flips are fewer than 5 % of 128
-    np.testing.assert_allclose(found.threshold, [bound * s if s else np.nan for s in spread], rtol=1e-12)
-    np.testing.assert_array_equal(found.p < 0.05, d.sum(0) > found.threshold + 1e-9)
+    np.testing.assert_allclose(tested.threshold, [bound * s if s else np.nan for s in spread], rtol=1e-12)
+    np.testing.assert_array_equal(tested.p < 0.05, d.sum(0) > tested.threshold + 1e-9)
 
 
-def test_drawn_flips_are_close_to_all(monkeypatch):
-    d = np.random.default_rng(1).normal(0.3, 1, (11, 3))
-    exact = sign_flips(d).p
-    monkeypatch.setattr("omniset.trials.importances.EXACT", 10)
-    drawn = sign_flips(d, 5)
-    np.testing.assert_allclose(drawn.p, exact, atol=5 * np.sqrt(0.25 / 5000))
-    assert (drawn.p >= 1 / 5000).all()
-    assert not np.array_equal(drawn.p, sign_flips(d, 6).p)
-    np.testing.assert_array_equal(drawn.p, sign_flips(d, 5).p)
+def test_of_repeats_each_loss_may_be_that_of_the_values_as_they_are():
+    losses = np.random.default_rng(0).normal(0, 1, (5, 3, 2))
+    losses[:, 0] -= [0.9, 0.3]
+
+    def sums(choice):
+        return [
+            sum(np.delete(losses[u, :, f], c).mean() - losses[u, c, f] for u, c in enumerate(choice)) for f in range(2)
+        ]
+
+    every = np.array([sums(choice) for choice in product(range(3), repeat=5)])
+    spread = np.sqrt([np.mean([(sums_of_one(losses[u, :, f]) ** 2).mean() for u in range(5)]) * 5 for f in range(2)])
+    largest = (every / spread).max(1)
+    tested = randomised(losses[:, 1:] - losses[:, :1])
+    np.testing.assert_allclose(tested.p, [(largest >= s - 1e-12).mean() for s in every[0] / spread], rtol=1e-12)
+    np.testing.assert_allclose(tested.threshold, np.sort(largest)[-13] * spread)  # 12 are fewer than 5 % of 243
 
 
-def test_units_are_flipped_and_drawn_not_sets():
+def sums_of_one(losses):
+    return np.array([np.delete(losses, c).mean() - losses[c] for c in range(len(losses))])
+
+
+@pytest.mark.parametrize(("units", "repeats"), [(11, 1), (5, 4)])
+def test_drawn_choices_are_close_to_all(units, repeats, monkeypatch):
+    d = np.random.default_rng(1).normal(0.3, 1, (units, repeats, 3))
+    exact = randomised(d).p
+    monkeypatch.setattr("omniset.trials.importances.DRAWN", 2000)
+    monkeypatch.setattr("omniset.trials.importances.BLOCK", 1000)
+    drawn = randomised(d, 5)
+    np.testing.assert_allclose(drawn.p, exact, atol=5 * np.sqrt(0.25 / 2000))
+    assert not np.array_equal(drawn.p, randomised(d, 6).p)
+    np.testing.assert_array_equal(drawn.p, randomised(d, 5).p)
+
+
+def test_units_are_chosen_for_and_drawn_not_sets():
     rng = np.random.default_rng(0)
-    increases, groups = rng.normal(0.2, 1, (13, 2, 5)), np.array(list("aabbbccddefgg"))
+    increases, groups = rng.normal(0.2, 1, (13, 3, 2, 5)), np.array(list("aabbbccddefgg"))
     table = table_of(increases, groups, ["s", "t"], list("vwxyz"))
     for number, target in enumerate(["s", "t"]):
         rows = table[table["target"] == target].set_index("feature")
         assert rows["importance"].is_monotonic_decreasing
         rows = rows.loc[list("vwxyz")]
-        np.testing.assert_allclose(rows["importance"], increases[:, number].mean(0))
-        sums = np.stack([increases[groups == g, number].sum(0) for g in "abcdefg"])
-        tested = sign_flips(sums)
-        np.testing.assert_array_equal(rows["p"], tested.p)
+        np.testing.assert_allclose(rows["importance"], increases[:, :, number].mean((0, 1)))
+        sums = np.stack([increases[groups == g, :, number].sum(0) for g in "abcdefg"])
+        tested = randomised(sums)
+        np.testing.assert_allclose(rows["p"], tested.p, atol=1e-3)
         np.testing.assert_allclose(rows["threshold"], tested.threshold / 13)
         assert ((rows["low"] < rows["importance"]) & (rows["importance"] < rows["high"])).all()
     assert (table["units"] == 7).all()
 
 
 def test_too_few_units_are_said():
-    table = table_of(np.ones((4, 1, 2)), np.arange(4), ["y"], ["a", "b"])
+    table = table_of(np.ones((4, 1, 1, 2)), np.arange(4), ["y"], ["a", "b"])
     assert (table["p"] == 1 / 16).all()
     assert table["threshold"].isna().all()
     assert in_words(table, "patient") == ["y: no feature can be told from chance: there are only 4 patients"]
-    nothing = table_of(np.zeros((31, 1, 2)), np.arange(31), ["y"], ["a", "b"])
+    nothing = table_of(np.zeros((31, 1, 1, 2)), np.arange(31), ["y"], ["a", "b"])
     assert "no feature alone matters" in in_words(nothing)[0]
     assert "stand in for each other" in in_words(nothing)[0]
-    both = table_of(np.ones((31, 1, 2)), np.arange(31), ["y"], ["a", "b"])
+    both = table_of(np.ones((31, 1, 1, 2)), np.arange(31), ["y"], ["a", "b"])
     assert in_words(both)[0].startswith("y: 2 of 2 features matter by themselves (a, b;")
 
 
@@ -172,23 +193,26 @@ def test_values_of_two_elements_are_drawn_by_the_chance_not_by_the_order():
 
 
 @pytest.mark.parametrize("units", [np.arange(13), np.array([0, 0, 1, 1, 1, 2, 2, 3, 4, 4, 5, 6, 6])])
-def test_each_set_has_a_donor_of_another_unit(units):
+def test_each_set_has_donors_of_units_other_than_its_own_and_each_others(units):
     there = np.array([0, 1, 2, 3, 5, 7, 8, 9, 11, 12])
+    others = len(np.unique(units[there])) - 1
     seen = set()
     for seed in range(200):
-        donors = donors_of(13, there, units, np.arange(13), np.random.default_rng(seed))
-        assert sorted(donors[there]) == [*there]
-        assert (units[donors[there]] != units[there]).all()
-        np.testing.assert_array_equal(donors[[4, 6, 10]], [4, 6, 10])
-        seen.add(donors[0])
+        donors = donors_of(13, there, units, np.arange(13), others, np.random.default_rng(seed))
+        assert donors.shape == (others, 13)
+        assert set(donors[:, there].ravel()) <= set(there)
+        for i in there:
+            assert sorted({units[i], *units[donors[:, i]]}) == sorted(set(units[there]))
+        assert (donors[:, [4, 6, 10]] == [4, 6, 10]).all()
+        seen.add(donors[0, 0])
     assert seen == {i for i in there if units[i] != units[0]}
+    once = donors_of(13, np.arange(13), np.arange(13), np.arange(13), 1, np.random.default_rng(0))[0]
+    assert sorted(once) == [*range(13)]  # each is the donor of one, where units are sets
 
 
 def test_nobody_to_exchange_with():
-    donors = donors_of(3, np.array([1]), np.arange(3), np.arange(3), np.random.default_rng(0))
-    np.testing.assert_array_equal(donors, [0, 1, 2])
-    one_unit = donors_of(3, np.arange(3), np.zeros(3, dtype=np.int64), np.arange(3), np.random.default_rng(0))
-    assert (one_unit != np.arange(3)).all()
+    donors = donors_of(3, np.array([1]), np.arange(3), np.arange(3), 1, np.random.default_rng(0))
+    np.testing.assert_array_equal(donors, [[0, 1, 2]])
 
 
 def test_pooled_columns_are_those_of_the_sets_that_networks_see(monkeypatch):
@@ -234,7 +258,7 @@ def test_numbers_by_hand():
         swapped[:, feature] = VALUES[::-1, feature]  # of two sets each is the donor of the other
         expected = ((y - swapped @ [1.0, 0.5, 0.0]) ** 2 - (y - own) ** 2).mean()
         np.testing.assert_allclose(table["importance"][feature], expected, rtol=1e-6, atol=0)
-    assert (table["p"] >= 1 / 4).all()
+    assert (table["p"] >= 1 / 4).all()  # of two sets each has one donor, however many are asked for
 
 
 def test_classes_by_hand():
@@ -337,8 +361,9 @@ def test_bad_arguments(options, message):
 
 def test_what_cannot_be_measured():
     sets, y = random_sets()
-    with pytest.raises(ValueError, match="at least 2"):
-        feature_importance(mixture(SetRegressor(device="cpu"), [1, 2, 0]), sets[:1], y[:1])
+    for few, groups in ((sets[:1], None), (sets, ["one"] * 13)):
+        with pytest.raises(ValueError, match="at least 2"):
+            feature_importance(mixture(SetRegressor(device="cpu"), [1, 2, 0]), few, y[: len(few)], groups=groups)
     with pytest.raises(ValueError, match=r"\['c'\] were not in training"):
         feature_importance(mixture(SetClassifier(device="cpu"), [1, 2, 0]), sets, ["a", "c"] * 6 + ["b"])
     with pytest.raises(ValueError, match="level='element'"):
@@ -413,7 +438,7 @@ def test_donors_are_of_the_same_fold():
 
 
 def test_the_section_of_the_report():
-    increases = np.random.default_rng(0).normal(0.2, 1, (37, 1, 23))
+    increases = np.random.default_rng(0).normal(0.2, 1, (37, 2, 1, 23))
     table = table_of(increases, np.arange(37), ["kind"], [f"marker {i}" for i in range(23)])
     made = section(Importance(table, "sets left out", "set", "log loss"))
     plot, shown = made.blocks

@@ -250,6 +250,11 @@ def test_weighted_scores_of_elements():
     there = truth != None  # noqa: E711
     expected = accuracy_score(truth[there].astype(str), said[there], sample_weight=each[there])
     assert math.isclose(model.score(arrays, signs, weights), expected)
+    unlabelled = [
+        np.full(len(a), None) if i == 5 else labels for i, (a, labels) in enumerate(zip(arrays, signs, strict=True))
+    ]
+    with pytest.raises(ValueError, match="zero for all sets that have labels"):
+        model.score(arrays, unlabelled, np.arange(11.0) == 5)
 
 
 def test_continuous_labels_are_no_classes():

@@ -83,7 +83,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
             there = ~labels.missing(truth[:, number])
             values = truth[there, number]
             labels.require_trained(values, self._classes[number])
-            counts = None if weights is None else weights[there]
+            counts = labels.weights_of_labelled(weights, there)
             shares.append(float(np.average(predicted[there] == values, weights=counts)))
         return float(np.mean(shares))
 

@@ -101,8 +101,12 @@ class Lessons:
         rng = np.random.default_rng([self.seed, epoch, i])
         length = max(self.elements // RUNS, 1)
         cells = np.linspace(0, size, min(RUNS, self.elements) + 1).astype(np.int64)  # one run in each stretch
-        starts = [int(rng.integers(a, max(b - length, a) + 1)) for a, b in pairwise(cells.tolist())]
-        runs = [stored.read(start, length) for start in starts]
+        runs = []
+        for first, end in pairwise(cells.tolist()):
+            start = int(rng.integers(first, end))
+            runs.append(stored.read(start, min(length, end - start)))
+            if (over := start + length - end) > 0:  # it goes on at the start of its stretch: each element is as likely
+                runs.append(stored.read(first, over))
         return torch.cat([elements for elements, _ in runs]), torch.cat([counts for _, counts in runs])
 
 

@@ -8,7 +8,7 @@ so that the joint distribution over the elements of all other features, their mu
 stay, and what is cut is the tie of feature f to them and to the label. The rows of one set are not drawn one by one:
 its elements, in random order, divide the interval from 0 to M_j, turned by a random amount, among themselves as their
 multiplicities are. So the values are as close to those of the donor as the sizes allow; of two sets of as many single
-elements they are the very same. Every set that is not empty has one donor, and is the donor of one.
+elements they are the very same. Empty sets neither give nor get.
 
 Whatever is drawn depends on the seed and on the rank of the set among the names of all sets, not on its place.
 """
@@ -122,25 +122,27 @@ def donors_of(
     there: Int[np.ndarray, " there"],
     units: Int[np.ndarray, " sets"],
     ranks: Int[np.ndarray, " sets"],
+    repeats: int,
     rng: np.random.Generator,
-) -> Int[np.ndarray, " sets"]:
-    """The donor of each of the sets `there`; all others keep their values.
+) -> Int[np.ndarray, "repeats sets"]:
+    """Each time the donor of each of the sets `there`; all others keep their values.
 
-    The sets, in random order with those of a unit side by side, stand in a circle; the donor is the one so many places
-    further as the largest unit has sets. So it is of another unit, unless one has more than half of the sets.
+    The units of these sets stand in a circle, in random order. The donors of the r-th time are the sets of the unit r
+    places further, in random order, again from the first where they are fewer.
 
     Args:
         units: Of each set a number: sets of one depend on each other.
+        repeats: Fewer than there are units, so that all donors of a set are of different units, and none of its own.
     """
-    donors = np.arange(sets)
-    if len(there) < 2:
-        return donors
+    donors = np.tile(np.arange(sets), (repeats, 1))
     there = there[np.argsort(ranks[there], kind="stable")]
     _, unit = np.unique(units[there], return_inverse=True)
-    sizes = np.bincount(unit)
     drawn = rng.permutation(len(there))
-    order = there[drawn[np.argsort(rng.permutation(len(sizes))[unit[drawn]], kind="stable")]]
-    donors[order] = np.roll(order, -(int(sizes.max()) % len(there) or 1))
+    members = np.split(there[drawn[np.argsort(unit[drawn], kind="stable")]], np.cumsum(np.bincount(unit))[:-1])
+    circle = rng.permutation(len(members))
+    for repeat in range(repeats):
+        for one, further in zip(circle, np.roll(circle, -repeat - 1), strict=True):
+            donors[repeat, members[one]] = np.resize(members[further], len(members[one]))
     return donors
 
 

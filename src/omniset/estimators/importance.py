@@ -1,16 +1,17 @@
 """Permutation importance of features: how much worse a model predicts sets when a feature tells it nothing.
 
 For a model f, set X_i with label y_i, and X_i^(jr) the set with the values of feature j from another set
-(`omniset.estimators.exchange`), drawn anew for r = 1, ..., R,
+(`omniset.estimators.exchange`), which is another one each time, r = 1, ..., R,
 
     d_ij = 1 / R sum_r loss(y_i, f(X_i^(jr))) - loss(y_i, f(X_i)),        importance of j = mean over sets i of d_ij
 
 loss is the log loss, or the squared error. The sets are ones that f has not learned from. Beside each importance there
-is its 95 % interval over sets, or groups of sets, and what chance gives (`omniset.trials.importances`).
+is its 95 % interval over sets, or groups of sets, and what chance gives (`omniset.trials.importances`): if feature j is
+independent of all else, its own values give a set no other loss than those of another set. So the R + 1 donors of a
+set, itself among them, are of different units.
 
 Importance is that of a feature alone, to this model: of two features that say the same, either can stand in for the
-other, and both may have none. The null is that d_ij is as likely as -d_ij, which holds exactly for R = 1 where feature
-j is independent of all else; of larger R the mean of d_ij is 0, and the test is right for many sets.
+other, and both may have none.
 
 Sources: Breiman, "Random forests", 2001; Fisher, Rudin and Dominici, "All models are wrong, but many are useful", 2019.
 """
@@ -100,6 +101,12 @@ class Task:
     max_elements: int
     progress: bool
 
+    def donors(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " donors"]:
+        """Sets that may give values to these, which a model has not seen: the same; if they are of one unit, any."""
+        full = np.flatnonzero(self.totals > 0)
+        there = np.intersect1d(rows, full)
+        return there if len(np.unique(self.units[there])) > 1 else full
+
 
 def wanted(model: SetEstimator, sets: Sets) -> bool:
     """Whether `fit` of a mixture measures importance."""
@@ -121,7 +128,7 @@ def feature_importance(
     Args:
         sets, y, groups: As for `fit`. Values are exchanged between groups, and intervals and p are over them, where
             there are any.
-        repeats: How often values are exchanged anew.
+        repeats: How often values are exchanged, each time with another set; at most as often as there are others.
         features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
             is adjusted for these.
 
@@ -129,19 +136,19 @@ def feature_importance(
         See `omniset.trials.importances.table_of`: for each target the features, the most important first.
 
     Raises:
-        ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; fewer than
-            two sets; repeats below 1; a model of labels of elements; not fitted.
+        ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; one set or
+            group; repeats below 1; a model of labels of elements; not fitted.
     """
     if model.level == "element":
         raise ValueError("importance is measured for level='set', got a model with level='element'")
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
     collection = model.read(sets)
-    if len(collection) < 2:
-        raise ValueError(f"sets must be at least 2, between which values are exchanged, got {len(collection)}")
     codes = _codes(model, labels.aligned(y, collection, model.level)[0])
     by_group = None if groups is None else labels.per_set(groups, collection, "groups")
     task = task_of(model, collection, codes, by_group, repeats, seed, features)
+    if len(np.unique(task.units)) < 2:
+        raise ValueError("sets must be at least 2, of different groups, to exchange values, got 1")
     return measured(task, [Trial(parts_of(model), np.arange(len(collection)))], model.targets_)
 
 
@@ -267,21 +274,23 @@ def task_of(
 def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.DataFrame:
     """The table of importances: of each set the mean over the trials in which it was."""
     names = task.sets.features or [*range(task.sets.dim)]
-    increases = np.zeros((*task.y.shape, len(task.features)))
+    others = min(len(np.unique(task.units[task.donors(trial.rows)])) for trial in trials) - 1
+    repeats = max(min(task.repeats, others), 1)
+    increases = np.zeros((len(task.sets), repeats, task.y.shape[1], len(task.features)))
     times = np.zeros(len(task.sets))
     table = pooled(task.sets) if any(trial.parts.of_table is not None for trial in trials) else None
-    steps = task.repeats * len(task.features) * sum(len(trial.rows) for trial in trials)
+    steps = repeats * len(task.features) * sum(len(trial.rows) for trial in trials)
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
         for number, trial in enumerate(trials):
-            for places, increase in _Measuring(task, trial, number, table).increases():
-                increases[trial.rows, :, places[0] : places[-1] + 1] += increase / task.repeats
-                done += len(trial.rows) * len(places)
+            for repeat, places, increase in _Measuring(task, trial, number, table).increases(repeats):
+                increases[trial.rows, repeat, :, places] += increase
+                done += len(trial.rows) * increase.shape[-1]
                 progress.at(done)
             times[trial.rows] += 1
     looked = times > 0
     return table_of(
-        increases[looked] / times[looked, None, None],
+        increases[looked] / times[looked, None, None, None],
         task.units[looked],
         targets,
         [names[feature] for feature in task.features],
@@ -307,29 +316,21 @@ class _Measuring:
         self.of_table, self.of_sets = self._of_table(), self._of_sets()
         self.losses = self._losses(self.of_table | self.of_sets)
 
-    def increases(self) -> Iterator[tuple[list[int], Float64[np.ndarray, "rows targets features"]]]:
-        """For each repeat, some features at a time: their places, and how much the losses increase."""
-        features, methods = self.task.features, len(self.of_table) + len(self.of_sets)
-        elements = max(sum(len(self.task.sets[int(i)]) for i in group) for group in self.groups)
-        most = max(elements, len(self.trial.rows) * sum(self.task.widths) * methods)
+    def increases(self, repeats: int) -> Iterator[tuple[int, slice, Float64[np.ndarray, "rows targets features"]]]:
+        """Each time, some features at a time: their places, and how much the losses increase."""
+        task, features, methods = self.task, self.task.features, len(self.of_table) + len(self.of_sets)
+        elements = max(sum(len(task.sets[int(i)]) for i in group) for group in self.groups)
+        most = max(elements, len(self.trial.rows) * sum(task.widths) * methods)
         width = max(NUMBERS // max(most, 1), 1)
-        for repeat in range(self.task.repeats):
-            exchange = self._exchange(repeat)
+        seed = [task.seed, self.number]
+        there, rng = task.donors(self.trial.rows), np.random.default_rng(seed)
+        for repeat, donors in enumerate(donors_of(len(task.sets), there, task.units, self.ranks, repeats, rng)):
+            exchange = Exchange(task.sets, donors, self.ranks, [*seed, repeat])
             for start in range(0, len(features), width):
-                places = [*range(start, min(start + width, len(features)))]
-                yield places, self._of_block(exchange, [features[place] for place in places])
+                places = slice(start, min(start + width, len(features)))
+                yield repeat, places, self._of_block(exchange, features[places])
 
-    def _exchange(self, repeat: int) -> Exchange:
-        """Donors are sets of the same fold; where it has one unit only, any sets."""
-        task, seed = self.task, [self.task.seed, self.number, repeat]
-        full = np.flatnonzero(task.totals > 0)
-        there = np.intersect1d(self.trial.rows, full)
-        if len(np.unique(task.units[there])) < 2:
-            there = full
-        donors = donors_of(len(task.sets), there, task.units, self.ranks, np.random.default_rng(seed))
-        return Exchange(task.sets, donors, self.ranks, seed)
-
-    def _of_block(self, exchange: Exchange, features: list[int]) -> Float64[np.ndarray, "rows targets features"]:
+    def _of_block(self, exchange: Exchange, features: Sequence[int]) -> Float64[np.ndarray, "rows targets features"]:
         of_sets = self._of_other_sets(exchange, features)
         given = None if self.table is None else exchange.pooled(self.groups, features)
         out = np.empty((*self.losses.shape, len(features)))
@@ -365,7 +366,7 @@ class _Measuring:
         return {name: np.concatenate([each[name] for each in said]) for name in said[0]}
 
     def _of_other_sets(
-        self, exchange: Exchange, features: list[int]
+        self, exchange: Exchange, features: Sequence[int]
     ) -> Mapping[str, Float64[np.ndarray, "features rows outputs"]]:
         """What the networks say where the values of each feature are others."""
         said = {name: np.repeat(values[None], len(features), 0) for name, values in self.of_sets.items()}

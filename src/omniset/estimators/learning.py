@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Shaped
 from sklearn.base import clone
@@ -199,9 +200,12 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
             one = clone(model).set_params(folds=None, repeats=None, importance=False)
-            y = given.values[rows]
+            y = pd.DataFrame(given.values[rows], given.sets[rows].names, model.targets_)
+            groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
+            if groups is not None and len(np.unique(groups)) < 2:
+                one.set_params(validation_fraction=0.0)  # nothing can be kept back
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the whole has said it
-                one.fit(given.sets[rows], y, groups=None if given.groups is None else given.groups[rows])
+                one.fit(given.sets[rows], y, groups=groups, sample_weight=weights)
             said[OURS][held] += one.probable(given.sets[held], model) / len(folds)
     return OutOfFold(folds, said)

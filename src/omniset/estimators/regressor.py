@@ -46,7 +46,7 @@ class SetRegressor(RegressorMixin, SetEstimator):
         scores = []
         for true, predicted in zip(truth.T, self._values(outputs).T, strict=True):
             there = np.isfinite(true)
-            counts = None if weights is None else weights[there]
+            counts = labels.weights_of_labelled(weights, there)
             scores.append(r2_score(true[there], predicted[there], sample_weight=counts))
         return float(np.mean(scores))
 

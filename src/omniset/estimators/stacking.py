@@ -79,7 +79,7 @@ class Regime:
         batch = batch_of(sets) if batch is None else batch
         steps = max(300, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
-        networks = 1 if 60 <= sets < 200 else 2
+        networks = 1 if sets < 200 else 2
         return cls(folds, repeats, networks, batch, epochs, patience)
 
 
@@ -295,7 +295,8 @@ class _Ensemble:
         embed[0].shift.copy_(torch.from_numpy(shift))
         embed[0].scale.copy_(torch.from_numpy(scale))
         if not self.material.classify:
-            network.fit_targets(self.material.targets[rows])
+            counted = rows[self.material.weights[rows].any(1)]
+            network.fit_targets(self.material.targets[counted if len(counted) else rows])
 
     def learn(self, **how: Any) -> list[dict[str, Any]]:
         material, regime = self.material, self.material.regime

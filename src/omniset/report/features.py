@@ -56,7 +56,7 @@ def section(importance: Importance) -> Section:
         named = dict(zip(top["feature"].astype(str), top["importance"].tolist(), strict=True))
         ends: Any = [top[name].to_numpy(np.float64) for name in ("importance", "low", "high", "threshold")]
         figure = bars([str(name) for name in top["feature"]], *ends, f"increase of the {importance.loss}")
-        caption = f"{said[:1].upper()}{said[1:]}. Bars: importance, with 95 % intervals. Marks: what chance reaches."
+        caption = f"{said}. Bars: importance, with 95 % intervals. Marks: what chance reaches."
         blocks.append(Plot(figure, f"Bars of the importance of features: {listed(named)}.", caption, half=False))
         caption = f"Target {target}: importance of {many(len(rows), 'feature')}"
         caption += "." if len(rows) <= SHOWN["rows"] else f", the {SHOWN['rows']} largest; features.csv has all."

@@ -14,9 +14,8 @@ from jaxtyping import Float, Float64, Shaped
 from omniset.trials.intervals import Draws, Resampling
 
 ALPHA = 0.05
-EXACT = 12  # units up to which all sign flips are looked at
-FLIPS = 5_000  # of more units, the one that changes nothing among them
-BLOCK = 1 << 22  # numbers in one block of flips
+DRAWN = 5_000  # choices of the null, of which the one that was made is one; all of them where they are fewer
+BLOCK = 1 << 22  # numbers in one block of choices
 ROUNDING = 1e-12
 
 NAMED = 5  # features in a sentence
@@ -25,62 +24,68 @@ COLUMNS = ("target", "feature", "importance", "low", "high", "p", "threshold", "
 
 @dataclass
 class Tested:
-    """Sums over units, each beside the largest of all columns that sign flips give.
+    """Sums over units, each beside the largest of all columns that chance gives.
 
     Attributes:
         p: Of each column, adjusted for the number of columns.
-        threshold: The sum that a column has to exceed for p < 0.05; NaN where none is enough: of too few units, or
-            of zeros.
+        threshold: The sum that a column has to exceed for p < 0.05; NaN where none is enough: of too few units, or of
+            zeros.
     """
 
     p: Float64[np.ndarray, " columns"]
     threshold: Float64[np.ndarray, " columns"]
 
 
-def sign_flips(values: Float[np.ndarray, "units columns"], seed: int = 0) -> Tested:
-    """Whether sums over units are above 0 by more than chance, column by column.
+def randomised(increases: Float[np.ndarray, "units repeats columns"], seed: int = 0) -> Tested:
+    """Whether sums over units of the mean of repeats are above 0 by more than chance, column by column.
 
-    If a column means nothing, each of its values d_uf is as likely as -d_uf. With signs s_u = +1 or -1, the same for
-    all columns of a unit, so that what columns share is kept,
+    l_urf is the loss of unit u when column f was exchanged for the r-th time, r = 1, ..., R, and l_u0f when it was not;
+    `increases` are l_urf - l_u0f. If the column means nothing, each of these R + 1 losses could as well be the one of
+    the values as they are. With a choice c of one for each unit, the same for all columns, so that what columns share
+    is kept,
 
-        T_f(s) = sum_u s_u d_uf / sqrt(sum_u d_uf^2),       p_f = share of all s with  max_g T_g(s) >= T_f(1)
+        d_uf(c) = 1 / R sum_{r != c_u} l_urf - l_{u c_u f}
+        T_f(c) = sum_u d_uf(c) / s_f,    s_f^2 = sum_u mean_r d_uf(r)^2,    p_f = share of c with max_g T_g(c) >= T_f(0)
 
-    1 being the signs as they are. The root is the same for all s, so that ordering by T is ordering by Student's t. The
-    maximum over the columns keeps the chance that any of them has p < 0.05 by chance below 0.05. With up to 12 units s
-    runs through all 2^units signs, else through 5,000 drawn ones, 1 among them. A column of zeros has p = 1.
+    where 0 chooses the values as they are. This is Fisher's randomisation; of one repeat it flips the signs of d_uf.
+    The maximum over the columns keeps the chance that any of them has p < 0.05 by chance below 0.05. Where there are at
+    most 5,000 choices, c runs through all; else through 5,000 drawn ones, 0 among them. A column of zeros has p = 1.
 
     Sources: Fisher, "The design of experiments", 1935; Westfall and Young, "Resampling-based multiple testing", 1993.
     """
-    columns = values.shape[1]
-    spread = np.sqrt(np.square(values).sum(0))
-    scaled = np.divide(values, spread, out=np.zeros(values.shape), where=spread > 0)
+    units, repeats, columns = increases.shape
     if not columns:
         return Tested(np.zeros(0), np.zeros(0))
-    largest = np.concatenate([(signs @ scaled).max(1) for signs in _signs(len(values), columns, seed)])
-    largest = np.sort(largest)[::-1]
-    reached = len(largest) - np.searchsorted(largest[::-1], scaled.sum(0) - ROUNDING)
-    tolerated = int(np.ceil(ALPHA * len(largest))) - 1  # flips that may reach as much for p < ALPHA
-    bound = largest[tolerated] if tolerated else np.nan
+    losses = np.concatenate([np.zeros((units, 1, columns)), increases], 1)
+    chosen = (losses.mean(1, keepdims=True) - losses) * (repeats + 1) / repeats  # d_uf(c) by c_u
+    spread = np.sqrt(np.square(chosen).mean(1).sum(0))
+    scaled = np.divide(chosen, spread, out=np.zeros(chosen.shape), where=spread > 0)
+    each = [choices @ scaled.reshape(-1, columns) for choices in _choices(units, repeats + 1, columns, seed)]
+    seen, largest = each[0][0], np.sort(np.concatenate([of_choice.max(1) for of_choice in each]))
+    reached = len(largest) - np.searchsorted(largest, seen - ROUNDING)
+    tolerated = int(np.ceil(ALPHA * len(largest))) - 1  # choices that may reach as much for p < ALPHA
+    bound = largest[-1 - tolerated] if tolerated else np.nan
     return Tested(reached / len(largest), np.where(spread > 0, bound * spread, np.nan))
 
 
-def _signs(units: int, columns: int, seed: int) -> Iterator[Float64[np.ndarray, "flips units"]]:
-    """Some at a time; those that change nothing come first."""
-    size = max(BLOCK // max(units, columns), 1)
-    number = 2**units if units <= EXACT else FLIPS
+def _choices(units: int, among: int, columns: int, seed: int) -> Iterator[Float64[np.ndarray, "choices entries"]]:
+    """Some at a time, 0 first: 1 at the entry (unit, what is chosen of it), else 0."""
+    number = among**units if units * np.log(among) <= np.log(DRAWN) else DRAWN
+    exact = number < DRAWN
+    size = max(BLOCK // max(units * among, columns), 1)
     rng = np.random.default_rng(seed)
     for start in range(0, number, size):
         places = np.arange(start, min(start + size, number))
-        if units <= EXACT:
-            flipped = (places[:, None] >> np.arange(units)) & 1
+        if exact:
+            chosen = places[:, None] // among ** np.arange(units) % among
         else:
-            flipped = rng.integers(0, 2, (len(places), units))
-            flipped[places == 0] = 0
-        yield 1.0 - 2.0 * flipped
+            chosen = rng.integers(0, among, (len(places), units))
+            chosen[places == 0] = 0
+        yield np.eye(among)[chosen].reshape(len(places), -1)
 
 
 def table_of(
-    increases: Float[np.ndarray, "sets targets features"],
+    increases: Float[np.ndarray, "sets repeats targets features"],
     units: Shaped[np.ndarray, " sets"],
     targets: Sequence[str],
     features: Sequence[Any],
@@ -89,22 +94,22 @@ def table_of(
     """Importances of features, target by target, the largest first.
 
     Args:
-        increases: Of the loss of each set, where the feature is permuted.
-        units: Sets of one unit depend on each other: it is units whose signs are flipped, and that are drawn again.
+        increases: Of the loss of each set, each time the feature was exchanged.
+        units: Sets of one unit depend on each other: the null chooses for units, and units are drawn again.
 
     Returns:
         `target`, `feature`; `importance`, the mean over sets; `low` and `high`, its 95 % interval; `p`, the chance of
-        so much under the null of `sign_flips`, adjusted for all features of the target; `threshold`, which the
+        so much under the null of `randomised`, adjusted for all features of the target; `threshold`, which the
         importance has to exceed for p < 0.05; `units`, how many there are.
     """
     resampling = Resampling(units, seed=seed)
     tables = []
     for number, target in enumerate(targets):
-        of_sets = increases[:, number]
-        of_units = np.zeros((resampling.units, len(features)))
+        of_sets = increases[:, :, number]
+        of_units = np.zeros((resampling.units, *of_sets.shape[1:]))
         np.add.at(of_units, resampling.codes, of_sets)
-        tested = sign_flips(of_units, seed)
-        intervals = [resampling.estimate(partial(Draws.mean, values=values)) for values in of_sets.T]
+        tested = randomised(of_units, seed)
+        intervals = [resampling.estimate(partial(Draws.mean, values=values)) for values in of_sets.mean(1).T]
         ends = [(interval.value, interval.low, interval.high) for interval in intervals]
         table = pd.DataFrame(ends, columns=["importance", "low", "high"], dtype=np.float64)
         table = table.assign(target=target, feature=[*features], p=tested.p, units=resampling.units)
@@ -128,7 +133,7 @@ def in_words(table: pd.DataFrame, unit: str = "set") -> list[str]:
             named = ", ".join(matter[:NAMED]) + (", ..." if len(matter) > NAMED else "")
             words = "matters by itself" if len(matter) == 1 else "matter by themselves"
             said = f"{len(matter)} of {len(rows)} features {words} ({named}; adjusted p < {ALPHA}); features that go "
-            said += "together share what they matter"
+            said += "together share their importance"
         elif (rows["importance"] != 0).any() and not np.isfinite(rows["threshold"]).any():
             said = f"no feature can be told from chance: there are only {rows['units'].iloc[0]} {unit}s"
         else:

@@ -1,0 +1,446 @@
+"""Mixtures of methods: no set is learned from where it is left out, and what they say is the formula written out."""
+
+import contextlib
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from omniset import SetClassifier, SetRegressor
+from omniset.core.sets import Sets
+from omniset.estimators import boosting, linear, simple, stacking
+from omniset.estimators.folds import folds_of
+from omniset.estimators.members import MEMBERS
+from omniset.estimators.pooling import pooled
+from omniset.estimators.stack import METHODS, NETWORKS
+from omniset.estimators.stacking import Regime, spread_of
+from omniset.trials.comparison import OURS
+
+SMALL = {"dim": 4, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 2, "folds": 2, "repeats": 1}
+SMALL |= {"batch_size": 16, "progress": False, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """And trees, and large steps: quickly."""
+    monkeypatch.setattr(linear, "VARIANCES", (0.1, 1.0))
+    monkeypatch.setattr(simple, "TREES", 3)
+    monkeypatch.setattr(boosting, "MOST", 3)
+
+
+def some_sets(number, seed=0, empty=True):
+    """Arrays of 1 to 8 elements, multiplicities, and a number of each set; the last set may be empty."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 9, number)
+    if empty and number > 5:
+        sizes[-1] = 0
+    elements = [rng.normal(size=(n, 2)) + rng.choice([-1, 1]) for n in sizes]
+    counts = [rng.integers(1, 4, n).astype(float) for n in sizes]
+    return elements, counts, np.array([e[:, 0].sum() for e in elements])
+
+
+def of(elements, counts=None):
+    return Sets.from_ragged(elements, counts, dtype=torch.float32)
+
+
+def weighted(model, seed=0):
+    """The model, with weights and powers such that every method counts."""
+    rng = np.random.default_rng(seed)
+    weights = rng.dirichlet(np.ones(len(METHODS)), len(model.targets_))
+    model.network_.weights.copy_(torch.as_tensor(weights))
+    if model.classifies:
+        model.network_.powers.copy_(torch.as_tensor(rng.uniform(0.5, 2, weights.shape)))
+    return model
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    elements, counts, numbers = some_sets(23)
+    y = pd.DataFrame({"kind": np.arange(23) % 3, "side": np.where(numbers > 0, "l", "r")})
+    return weighted(SetClassifier(**SMALL).fit(of(elements, counts), y.to_numpy()))
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    elements, counts, numbers = some_sets(23)
+    return weighted(SetRegressor(**SMALL).fit(of(elements, counts), np.stack([numbers, 100 - numbers**2], 1)))
+
+
+# ---------------------------------------------------------------------- sets left out
+
+
+def said_by(model):
+    """What each method said of sets left out, (sets, outputs): the mean over repeats."""
+    predictions = model.out_of_fold_.predictions
+    return {method: said.reshape(-1, *said.shape[-2:]).mean(0) for method, said in predictions.items()}
+
+
+def left_out(monkeypatch, sets, y, folds, **options):
+    """A mixture with these folds, whatever the labels."""
+    maker = SetRegressor if np.asarray(y).dtype.kind == "f" else SetClassifier
+    with monkeypatch.context() as patch:
+        patch.setattr(stacking, "folds_of", lambda *_: folds)
+        given = {name: options.pop(name) for name in ("sample_weight", "groups") if name in options}
+        return maker(**SMALL | options).fit(sets, y, **given)
+
+
+@pytest.mark.parametrize("number", [23, 31])
+@pytest.mark.parametrize("classify", [True, False])
+def test_labels_of_sets_left_out_change_nothing_that_is_said_of_them(number, classify, monkeypatch):
+    """To the bit. Of the others they do. Networks of more than 29 sets choose epochs together, simple methods never."""
+    elements, counts, numbers = some_sets(number)
+    folds = np.arange(number) % 3
+    y = (numbers > 0).astype(int) if classify else numbers
+    changed = np.where(folds == 1, 1 - y if classify else 50 - 3 * y, y)
+    said = [said_by(left_out(monkeypatch, of(elements, counts), labels, folds)) for labels in (y, changed)]
+    for method in METHODS:
+        one, other = (of_labels[method] for of_labels in said)
+        if number < stacking.WATCHED or method not in NETWORKS:
+            np.testing.assert_array_equal(one[folds == 1], other[folds == 1], err_msg=method)
+        if method != "prior" or not classify:
+            assert (one[folds != 1] != other[folds != 1]).any(), method
+
+
+def test_elements_of_a_set_left_out_change_nothing_that_is_said_of_others_of_its_fold(monkeypatch):
+    elements, counts, numbers = some_sets(23)
+    folds = np.arange(23) % 3
+    changed = [e * 9 - 4 if i == 4 else e for i, e in enumerate(elements)]
+    y = (numbers > 0).astype(int)
+    one, other = (said_by(left_out(monkeypatch, of(e, counts), y, folds)) for e in (elements, changed))
+    rest = (folds == 1) & (np.arange(23) != 4)
+    for method in METHODS:
+        np.testing.assert_array_equal(one[method][rest], other[method][rest], err_msg=method)
+
+
+def of_fold(model, name, number, folds):
+    """The networks of a method that did not see the sets of this fold, counted over repeats."""
+    networks = model.network_.networks[name]
+    each, rest = divmod(len(networks), folds)
+    assert (each > 0, rest) == (True, 0)
+    return networks[each * number : each * (number + 1)]
+
+
+def test_a_method_is_fitted_to_the_other_folds_alone():
+    """Simple ones again, from nothing but the sets that were there; networks by what their states say. Two repeats."""
+    elements, counts, numbers = some_sets(19)
+    y, sets = (numbers > 0).astype(int), of(elements, counts)
+    model = SetClassifier(**SMALL | {"repeats": 2}).fit(sets, y)
+    said, table = said_by(model), pooled(sets)
+    expected = {name: np.zeros((19, 2)) for name in METHODS}
+    for repeat, folds in enumerate(model.out_of_fold_.folds):
+        np.testing.assert_array_equal(folds, folds_of(y, 2, model.seed + repeat))
+        for fold in range(2):
+            there, held = folds != fold, np.flatnonzero(folds == fold)
+            for name in METHODS:
+                if name in NETWORKS:
+                    networks = of_fold(model, name, 2 * repeat + fold, 4)
+                    with torch.no_grad():
+                        each = [network(sets[held].to_batch()).double().softmax(1) for network in networks]
+                    predicted = torch.stack(each).mean(0).numpy()
+                else:
+                    member = MEMBERS[name](2).fit(table[there], y[there], seed=model.seed + repeat)
+                    predicted = member.predict(table[held])
+                expected[name][held] += predicted / 2
+    for name in METHODS:
+        np.testing.assert_allclose(said[name], expected[name], atol=1e-6 if name in NETWORKS else 1e-15, err_msg=name)
+
+
+def test_groups_are_never_split():
+    elements, counts, numbers = some_sets(29)
+    groups = np.random.default_rng(1).integers(0, 7, 29)
+    model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2}).fit(of(elements, counts), numbers > 0, groups=groups)
+    folds = model.out_of_fold_.folds
+    assert folds.shape == (2, 29)
+    for fold_of in folds:
+        assert set(fold_of) == {0, 1, 2}
+        for group in np.unique(groups):
+            assert len(set(fold_of[groups == group])) == 1
+    assert not (folds[0] == folds[1]).all()
+
+
+# ---------------------------------------------------------------------- the formula
+
+
+def test_the_mixture_is_the_formula_written_out(classifier):
+    elements, counts, _ = some_sets(11, seed=5)
+    sets, stack = of(elements, counts), classifier.network_
+    said = stack.predictions([*sets], torch.device("cpu"), **classifier.reading())
+    assert {*said} == {*METHODS}
+    found = classifier.predict_proba(sets)
+    for target, part in enumerate((slice(0, 3), slice(3, 5))):
+        expected = np.zeros_like(found[target])
+        for at, method in enumerate(METHODS):
+            power = float(stack.powers[target, at])
+            p = said[method][:, part] ** power
+            expected += float(stack.weights[target, at]) * p / p.sum(1, keepdims=True)
+        np.testing.assert_allclose(found[target], expected, rtol=1e-10)
+        np.testing.assert_allclose(found[target].sum(1), 1, rtol=1e-12)
+
+
+def test_of_numbers_the_mixture_is_the_weighted_mean(regressor):
+    elements, counts, _ = some_sets(11, seed=5)
+    sets, stack = of(elements, counts), regressor.network_
+    said = stack.predictions([*sets], torch.device("cpu"), **regressor.reading())
+    weights = stack.weights.numpy()
+    expected = sum(weights[:, at] * said[method] for at, method in enumerate(METHODS))
+    np.testing.assert_allclose(regressor.predict(sets), expected, rtol=1e-12)
+
+
+def test_methods_without_weight_are_not_asked(classifier, monkeypatch):
+    sets = of(*some_sets(7, seed=5)[:2])
+    kept = classifier.network_.weights.clone()
+    try:
+        classifier.network_.weights.zero_()
+        classifier.network_.weights[:, METHODS.index("pooled-linear")] = 1
+        monkeypatch.setattr("omniset.estimators.stack.ensemble_outputs", None)
+        found = classifier.predict_proba(sets)
+    finally:
+        classifier.network_.weights.copy_(kept)
+    (only,) = classifier.network_.predictions([*sets], torch.device("cpu"), ["pooled-linear"]).values()
+    powers = classifier.network_.powers[:, METHODS.index("pooled-linear")].tolist()
+    for p, part, power in zip(found, (slice(0, 3), slice(3, 5)), powers, strict=True):
+        raised = only[:, part] ** power
+        np.testing.assert_allclose(p, raised / raised.sum(1, keepdims=True), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_what_is_saved_is_loaded_to_the_bit(kind, request, tmp_path):
+    model, sets = request.getfixturevalue(kind), of(*some_sets(11, seed=5)[:2])
+    model.save(tmp_path)
+    again = type(model).load(tmp_path)
+    pd.testing.assert_frame_equal(again.predict_table(sets), model.predict_table(sets), check_exact=True)
+    assert again.network_.weights_of(1) == model.network_.weights_of(1)
+    assert again.get_params() == model.get_params()
+    assert again.out_of_fold_ is None
+
+
+# ---------------------------------------------------------------------- multisets
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_a_mixture_sees_multisets(kind, request):
+    """Permuted, or with copies in place of multiplicities, alone or in shards: the same."""
+    model, (elements, counts, _) = request.getfixturevalue(kind), some_sets(13, seed=7)
+    rng = np.random.default_rng(2)
+    orders = [rng.permutation(len(e)) for e in elements]
+    permuted = of(
+        [e[o] for e, o in zip(elements, orders, strict=True)], [c[o] for c, o in zip(counts, orders, strict=True)]
+    )
+    repeated = of([np.repeat(e, c.astype(int), 0) for e, c in zip(elements, counts, strict=True)])
+
+    def said(sets, **options):
+        return model.predict_table(sets, **options).drop(columns="set").select_dtypes("number").to_numpy()
+
+    expected = said(of(elements, counts))
+    scale = np.abs(expected).max()
+    alone = np.concatenate([said(of([e], [c])) for e, c in zip(elements, counts, strict=True) if len(e)])
+    for found in (said(permuted), said(repeated), said(of(elements, counts), shard_size=3)):
+        assert np.abs(found - expected).max() < 1e-5 * scale
+    assert np.abs(alone - expected[[len(e) > 0 for e in elements]]).max() < 1e-5 * scale
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_empty_sets(kind, request):
+    """They are said something of, whatever else is there, and absent elements are none."""
+    model = request.getfixturevalue(kind)
+    sets = Sets.from_ragged([np.zeros((0, 2)), np.ones((3, 2)), np.ones((4, 2))], [[], [0] * 3, [1] * 4], dim=2)
+    found = model.predict_table(sets).drop(columns="set").select_dtypes("number").to_numpy()
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+    assert np.abs(found[2] - found[0]).max() > 1e-3
+
+
+def test_the_spread_of_features_is_numpys_on_repeated_rows():
+    elements, counts, _ = some_sets(23)
+    elements = [np.column_stack([e * [1, 100] + [0, 1000], np.full(len(e), 7.0)]) for e in elements]
+    shift, scale = spread_of(pooled(of(elements, counts)), 3)
+    rows = np.concatenate([np.repeat(e, c.astype(int), 0) for e, c in zip(elements, counts, strict=True)])
+    np.testing.assert_allclose(shift, rows.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(scale, [*rows.std(0)[:2], 1], rtol=1e-4)
+    shift, scale = spread_of(pooled(Sets.from_ragged([np.zeros((0, 2))], dim=2)), 2)
+    assert (shift.tolist(), scale.tolist()) == ([0, 0], [1, 1])
+
+
+def test_each_network_is_standardised_by_what_it_learns_from():
+    elements, counts, numbers = some_sets(23)
+    model = SetRegressor(**SMALL).fit(of(elements, counts), numbers)
+    (folds,) = model.out_of_fold_.folds
+    for name, fold in product(NETWORKS, range(2)):
+        there = np.flatnonzero(folds != fold)
+        rows = np.concatenate([np.repeat(elements[i], counts[i].astype(int), 0) for i in there])
+        for network in of_fold(model, name, fold, 2):
+            np.testing.assert_allclose(network.encoder.embed[0].shift, rows.mean(0), atol=1e-5)
+            np.testing.assert_allclose(network.encoder.embed[0].scale, rows.std(0), rtol=1e-5)
+            np.testing.assert_allclose(network.targets.shift, numbers[there].mean(), rtol=1e-5)
+
+
+# ---------------------------------------------------------------------- weights of sets
+
+
+@pytest.mark.parametrize("classify", [True, False])
+def test_the_label_of_a_set_of_weight_0_says_nothing(classify, monkeypatch):
+    """To the bit, in what is said of all sets, and in the weights of the methods."""
+    elements, counts, numbers = some_sets(23)
+    y, folds = (numbers > 0).astype(int) if classify else numbers, np.arange(23) % 2
+    ignored = np.arange(23) % 5 == 0
+    changed = np.where(ignored, 1 - y if classify else 1000 + y, y)
+    weights = np.where(ignored, 0.0, np.arange(23) + 1)
+    one, other = (left_out(monkeypatch, of(elements, counts), v, folds, sample_weight=weights) for v in (y, changed))
+    for method in (*METHODS, OURS):
+        np.testing.assert_array_equal(*(said_by(m)[method] for m in (one, other)), err_msg=method)
+    assert torch.equal(one.network_.weights, other.network_.weights)
+    states = [m.network_.state_dict() for m in (one, other)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    plain = left_out(monkeypatch, of(elements, counts), y, folds)
+    assert (said_by(plain)["pooled-linear"] != said_by(one)["pooled-linear"]).any()
+
+
+def test_balanced_classes_are_weights_of_sets(monkeypatch):
+    elements, counts, _ = some_sets(23)
+    y, folds = np.array(["rare"] * 5 + ["common"] * 18), np.arange(23) % 2
+    weights = np.where(y == "rare", np.float32(23 / (2 * 5)), np.float32(23 / (2 * 18))).astype(float)
+    sets = of(elements, counts)
+    balanced = left_out(monkeypatch, sets, y, folds, class_weight="balanced")
+    expected = left_out(monkeypatch, sets, y, folds, sample_weight=weights)
+    for method in (*METHODS, OURS):
+        found = [said_by(m)[method] for m in (balanced, expected)]
+        np.testing.assert_allclose(*found, atol=1e-6, err_msg=method)
+    plain = left_out(monkeypatch, sets, y, folds)
+    assert (said_by(plain)["prior"][:, 1] < said_by(balanced)["prior"][:, 1]).all()  # "rare"
+
+
+# ---------------------------------------------------------------------- few sets
+
+
+@pytest.mark.filterwarnings("ignore:label. ")
+@pytest.mark.parametrize("classify", [True, False])
+@pytest.mark.parametrize("number", [2, 5, 29])
+def test_few_sets(number, classify):
+    elements, counts, numbers = some_sets(number)
+    y = np.array(["a", "b"])[np.arange(number) % 2] if classify else numbers
+    maker = SetClassifier if classify else SetRegressor
+    options = SMALL | {"folds": None, "epochs": 1} | ({"folds": 2} if number == 29 else {})
+    model = maker(**options).fit(of(elements, counts), y)
+    folds = model.out_of_fold_.folds
+    assert folds.shape == (1, number)
+    assert len(np.unique(folds)) == min(5, number) if number < 29 else 2
+    said = said_by(model)
+    assert all(np.isfinite(p).all() for p in said.values())
+    assert {*said} == {*METHODS, OURS}
+    np.testing.assert_allclose(model.network_.weights.sum(1), 1, rtol=1e-12)
+    if classify:
+        assert all(p.min() > 0 for p in said.values())
+        for p in (*said.values(), model.predict_proba(of(elements, counts))):
+            np.testing.assert_allclose(p.sum(-1), 1, rtol=1e-6)
+    assert (
+        model.predict(of(elements, counts))
+        == maker(**options).fit(of(elements, counts), y).predict(of(elements, counts))
+    ).all()
+
+
+@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")
+def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
+    """The one set of its class: whoever has not seen it gives it a probability, as no class is ruled out."""
+    elements, counts, _ = some_sets(23)
+    y = np.array(["a", "b"])[np.arange(23) % 2].astype(object)
+    y[4] = "lone"
+    model = left_out(monkeypatch, of(elements, counts), y, np.arange(23) % 2)
+    assert model.classes_.tolist() == ["a", "b", "lone"]
+    for method, said in said_by(model).items():
+        assert (said > 0).all(), method
+        np.testing.assert_allclose(said.sum(-1), 1, rtol=1e-6)
+    for method in ("prior", "mean-forest", "pooled-linear", "pooled-forest", "pooled-boosting"):
+        assert said_by(model)[method][4, 2] < 0.1
+
+
+# ---------------------------------------------------------------------- how it learns
+
+
+def test_the_regime_by_the_number_of_sets():
+    few, some, many = (Regime.of(n, n) for n in (24, 150, 4000))
+    assert (few.folds, few.repeats, few.batch_size) == (5, 3, 4)
+    assert (some.folds, some.repeats, some.batch_size) == (5, 2, 18)
+    assert (many.folds, many.repeats, many.batch_size) == (3, 1, 64)
+    assert few.epochs == 50  # 300 steps of 4 sets
+    assert some.epochs == 41  # 60 sqrt(150 / 4) = 367.4 steps, 9 an epoch
+    assert many.epochs == 31  # 60 sqrt(1000) = 1,897.4 steps, 63 an epoch
+    assert Regime.of(24, 3).folds == 3
+    asked = Regime.of(24, 24, folds=7, repeats=4, epochs=9, batch=5, patience=None)
+    assert asked == Regime(7, 4, few.networks, 5, 9, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "groups", "message"),
+    [
+        ({"folds": 8}, None, r"folds must be at most the number of groups \(or sets\), 7, got 8"),
+        ({"folds": 4}, [0, 0, 1, 1, 2, 2, 2], r"folds must be at most the number of groups \(or sets\), 3, got 4"),
+        ({}, [5] * 7, "groups: all sets are of one group, so that no fold can be left out"),
+        ({"folds": 1}, None, "folds must be >= 2, got 1"),
+        ({"repeats": 0}, None, "repeats must be >= 1, got 0"),
+        ({"encoder": "ust", "method": "deep-sets"}, None, "encoder='ust' and method='deep-sets' are two networks"),
+        ({"devices": 2}, None, r"method='auto' learns in one process, got devices=2, .* name one network"),
+        ({"method": "ust", "devices": 2}, None, "folds=2 is for labels of sets, and one process"),
+        ({"level": "element"}, None, "folds=2 is for labels of sets, and one process"),
+        ({"encoder_options": {"nonsense": 1}}, None, "encoder_options={'nonsense': 1}: .*does not take nonsense"),
+        ({"method": "nonsense"}, None, "method must be one of .*auto.* got 'nonsense'"),
+    ],
+)
+def test_what_is_refused(options, groups, message):
+    y = [0.5] * 3 + [1.5] * 4
+    with pytest.raises(ValueError, match=message):
+        SetRegressor(**SMALL | options).fit([[[float(i)]] for i in range(7)], y, groups=groups)
+
+
+def test_the_same_seed_is_the_same_mixture():
+    elements, counts, numbers = some_sets(31)
+    torch.manual_seed(11)
+    one = SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0)
+    after = torch.rand(1)
+    two = SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0)
+    states = [m.network_.state_dict() for m in (one, two)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    assert one.history_ == two.history_
+    assert {h["method"] for h in one.history_} == {*NETWORKS}
+    torch.manual_seed(11)
+    assert torch.equal(after, torch.rand(1))  # the caller's random numbers are left alone
+
+
+def test_patience():
+    """Networks of enough sets stop; without patience they learn to the end, and the end is kept."""
+    elements, counts, numbers = some_sets(31)
+    options = SMALL | {"epochs": 12, "learning_rate": 1.0}
+    ends = {}
+    for patience in (1, None):
+        model = SetClassifier(**options, patience=patience).fit(of(elements, counts), numbers > 0)
+        ends[patience] = [sum(h["method"] == name for h in model.history_) for name in NETWORKS]
+        assert ("val_loss" in model.history_[0]) == (patience is not None)
+    assert min(ends[1]) < 12
+    assert ends[None] == [12, 12]
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_mixture(tmp_path, monkeypatch):
+    """While its second ensemble learns: the first one is there already."""
+    from omniset.estimators.ensembles import EnsembleModule
+
+    elements, counts, numbers = some_sets(23)
+    whole = SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0)
+    end, calls = EnsembleModule.on_train_epoch_end, []
+
+    def ending(module):
+        end(module)
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(EnsembleModule, "on_train_epoch_end", ending)
+        SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0, folder=tmp_path)
+    assert len(calls) == 4
+    resumed = SetClassifier(**SMALL).fit(of(elements, counts), numbers > 0, folder=tmp_path, resume=True)
+    states = [m.network_.state_dict() for m in (whole, resumed)]
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+    assert resumed.history_ == whole.history_
+    with pytest.raises(ValueError, match="is of another run and cannot be resumed"):
+        SetClassifier(**SMALL).fit(of(elements, counts), numbers < 0, folder=tmp_path, resume=True)
