@@ -178,6 +178,9 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for repeat, fold_of in enumerate(folds):
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+            if bool((given.targets[rows] == given.targets[rows][0]).all(0).any()):  # one label is left: nothing to learn
+                said[OURS][repeat][held] = said[PRIOR][repeat][held]
+                continue
             one = clone(model).set_params(folds=None, repeats=None)
             y = pd.DataFrame(given.values[rows], given.sets[rows].names, model.targets_)
             groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
