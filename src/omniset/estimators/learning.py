@@ -178,7 +178,8 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for repeat, fold_of in enumerate(folds):
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            if bool((given.targets[rows] == given.targets[rows][0]).all(0).any()):  # one label is left: nothing to learn
+            known = given.targets[rows]
+            if bool((known == known[0]).all(0).any()):  # one label is left: nothing to learn
                 said[OURS][repeat][held] = said[PRIOR][repeat][held]
                 continue
             one = clone(model).set_params(folds=None, repeats=None)
