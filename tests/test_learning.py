@@ -62,6 +62,19 @@ def test_folds_of_one_network_are_fits_of_the_same_model(weighted):
     np.testing.assert_allclose(said[OURS].sum(-1), 2, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")
+def test_where_a_fold_leaves_one_class_the_prior_is_said():
+    """All sets of a class are of one group."""
+    elements, counts, _ = some_sets(17)
+    groups = np.arange(17) // 3
+    y = np.where(groups == 2, "b", "a")
+    model = SetClassifier(**ONE).fit(of(elements, counts), y, groups=groups)
+    (folds,), said = model.out_of_fold_.folds, said_by(model)
+    held = folds == folds[groups == 2][0]
+    np.testing.assert_array_equal(said[OURS][held], said["prior"][held])
+    assert (said[OURS][~held] != said["prior"][~held]).all()
+
+
 @pytest.mark.parametrize("names", [["amount"], ["amount", "size"]])
 def test_folds_of_one_network_of_numbers(names):
     elements, counts, numbers = some_sets(17)

@@ -199,6 +199,10 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
+            known = given.targets[rows]
+            if bool((known == known[0]).all(0).any()):  # one label is left: nothing to learn
+                said[OURS][held] += said[PRIOR][held] / len(folds)
+                continue
             one = clone(model).set_params(folds=None, repeats=None, importance=False)
             y = pd.DataFrame(given.values[rows], given.sets[rows].names, model.targets_)
             groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
