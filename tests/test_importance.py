@@ -413,6 +413,14 @@ def test_importance_is_measured_where_it_is_cheap_or_asked_for():
     assert not importance.wanted(SetRegressor(importance=False), sets[:2])
 
 
+def test_one_network_without_sets_kept_back_says_so():
+    sets, y = random_sets()
+    tiny = {"dim": 4, "depth": 1, "epochs": 1, "validation_fraction": 0.0, "device": "cpu", "progress": False}
+    model = SetRegressor("deep-sets", **tiny, importance=True).fit(sets, y)
+    assert model.importance_ is None
+    assert any("importance of features was not measured" in note for note in model.notes_)
+
+
 def test_donors_are_of_the_same_fold():
     sets, y = random_sets(13)
     model = mixture(SetRegressor(device="cpu", progress=False), [1, 2, 0])

@@ -126,8 +126,8 @@ def feature_importance(
     """How much each feature alone matters to a model, on sets that it has not learned from; see above.
 
     Args:
-        sets, y, groups: As for `fit`. Values are exchanged between groups, and intervals and p are over them, where
-            there are any.
+        sets, y, groups: As for `fit`; all sets count alike. Values are exchanged between groups, and intervals and p
+            are over them, where there are any.
         repeats: How often values are exchanged, each time with another set; at most as often as there are others.
         features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
             is adjusted for these.
