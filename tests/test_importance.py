@@ -43,7 +43,7 @@ def mixture(model, slope, features=None):
     weights[0, METHODS.index("pooled-linear")] = 1
     members = {"pooled-linear": [Arrays.of(state)]}
     model.network_ = Stack(DIM, [classes], model.classifies, {}, members, weights, torch.ones_like(weights))
-    model.features_, model.targets_, model.single_ = features, ["y"], True
+    model.features_, model.targets_, model.single_, model.encoding_ = features, ["y"], True, None
     if model.classifies:
         model._classes = [np.array(["a", "b"])]
     return model
@@ -63,7 +63,7 @@ class Product(SetRegressor):
 def product_model():
     model = Product("deep-sets", dim=4, depth=1, device="cpu", progress=False)
     model.network_ = model.build(DIM, [1])
-    model.features_, model.targets_, model.single_ = None, ["y"], True
+    model.features_, model.targets_, model.single_, model.encoding_ = None, ["y"], True, None
     return model
 
 
