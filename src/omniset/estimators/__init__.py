@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from omniset.estimators.classifier import SetClassifier
     from omniset.estimators.evaluation import Evaluation, evaluate
     from omniset.estimators.regressor import SetRegressor
+    from omniset.estimators.survival import SetSurvival
 
 __all__ = [
     "Evaluation",
     "SetClassifier",
     "SetEstimator",
     "SetRegressor",
+    "SetSurvival",
     "evaluate",
 ]
 
@@ -27,6 +29,7 @@ __getattr__, __dir__ = lazily(
         "SetClassifier": "classifier",
         "SetEstimator": "base",
         "SetRegressor": "regressor",
+        "SetSurvival": "survival",
         "evaluate": "evaluation",
     },
 )

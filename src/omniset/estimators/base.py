@@ -30,7 +30,7 @@ from omniset.training import artefacts, schema
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
-    from omniset.estimators.stacking import OutOfFold
+    from omniset.estimators.stacking import Kind, OutOfFold
 
 FEW = 30  # sets below which none are kept back
 
@@ -215,7 +215,7 @@ class SetEstimator(SetOptions, Estimator):
         self.network_: SetNetwork | Stack
 
         def stored() -> Stack:
-            return Stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
+            return self.kind.stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
 
         if self.single is None:
             self.network_ = weights.build(stored, "network.")
@@ -259,6 +259,25 @@ class SetEstimator(SetOptions, Estimator):
     def together(self) -> int:
         """Sets that are predicted at once."""
         return self.batch_size or 64
+
+    def sets_per_step(self, sets: int) -> int:
+        """How many of so many sets a step of the training sees."""
+        return self.batch_size or lessons.batch_of(sets)
+
+    def units_of(self, targets: Tensor, groups: np.ndarray | None) -> int:
+        """Into how many folds the sets can be dealt."""
+        return len(targets) if groups is None else len(np.unique(groups))
+
+    @property
+    def kind(self) -> Kind:
+        """What differs by what is learned."""
+        from omniset.estimators.stacking import LABELS
+
+        return LABELS
+
+    def fit_again(self, sets: Sets, values: np.ndarray, groups: np.ndarray | None) -> None:
+        """`fit` of some of the sets, with labels as `fit` has handed them on."""
+        self.fit(sets, values, groups=groups)
 
     def kept_back(self, sets: int) -> float:
         """The share of so many sets that is kept back to watch one network."""

@@ -15,14 +15,22 @@ from torch import Tensor
 
 from omniset.core.sets import Sets, batched
 from omniset.estimators import ensembles
-from omniset.estimators.ensembles import Lessons
+from omniset.estimators.ensembles import EnsembleModule, Lessons
 from omniset.estimators.folds import folds_of
 from omniset.estimators.lessons import batch_of
-from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
 from omniset.estimators.simple import Member
-from omniset.estimators.stack import METHODS, NETWORKS, Arrays, Stack, columns_of_targets, ensemble_outputs
-from omniset.estimators.weights import cross_fitted, mixture_of
+from omniset.estimators.stack import (
+    MEAN,
+    NETWORKS,
+    PRIOR,
+    SIMPLE,
+    Arrays,
+    Stack,
+    columns_of_targets,
+    ensemble_outputs,
+)
+from omniset.estimators.weights import Mixed, Predictions, cross_fitted, mixture_of
 from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
@@ -80,6 +88,32 @@ class Regime:
         return cls(folds, repeats, 2 if sets < 60 else 1, batch, epochs)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What differs by what is learned: labels, or risks (`omniset.estimators.risks`).
+
+    Attributes:
+        stack: The methods, and how they are mixed.
+        lesson: The loss of networks.
+        weigh: (what methods say of sets left out, targets, folds, weights, groups, seed) to the weights and powers of
+            the methods, and to what the mixture that is learned on the other folds says of the sets of each.
+        beside: Simple methods beside one network.
+        risks: Log relative risks are learned, of which only differences count: on no other scale, and up to a constant.
+            That of a network is chosen so that the mean over sets left out is 0.
+    """
+
+    stack: type[Stack]
+    lesson: type[EnsembleModule]
+    weigh: Callable[..., tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"], np.ndarray]]
+    beside: Sequence[str]
+    risks: bool = False
+
+    def stratum(self, targets: Shaped[Tensor, "sets targets"]) -> Shaped[np.ndarray, " sets"]:
+        """What folds have evenly: the first target, or events."""
+        first = targets[:, 0].numpy()
+        return (first > 0).astype(np.int64) if self.risks else first
+
+
 @dataclass
 class OutOfFold:
     """What methods said of sets that they had not learned from.
@@ -104,6 +138,7 @@ class Material:
         groups: Sets of one group are in one fold.
         build: Makes an untrained network: build(method).
         reading: max_elements, shard_size, shards and store.
+        kind: Of what is learned.
     """
 
     sets: Sets
@@ -119,6 +154,7 @@ class Material:
     seed: int
     device: torch.device
     progress: bool
+    kind: Kind
 
 
 def learn(
@@ -132,11 +168,12 @@ def learn(
 ) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
     """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
     regime, seed = material.regime, material.seed
-    labels = _stratum(material)
+    labels = material.kind.stratum(material.targets)
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
     folds = np.stack(dealt)
     table = pooled(material.sets)
-    simple = [name for name in METHODS if name in MEMBERS]
+    kind = material.kind
+    simple = [name for name in kind.stack.METHODS if name in kind.stack.MEMBERS]
     said = _left_out(material, simple, table, folds)
     networks, history = {}, []
     for name in NETWORKS:
@@ -151,7 +188,7 @@ def learn(
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
-    stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
+    stack = kind.stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
     return stack.eval(), OutOfFold(folds, said), history
 
 
@@ -164,25 +201,41 @@ def _mixture(
     """Weights and powers of the methods, the mean over repeats; and into `said`, what ours says of sets left out."""
     part = columns_of_targets(material.widths)[target]
     y, counts = material.targets[:, target].numpy(), material.weights[:, target]
-    mixtures = []
-    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))
+    weights, powers = [], []
+    methods = material.kind.stack.METHODS
+    said.setdefault(OURS, np.zeros_like(said[methods[0]]))
     for repeat, fold_of in enumerate(folds):
-        each = np.stack([said[name][repeat][:, part] for name in METHODS])
+        each = np.stack([said[name][repeat][:, part] for name in methods])
         each = each if material.classify else each[..., 0]
-        mixtures.append(mixture_of(each, y, counts, material.groups, material.seed))
-        ours = cross_fitted(each, y, fold_of, counts, material.groups, material.seed)
-        said[OURS][repeat][:, part] = ours.reshape(len(y), -1)
-    weights = np.mean([mixture.weights for mixture in mixtures], 0)
-    return weights, np.exp(np.mean([np.log(mixture.powers) for mixture in mixtures], 0))
+        learned = material.kind.weigh(each, y, fold_of, counts, material.groups, material.seed)
+        weights.append(learned[0])
+        powers.append(learned[1])
+        said[OURS][repeat][:, part] = learned[2].reshape(len(y), -1)
+    mean = np.mean(weights, 0)
+    if material.kind.risks:  # the mixture is the mean of those of all repeats
+        factors = np.mean(np.multiply(weights, powers), 0)
+        return mean, np.divide(factors, mean, out=np.ones_like(mean), where=mean > 0)
+    return mean, np.exp(np.mean(np.log(powers), 0))
 
 
-def _stratum(material: Material) -> Shaped[np.ndarray, " sets"]:
-    """What folds have evenly: the first target."""
-    return material.targets[:, 0].numpy()
+def weighed(
+    each: Predictions,
+    y: Shaped[np.ndarray, " rows"],
+    folds: Int[np.ndarray, " rows"],
+    weights: Float[np.ndarray, " rows"],
+    groups: Shaped[np.ndarray, " rows"] | None,
+    seed: int,
+) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"], Mixed]:
+    """`Kind.weigh` of labels."""
+    mixture = mixture_of(each, y, weights, groups, seed)
+    return mixture.weights, mixture.powers, cross_fitted(each, y, folds, weights, groups, seed)
+
+
+LABELS = Kind(Stack, EnsembleModule, weighed, (PRIOR, MEAN, SIMPLE[0]))
 
 
 def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, target: int, seed: int) -> Member:
-    member = MEMBERS[name](material.widths[target] if material.classify else None)
+    member = material.kind.stack.MEMBERS[name](material.widths[target] if material.classify else None)
     y = material.targets[:, target].double().numpy()
     y = y.astype(np.int64) if material.classify else y
     groups = None if material.groups is None else material.groups[rows]
@@ -200,8 +253,9 @@ def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray,
     """Simple methods fitted to some of the sets, without weights."""
     table = pooled(material.sets)
     members = {name: _arrays(material, name, table, rows) for name in names}
-    weights = torch.zeros(len(material.widths), len(METHODS), dtype=torch.float64)
-    return Stack(
+    kind = material.kind.stack
+    weights = torch.zeros(len(material.widths), len(kind.METHODS), dtype=torch.float64)
+    return kind(
         material.sets.dim, material.widths, material.classify, {}, members, weights, torch.ones_like(weights)
     ).eval()
 
@@ -263,7 +317,7 @@ class _Ensemble:
         embed: Any = network.encoder.embed
         embed[0].shift.copy_(torch.from_numpy(shift))
         embed[0].scale.copy_(torch.from_numpy(scale))
-        if not self.material.classify:
+        if not self.material.classify and not self.material.kind.risks:
             network.fit_targets(self.material.targets[rows])
 
     def learn(self, **how: Any) -> list[dict[str, Any]]:
@@ -283,6 +337,7 @@ class _Ensemble:
             epochs=regime.epochs,
             patience=regime.patience,
             batch_size=regime.batch_size,
+            lesson=material.kind.lesson,
             **how,
         )
 
@@ -290,16 +345,24 @@ class _Ensemble:
         """What the networks say of the sets of their own fold, the mean of those of a fold."""
         material = self.material
         said = np.zeros((*self.folds.shape, sum(material.widths)))
-        most = material.reading["max_elements"]
         for place in np.unique(self.places, axis=0):
             networks = [self.networks[i] for i in np.flatnonzero((self.places == place).all(1))]
             held = np.flatnonzero(self.folds[place[0]] == place[1])
-            done = 0
-            for group in batched((material.sets[int(i)] for i in held), TOGETHER, most):
-                rows = held[done : done + len(group)]
-                said[place[0], rows] = ensemble_outputs(networks, group, material.device, **material.reading).mean(0)
-                done += len(group)
+            each = self._said_of(networks, held)
+            if material.kind.risks:
+                for network, level in zip(networks, each.mean(1), strict=True):
+                    network.head.bias.data -= torch.from_numpy(level).to(network.head.bias)
+                each = each - each.mean(1, keepdims=True)
+            said[place[0], held] = each.mean(0)
         return said
+
+    def _said_of(
+        self, networks: Sequence[SetNetwork], which: Int[np.ndarray, " chosen"]
+    ) -> Float64[np.ndarray, "networks chosen outputs"]:
+        material = self.material
+        groups = batched((material.sets[int(i)] for i in which), TOGETHER, material.reading["max_elements"])
+        parts = [ensemble_outputs(networks, group, material.device, **material.reading) for group in groups]
+        return np.concatenate(parts, 1)
 
 
 def spread_of(
