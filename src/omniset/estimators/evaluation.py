@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -16,9 +16,10 @@ from omniset.core.sets import Sets
 from omniset.estimators import baselines, labels, lessons
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
+from omniset.estimators.survival import SetSurvival, observed
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import RESAMPLES, Draws, Values
-from omniset.trials.outcomes import Measure, Outcome, measures
+from omniset.trials.outcomes import Measure, Outcome
 
 
 @dataclass
@@ -29,15 +30,18 @@ class Evaluation:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
             `element` (where elements are labelled), `repeat` (where sets were left out more than once), `group` (where
             there are groups), `size` (distinct elements of the set), `truth`, `predicted`, and of classes the
-            probability of each.
+            probability of each. Of risks `truth` is the time, `event` whether the event was seen, and `stratum`, of
+            sets left out, which of them were by one model.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
         resamples: Of the intervals.
+        baselines: Methods that ours has to beat.
     """
 
     rows: pd.DataFrame
     classes: Mapping[str, Mapping[str, str]] | None = None
     resamples: int = RESAMPLES
+    baselines: Sequence[str] = baselines.BASELINES
     _last: deque[tuple[pd.DataFrame, Outcome]] = field(default_factory=lambda: deque(maxlen=2), repr=False)
 
     @cached_property
@@ -61,7 +65,7 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Conditions are the targets; the first metric decides."""
-        names = measures(self.classes is not None)
+        names = self.outcomes[0].measures
         rows = max(self.rows.groupby(["condition", "method"]).size(), default=0)
         columns = max((len(c) for c in (self.classes or {}).values()), default=1)
         scores = [
@@ -71,7 +75,7 @@ class Evaluation:
         keys = [name for name in ("set", "element", "repeat") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
         return Comparison(
-            self.rows, scores, self.unit, self.unit, keys, baselines.BASELINES, aims, resamples=self.resamples
+            self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, resamples=self.resamples
         )
 
     def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
@@ -85,6 +89,10 @@ class Evaluation:
         target = str(rows["condition"].iloc[0])
         truth, predicted, sets, sizes = (rows[name].to_numpy() for name in ("truth", "predicted", "set", "size"))
         groups = rows["group"].to_numpy() if "group" in rows else None
+        if "event" in rows:
+            strata = rows["stratum"].to_numpy() if "stratum" in rows else None
+            events = rows["event"].to_numpy(dtype=bool)
+            return Outcome(target, truth, predicted, sets, sizes, groups=groups, events=events, strata=strata)
         if self.classes is None:
             return Outcome(target, truth, predicted, sets, sizes, groups=groups)
         columns = self.classes[target]
@@ -102,11 +110,14 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
         ValueError: Sets or labels that cannot be used; a class that was not in training; not fitted.
     """
     collection = model.read(sets)
-    truth = labels.aligned(y, collection, model.level)[0]
+    if isinstance(model, SetSurvival):
+        truth = np.stack(observed(y, collection), 1)
+    else:
+        truth = labels.aligned(y, collection, model.level)[0]
     if isinstance(model, SetClassifier):
         for column, classes in zip(truth.T, model.labels_.values(), strict=True):
             labels.require_trained(column[~labels.missing(column)], np.asarray(classes))
-    else:
+    elif not isinstance(model, SetSurvival):
         truth = labels.numbers(truth)
     of_group = None if groups is None else labels.per_set(groups, collection, "groups")
     return compare(model, collection, truth, of_group, resamples=resamples)
@@ -157,6 +168,8 @@ def out_of_fold(
     which = np.tile(np.arange(len(sets)), len(left_out.folds))
     about = _about(model.level, sets, which, tables[OURS], groups)
     about["repeat"] = np.repeat(np.arange(1, len(left_out.folds) + 1), len(sets))
+    if model.kind.risks:
+        about["stratum"] = about["repeat"] * len(sets) + left_out.folds.ravel()
     return _evaluation(model, tables, about, truth[which], resamples)
 
 
@@ -168,6 +181,8 @@ def _evaluation(
     resamples: int,
 ) -> Evaluation:
     classes = model.probability_columns() if isinstance(model, SetClassifier) else None
+    if model.kind.risks:
+        about, truth = about.assign(event=truth[:, 1].astype(bool)), truth[:, :1]
     rows = []
     for name, values in zip(model.targets_, truth.T, strict=True):
         there = ~labels.missing(values) & tables[OURS][name].notna().to_numpy()
@@ -182,7 +197,8 @@ def _evaluation(
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
-    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples)
+    baseline = [name for name in model.kind.stack.METHODS if name in model.kind.stack.MEMBERS]
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, baseline)
 
 
 def _about(

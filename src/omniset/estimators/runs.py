@@ -14,22 +14,37 @@ import pandas as pd
 
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
+from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
 from omniset.estimators.labels import task_of
+from omniset.estimators.survival import events_of
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableFile, TableWriter, listed
-from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
+from omniset.tables.labels import (
+    LabelFile,
+    as_numbers,
+    as_survival,
+    choose_task,
+    column_labels,
+    require_choice,
+    require_known,
+    survival_columns,
+)
 from omniset.tables.sets import SetTable, collect
 from omniset.training import artefacts
 from omniset.trials.comparison import OURS
 
 OUT_OF_FOLD = "out_of_fold.csv"
+MAKERS: dict[str, type[SetEstimator]] = {
+    "classification": SetClassifier,
+    "regression": SetRegressor,
+    "survival": SetSurvival,
+}
 
 
 def fit(
@@ -42,6 +57,7 @@ def fit(
     ignore: Sequence[str],
     group: str | None,
     task: str,
+    survival: Sequence[str],
     level: str,
     unused: str,
     arguments: dict[str, Any],
@@ -50,10 +66,12 @@ def fit(
     """See `omniset.cli.sets.fit`. Returns what is written to metrics.json, nothing if other processes write it."""
     if level not in ("auto", "set", "element"):
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
-    if target is None and not columns:
+    if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before anything is read
-    asked.check_arguments()
+    times = survival_columns(target, columns, group, task, survival)
+    task, columns = ("survival", times) if times is not None else (task, columns)
+    asked = (SetClassifier if times is None else SetSurvival)(**arguments)
+    asked.check_arguments()  # what is wrong with the arguments is said before anything is read
     if processes.start(asked.devices, asked.num_nodes):
         return {}  # the processes have done it
     about: dict[str, Any] = {"seed": asked.seed, "device": find(asked.device).type, "resume": resume}
@@ -69,16 +87,22 @@ def fit(
         table = SetTable(sets, features, in_table, arguments["max_elements"], out, ignore)
         _refuse_leaks(table, labels, columns or [], group)
         asked.build(len(table.features), [2])
-        level = labels.level if labels is not None else "element" if level == "auto" else level
+        in_columns = "element" if times is None else "set"
+        level = labels.level if labels is not None else in_columns if level == "auto" else level
         collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
-        require_choice(labels, values, table.file)
         chosen = choose_task(labels, values, table.file, task)
+        if chosen == "survival":
+            values = as_survival(labels, values, table.file)
+        else:
+            require_choice(labels, values, table.file)
         if chosen == "regression":
             values = as_numbers(labels, values, table.file)
-        maker = SetClassifier if chosen == "classification" else SetRegressor
-        model = maker(**arguments | {"level": level})
+        model = MAKERS[chosen](**arguments | {"level": level})
         say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
-        say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
+        if chosen == "survival":
+            say(events_of(values.to_numpy()[:, 1]))
+        else:
+            say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
         say(f"features: {listed(table.features)}")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
@@ -116,7 +140,7 @@ def _report_of_fit(
         say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
     run = set_report.SetRun(
         on=on,
-        data=summarize(sets, values),
+        data=summarize(sets, _shown(model, values)),
         history=model.history_,
         kept_epoch=_kept_epoch(model),
         outcomes=[] if evaluation is None else evaluation.outcomes,
@@ -125,7 +149,7 @@ def _report_of_fit(
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
-    task = "classification" if model.classifies else "regression"
+    (task,) = (name for name, maker in MAKERS.items() if type(model) is maker)
     files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
     return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, files)
 
@@ -167,10 +191,11 @@ def evaluate(
     estimator = _load(model, overrides)
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     with working_folder(out, "sets", "evaluation", **about) as folder:
-        labels = None if target is None else LabelFile(target, estimator.targets_, group)
+        wanted = estimator.columns_ if isinstance(estimator, SetSurvival) else estimator.targets_
+        labels = None if target is None else LabelFile(target, wanted, group)
         if labels is not None and labels.level != estimator.level:
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
-        names = estimator.targets_ if labels is None else []
+        names = wanted if labels is None else []
         in_table = [*names, *([group] if group and labels is None else [])]
         table = _table_for(estimator, sets, out, in_table)
         collection, values, groups = _read(
@@ -178,13 +203,15 @@ def evaluate(
         )
         if isinstance(estimator, SetClassifier):
             require_known(labels, values, table.file, estimator.labels_)
+        elif isinstance(estimator, SetSurvival):
+            values = as_survival(labels, values, table.file)
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
         evaluation = compare(estimator, collection, truth, groups)
         run = set_report.SetRun(
             on=f"{len(collection):,} sets of {sets.name}",
-            data=summarize(collection, values),
+            data=summarize(collection, _shown(estimator, values)),
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
@@ -239,8 +266,8 @@ def explain(
 
 
 def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
-    maker = SetRegressor if artefacts.kind_of(folder) == "SetRegressor" else SetClassifier
-    model = maker.load(folder)
+    makers = {maker.__name__: maker for maker in MAKERS.values()}
+    model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
     alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # however it was trained
     model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model.check_arguments()
@@ -327,6 +354,14 @@ def _explanation(
             "per": per,
         }
     )
+
+
+def _shown(model: SetEstimator, values: pd.DataFrame) -> pd.DataFrame:
+    """Targets as a report describes them: events in words."""
+    if not isinstance(model, SetSurvival):
+        return values
+    time, event = values
+    return values.assign(**{event: np.where(values[event] == 1, "seen", "not seen")}).astype({time: np.float64})
 
 
 def _kept_epoch(model: SetEstimator) -> int | None:

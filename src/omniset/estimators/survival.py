@@ -41,6 +41,7 @@ class SetSurvival(SetEstimator):
     Attributes:
         baseline_: The cumulative hazard H(t) of a set with f = 0, a step function of time (Breslow, 1972). It is that
             of the risks of sets left out where there are folds, so that it is as sure as predictions of new sets are.
+        columns_: How y calls time and event.
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
     >>> y = [[8.0, 1], [2.0, 1], [9.0, 0], [1.5, 1], [7.0, 1], [2.5, 1], [9.0, 0], [1.0, 1], [6.0, 1], [3.0, 1],
@@ -55,6 +56,7 @@ class SetSurvival(SetEstimator):
     """
 
     FITTED: ClassVar[dict[str, Any]] = SetEstimator.FITTED | {
+        "columns": schema.array(schema.TEXT, minItems=2, maxItems=2),
         "baseline": schema.whole({"times": schema.array(schema.NUMBER), "hazard": schema.array(schema.NUMBER)})
     }
 
@@ -89,7 +91,8 @@ class SetSurvival(SetEstimator):
         how: dict[str, Any] = {"groups": groups, "sample_weight": sample_weight, "folder": folder, "resume": resume}
         super().fit(collection, ranked(time, event), **how)
         self.targets_ = [RISK]
-        self.notes_[0] = f"survival of sets: the event was seen in {event.sum():,} of {len(event):,}"
+        self.columns_ = [str(c) for c in _two_columns(y).columns if c != "set"] if hasattr(y, "columns") else [*COLUMNS]
+        self.notes_[0] = events_of(event)
         self._centre(collection)
         weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
         self.baseline_ = self._baseline(collection, time, event, weights)
@@ -210,12 +213,12 @@ class SetSurvival(SetEstimator):
 
     def _state(self) -> dict[str, Any]:
         baseline = {"times": self.baseline_.times.tolist(), "hazard": self.baseline_.values.tolist()}
-        return super()._state() | {"baseline": baseline}
+        return super()._state() | {"baseline": baseline, "columns": self.columns_}
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         super()._restore(fitted, tables, weights)
         times, hazard = (np.asarray(fitted["baseline"][name], dtype=np.float64) for name in ("times", "hazard"))
-        self.baseline_ = Steps(times, hazard, 0.0)
+        self.baseline_, self.columns_ = Steps(times, hazard, 0.0), fitted["columns"]
 
     def _check_fitted(self, fitted: dict[str, Any]) -> None:
         super()._check_fitted(fitted)
@@ -228,6 +231,11 @@ class SetSurvival(SetEstimator):
 def _relative(risk: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " rows"]:
     """exp f, of risks that are not absurd."""
     return np.exp(np.clip(risk, -LARGEST, LARGEST))
+
+
+def events_of(event: Bool[np.ndarray, " sets"] | Float[np.ndarray, " sets"]) -> str:
+    """What is learned, in words."""
+    return f"survival of sets: the event was seen in {int(event.sum()):,} of {len(event):,}"
 
 
 def observed(y: Any, sets: Sets) -> tuple[Float64[np.ndarray, " sets"], Bool[np.ndarray, " sets"]]:
