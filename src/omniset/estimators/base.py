@@ -215,7 +215,9 @@ class SetEstimator(SetOptions, Estimator):
         self.network_: SetNetwork | Stack
 
         def stored() -> Stack:
-            return self.kind.stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
+            return self.kind.stack.empty(
+                dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name)
+            )
 
         if self.single is None:
             self.network_ = weights.build(stored, "network.")

@@ -74,9 +74,7 @@ class Evaluation:
         ]
         keys = [name for name in ("set", "element", "repeat") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
-        return Comparison(
-            self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, resamples=self.resamples
-        )
+        return Comparison(self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, resamples=self.resamples)
 
     def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
         for known, outcome in self._last:  # a formula is asked for the same rows, some draws at a time

@@ -16,6 +16,7 @@ if not. Sets left out are at risk beside those of their own fold only: the risks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class RiskStack(Stack):
     MEMBERS: ClassVar[Mapping[str, type[Member]]] = MEMBERS
 
     def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
-        """sum over methods of w_m a_m f_m; of those without a weight f may be missing."""
+        """The sum of w_m a_m f_m; of methods without a weight f may be missing."""
         rows = len(next(iter(said.values())))
         factors = (self.weights * self.powers)[0].tolist()
         mixed = np.zeros((rows, 1))
@@ -72,7 +73,7 @@ class CoxEnsemble(EnsembleModule):
     def _risks(self, batch: Batch) -> Float[Tensor, "networks sets"]:
         outputs, positions = zip(*self.outputs_of(batch), strict=True)
         risks = torch.cat(outputs, 1)[..., 0]
-        order = torch.tensor(sum(positions, []), device=risks.device)
+        order = torch.tensor([*chain.from_iterable(positions)], device=risks.device)
         return risks[:, order.argsort()]
 
     def on_validation_epoch_start(self) -> None:
@@ -155,4 +156,3 @@ def weighed(
 
 
 RISKS = Kind(RiskStack, CoxEnsemble, weighed, (PRIOR, *SIMPLE[:2]), risks=True)
-

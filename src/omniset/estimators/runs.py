@@ -361,7 +361,7 @@ def _shown(model: SetEstimator, values: pd.DataFrame) -> pd.DataFrame:
     if not isinstance(model, SetSurvival):
         return values
     time, event = values
-    return values.assign(**{event: np.where(values[event] == 1, "seen", "not seen")}).astype({time: np.float64})
+    return pd.DataFrame({time: values[time], event: np.where(values[event] == 1, "seen", "not seen")})
 
 
 def _kept_epoch(model: SetEstimator) -> int | None:

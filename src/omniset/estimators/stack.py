@@ -169,7 +169,7 @@ class Stack(nn.Module):
         for name in methods:
             if name in self.networks:
                 networks: Any = self.networks[name]
-                outputs = ensemble_outputs(networks, group, device, **reading)
+                outputs = ensemble_outputs([*networks], group, device, **reading)
                 said[name] = outputs.mean(0)
         return said
 

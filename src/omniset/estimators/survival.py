@@ -26,7 +26,7 @@ from omniset.trials.survival import Steps, breslow, concordance
 
 RISK = "risk"
 COLUMNS = ("time", "event")
-FEW = 20  # events
+FEW = 10  # events
 LARGEST = 500.0  # log relative risk of which exp is taken
 
 
@@ -57,7 +57,7 @@ class SetSurvival(SetEstimator):
 
     FITTED: ClassVar[dict[str, Any]] = SetEstimator.FITTED | {
         "columns": schema.array(schema.TEXT, minItems=2, maxItems=2),
-        "baseline": schema.whole({"times": schema.array(schema.NUMBER), "hazard": schema.array(schema.NUMBER)})
+        "baseline": schema.whole({"times": schema.array(schema.NUMBER), "hazard": schema.array(schema.NUMBER)}),
     }
 
     classifies = False
@@ -229,7 +229,7 @@ class SetSurvival(SetEstimator):
 
 
 def _relative(risk: Float64[np.ndarray, " rows"]) -> Float64[np.ndarray, " rows"]:
-    """exp f, of risks that are not absurd."""
+    """The hazard relative to f = 0, of risks that are not absurd."""
     return np.exp(np.clip(risk, -LARGEST, LARGEST))
 
 

@@ -27,7 +27,7 @@ from omniset.report.blocks import (
 )
 from omniset.trials.comparison import OURS, Comparison
 from omniset.trials.outcomes import Assessment, Metric, Outcome, assess
-from omniset.trials.survival import kaplan_meier
+from omniset.trials.survival import Steps, kaplan_meier
 
 SHOWN = {"features": 200, "classes": 30, "half width": 6, "confusions": 20, "elements": 10, "element features": 8}
 QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
@@ -333,7 +333,8 @@ def _survival(outcome: Outcome) -> list[Block]:
     if not len(time):
         return []
     third = np.searchsorted(np.quantile(risk, [1 / 3, 2 / 3]), risk, side="left")
-    curves, rows = {}, []
+    curves: dict[str, Steps] = {}
+    rows: list[list[Any]] = []
     for number, name in enumerate(("low risk", "middle risk", "high risk")):
         there = third == number
         if not there.any():
@@ -343,7 +344,9 @@ def _survival(outcome: Outcome) -> list[Block]:
         middle = float(below[0]) if len(below) else "not reached"
         rows.append([name, int(there.sum()), int(events[there].sum()), middle])
     figure = outcome_figures.survival_curves(curves, float(time.max()))
-    alt = f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {listed({r[0]: r[3] for r in rows})}."
+    alt = (
+        f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {listed({str(r[0]): r[3] for r in rows})}."
+    )
     caption = "Share without the event (Kaplan-Meier), by thirds of the predicted risk."
     columns = ["predicted", "predictions", "events", "median time"]
     return [Plot(figure, alt, caption), Table("Thirds of the predicted risk.", columns, rows, half=True)]
