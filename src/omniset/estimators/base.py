@@ -262,14 +262,6 @@ class SetEstimator(SetOptions, Estimator):
         """Sets that are predicted at once."""
         return self.batch_size or 64
 
-    def sets_per_step(self, sets: int) -> int:
-        """How many of so many sets a step of the training sees."""
-        return self.batch_size or lessons.batch_of(sets)
-
-    def units_of(self, targets: Tensor, groups: np.ndarray | None) -> int:
-        """Into how many folds the sets can be dealt."""
-        return len(targets) if groups is None else len(np.unique(groups))
-
     @property
     def kind(self) -> Kind:
         """What differs by what is learned."""

@@ -156,11 +156,11 @@ def _material(model: SetEstimator, given: Given) -> Material:
         given.groups,
         Regime.of(
             len(sets),
-            model.units_of(given.targets, given.groups),
+            model.kind.units(given.targets, given.groups),
             model.folds,
             model.repeats,
             model.epochs,
-            model.sets_per_step(len(sets)),
+            model.batch_size or model.kind.batch_of(len(sets)),
         ),
         lambda name: model.build(sets.dim, given.widths, name),
         model.reading(),

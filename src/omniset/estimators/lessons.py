@@ -124,7 +124,7 @@ def data(model: SetEstimator, given: Given, train: Positions) -> Lesson:
     of_elements = model.level == "element"
     reading = (model.max_elements, model.shard_size, shuffled, weights)
     make = SetBatches(given.sets, given.targets, of_elements, *reading)
-    batch_size = model.sets_per_step(len(train))
+    batch_size = model.batch_size or model.kind.batch_of(len(train))
     return Lesson(make, train, model.validation_, batch_size=batch_size, seed=model.seed)
 
 

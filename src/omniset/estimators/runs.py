@@ -27,6 +27,7 @@ from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableFile, TableWriter, listed
 from omniset.tables.labels import (
     LabelFile,
+    Task,
     as_numbers,
     as_survival,
     choose_task,
@@ -90,19 +91,10 @@ def fit(
         in_columns = "element" if times is None else "set"
         level = labels.level if labels is not None else in_columns if level == "auto" else level
         collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
-        chosen = choose_task(labels, values, table.file, task)
-        if chosen == "survival":
-            values = as_survival(labels, values, table.file)
-        else:
-            require_choice(labels, values, table.file)
-        if chosen == "regression":
-            values = as_numbers(labels, values, table.file)
+        chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
         say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
-        if chosen == "survival":
-            say(events_of(values.to_numpy()[:, 1]))
-        else:
-            say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
+        say(in_words)
         say(f"features: {listed(table.features)}")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
@@ -322,6 +314,21 @@ def _watched(table: SetTable, show: bool, what: str) -> Iterator[StoredSet]:
             progress.at(table.file.position, rows)
             yield stored
         progress.at(table.file.size, rows)
+
+
+def _task(
+    labels: LabelFile | None, values: pd.DataFrame, source: TableFile, task: str, level: str
+) -> tuple[Task, pd.DataFrame, str]:
+    """What is learned, the targets that it is learned from, and a sentence on it."""
+    chosen = choose_task(labels, values, source, task)
+    if chosen == "survival":
+        values = as_survival(labels, values, source)
+        return chosen, values, events_of(values.to_numpy()[:, 1])
+    require_choice(labels, values, source)
+    if chosen == "regression":
+        values = as_numbers(labels, values, source)
+    names = [str(name) for name in values]
+    return chosen, values, task_of(values.to_numpy(), names, level, chosen == "classification")
 
 
 # ---------------------------------------------------------------------- results

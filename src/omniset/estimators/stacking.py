@@ -113,6 +113,15 @@ class Kind:
         first = targets[:, 0].numpy()
         return (first > 0).astype(np.int64) if self.risks else first
 
+    def units(self, targets: Shaped[Tensor, "sets targets"], groups: Shaped[np.ndarray, " sets"] | None) -> int:
+        """Into how many folds the sets can be dealt: each has an event."""
+        number = len(targets) if groups is None else len(np.unique(groups))
+        return min(number, int((targets > 0).sum())) if self.risks else number
+
+    def batch_of(self, sets: int) -> int:
+        """Sets per step. Of risks more: an event says something beside the other sets of its step only."""
+        return min(max(sets // 4, 32), 128) if self.risks else batch_of(sets)
+
 
 @dataclass
 class OutOfFold:

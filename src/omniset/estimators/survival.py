@@ -146,13 +146,6 @@ class SetSurvival(SetEstimator):
 
         return RISKS
 
-    def sets_per_step(self, sets: int) -> int:
-        """More than of labels: an event says something of the sets beside it only."""
-        return self.batch_size or min(max(sets // 4, 32), 128)
-
-    def units_of(self, targets: Tensor, groups: np.ndarray | None) -> int:
-        return min(super().units_of(targets, groups), int((targets > 0).sum()))
-
     def _centre(self, sets: Sets) -> None:
         """Choose the constant of one network; a mixture has done so fold by fold."""
         network = self.fitted()
