@@ -64,5 +64,14 @@ def data_folder() -> Path:
 def _doctest_names(doctest_namespace: dict) -> None:
     import omniset
 
-    names = ("SetBatch", "SetClassifier", "SetRegressor", "Sets", "AttentionState", "multiset_attention", "compact")
+    names = (
+        "SetBatch",
+        "SetClassifier",
+        "SetRegressor",
+        "SetSurvival",
+        "Sets",
+        "AttentionState",
+        "multiset_attention",
+        "compact",
+    )
     doctest_namespace.update({name: getattr(omniset, name) for name in names}, torch=torch, np=np)

@@ -110,7 +110,7 @@ def test_boosting_learns_more_of_many_rows(monkeypatch, classes):
 @pytest.mark.parametrize("rows", [19, 53])  # fewer and more than columns
 @pytest.mark.parametrize("classes", [None, 2, 3])
 def test_linear_minimises_its_objective(classes, rows, monkeypatch):
-    monkeypatch.setattr(linear, "VARIANCES", (0.7,))
+    monkeypatch.setattr(linear.PooledLinear, "variances", (0.7,))
     x, new = table(rows), table(7, 1)
     y = labels(x, classes)
     w = np.random.default_rng(2).uniform(0.5, 2, rows)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from omniset.core.multisets import compact, compacting_pays
     from omniset.core.sets import SetBatch, Sets
     from omniset.engine import EncoderOutput
-    from omniset.estimators import SetClassifier, SetRegressor
+    from omniset.estimators import SetClassifier, SetRegressor, SetSurvival
 
 __all__ = [
     "AttentionState",
@@ -23,6 +23,7 @@ __all__ = [
     "SetBatch",
     "SetClassifier",
     "SetRegressor",
+    "SetSurvival",
     "Sets",
     "__version__",
     "cells",
@@ -48,6 +49,7 @@ __getattr__, __dir__ = lazily(
         "SetBatch": "core.sets",
         "SetClassifier": "estimators",
         "SetRegressor": "estimators",
+        "SetSurvival": "estimators",
         "Sets": "core.sets",
         "cells": "",
         "compact": "core.multisets",

@@ -46,7 +46,9 @@ def fit(
     vectors: Path | None = None,
     target_columns: str | None = None,
     group: str | None = None,
-    task: Literal["auto", "classification", "regression"] = "auto",
+    task: Literal["auto", "classification", "regression", "survival"] = "auto",
+    time_column: str = "time",
+    event_column: str = "event",
     level: Literal["auto", "set", "element"] = "auto",
     unused_labels: Literal["error", "ignore"] = "error",
     **options: Any,
@@ -72,8 +74,11 @@ def fit(
         ignore: Names of columns of the table that are no features, separated by commas.
         group: Column of the target file (or of the table) that says which sets belong together, such as the patient:
             they are never split between training and validation.
-        task: Whether labels are classes or numbers. "auto": numbers where all labels of all targets are
+        task: Whether labels are classes, numbers, or times until an event. "auto": survival where the target file has
+            the columns set, time, event, and no other but the group's; numbers where all labels of all targets are
             numbers, and some have fractions or more than 20 different values.
+        time_column: Of survival: column with the time of the event, or until which it had not happened.
+        event_column: Of survival: column with 1 where the event was seen at that time, else 0.
         level: Whether sets or elements are labelled. "auto": elements where the target file has a column "element", or
             the targets are columns of the table.
         unused_labels: What to do with labels whose set is not in the table.
@@ -98,6 +103,7 @@ def fit(
             ignore=split(ignore) or [],
             group=group,
             task=task,
+            survival=(time_column, event_column),
             level=level,
             unused=unused_labels,
             arguments=given(SetOptions, options),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from omniset.estimators.importance import feature_importance
     from omniset.estimators.model import SetModel
     from omniset.estimators.regressor import SetRegressor
+    from omniset.estimators.survival import SetSurvival
 
 __all__ = [
     "Evaluation",
@@ -20,6 +21,7 @@ __all__ = [
     "SetEstimator",
     "SetModel",
     "SetRegressor",
+    "SetSurvival",
     "evaluate",
     "feature_importance",
 ]
@@ -32,6 +34,7 @@ __getattr__, __dir__ = lazily(
         "SetEstimator": "base",
         "SetModel": "model",
         "SetRegressor": "regressor",
+        "SetSurvival": "survival",
         "evaluate": "evaluation",
         "feature_importance": "importance",
     },

@@ -30,7 +30,7 @@ from omniset.training import artefacts, schema
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
-    from omniset.estimators.stacking import OutOfFold
+    from omniset.estimators.stacking import Kind, OutOfFold
 
 FEW = 30  # sets below which none are kept back
 
@@ -227,7 +227,9 @@ class SetEstimator(SetModel):
         self.simple_, self.out_of_fold_, self.importance_ = None, None, None
 
         def stored() -> Stack:
-            return Stack.empty(dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name))
+            return self.kind.stack.empty(
+                dim, widths, self.classifies, shapes, lambda name: self.build(dim, widths, name)
+            )
 
         if self.single is None:
             self.network_ = weights.build(stored, "network.")
@@ -263,6 +265,13 @@ class SetEstimator(SetModel):
                 yield group, self._run(network, group, size, device)
         finally:
             network.to("cpu")
+
+    @property
+    def kind(self) -> Kind:
+        """What differs by what is learned."""
+        from omniset.estimators.stacking import LABELS
+
+        return LABELS
 
     def kept_back(self, sets: int) -> float:
         """The share of so many sets that is kept back to watch one network."""

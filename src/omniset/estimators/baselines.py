@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from omniset.core.sets import batched
 from omniset.core.stored import StoredSet
-from omniset.estimators.stack import BASELINES, METHODS, PRIOR, Stack
+from omniset.estimators.stack import BASELINES, PRIOR, Stack
 from omniset.runs.devices import find
 from omniset.trials.comparison import OURS
 
@@ -31,11 +31,11 @@ def by_method(model: SetEstimator, sets: Iterable[StoredSet]) -> dict[str, pd.Da
     stored = list(sets)
     fitted = model.fitted()
     if isinstance(fitted, Stack):
-        said: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *METHODS)}
+        said: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *fitted.METHODS)}
         for group in batched(stored, model.together, model.max_elements):
             each = fitted.predictions(group, find(model.device), **model.reading())
             said[OURS].append(fitted.mixed(each).exp().numpy() if model.classifies else fitted.mixed(each).numpy())
-            for name in METHODS:
+            for name in fitted.METHODS:
                 said[name].append(each[name])
         return {name: as_table(model, stored, np.concatenate(parts)) for name, parts in said.items()}
     ours = pd.concat(model.predictions(stored), ignore_index=True)

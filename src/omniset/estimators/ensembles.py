@@ -14,7 +14,7 @@ left out. So what it says of the sets of its own fold is a prediction of new set
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -156,17 +156,21 @@ class EnsembleModule(TrainingModule):
         return summed / weights.sum(1).clamp(min=torch.finfo(weights.dtype).tiny)
 
     def _summed(self, batch: Batch, weights: Tensor, smoothing: float) -> Float[Tensor, " networks"]:
-        entries = sum(part.multiplicity.numel() for part, _ in batch.parts)
-        again = torch.is_grad_enabled() and entries * len(weights) > GRAPH
         total = weights.new_zeros(len(weights))
-        for part, positions in batch.parts:
-            if again:
-                outputs = checkpoint(_forward, self.network, part, use_reentrant=False)
-            else:
-                outputs = _forward(self.network, part)
+        for outputs, positions in self.outputs_of(batch):
             losses = self._losses(outputs, batch.targets[:, positions], smoothing)
             total = total + (losses * weights[:, positions]).sum(1)
         return total
+
+    def outputs_of(self, batch: Batch) -> Iterator[tuple[Float[Tensor, "networks sets outputs"], list[int]]]:
+        """Of the parts of a batch, with the positions of their sets; the graph of a large batch is made anew."""
+        entries = sum(part.multiplicity.numel() for part, _ in batch.parts)
+        again = torch.is_grad_enabled() and entries * self.network.size > GRAPH
+        for part, positions in batch.parts:
+            if again:
+                yield checkpoint(_forward, self.network, part, use_reentrant=False), positions
+            else:
+                yield _forward(self.network, part), positions
 
     def _losses(
         self,
@@ -196,6 +200,15 @@ class EnsembleModule(TrainingModule):
 
     def on_validation_epoch_end(self) -> None:
         summed, counted = torch.stack(self._watched).sum(0)
+        self.choose(summed, counted)
+
+    def choose(self, summed: Float64[Tensor, " networks"], counted: Float64[Tensor, " networks"]) -> None:
+        """Keep the weights of each network for which this epoch is the best; stop where none has had one for long.
+
+        Args:
+            summed: Losses of the sets that each network has not seen.
+            counted: How much these sets count.
+        """
         others = self.others.double()
         loss = others @ summed / (others @ counted)
         better = loss < self.best_loss  # never where it is NaN
@@ -228,19 +241,21 @@ def learn(
     learning_rate: float,
     weight_decay: float,
     fingerprint: dict[str, Any],
+    lesson: type[EnsembleModule] = EnsembleModule,
     **fitting: Any,
 ) -> list[dict[str, Any]]:
     """Train networks of one architecture in place. Returns a dict per epoch: epoch, train_loss, and val_loss.
 
     Args:
         others: For each network, the ones that decide how long it learns. None: all learn to the end.
+        lesson: The loss.
         fitting: device, progress, folder and resume of `omniset.training.fit.fit`.
     """
     ensemble = Ensemble(networks)
     data = 0
     for tensor in (lessons.weights, lessons.left_out, lessons.targets):
         data = zlib.crc32(tensor.numpy().tobytes(), data)
-    module = EnsembleModule(
+    module = lesson(
         ensemble,
         networks[0].widths,
         classify,
@@ -253,8 +268,8 @@ def learn(
     )
     positions = range(len(lessons.sets))
     how: dict[str, Any] = {"batch_size": batch_size, "seed": lessons.seed, "move": Batch.to}
-    lesson = Lesson(lessons, positions, [] if others is None else positions, **how)
-    fit(module, lesson, epochs=epochs, patience=None, log=None, **fitting)
+    data_of = Lesson(lessons, positions, [] if others is None else positions, **how)
+    fit(module, data_of, epochs=epochs, patience=None, log=None, **fitting)
     states = module.network.states() if others is None else module.best
     for number, network in enumerate(networks):
         network.load_state_dict({name: values[number] for name, values in states.items()})

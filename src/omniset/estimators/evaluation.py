@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -16,9 +16,10 @@ from omniset.core.sets import Sets
 from omniset.estimators import baselines, labels, lessons
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
+from omniset.estimators.survival import SetSurvival, observed
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import RESAMPLES, Draws, Values
-from omniset.trials.outcomes import Measure, Outcome, measures
+from omniset.trials.outcomes import Measure, Outcome
 
 
 @dataclass
@@ -28,15 +29,18 @@ class Evaluation:
     Attributes:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
             `element` (where elements are labelled), `group` (where there are groups), `size` (distinct elements of the
-            set), `truth`, `predicted`, and of classes the probability of each.
+            set), `truth`, `predicted`, and of classes the probability of each. Of risks `truth` is the time, `event`
+            whether the event was seen, and `stratum`, of sets left out, beside which others each is compared.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
         resamples: Of the intervals.
+        baselines: Methods that ours has to beat.
     """
 
     rows: pd.DataFrame
     classes: Mapping[str, Mapping[str, str]] | None = None
     resamples: int = RESAMPLES
+    baselines: Sequence[str] = baselines.BASELINES
     _last: deque[tuple[pd.DataFrame, Outcome]] = field(default_factory=lambda: deque(maxlen=2), repr=False)
 
     @cached_property
@@ -60,7 +64,7 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Conditions are the targets; the first metric decides."""
-        names = measures(self.classes is not None)
+        names = self.outcomes[0].measures
         rows = max(self.rows.groupby(["condition", "method"]).size(), default=0)
         columns = max((len(c) for c in (self.classes or {}).values()), default=1)
         scores = [
@@ -69,9 +73,7 @@ class Evaluation:
         ]
         keys = [name for name in ("set", "element") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
-        return Comparison(
-            self.rows, scores, self.unit, self.unit, keys, baselines.BASELINES, aims, resamples=self.resamples
-        )
+        return Comparison(self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, resamples=self.resamples)
 
     def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
         for known, outcome in self._last:  # a formula is asked for the same rows, some draws at a time
@@ -84,6 +86,10 @@ class Evaluation:
         target = str(rows["condition"].iloc[0])
         truth, predicted, sets, sizes = (rows[name].to_numpy() for name in ("truth", "predicted", "set", "size"))
         groups = rows["group"].to_numpy() if "group" in rows else None
+        if "event" in rows:
+            strata = rows["stratum"].to_numpy() if "stratum" in rows else None
+            events = rows["event"].to_numpy(dtype=bool)
+            return Outcome(target, truth, predicted, sets, sizes, groups=groups, events=events, strata=strata)
         if self.classes is None:
             return Outcome(target, truth, predicted, sets, sizes, groups=groups)
         columns = self.classes[target]
@@ -101,11 +107,14 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
         ValueError: Sets or labels that cannot be used; a class that was not in training; not fitted.
     """
     collection = model.read(sets)
-    truth = labels.aligned(y, collection, model.level)[0]
+    if isinstance(model, SetSurvival):
+        truth = np.stack(observed(y, collection), 1)
+    else:
+        truth = labels.aligned(y, collection, model.level)[0]
     if isinstance(model, SetClassifier):
         for column, classes in zip(truth.T, model.labels_.values(), strict=True):
             labels.require_trained(column[~labels.missing(column)], np.asarray(classes))
-    else:
+    elif not isinstance(model, SetSurvival):
         truth = labels.numbers(truth)
     of_group = None if groups is None else labels.per_set(groups, collection, "groups")
     return compare(model, collection, truth, of_group, resamples=resamples)
@@ -151,6 +160,8 @@ def out_of_fold(
     stored = [sets[i] for i in range(len(sets))]
     tables = {method: baselines.as_table(model, stored, said) for method, said in left_out.predictions.items()}
     about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
+    if model.kind.risks:
+        about["stratum"] = left_out.folds[0]
     return _evaluation(model, tables, about, truth, resamples)
 
 
@@ -162,6 +173,8 @@ def _evaluation(
     resamples: int,
 ) -> Evaluation:
     classes = model.probability_columns() if isinstance(model, SetClassifier) else None
+    if model.kind.risks:
+        about, truth = about.assign(event=truth[:, 1].astype(bool)), truth[:, :1]
     rows = []
     for name, values in zip(model.targets_, truth.T, strict=True):
         there = ~labels.missing(values) & tables[OURS][name].notna().to_numpy()
@@ -176,7 +189,8 @@ def _evaluation(
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)
-    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples)
+    baseline = [name for name in model.kind.stack.METHODS if name in model.kind.stack.MEMBERS]
+    return Evaluation(pd.concat(rows, ignore_index=True), classes, resamples, baseline)
 
 
 def _about(

@@ -63,11 +63,12 @@ def examples(
 
 def telling(outcome: Outcome) -> list[int]:
     """Rows worth a look: the surest right and the surest wrong class, and the least sure; or the least, the median and
-    the largest error.
+    the largest error, or risk.
     """
     rows = np.arange(len(outcome.truth))
     if outcome.probabilities is None:
-        order = np.argsort(np.abs(outcome.truth - outcome.predicted), kind="stable")
+        error = np.abs(outcome.truth - outcome.predicted)
+        order = np.argsort(error if outcome.events is None else outcome.predicted, kind="stable")
         return list(dict.fromkeys(int(order[i]) for i in (0, len(order) // 2, -1)))
     sure = outcome.probabilities.max(1)
     right = outcome.truth == outcome.predicted

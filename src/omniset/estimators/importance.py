@@ -108,8 +108,22 @@ class Task:
         return there if len(np.unique(self.units[there])) > 1 else full
 
 
+def check(model: SetEstimator) -> None:
+    """See that a model is one whose importances are measured.
+
+    Raises:
+        ValueError: It predicts elements; or survival: a risk has no loss of its own, it is right beside others only.
+    """
+    if model.level == "element":
+        raise ValueError("importance is measured for level='set', got a model with level='element'")
+    if model.kind.risks:
+        raise ValueError("importance is measured of models of classes and of numbers, got one of survival")
+
+
 def wanted(model: SetEstimator, sets: Sets) -> bool:
-    """Whether `fit` of a mixture measures importance."""
+    """Whether `fit` of a mixture measures importance. That of risks is never measured."""
+    if model.kind.risks:
+        return False
     return len(sets) * sets.dim <= CHEAP if model.importance is None else model.importance
 
 
@@ -137,10 +151,9 @@ def feature_importance(
 
     Raises:
         ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; one set or
-            group; repeats below 1; a model of labels of elements; not fitted.
+            group; repeats below 1; a model of labels of elements, or of survival; not fitted.
     """
-    if model.level == "element":
-        raise ValueError("importance is measured for level='set', got a model with level='element'")
+    check(model)
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
     collection = model.read(sets)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float, Shaped
 from sklearn.base import clone
@@ -19,7 +18,7 @@ from torch import Tensor
 from omniset.core.sets import Sets
 from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
-from omniset.estimators.stack import INTERPLAY, MEAN, NETWORKS, PRIOR, SIMPLE, Stack
+from omniset.estimators.stack import INTERPLAY, NETWORKS, PRIOR, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
 from omniset.runs.devices import find
 from omniset.training.fit import fit
@@ -28,7 +27,6 @@ from omniset.trials.comparison import OURS
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
 
-BESIDE = (PRIOR, MEAN, SIMPLE[0])  # simple methods beside one network
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
 SMALL = 1 << 24  # numbers up to which one thread learns a mixture
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
@@ -60,7 +58,9 @@ def one_network(model: SetEstimator, given: Given) -> None:
     """Train one network; the sets kept back choose its epoch."""
     collection, targets, widths = given.sets, given.targets, given.widths
     of_elements = model.level == "element"
-    stratum = targets[:, 0].numpy() if model.classifies and not of_elements and targets.shape[1] == 1 else None
+    kind = model.kind
+    evenly = (model.classifies or kind.risks) and not of_elements and targets.shape[1] == 1
+    stratum = kind.stratum(targets) if evenly else None
     fraction = model.kept_back(len(collection))
     train, model.validation_ = lessons.split(len(collection), fraction, model.seed, given.groups, stratum)
     known = targets[lessons.rows_of(collection, train) if of_elements else train]
@@ -71,7 +71,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
         network = model.build(collection.dim, widths)
     model.warn_of_classes(given.values, known)
     lessons.fit_features(network, collection, train)
-    if not model.classifies:
+    if not model.classifies and not kind.risks:
         network.fit_targets(known)
     class_weights = model.class_weights(known, widths)
     module = lessons.module(model, network, class_weights, (collection, targets, train))
@@ -92,7 +92,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
     model.network_, model.history_ = module.network, module.history
     if not of_elements and int(collection.sizes.sum()) * collection.dim <= POOLED:
         material = _material(model, given)
-        model.simple_ = stacking.simple_alone(material, BESIDE, train)
+        model.simple_ = stacking.simple_alone(material, kind.beside, train)
         if model.folds is not None:
             model.out_of_fold_ = _cross_validated(model, given, material)
     if model.importance:
@@ -165,7 +165,6 @@ def worth(stack: Stack, targets: list[str]) -> list[str]:
 
 def _material(model: SetEstimator, given: Given) -> Material:
     sets = given.sets
-    units = len(sets) if given.groups is None else len(np.unique(given.groups))
     weights = np.ones(len(sets)) if given.weights is None else given.weights
     each = np.repeat(weights[:, None], len(given.widths), 1)
     balance = model.class_weights(given.targets, given.widths)
@@ -179,22 +178,31 @@ def _material(model: SetEstimator, given: Given) -> Material:
         model.classifies,
         each,
         given.groups,
-        Regime.of(len(sets), units, model.folds, model.repeats, model.epochs, model.batch_size, model.patience),
+        Regime.of(
+            len(sets),
+            model.kind.units(given.targets, given.groups),
+            model.folds,
+            model.repeats,
+            model.epochs,
+            model.batch_size or model.kind.batch_of(len(sets)),
+            model.patience,
+        ),
         lambda name: model.build(sets.dim, given.widths, name),
         model.reading(),
         DRAWN,
         model.seed,
         find(model.device),
         model.progress,
+        model.kind,
     )
 
 
 def _cross_validated(model: SetEstimator, given: Given, material: Material) -> OutOfFold:
     """One network anew for each fold, beside simple methods."""
     regime, columns = material.regime, sum(given.widths)
-    stratum = given.targets[:, 0].numpy()
+    stratum = material.kind.stratum(given.targets)
     folds = np.stack([folds_of(stratum, regime.folds, model.seed + r, given.groups) for r in range(regime.repeats)])
-    said = stacking.simple_left_out(material, BESIDE, folds)
+    said = stacking.simple_left_out(material, material.kind.beside, folds)
     said[OURS] = np.zeros((len(given.sets), columns))
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
@@ -204,12 +212,13 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
                 said[OURS][held] += said[PRIOR][held] / len(folds)
                 continue
             one = clone(model).set_params(folds=None, repeats=None, importance=False)
-            y = pd.DataFrame(given.values[rows], given.sets[rows].names, model.targets_)
+            y = material.kind.labels(given.values[rows], given.sets[rows], model.targets_)
             groups, weights = (None if of is None else of[rows] for of in (given.groups, given.weights))
             if groups is not None and len(np.unique(groups)) < 2:
                 one.set_params(validation_fraction=0.0)  # nothing can be kept back
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the whole has said it
                 one.fit(given.sets[rows], y, groups=groups, sample_weight=weights)
-            said[OURS][held] += one.probable(given.sets[held], model) / len(folds)
+            probable = one.probable(given.sets[held], model)
+            said[OURS][held] += material.kind.centred(probable) / len(folds)
     return OutOfFold(folds, said)

@@ -96,11 +96,12 @@ def module(
     learned_from: tuple[Sets, Tensor, Positions],
 ) -> SetModule:
     """What is trained. A checkpoint of it can be resumed with the same options and data only."""
+    from omniset.training.cox import CoxModule
     from omniset.training.sets import SetModule
 
     # The number of processes changes no step but for rounding; what "fsdp" keeps only it can read.
     fingerprint = model.fingerprint() | ({"strategy": "fsdp"} if model.strategy == "fsdp" else {})
-    return SetModule(
+    return (CoxModule if model.kind.risks else SetModule)(
         network,
         model.classifies,
         class_weights,
@@ -123,7 +124,7 @@ def data(model: SetEstimator, given: Given, train: Positions) -> Lesson:
     of_elements = model.level == "element"
     reading = (model.max_elements, model.shard_size, shuffled, weights)
     make = SetBatches(given.sets, given.targets, of_elements, *reading)
-    batch_size = model.batch_size or batch_of(len(train))
+    batch_size = model.batch_size or model.kind.batch_of(len(train))
     return Lesson(make, train, model.validation_, batch_size=batch_size, seed=model.seed)
 
 

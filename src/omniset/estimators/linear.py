@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -34,6 +34,7 @@ class PooledLinear(Member):
     """
 
     name = "pooled-linear"
+    variances: ClassVar[Sequence[float]] = VARIANCES
 
     def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
         z = x.astype(np.float64)
@@ -44,15 +45,19 @@ class PooledLinear(Member):
         z = self._standardised(z)
         turn = _rotation(z) if len(z) < min(z.shape[1], ROTATED) else None
         z = z if turn is None else z @ turn
-        level, spread = 0.0, 1.0
-        if self.classes is None:
-            level = float(w @ y / w.sum())
-            spread = float(np.sqrt(w @ np.square(y - level) / w.sum()))
-            y = (y - level) / spread
+        level, spread = self._scale(y, w)
+        y = y if self.classes is not None else (y - level) / spread
         self.variance = self._chosen(z, y, w, seed, groups)
         slope, intercept = self._solve(z, y, w, [self.variance])[0]
         self.slope = (slope if turn is None else turn @ slope) * spread
         self.intercept = intercept * spread + level
+
+    def _scale(self, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+        """Mean and standard deviation of numbers."""
+        if self.classes is not None:
+            return 0.0, 1.0
+        level = float(w @ y / w.sum())
+        return level, float(np.sqrt(w @ np.square(y - level) / w.sum()))
 
     def _standardised(self, x: Float[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "rows columns"]:
         return np.clip((x - self.mean) * self.per_unit, -LARGEST, LARGEST) / np.sqrt(x.shape[1])
@@ -63,19 +68,19 @@ class PooledLinear(Member):
         some = np.sort(np.random.default_rng(seed).permutation(len(z))[:CHOSEN_ON])
         z, y, w, groups = z[some], y[some], w[some], None if groups is None else groups[some]
         folds = folds_of(y, FOLDS, seed, groups)
-        losses = np.zeros(len(VARIANCES))
+        losses = np.zeros(len(self.variances))
         for fold in range(folds.max() + 1):
             there, left = folds != fold, folds == fold
             if not there.any() or (self.classes is not None and not (y[there] != y[there][0]).any()):
                 continue
-            for at, (slope, intercept) in enumerate(self._solve(z[there], y[there], w[there], VARIANCES)):
-                losses[at] += w[left] @ self._loss(z[left] @ slope + intercept, y[left])
-        return VARIANCES[int(losses.argmin())]  # the first of equals: the least that is learned
+            for at, (slope, intercept) in enumerate(self._solve(z[there], y[there], w[there], self.variances)):
+                losses[at] += self._loss(z[left] @ slope + intercept, y[left], w[left])
+        return self.variances[int(losses.argmin())]  # the first of equals: the least that is learned
 
-    def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray) -> Float64[np.ndarray, " rows"]:
+    def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray, w: np.ndarray) -> float:
         if self.classes is None:
-            return np.square(y - out[:, 0])
-        return -np.log(np.maximum(softmax(out)[np.arange(len(y)), y], 1e-12))
+            return float(w @ np.square(y - out[:, 0]))
+        return float(-w @ np.log(np.maximum(softmax(out)[np.arange(len(y)), y], 1e-12)))
 
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]

@@ -14,19 +14,31 @@ import pandas as pd
 
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators import SetClassifier, SetEstimator, SetRegressor
+from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
+from omniset.estimators.importance import check as check_importance
 from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
+from omniset.estimators.survival import events_of
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
-from omniset.tables.files import TableWriter, listed
-from omniset.tables.labels import LabelFile, as_numbers, choose_task, column_labels, require_choice, require_known
+from omniset.tables.files import Origin, TableWriter, listed
+from omniset.tables.labels import (
+    LabelFile,
+    Task,
+    as_numbers,
+    as_survival,
+    choose_task,
+    column_labels,
+    require_choice,
+    require_known,
+    survival_columns,
+)
 from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
@@ -34,6 +46,11 @@ from omniset.training import artefacts
 from omniset.trials.comparison import OURS
 
 OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
+MAKERS: dict[str, type[SetEstimator]] = {
+    "classification": SetClassifier,
+    "regression": SetRegressor,
+    "survival": SetSurvival,
+}
 
 
 def fit(
@@ -46,6 +63,7 @@ def fit(
     ignore: Sequence[str],
     group: str | None,
     task: str,
+    survival: Sequence[str],
     level: str,
     unused: str,
     arguments: dict[str, Any],
@@ -55,10 +73,12 @@ def fit(
     """See `omniset.cli.sets.fit`. Returns what is written to metrics.json, nothing if other processes write it."""
     if level not in ("auto", "set", "element"):
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
-    if target is None and not columns:
+    if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    asked = SetClassifier(**arguments)  # what is wrong with the arguments is said before anything is read
-    asked.check_arguments()
+    times = survival_columns(target, columns, group, task, survival, reading["set_column"])
+    task, columns = ("survival", times) if times is not None else (task, columns)
+    asked = (SetClassifier if times is None else SetSurvival)(**arguments)
+    asked.check_arguments()  # what is wrong with the arguments is said before anything is read
     if processes.start(asked.devices, asked.num_nodes):
         return {}  # the processes have done it
     about: dict[str, Any] = {"seed": asked.seed, "device": find(asked.device).type, "resume": resume}
@@ -75,16 +95,13 @@ def fit(
         table = open_sets(sets, features, in_table, **how, **reading)
         _refuse_leaks(table, labels, columns or [], group)
         asked.build(len(table.features), [2])
-        level = labels.level if labels is not None else table.level if level == "auto" else level
+        in_columns = table.level if times is None else "set"
+        level = labels.level if labels is not None else in_columns if level == "auto" else level
         collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
-        require_choice(labels, values, table.file)
-        chosen = choose_task(labels, values, table.file, task)
-        if chosen == "regression":
-            values = as_numbers(labels, values, table.file)
-        maker = SetClassifier if chosen == "classification" else SetRegressor
-        model = maker(**arguments | {"level": level})
+        chosen, values, in_words = _task(labels, values, table.file, task, level)
+        model = MAKERS[chosen](**arguments | {"level": level})
         say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
-        say(task_of(values.to_numpy(), [str(name) for name in values], level, chosen == "classification"))
+        say(in_words)
         say(f"features: {listed(table.features)}")
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
@@ -126,7 +143,7 @@ def _report_of_fit(
     measured = "sets left out" if model.single is None else "the sets kept back"
     run = set_report.SetRun(
         on=on,
-        data=summarize(sets, values),
+        data=summarize(sets, _shown(model, values)),
         history=model.history_,
         kept_epoch=_kept_epoch(model),
         outcomes=[] if evaluation is None else evaluation.outcomes,
@@ -136,7 +153,7 @@ def _report_of_fit(
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
-    task = "classification" if model.classifies else "regression"
+    (task,) = (name for name, maker in MAKERS.items() if type(model) is maker)
     files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
     files += [FEATURES] if run.importance is not None else []
     return _finish(folder, f"Model of {name}", run, numbers, model, model.get_params() | {"task": task}, files)
@@ -195,18 +212,16 @@ def evaluate(
     from omniset.report.data import summarize
 
     estimator = _load(model, overrides)
-    if importance and estimator.level == "element":
-        raise ValueError("importance is measured of models of labels of sets, this one predicts elements")
+    if importance:
+        check_importance(estimator)
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
     with working_folder(out, "sets", "evaluation", **about) as folder:
-        labels = (
-            None
-            if target is None
-            else LabelFile(target, estimator.targets_, group, _read_as(estimator, reading)["set_column"])
-        )
+        wanted = estimator.columns_ if isinstance(estimator, SetSurvival) else estimator.targets_
+        named = _read_as(estimator, reading)["set_column"]
+        labels = None if target is None else LabelFile(target, wanted, group, named)
         if labels is not None and labels.level != estimator.level:
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
-        names = estimator.targets_ if labels is None else []
+        names = wanted if labels is None else []
         in_table = [*names, *([group] if group and labels is None else [])]
         table = _sets_for(estimator, sets, out, reading, in_table)
         collection, values, groups = _read(
@@ -214,6 +229,8 @@ def evaluate(
         )
         if isinstance(estimator, SetClassifier):
             require_known(labels, values, table.file, estimator.labels_)
+        elif isinstance(estimator, SetSurvival):
+            values = as_survival(labels, values, table.file)
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
@@ -221,7 +238,7 @@ def evaluate(
         mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         run = set_report.SetRun(
             on=on,
-            data=summarize(collection, values),
+            data=summarize(collection, _shown(estimator, values)),
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
@@ -282,8 +299,8 @@ def explain(
 
 
 def _load(folder: Path, overrides: dict[str, Any]) -> SetEstimator:
-    maker = SetRegressor if artefacts.kind_of(folder) == "SetRegressor" else SetClassifier
-    model = maker.load(folder)
+    makers = {maker.__name__: maker for maker in MAKERS.values()}
+    model = makers.get(artefacts.kind_of(folder), SetClassifier).load(folder)
     alone = {"devices": 1, "num_nodes": 1, "strategy": "auto"}  # however it was trained
     model.set_params(**alone | {k: v for k, v in overrides.items() if v is not None})
     model.check_arguments()
@@ -343,6 +360,21 @@ def _watched(table: SetTable | StoredSets, show: bool, what: str) -> Iterator[St
         progress.at(table.file.size, rows)
 
 
+def _task(
+    labels: LabelFile | None, values: pd.DataFrame, source: Origin, task: str, level: str
+) -> tuple[Task, pd.DataFrame, str]:
+    """What is learned, the targets that it is learned from, and a sentence on it."""
+    chosen = choose_task(labels, values, source, task)
+    if chosen == "survival":
+        values = as_survival(labels, values, source)
+        return chosen, values, events_of(values.to_numpy()[:, 1])
+    require_choice(labels, values, source)
+    if chosen == "regression":
+        values = as_numbers(labels, values, source)
+    names = [str(name) for name in values]
+    return chosen, values, task_of(values.to_numpy(), names, level, chosen == "classification")
+
+
 # ---------------------------------------------------------------------- results
 
 
@@ -389,6 +421,14 @@ def _importance(
         writer.write(table)
     unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
     return Importance(table, on, unit, loss)
+
+
+def _shown(model: SetEstimator, values: pd.DataFrame) -> pd.DataFrame:
+    """Targets as a report describes them: events in words."""
+    if not isinstance(model, SetSurvival):
+        return values
+    time, event = values
+    return pd.DataFrame({time: values[time], event: np.where(values[event] == 1, "seen", "not seen")})
 
 
 def _kept_epoch(model: SetEstimator) -> int | None:

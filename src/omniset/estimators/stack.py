@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,8 +85,12 @@ class Stack(nn.Module):
             probabilities are raised (`omniset.estimators.weights`).
 
     Attributes:
+        METHODS, MEMBERS: All methods, and the class of each that has no network.
         targets: Numbers are predicted in their own units: nothing is to be undone.
     """
+
+    METHODS: ClassVar[Sequence[str]] = METHODS
+    MEMBERS: ClassVar[Mapping[str, type[Member]]] = MEMBERS
 
     weights: Tensor
     powers: Tensor
@@ -122,7 +126,7 @@ class Stack(nn.Module):
         """A stack for weights that are stored: of what `shapes` gave, its networks made by network(method)."""
         networks = {name: [network(name) for _ in range(number)] for name, number in shapes["networks"].items()}
         members = {name: [Arrays.empty(one) for one in each] for name, each in shapes["members"].items()}
-        weights = torch.zeros(len(widths), len(METHODS), dtype=torch.float64)
+        weights = torch.zeros(len(widths), len(cls.METHODS), dtype=torch.float64)
         return cls(input_dim, widths, classify, networks, members, weights, torch.ones_like(weights))
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
@@ -131,7 +135,7 @@ class Stack(nn.Module):
 
     def weights_of(self, target: int) -> dict[str, float]:
         """Of each method, for the target of this number; they sum to 1."""
-        return dict(zip(METHODS, self.weights[target].tolist(), strict=True))
+        return dict(zip(self.METHODS, self.weights[target].tolist(), strict=True))
 
     def shapes(self) -> dict[str, Any]:
         """What is needed to build a stack that holds the weights of this one, as JSON has it."""
@@ -143,13 +147,19 @@ class Stack(nn.Module):
         }
 
     def predictions(
-        self, group: Sequence[StoredSet], device: torch.device, methods: Sequence[str] = METHODS, **reading: Any
+        self,
+        group: Sequence[StoredSet],
+        device: torch.device,
+        methods: Sequence[str] | None = None,
+        **reading: Any,
     ) -> Predictions:
         """What methods say of some sets: probabilities of the classes, target by target, or numbers.
 
         Args:
+            methods: Default: all.
             reading: max_elements, shard_size, shards and store: how the networks read the sets.
         """
+        methods = self.METHODS if methods is None else methods
         simple = [name for name in methods if name in self.members]
         said = self.of_table(pooled(group), simple) if simple else {}
         return said | self.of_sets(group, device, [name for name in methods if name in self.networks], **reading)
@@ -174,8 +184,8 @@ class Stack(nn.Module):
 
     def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
         """The outputs of the stack from those of its methods: logarithms of probabilities, or numbers."""
-        names = [name for name in METHODS if name in said]
-        columns = [METHODS.index(name) for name in names]
+        names = [name for name in self.METHODS if name in said]
+        columns = [self.METHODS.index(name) for name in names]
         parts = []
         for target, part in enumerate(columns_of_targets(self.widths)):
             weights, powers = (of[target, columns].cpu().numpy() for of in (self.weights, self.powers))
@@ -193,14 +203,14 @@ class Stack(nn.Module):
 
     def weighed(self) -> list[str]:
         """The methods that have weight for any target."""
-        return [name for name, some in zip(METHODS, (self.weights > 0).any(0).tolist(), strict=True) if some]
+        return [name for name, some in zip(self.METHODS, (self.weights > 0).any(0).tolist(), strict=True) if some]
 
     def _members(self, name: str) -> list[Member]:
         if name not in self._restored:
             classes = [width if self.classify else None for width in self.widths]
             arrays: Any = self.members[name]
             self._restored[name] = [
-                MEMBERS[name](k).restore(one.arrays()) for k, one in zip(classes, arrays, strict=True)
+                self.MEMBERS[name](k).restore(one.arrays()) for k, one in zip(classes, arrays, strict=True)
             ]
         return self._restored[name]
 

@@ -9,20 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Float, Float32, Float64, Int, Shaped
 from torch import Tensor
 
 from omniset.core.sets import Sets, batched
 from omniset.estimators import ensembles
-from omniset.estimators.ensembles import Lessons
+from omniset.estimators.ensembles import EnsembleModule, Lessons
 from omniset.estimators.folds import folds_of
 from omniset.estimators.lessons import batch_of
-from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
 from omniset.estimators.simple import Member
-from omniset.estimators.stack import METHODS, NETWORKS, Arrays, Stack, columns_of_targets, ensemble_outputs
-from omniset.estimators.weights import cross_fitted, mixture_of
+from omniset.estimators.stack import (
+    MEAN,
+    NETWORKS,
+    PRIOR,
+    SIMPLE,
+    Arrays,
+    Stack,
+    columns_of_targets,
+    ensemble_outputs,
+)
+from omniset.estimators.weights import Mixed, Predictions, cross_fitted, mixture_of
 from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
@@ -83,15 +92,63 @@ class Regime:
         return cls(folds, repeats, networks, batch, epochs, patience)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What differs by what is learned: labels, or risks (`omniset.estimators.risks`).
+
+    Attributes:
+        stack: The methods, and how they are mixed.
+        lesson: The loss of networks.
+        weigh: (what methods say of sets left out, targets, folds, weights, groups, seed) to the weights and powers of
+            the methods, and to what the mixture that is learned on the other folds says of the sets of each, the mean
+            over repeats. The folds are (repeats, sets).
+        beside: Simple methods beside one network.
+        risks: Log relative risks are learned, of which only differences count: on no other scale, and up to a constant.
+            That of a network is chosen so that the mean over the sets that it left out is 0, before risks of several
+            repeats are put together.
+    """
+
+    stack: type[Stack]
+    lesson: type[EnsembleModule]
+    weigh: Callable[..., tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"], np.ndarray]]
+    beside: Sequence[str]
+    risks: bool = False
+
+    def stratum(self, targets: Shaped[Tensor, "sets targets"]) -> Shaped[np.ndarray, " sets"]:
+        """What folds have evenly: the first target, or events."""
+        first = targets[:, 0].numpy()
+        return (first > 0).astype(np.int64) if self.risks else first
+
+    def units(self, targets: Shaped[Tensor, "sets targets"], groups: Shaped[np.ndarray, " sets"] | None) -> int:
+        """Into how many folds the sets can be dealt: each has an event."""
+        number = len(targets) if groups is None else len(np.unique(groups))
+        return min(number, int((targets > 0).sum())) if self.risks else number
+
+    def labels(self, values: Shaped[np.ndarray, "rows targets"], sets: Sets, targets: list[str]) -> Any:
+        """Labels of some sets, as `fit` has handed them on, for another `fit`: of signed ranks, ranks as times."""
+        if self.risks:
+            return np.stack([np.abs(values[:, 0]), values[:, 0] > 0], 1)
+        return pd.DataFrame(values, sets.names, targets)
+
+    def centred(self, said: Float64[np.ndarray, "*some sets outputs"]) -> Float64[np.ndarray, "*some sets outputs"]:
+        """What a model says of the sets that it left out, by the constant that risks are to have."""
+        return said - said.mean(-2, keepdims=True) if self.risks else said
+
+    def batch_of(self, sets: int) -> int:
+        """Sets per step. Of risks more: an event says something beside the other sets of its step only."""
+        return min(max(sets // 4, 32), 128) if self.risks else batch_of(sets)
+
+
 @dataclass
 class OutOfFold:
     """What methods said of sets that they had not learned from.
 
     Attributes:
         folds: (repeats, sets) the fold of each set.
-        predictions: By method, ours among them: probabilities of the classes, target by target, or numbers; the mean
-            over repeats, in each of which the set was left out. The weights that ours takes for a fold are learned on
-            the others.
+        predictions: By method, ours among them: probabilities of the classes, target by target, numbers, or log
+            relative risks; the mean over repeats, in each of which the set was left out. The weights that ours takes
+            for a fold are learned on the others. Risks are compared within the folds of the first repeat
+            (`omniset.estimators.risks`).
         stacks: Of each repeat and fold, where they were asked for: the methods that have not seen the sets of the fold,
             with the weights of the whole.
     """
@@ -111,6 +168,7 @@ class Material:
         groups: Sets of one group are in one fold.
         build: Makes an untrained network: build(method).
         reading: max_elements, shard_size, shards and store.
+        kind: Of what is learned.
         keep: What is learned on the folds is given too, see `OutOfFold.stacks`.
     """
 
@@ -127,6 +185,7 @@ class Material:
     seed: int
     device: torch.device
     progress: bool
+    kind: Kind
     keep: bool = False
 
 
@@ -141,11 +200,12 @@ def learn(
 ) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
     """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
     regime, seed = material.regime, material.seed
-    labels = _stratum(material)
+    labels = material.kind.stratum(material.targets)
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
     folds = np.stack(dealt)
     table = pooled(material.sets)
-    simple = [name for name in METHODS if name in MEMBERS]
+    kind = material.kind
+    simple = [name for name in kind.stack.METHODS if name in kind.stack.MEMBERS]
     of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
     said = _left_out(material, simple, table, folds, of_folds if material.keep else None)
     networks, history, places = {}, [], {}
@@ -161,7 +221,7 @@ def learn(
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
-    stack = Stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
+    stack = kind.stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
     kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
     return stack.eval(), OutOfFold(folds, said, kept), history
 
@@ -177,7 +237,7 @@ def _of_fold(
     own = {
         name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
     }
-    return Stack(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
+    return type(whole)(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
 
 
 def _mixture(
@@ -193,21 +253,33 @@ def _mixture(
     """
     part = columns_of_targets(material.widths)[target]
     y, counts = material.targets[:, target].numpy(), material.weights[:, target]
-    each = np.stack([said[name][:, part] for name in METHODS])
+    methods = material.kind.stack.METHODS
+    each = np.stack([said[name][:, part] for name in methods])
     each = each if material.classify else each[..., 0]
-    ours = [cross_fitted(each, y, fold_of, counts, material.groups, material.seed) for fold_of in folds]
-    said.setdefault(OURS, np.zeros_like(said[METHODS[0]]))[:, part] = np.mean(ours, 0).reshape(len(y), -1)
-    mixture = mixture_of(each, y, counts, material.groups, material.seed)
-    return mixture.weights, mixture.powers
+    weights, powers, ours = material.kind.weigh(each, y, folds, counts, material.groups, material.seed)
+    said.setdefault(OURS, np.zeros_like(said[methods[0]]))[:, part] = ours.reshape(len(y), -1)
+    return weights, powers
 
 
-def _stratum(material: Material) -> Shaped[np.ndarray, " sets"]:
-    """What folds have evenly: the first target."""
-    return material.targets[:, 0].numpy()
+def weighed(
+    each: Predictions,
+    y: Shaped[np.ndarray, " rows"],
+    folds: Int[np.ndarray, "repeats rows"],
+    weights: Float[np.ndarray, " rows"],
+    groups: Shaped[np.ndarray, " rows"] | None,
+    seed: int,
+) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"], Mixed]:
+    """`Kind.weigh` of labels."""
+    ours = [cross_fitted(each, y, fold_of, weights, groups, seed) for fold_of in folds]
+    mixture = mixture_of(each, y, weights, groups, seed)
+    return mixture.weights, mixture.powers, np.mean(ours, 0)
+
+
+LABELS = Kind(Stack, EnsembleModule, weighed, (PRIOR, MEAN, SIMPLE[0]))
 
 
 def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, target: int, seed: int) -> Member:
-    member = MEMBERS[name](material.widths[target] if material.classify else None)
+    member = material.kind.stack.MEMBERS[name](material.widths[target] if material.classify else None)
     y = material.targets[:, target].double().numpy()
     y = y.astype(np.int64) if material.classify else y
     groups = None if material.groups is None else material.groups[rows]
@@ -225,8 +297,9 @@ def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray,
     """Simple methods fitted to some of the sets, without weights."""
     table = pooled(material.sets)
     members = {name: _arrays(material, name, table, rows) for name in names}
-    weights = torch.zeros(len(material.widths), len(METHODS), dtype=torch.float64)
-    return Stack(
+    kind = material.kind.stack
+    weights = torch.zeros(len(material.widths), len(kind.METHODS), dtype=torch.float64)
+    return kind(
         material.sets.dim, material.widths, material.classify, {}, members, weights, torch.ones_like(weights)
     ).eval()
 
@@ -294,7 +367,7 @@ class _Ensemble:
         embed: Any = network.encoder.embed
         embed[0].shift.copy_(torch.from_numpy(shift))
         embed[0].scale.copy_(torch.from_numpy(scale))
-        if not self.material.classify:
+        if not self.material.classify and not self.material.kind.risks:
             counted = rows[self.material.weights[rows].any(1)]
             network.fit_targets(self.material.targets[counted if len(counted) else rows])
 
@@ -315,6 +388,7 @@ class _Ensemble:
             epochs=regime.epochs,
             patience=regime.patience or regime.epochs,
             batch_size=regime.batch_size,
+            lesson=material.kind.lesson,
             **how,
         )
 
@@ -322,17 +396,23 @@ class _Ensemble:
         """What the networks say of the sets of their own fold, the mean of those of a fold and over repeats."""
         material = self.material
         said = np.zeros((len(material.sets), sum(material.widths)))
-        most = material.reading["max_elements"]
         for place in np.unique(self.places, axis=0):
             networks = [self.networks[i] for i in np.flatnonzero((self.places == place).all(1))]
             held = np.flatnonzero(self.folds[place[0]] == place[1])
-            done = 0
-            for group in batched((material.sets[int(i)] for i in held), TOGETHER, most):
-                rows = held[done : done + len(group)]
-                outputs = ensemble_outputs(networks, group, material.device, **material.reading).mean(0)
-                said[rows] += outputs / len(self.folds)
-                done += len(group)
+            each = self._said_of(networks, held)
+            if material.kind.risks:
+                for network, level in zip(networks, each.mean(1), strict=True):
+                    network.head.bias.data -= torch.from_numpy(level).to(network.head.bias)
+            said[held] += material.kind.centred(each).mean(0) / len(self.folds)
         return said
+
+    def _said_of(
+        self, networks: Sequence[SetNetwork], which: Int[np.ndarray, " chosen"]
+    ) -> Float64[np.ndarray, "networks chosen outputs"]:
+        material = self.material
+        groups = batched((material.sets[int(i)] for i in which), TOGETHER, material.reading["max_elements"])
+        parts = [ensemble_outputs(networks, group, material.device, **material.reading) for group in groups]
+        return np.concatenate(parts, 1)
 
 
 def spread_of(

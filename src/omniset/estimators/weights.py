@@ -88,13 +88,30 @@ def mixture_of(
         powers = np.array([_power(p, y, w * units / len(y)) for p in predictions])
         predictions = np.stack([raised(p, a) for p, a in zip(predictions, powers, strict=True)])
     losses = np.stack([np.bincount(unit, w * loss) for loss in losses_of(predictions, y)]) / of_unit
+    return Mixture(shares(losses, of_unit, seed, numbers=predictions.ndim == 2), powers)
+
+
+def shares(
+    losses: Float[np.ndarray, "methods units"],
+    of_unit: Float[np.ndarray, " units"],
+    seed: int = 0,
+    numbers: bool = False,
+) -> Float64[np.ndarray, " methods"]:
+    """The weight of each method; those below 0.02 are 0.
+
+    Args:
+        losses: Of units that were left out: minus log likelihoods, or squared errors.
+        of_unit: How much each unit counts.
+        numbers: They are squared errors.
+    """
+    units = len(of_unit)
     drawn = np.random.default_rng(seed).gamma(of_unit / of_unit.mean(), size=(BOOTSTRAPS, units))
     means = drawn / drawn.sum(1, keepdims=True) @ losses.T
-    scores = -SHARING * units * (means if predictions.ndim == 3 else 0.5 * np.log(np.maximum(means, SMALLEST)))
-    shares = np.exp(scores - scores.max(1, keepdims=True))
-    found = (shares / shares.sum(1, keepdims=True)).mean(0)
-    found[found < min(LEAST, 1 / len(found))] = 0
-    return Mixture(found / found.sum(), powers)
+    scores = -SHARING * units * (0.5 * np.log(np.maximum(means, SMALLEST)) if numbers else means)
+    likely = np.exp(scores - scores.max(1, keepdims=True))
+    weights = (likely / likely.sum(1, keepdims=True)).mean(0)
+    weights[weights < min(LEAST, 1 / len(weights))] = 0
+    return weights / weights.sum()
 
 
 def cross_fitted(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 
 from omniset.report.figures import BLUE, GREY, dense_points, distinct, finite, panel, styled
+from omniset.report.plots import COLOURS
 from omniset.trials.outcomes import Bin, SizeGroup
+from omniset.trials.survival import Steps
 
 NUMBERED = 15  # classes of a confusion matrix that has room for numbers
 
@@ -98,6 +100,23 @@ def residuals(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " 
     axes.axhline(0, color=GREY, linestyle=":", linewidth=1, zorder=3)
     dense_points(figure, axes, predicted, predicted - truth)
     axes.set(xlabel="predicted value", ylabel="predicted minus true")
+    return figure
+
+
+@styled
+def survival_curves(curves: Mapping[str, Steps], longest: float) -> Figure:
+    """The share without the event by time, of several groups of sets.
+
+    Args:
+        longest: Time at which the curves end.
+    """
+    figure, axes = panel()
+    for (name, curve), colour, dashes in zip(curves.items(), COLOURS, ("-", "--", "-."), strict=False):
+        times, values = np.append(0.0, curve.times), np.append(curve.start, curve.values)
+        times, values = np.append(times, longest), np.append(values, values[-1])
+        axes.step(times, values, where="post", label=name, color=colour, linestyle=dashes, linewidth=1.4)
+    axes.set(xlabel="time", ylabel="share without the event", ylim=(0, 1.02), xlim=(0, longest or 1))
+    figure.legend(loc="outside lower left", ncols=3, handlelength=2.2, columnspacing=1.2)
     return figure
 
 

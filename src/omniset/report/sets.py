@@ -26,7 +26,8 @@ from omniset.report.blocks import (
     whole,
 )
 from omniset.trials.comparison import OURS, Comparison
-from omniset.trials.outcomes import Assessment, Metric, Outcome, assess, measures
+from omniset.trials.outcomes import Assessment, Metric, Outcome, assess
+from omniset.trials.survival import Steps, kaplan_meier
 
 SHOWN = {"features": 200, "classes": 30, "half width": 6, "confusions": 20, "elements": 10, "element features": 8}
 QUANTILES = {"smallest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "largest": 1.0}
@@ -122,7 +123,7 @@ class SetRun:
         if self.comparison is None:
             return None
         metrics = []
-        for name, measure in measures(outcome.classifies).items():
+        for name, measure in outcome.measures.items():
             interval = self.comparison.interval(name, outcome.name, OURS)
             value, low, high = (v if np.isfinite(v) else None for v in (interval.value, interval.low, interval.high))
             metrics.append(Metric(name, value, low, high, measure.text))
@@ -270,7 +271,10 @@ def _target(run: SetRun, outcome: Outcome, assessed: Assessment) -> Section:
         names = [score.name for score in run.comparison.scores]
         caption = f"Methods beside ours, best {names[0]} first."
         blocks.append(frame.methods(run.comparison, outcome.name, names, caption=caption))
-    blocks += _classes(assessed) if outcome.classifies else _values(outcome)
+    if outcome.events is not None:
+        blocks += _survival(outcome)
+    else:
+        blocks += _classes(assessed) if outcome.classifies else _values(outcome)
     if assessed.by_size:
         score = assessed.by_size[0].score.name
         caption = f"{score[0].upper() + score[1:]} by size of the set, with 95 % intervals."
@@ -324,6 +328,32 @@ def _values(outcome: Outcome) -> list[Block]:
         Plot(outcome_figures.predicted_against_true(truth, predicted), f"{alt}.", "Predicted against true values."),
         Plot(outcome_figures.residuals(truth, predicted), f"{alt}: differences.", "Errors against predicted values."),
     ]
+
+
+def _survival(outcome: Outcome) -> list[Block]:
+    """How long the sets of low, middle and high risk were without the event."""
+    time, risk = outcome.numbers
+    events = np.asarray(outcome.events, dtype=bool)
+    if not len(time):
+        return []
+    third = np.searchsorted(np.quantile(risk, [1 / 3, 2 / 3]), risk, side="left")
+    curves: dict[str, Steps] = {}
+    rows: list[list[Any]] = []
+    for number, name in enumerate(("low risk", "middle risk", "high risk")):
+        there = third == number
+        if not there.any():
+            continue
+        curves[name] = kaplan_meier(time[there], events[there])
+        below = curves[name].times[curves[name].values <= 0.5]
+        middle = float(below[0]) if len(below) else "not reached"
+        rows.append([name, int(there.sum()), int(events[there].sum()), middle])
+    figure = outcome_figures.survival_curves(curves, float(time.max()))
+    alt = (
+        f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {listed({str(r[0]): r[3] for r in rows})}."
+    )
+    caption = "Share without the event (Kaplan-Meier), by thirds of the predicted risk."
+    columns = ["predicted", "predictions", "events", "median time"]
+    return [Plot(figure, alt, caption), Table("Thirds of the predicted risk.", columns, rows, half=True)]
 
 
 def _examples(examples: list[Example]) -> Section:

@@ -16,7 +16,7 @@ from omniset.core.sets import Sets
 from omniset.tables.files import Chunk, Origin, TableFile
 from omniset.tables.sheets import INFINITE, NUMBER
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "survival"]
 NO_NUMBERS = (*MISSING, *INFINITE)
 
 ROW = "\0row"  # a name that no column has
@@ -206,10 +206,10 @@ def choose_task(labels: LabelFile | None, values: pd.DataFrame, source: Origin, 
     Raises:
         ValueError: An unknown one; "auto", and such numbers among which a word stands for a missing one.
     """
-    if task in ("classification", "regression"):
+    if task in ("classification", "regression", "survival"):
         return task  # type: ignore[return-value]
     if task != "auto":
-        raise ValueError(f"task must be 'auto', 'classification' or 'regression', got {task!r}")
+        raise ValueError(f"task must be 'auto', 'classification', 'regression' or 'survival', got {task!r}")
     numeric, measured = True, False
     for column in values:
         names = pd.Series(values[column].dropna().unique(), dtype=object)
@@ -290,6 +290,60 @@ def _bad_label(
         held = labels.frame.loc[(labels.frame[column] == value).to_numpy(), ROW]
         file, row = labels.file, int(held.iloc[0])
     return file.error(row, f"column {column!r} is {value!r}, it must be {bound}")
+
+
+def survival_columns(
+    labels: Path | None,
+    columns: Sequence[str] | None,
+    group: str | None,
+    task: str,
+    named: Sequence[str],
+    set_column: str = "set",
+) -> list[str] | None:
+    """The columns of time and event, where times until an event are to be learned; else None.
+
+    Args:
+        labels: The file of labels. "auto": it has these two columns, and beside them `set` and the group's only.
+        columns: Targets that were asked for.
+        named: How the two columns are called.
+        set_column: Another name of the column `set`.
+
+    Raises:
+        ValueError: Targets that were asked for beside --task survival.
+    """
+    if task == "survival":
+        if columns is not None and sorted(columns) != sorted(named):
+            raise ValueError(
+                f"target_columns={','.join(columns)} is not for task='survival': name the two columns with "
+                "--time_column and --event_column"
+            )
+        return [*named]
+    if task != "auto" or labels is None or columns is not None:
+        return None
+    targets = set(TableFile(labels).columns) - {group, "set", set_column}
+    return [*named] if targets == {*named} else None
+
+
+def as_survival(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> pd.DataFrame:
+    """Times and events, in two columns, as numbers.
+
+    Raises:
+        ValueError: A time that is negative or no number, an event that is neither 0 nor 1; no event, or one time only.
+    """
+    time, event = values
+    columns = {time: _numbers(values[time]), event: _numbers(values[event])}
+    with np.errstate(invalid="ignore"):
+        wrong = {time: ~((columns[time] >= 0) & np.isfinite(columns[time])), event: ~np.isin(columns[event], (0, 1))}
+    bounds = {time: "a number of at least 0", event: "1, where the event was seen, or 0"}
+    for column, bad in wrong.items():
+        if bad.any():
+            raise _bad_label(labels, values, source, column, bad, bounds[column])
+    file = source if labels is None else labels.file
+    if not columns[event].any():
+        raise file.error(None, f"column {event!r} is 0 everywhere: survival is learned from events that were seen")
+    if np.ptp(columns[time]) == 0:
+        raise file.error(None, f"column {time!r} is {columns[time][0]:g} everywhere: nothing to learn")
+    return pd.DataFrame(columns, index=values.index)
 
 
 def require_choice(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> None:

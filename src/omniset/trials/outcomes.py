@@ -13,10 +13,13 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.sparse import csr_array
 
+from omniset.training.cox import loss_parts, ranked
 from omniset.trials.intervals import RESAMPLES, Draws, Resampling, Values
+from omniset.trials.survival import concordance
 
 CALIBRATION_BINS = 10
 RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
@@ -37,6 +40,9 @@ class Outcome:
         probabilities: (rows, classes), needed for classes.
         groups: (rows,) name or number of the group, such as the patient, of each row. Intervals are then of groups, not
             of sets.
+        events: Of times until an event: whether it was seen. `truth` are then the times, and `predicted` risks, which
+            are the higher the earlier the event is to come.
+        strata: (rows,) of such risks: only rows of one stratum are compared, as where each fold has its own model.
 
     Raises:
         ValueError: A label that is not among the classes, or classes without probabilities.
@@ -50,6 +56,8 @@ class Outcome:
     classes: list[str] | None = None
     probabilities: Shaped[np.ndarray, "rows classes"] | None = None
     groups: Shaped[np.ndarray, " rows"] | None = None
+    events: Bool[np.ndarray, " rows"] | None = None
+    strata: Shaped[np.ndarray, " rows"] | None = None
 
     def __post_init__(self) -> None:
         if self.classes is None:
@@ -64,6 +72,11 @@ class Outcome:
     @property
     def classifies(self) -> bool:
         return self.classes is not None
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """The metrics of such predictions, by name, most telling first."""
+        return SURVIVAL if self.events is not None else CLASSIFICATION if self.classifies else REGRESSION
 
     @cached_property
     def codes(self) -> tuple[Int[np.ndarray, " rows"], Int[np.ndarray, " rows"]]:
@@ -86,7 +99,7 @@ class Outcome:
     def rows(self, chosen: Shaped[np.ndarray, " _"]) -> Outcome:
         """The outcome on these rows: a mask or positions."""
         picked = {name: getattr(self, name)[chosen] for name in ("truth", "predicted", "sets", "sizes")}
-        for name in ("probabilities", "groups"):
+        for name in ("probabilities", "groups", "events", "strata"):
             values = getattr(self, name)
             picked[name] = None if values is None else values[chosen]
         return replace(self, **picked)
@@ -185,7 +198,7 @@ def metrics(outcome: Outcome, resamples: int = RESAMPLES, seed: int = 0) -> list
     `omniset.trials.intervals.Resampling`. A single set has no interval. Metrics of ranks (AUROC, Spearman r) have to
     rank every resample anew: for them there are at most 2e8 / (rows x classes) resamples, but never fewer than 100.
     """
-    return _measure(outcome, list(measures(outcome.classifies)), resamples, seed)
+    return _measure(outcome, list(outcome.measures), resamples, seed)
 
 
 def confusion(outcome: Outcome) -> Int[np.ndarray, "classes classes"]:
@@ -230,7 +243,7 @@ def by_size(outcome: Outcome, groups: int = 5, resamples: int = RESAMPLES, seed:
     _, first = np.unique(outcome.sets, return_index=True)
     edges = np.quantile(outcome.sizes[first], np.arange(1, groups) / groups, method="inverted_cdf")
     group = np.searchsorted(np.unique(edges), outcome.sizes)
-    name = "accuracy" if outcome.classifies else "RMSE"
+    name = "accuracy" if outcome.classifies else "RMSE" if outcome.events is None else "concordance"
     scored = []
     for g in np.unique(group):
         part = outcome.rows(group == g)
@@ -278,15 +291,10 @@ class Measure:
         return max(LEAST, RANKED // max(rows * columns, 1)) if self.ranks else None
 
 
-def measures(classes: bool) -> dict[str, Measure]:
-    """The metrics of classes, or of numbers, by name, most telling first."""
-    return CLASSIFICATION if classes else REGRESSION
-
-
 def _measure(outcome: Outcome, names: list[str], resamples: int, seed: int) -> list[Metric]:
     resampling = Resampling(outcome.sets if outcome.groups is None else outcome.groups, resamples, seed)
     size = len(outcome.truth), len(outcome.classes or [0])
-    table, measured = measures(outcome.classifies), []
+    table, measured = outcome.measures, []
     for name in names:
         measure = table[name]
         formula, draws = partial(measure.of, outcome), measure.draws(*size)
@@ -433,6 +441,30 @@ def _ranks(values: Float[np.ndarray, " rows"], weights: Weights) -> Float[np.nda
     return (tied.cumsum(1) - (tied - 1) / 2)[:, level]
 
 
+# ---------------------------------------------------------------------- formulas: times until an event
+
+
+def _concordance(outcome: Outcome, weights: Weights) -> Values:
+    time, risk = outcome.numbers
+    seen = np.zeros(len(time), dtype=bool) if outcome.events is None else outcome.events
+    return concordance(time, seen, risk, weights, outcome.strata)
+
+
+def _gain(outcome: Outcome, weights: Weights) -> Values:
+    """Within strata, which have a baseline hazard each."""
+    time, risk = outcome.numbers
+    seen = np.zeros(len(time), dtype=bool) if outcome.events is None else outcome.events
+    strata = np.zeros(len(time)) if outcome.strata is None else outcome.strata
+    gained, events = np.zeros(len(weights)), np.zeros(len(weights))
+    for stratum in np.unique(strata):
+        rows = strata == stratum
+        ranks, w = torch.from_numpy(ranked(time[rows], seen[rows])), torch.from_numpy(weights[:, rows])
+        f = torch.from_numpy(risk[rows]).expand_as(w)
+        (lost, number), (unknown, _) = loss_parts(f, ranks, w), loss_parts(torch.zeros_like(f), ranks, w)
+        gained, events = gained + (unknown - lost).numpy(), events + number.numpy()
+    return gained / events
+
+
 CLASSIFICATION = {
     "accuracy": Measure(_accuracy, "Fraction of predictions that are right.", share=True),
     "balanced accuracy": Measure(
@@ -483,5 +515,20 @@ REGRESSION = {
     "Pearson r": Measure(_pearson, "Linear correlation of prediction and truth, from -1 to 1.", within=(-1.0, 1.0)),
     "Spearman r": Measure(
         _spearman, "Correlation of the ranks of prediction and truth, from -1 to 1.", ranks=True, within=(-1.0, 1.0)
+    ),
+}
+SURVIVAL = {
+    "concordance": Measure(
+        _concordance,
+        "Of two sets of which it is known who had the event first, how often the riskier one did (Harrell's C): 1 is "
+        "perfect, 0.5 is guessing.",
+        share=True,
+        ranks=True,
+    ),
+    "log likelihood gain": Measure(
+        _gain,
+        "Logarithm of the partial likelihood per event, minus that of equal risks: 0 is as good as knowing nothing, "
+        "below are risks that are too sure.",
+        ranks=True,
     ),
 }

@@ -1,0 +1,129 @@
+"""Methods without a network that learn log relative risks of sets from their pooled features.
+
+What they learn from are signed ranks of times (`omniset.training.cox.ranked`). They know risks up to a constant, which
+they choose so that the mean over what they learned from is about 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Float64, Shaped
+from scipy.optimize import minimize
+
+from omniset.estimators.boosting import PooledBoosting
+from omniset.estimators.linear import VARIANCES, PooledLinear
+from omniset.estimators.pooling import means_of
+from omniset.estimators.simple import Member, PooledForest, Prior, Table
+from omniset.training.cox import loss_parts
+from omniset.trials.survival import breslow
+
+SEARCH: dict[str, Any] = {"maxiter": 200, "ftol": 1e-7}  # for the slopes
+
+
+class RiskMember(Member):
+    """Learns log relative risks. Where no event was seen, all are 0."""
+
+    def fit(
+        self,
+        x: Table,
+        y: Shaped[np.ndarray, " rows"],
+        weights: Float[np.ndarray, " rows"] | None = None,
+        seed: int = 0,
+        groups: Shaped[np.ndarray, " rows"] | None = None,
+    ) -> Member:
+        counted = y > 0 if weights is None else (y > 0) & (np.asarray(weights) > 0)
+        super().fit(x, y if counted.any() else np.zeros(len(y)), weights, seed, groups)
+        self.prior = np.zeros(1)
+        return self
+
+
+class RiskPrior(RiskMember, Prior):
+    """Every set is as much at risk as any other."""
+
+
+class PooledCox(RiskMember, PooledLinear):
+    """Cox regression with a penalty that inner cross-validation chooses.
+
+    With the columns z of `PooledLinear`, and c_i the contributions of events to the partial likelihood of f = z b,
+
+        minimise over b   - sum_i w_i c_i + |b|^2 / (2 v)
+
+    for the v with the largest partial likelihood of rows left out, each fold compared within itself (Verweij and van
+    Houwelingen, "Cross-validation in survival analysis", 1993).
+    """
+
+    variances: ClassVar[Sequence[float]] = VARIANCES[1:9]  # risks that differ by e^6 are rare enough
+
+    def _scale(self, y: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+        return 0.0, 1.0
+
+    def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray, w: np.ndarray) -> float:
+        return float(loss_parts(*(torch.from_numpy(part) for part in (out[:, 0], y, w)))[0])
+
+    def _solve(
+        self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        features, ranks, weights = (torch.from_numpy(part) for part in (z, y, w))
+
+        def penalised(b: np.ndarray, v: float) -> tuple[float, np.ndarray]:
+            slope = torch.from_numpy(b).requires_grad_()
+            loss = loss_parts(features @ slope, ranks, weights)[0] + slope @ slope / (2 * v)
+            loss.backward()
+            return float(loss.detach()), slope.grad.numpy()  # type: ignore[union-attr]
+
+        solved, b = [], np.zeros(z.shape[1])
+        for v in variances:  # each starts where the one before has ended
+            b = minimize(penalised, b, (v,), "L-BFGS-B", jac=True, options=SEARCH).x
+            solved.append((b[:, None], np.array([-(w @ (z @ b)) / w.sum()])))
+        return solved
+
+
+class MeanCox(PooledCox):
+    """Cox regression on the means of the features and nothing else: what takes ten lines."""
+
+    name = "mean-linear"
+
+    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
+        return super()._seen(x)[:, means_of(x.shape[1])]
+
+
+class OnResiduals(RiskMember):
+    """Learns deviance residuals by squared error: how much earlier, or later, an event came than one would expect."""
+
+    def _fit(self, x: Table, y: np.ndarray, w: np.ndarray, seed: int, groups: np.ndarray | None) -> None:
+        super()._fit(x, deviance_residuals(y, w), w, seed, groups)  # type: ignore[safe-super]
+
+
+class RiskForest(OnResiduals, PooledForest):
+    """The forest of `PooledForest`, of deviance residuals."""
+
+
+class RiskBoosting(OnResiduals, PooledBoosting):
+    """The boosting of `PooledBoosting`, of deviance residuals."""
+
+
+def deviance_residuals(y: Shaped[np.ndarray, " rows"], w: Float[np.ndarray, " rows"]) -> Float64[np.ndarray, " rows"]:
+    """Of the model in which all are as much at risk:
+
+        m_i = e_i - H(t_i),      d_i = sign(m_i) (-2 (m_i + e_i log H(t_i)))^(1/2)
+
+    H is the cumulative hazard, e_i = 1 where the event was seen, else 0. Source: Therneau, Grambsch and Fleming,
+    "Martingale-based residuals for survival models", 1990.
+
+    Args:
+        y: Signed ranks of the times.
+    """
+    rank, event = np.abs(y), y > 0
+    hazard = breslow(rank, event, np.zeros(len(y)), w)(rank)
+    m = event - hazard
+    surprise = np.where(event, np.log(np.where(event, hazard, 1.0)), 0.0)
+    return np.sign(m) * np.sqrt(np.maximum(-2 * (m + surprise), 0.0))
+
+
+MEMBERS: dict[str, type[Member]] = {
+    kind.name: kind for kind in (RiskPrior, MeanCox, PooledCox, RiskForest, RiskBoosting)
+}
