@@ -25,7 +25,7 @@ def _few_trees(monkeypatch):
     monkeypatch.setattr(PooledCox, "variances", (0.3, 3.0))
 
 
-def make(folder, number=41):
+def make(folder, number=29):
     r = np.random.default_rng(0)
     sizes = r.integers(1, 6, number)
     names = [f"s{i}" for i in range(number)]
@@ -55,7 +55,7 @@ def test_fit_predict_evaluate_and_explain(tmp_path, capsys):
         *SMALL,
     )
     said = capsys.readouterr().out
-    assert f"survival of sets: the event was seen in {labels['event'].sum()} of 41" in said
+    assert f"survival of sets: the event was seen in {labels['event'].sum()} of 29" in said
     assert "concordance, risk" in said
     numbers = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {s["score"] for s in numbers["validation"]["scores"]} == set(SURVIVAL)
@@ -88,7 +88,7 @@ def test_fit_predict_evaluate_and_explain(tmp_path, capsys):
 
 def test_columns_of_other_names_and_columns_of_the_table(tmp_path):
     frame, labels = make(tmp_path)
-    named = labels.rename(columns={"time": "days", "event": "died"}).assign(age=7, ward=np.arange(41) // 4)
+    named = labels.rename(columns={"time": "days", "event": "died"}).assign(age=7, ward=np.arange(29) // 4)
     named.to_csv(tmp_path / "named.csv", index=False)
     how = ["--task=survival", "--time_column=days", "--event_column=died", "--method=deep-sets", *SMALL]
     target = ["--target", tmp_path / "named.csv", "--group=ward"]

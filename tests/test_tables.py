@@ -400,7 +400,9 @@ def test_classes_that_are_hardly_meant():
 
 
 def test_unknown_task(tmp_path):
-    with pytest.raises(ValueError, match="task must be 'auto', 'classification' or 'regression', got 'guess'"):
+    with pytest.raises(
+        ValueError, match="task must be 'auto', 'classification', 'regression' or 'survival', got 'guess'"
+    ):
         choose_task(None, pd.DataFrame(), TableFile(text_file(tmp_path, "set\n")), "guess")
 
 

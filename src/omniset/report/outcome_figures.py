@@ -104,18 +104,18 @@ def residuals(truth: Float[np.ndarray, " rows"], predicted: Float[np.ndarray, " 
 
 
 @styled
-def survival_curves(curves: Mapping[str, Steps], longest: float) -> Figure:
+def survival_curves(curves: Mapping[str, tuple[Steps, float]]) -> Figure:
     """The share without the event by time, of several groups of sets.
 
     Args:
-        longest: Time at which the curves end.
+        curves: And the time until which each is known.
     """
     figure, axes = panel()
-    for (name, curve), colour, dashes in zip(curves.items(), COLOURS, ("-", "--", "-."), strict=False):
-        times, values = np.append(0.0, curve.times), np.append(curve.start, curve.values)
-        times, values = np.append(times, longest), np.append(values, values[-1])
-        axes.step(times, values, where="post", label=name, color=colour, linestyle=dashes, linewidth=1.4)
-    axes.set(xlabel="time", ylabel="share without the event", ylim=(0, 1.02), xlim=(0, longest or 1))
+    for (name, (curve, end)), colour, dashes in zip(curves.items(), COLOURS, ("-", "--", "-."), strict=False):
+        times = np.concatenate([[0.0], curve.times, [end]])
+        axes.step(times, curve(times), where="post", label=name, color=colour, linestyle=dashes, linewidth=1.4)
+    axes.set(xlabel="time", ylabel="share without the event", ylim=(0, 1.02))
+    axes.set_xlim(left=0)
     figure.legend(loc="outside lower left", ncols=3, handlelength=2.2, columnspacing=1.2)
     return figure
 

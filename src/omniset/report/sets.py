@@ -337,17 +337,18 @@ def _survival(outcome: Outcome) -> list[Block]:
     if not len(time):
         return []
     third = np.searchsorted(np.quantile(risk, [1 / 3, 2 / 3]), risk, side="left")
-    curves: dict[str, Steps] = {}
+    curves: dict[str, tuple[Steps, float]] = {}
     rows: list[list[Any]] = []
     for number, name in enumerate(("low risk", "middle risk", "high risk")):
         there = third == number
         if not there.any():
             continue
-        curves[name] = kaplan_meier(time[there], events[there])
-        below = curves[name].times[curves[name].values <= 0.5]
+        alive = kaplan_meier(time[there], events[there])
+        curves[name] = alive, float(time[there].max())
+        below = alive.times[alive.values <= 0.5]
         middle = float(below[0]) if len(below) else "not reached"
         rows.append([name, int(there.sum()), int(events[there].sum()), middle])
-    figure = outcome_figures.survival_curves(curves, float(time.max()))
+    figure = outcome_figures.survival_curves(curves)
     alt = (
         f"Kaplan-Meier curves of {many(len(curves), 'group')}. Median times: {listed({str(r[0]): r[3] for r in rows})}."
     )

@@ -23,6 +23,7 @@ from omniset.trials.survival import concordance
 
 CALIBRATION_BINS = 10
 RANKED = 2 * 10**8  # numbers that a metric of ranks may sort into place
+PAIRED = 2 * 10**10  # pairs that a metric of pairs may look at
 LEAST = 100  # draws, however long they take
 
 
@@ -269,6 +270,7 @@ class Measure:
         larger: Larger is better.
         share: It lies between 0 and 1.
         ranks: Every draw is ranked anew.
+        pairs: In every draw each row is compared with each other.
         within: The least and the largest value.
     """
 
@@ -277,6 +279,7 @@ class Measure:
     larger: bool = True
     share: bool = False
     ranks: bool = False
+    pairs: bool = False
     within: tuple[float, float] = (-np.inf, np.inf)
 
     def of(self, outcome: Outcome, draws: Draws) -> Values:
@@ -288,6 +291,8 @@ class Measure:
 
     def draws(self, rows: int, columns: int) -> int | None:
         """How many draws an interval takes at most; None: as many as any."""
+        if self.pairs:
+            return max(LEAST, PAIRED // max(rows, 1) ** 2)
         return max(LEAST, RANKED // max(rows * columns, 1)) if self.ranks else None
 
 
@@ -523,7 +528,7 @@ SURVIVAL = {
         "Of two sets of which it is known who had the event first, how often the riskier one did (Harrell's C): 1 is "
         "perfect, 0.5 is guessing.",
         share=True,
-        ranks=True,
+        pairs=True,
     ),
     "log likelihood gain": Measure(
         _gain,
