@@ -8,7 +8,7 @@ see has weight 0 in its loss,
 
 so that its gradient is that of each network alone on its own sets. How long a network learns is decided by sets that
 none of its fold has seen: it keeps the epoch that was best for the networks of all *other* folds on the sets that these
-left out. So what it says of the sets of its own fold is a prediction of new sets, of which nothing was chosen.
+left out. So no choice was made by what it says of the sets of its own fold.
 """
 
 from __future__ import annotations
