@@ -87,7 +87,7 @@ class SetSurvival(SetEstimator):
             KeyboardInterrupt: As SetEstimator.
         """
         self.check_arguments()
-        collection = sets_of(sets)
+        collection = sets_of(sets, missing=self.missing)
         time, event = observed(y, collection)
         how: dict[str, Any] = {"groups": groups, "sample_weight": sample_weight, "folder": folder, "resume": resume}
         super().fit(collection, ranked(time, event), **how)
