@@ -53,8 +53,8 @@ def main(seed: int = 0) -> None:
         for name, source in sources.items():
             sets, y = source()
             parts[name].append(left_out(name, sets, y, repeat, seed, kept))
-        rows = pd.concat([rows for each in parts.values() for rows in each], ignore_index=True)
-        record("sets/methods", numbers(rows, repeat + 1), seed=seed, part_of="sets")
+            rows = pd.concat([rows for each in parts.values() for rows in each], ignore_index=True)
+            record("sets/methods", numbers(rows), seed=seed, part_of="sets")
 
 
 def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int, kept: Kept) -> pd.DataFrame:
@@ -80,7 +80,7 @@ def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int, kept:
     return pd.concat(parts, ignore_index=True)
 
 
-def numbers(rows: pd.DataFrame, repeats: int) -> dict[str, Any]:
+def numbers(rows: pd.DataFrame) -> dict[str, Any]:
     """Scores, differences and gates; and ours minus the best single method of each data set."""
     columns = {"0": "p_0", "1": "p_1"}
     comparison = Evaluation(rows, dict.fromkeys(rows["condition"].unique(), columns)).comparison
@@ -92,7 +92,14 @@ def numbers(rows: pd.DataFrame, repeats: int) -> dict[str, Any]:
             best = str(singles.idxmax() if score == "AUROC" else singles.idxmin())
             interval = comparison.difference(score, name, best).as_dict()
             summary.append({"data": name, "score": score, "ours": float(table[OURS]), "best": best, **interval})
-    return plain({**comparison.numbers(), "repeats": repeats, "against the best single": summary, "looks": LOOKS})
+    return plain(
+        {
+            **comparison.numbers(),
+            "repeats": rows.groupby("condition")["repeat"].nunique().to_dict(),
+            "against the best single": summary,
+            "looks": LOOKS,
+        }
+    )
 
 
 def bags(folder: Path) -> Data:

@@ -332,7 +332,8 @@ def sets(found: dict[str, Any]) -> list[str]:
         for score in ("AUROC", "log loss")
     }
     worst = f"AUROC {min(gaps['AUROC']):+.3f}, log loss {max(gaps['log loss']):+.3f}"
-    dealt = f"dealt {found['repeats']} times" if found["repeats"] > 1 else "dealt once"
+    dealt = "dealt " + ", ".join(f"{number} times ({name})" for name, number in found["repeats"].items())
+    dealt = "dealt once" if {*found["repeats"].values()} == {1} else dealt
     text = (
         f"Five folds, {dealt}; the default learns its weights within the other four. Bold: the best single method of "
         f"that data set, chosen on the same sets that it is shown on. Ours minus that one, at worst: {worst}. "
