@@ -13,8 +13,9 @@ from omniset.cli import main
 from omniset.core.sets import SetBatch, Sets
 from omniset.estimators import boosting, linear, simple
 from omniset.estimators.evaluation import evaluate, out_of_fold
-from omniset.estimators.learning import BESIDE, worth
+from omniset.estimators.learning import worth
 from omniset.estimators.stack import BASELINES, METHODS, Stack
+from omniset.estimators.stacking import LABELS
 from omniset.trials.comparison import OURS
 from test_stack import SMALL, of, said_by, some_sets
 
@@ -52,7 +53,7 @@ def test_folds_of_one_network_are_fits_of_the_same_model(weighted):
     groups = np.arange(17) // 2 if weighted else None
     model = SetClassifier(**ONE).fit(sets, y, sample_weight=weights, groups=groups)
     said = said_by(model)
-    assert {*said} == {*BESIDE, OURS}
+    assert {*said} == {*LABELS.beside, OURS}
     columns = ["p_kind_a", "p_kind_b", "p_kind_lone", "p_side_0", "p_side_1"]
     for fold in range(3):
         held, table = alone(model, sets, y, fold, weights, groups)
@@ -98,7 +99,7 @@ def test_without_folds_one_network_has_simple_methods_beside_it():
     train = np.setdiff1d(np.arange(41), model.validation_)
     assert 0 < len(train) < 41
     beside = evaluate(model, of(elements, counts), y, resamples=19).rows
-    assert {*beside["method"]} == {OURS, *BESIDE}
+    assert {*beside["method"]} == {OURS, *LABELS.beside}
     prior = beside[beside["method"] == "prior"]["p_1"].unique()
     np.testing.assert_allclose(prior, (y[train].sum() + 0.5) / (len(train) + 1), rtol=1e-9)
 
@@ -251,7 +252,7 @@ def test_fit_writes_what_was_said_of_sets_left_out(method, files, tmp_path, caps
     assert (validation["unit"], validation["units"]) == ("group", 8)
     values = {s["method"]: s["value"] for s in validation["scores"] if s["score"] == "accuracy"}
     assert values[OURS] == pytest.approx((rows["truth"] == rows["predicted"]).mean())
-    assert {*values} == {OURS, *(METHODS if method == "auto" else BESIDE)}
+    assert {*values} == {OURS, *(METHODS if method == "auto" else LABELS.beside)}
     assert validation["verdict"] in said
     assert "out_of_fold.csv" in said
     model = SetClassifier.load("run")

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,9 +25,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from omniset import SetBatch, SetClassifier, SetRegressor, Sets
 from omniset.cli import main
 from omniset.core.sources import source_of
-from omniset.estimators import learning
+from omniset.estimators import stacking
 from omniset.estimators.forms import sets_of
 from omniset.estimators.stack import NETWORKS
+from omniset.estimators.stacking import LABELS
 
 CHEAP = {
     "dim": 8,
@@ -57,7 +59,7 @@ FAILED = {
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """One network without simple methods beside it, whose forests take most of the time."""
-    monkeypatch.setattr(learning, "BESIDE", ())
+    monkeypatch.setattr(stacking, "LABELS", replace(LABELS, beside=()))
 
 
 @pytest.fixture
@@ -98,7 +100,7 @@ def table(arrays, names):
 def fitted():
     arrays, kinds, _ = data()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "BESIDE", ())
+        patch.setattr(stacking, "LABELS", replace(LABELS, beside=()))
         yield SetClassifier("deep-sets", **CHEAP).fit(arrays, kinds)
 
 
