@@ -30,6 +30,13 @@ def check(model: SetEstimator) -> None:
             f"method='auto' learns in one process, got devices={model.devices}, num_nodes={model.num_nodes}, "
             f"strategy={model.strategy!r}: name one network, such as method='ust'"
         )
+    if model.single is None:
+        of_one = {"log": None, "gradient": "exact", "validation_fraction": None}
+        for name, default in of_one.items():
+            if (value := getattr(model, name)) != default:
+                raise ValueError(
+                    f"{name}={value!r} is for one network, such as method='ust': a mixture has no use for it"
+                )
     if model.folds is not None and (model.level == "element" or model.devices * model.num_nodes > 1):
         raise ValueError(f"folds={model.folds} is for labels of sets, and one process")
     if model.importance and (model.level == "element" or model.devices * model.num_nodes > 1):

@@ -382,7 +382,7 @@ class SetEstimator(SetModel):
         """Outputs as columns of a table."""
         raise NotImplementedError
 
-    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
         """Probabilities, or numbers in their own units, as columns of a table."""
         raise NotImplementedError
 

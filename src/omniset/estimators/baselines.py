@@ -31,13 +31,13 @@ def by_method(model: SetEstimator, sets: Iterable[StoredSet]) -> dict[str, pd.Da
     stored = list(sets)
     fitted = model.fitted()
     if isinstance(fitted, Stack):
-        said: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *fitted.METHODS)}
+        answers: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *fitted.METHODS)}
         for group in batched(stored, model.together, model.max_elements):
             each = fitted.predictions(group, find(model.device), **model.reading())
-            said[OURS].append(fitted.mixed(each).exp().numpy() if model.classifies else fitted.mixed(each).numpy())
+            answers[OURS].append(fitted.mixed(each).exp().numpy() if model.classifies else fitted.mixed(each).numpy())
             for name in fitted.METHODS:
-                said[name].append(each[name])
-        return {name: as_table(model, stored, np.concatenate(parts)) for name, parts in said.items()}
+                answers[name].append(each[name])
+        return {name: as_table(model, stored, np.concatenate(parts)) for name, parts in answers.items()}
     ours = pd.concat(model.predictions(stored), ignore_index=True)
     tables = {OURS: ours}
     if model.simple_ is None:
@@ -50,7 +50,9 @@ def by_method(model: SetEstimator, sets: Iterable[StoredSet]) -> dict[str, pd.Da
     return tables
 
 
-def as_table(model: SetEstimator, sets: Iterable[StoredSet], said: Float64[np.ndarray, "sets outputs"]) -> pd.DataFrame:
+def as_table(
+    model: SetEstimator, sets: Iterable[StoredSet], answers: Float64[np.ndarray, "sets outputs"]
+) -> pd.DataFrame:
     """Probabilities, or numbers in their own units, as `predict_table` shows them."""
     names = [stored.name for stored in sets]
-    return pd.DataFrame({"set": names, **model.columns(torch.from_numpy(said))})
+    return pd.DataFrame({"set": names, **model.columns(torch.from_numpy(answers))})

@@ -96,8 +96,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return self._named(self._labels(outputs), self._probabilities(outputs))
 
-    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
-        return self._named(self._labels(said), [part.numpy() for part in self.fitted().split(said)])
+    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return self._named(self._labels(answers), [part.numpy() for part in self.fitted().split(answers)])
 
     def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
         table = self.predict_table(sets)

@@ -158,7 +158,7 @@ def out_of_fold(
     if left_out is None:
         return None
     stored = [sets[i] for i in range(len(sets))]
-    tables = {method: baselines.as_table(model, stored, said) for method, said in left_out.predictions.items()}
+    tables = {method: baselines.as_table(model, stored, answers) for method, answers in left_out.predictions.items()}
     about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
     if model.kind.risks:
         about["stratum"] = left_out.folds[0]

@@ -210,7 +210,7 @@ def parts_of(model: SetEstimator) -> Parts:
     fitted = model.fitted()
     if isinstance(fitted, Stack):
         return parts_of_stack(fitted, find(model.device), model.reading())
-    return Parts(None, lambda sets: {OURS: model.probable(sets, model)}, lambda said: said[OURS])
+    return Parts(None, lambda sets: {OURS: model.probable(sets, model)}, lambda answers: answers[OURS])
 
 
 def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any]) -> Parts:
@@ -218,8 +218,8 @@ def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any
     weighed = stack.weighed()
     simple, networks = ([name for name in weighed if name in kind] for kind in (stack.members, stack.networks))
 
-    def mixed(said: Predictions) -> Outputs:
-        outputs = stack.mixed(said).numpy()
+    def mixed(answers: Predictions) -> Outputs:
+        outputs = stack.mixed(answers).numpy()
         return np.exp(outputs) if stack.classify else outputs
 
     return Parts(
@@ -351,8 +351,8 @@ class _Measuring:
             of_table = self.of_table
             if given is not None:
                 of_table = self._of_other_table(feature, given[:, columns_of_feature(place, len(features))])
-            said = {**of_table, **{name: values[place] for name, values in of_sets.items()}}
-            out[..., place] = self._losses(said) - self.losses
+            answers = {**of_table, **{name: values[place] for name, values in of_sets.items()}}
+            out[..., place] = self._losses(answers) - self.losses
         return out
 
     def _of_table(self) -> Predictions:
@@ -367,35 +367,35 @@ class _Measuring:
         if np.array_equal(own, given, equal_nan=True):
             return self.of_table
         self.table[:, columns] = given
-        said = self._of_table()
+        answers = self._of_table()
         self.table[:, columns] = own
-        return said
+        return answers
 
     def _of_sets(self) -> Predictions:
         of_sets = self.trial.parts.of_sets
         if of_sets is None:
             return {}
-        said = [of_sets([self.task.sets[int(i)] for i in group]) for group in self.groups]
-        return {name: np.concatenate([each[name] for each in said]) for name in said[0]}
+        answers = [of_sets([self.task.sets[int(i)] for i in group]) for group in self.groups]
+        return {name: np.concatenate([each[name] for each in answers]) for name in answers[0]}
 
     def _of_other_sets(
         self, exchange: Exchange, features: Sequence[int]
     ) -> Mapping[str, Float64[np.ndarray, "features rows outputs"]]:
         """What the networks say where the values of each feature are others."""
-        said = {name: np.repeat(values[None], len(features), 0) for name, values in self.of_sets.items()}
+        answers = {name: np.repeat(values[None], len(features), 0) for name, values in self.of_sets.items()}
         if self.trial.parts.of_sets is None:
-            return said
+            return answers
         done = 0
         for group in self.groups:
             for place, sets in exchange.replaced(group, features):
                 if sets is not None:
                     for name, values in self.trial.parts.of_sets(sets).items():
-                        said[name][place, done : done + len(group)] = values
+                        answers[name][place, done : done + len(group)] = values
             done += len(group)
-        return said
+        return answers
 
-    def _losses(self, said: Predictions) -> Float64[np.ndarray, "rows targets"]:
-        outputs, y = self.trial.parts.mixed(said), self.task.y[self.trial.rows]
+    def _losses(self, answers: Predictions) -> Float64[np.ndarray, "rows targets"]:
+        outputs, y = self.trial.parts.mixed(answers), self.task.y[self.trial.rows]
         each = []
         for target, part in enumerate(columns_of_targets(self.task.widths)):
             values = outputs[None, :, part] if self.task.classify else outputs[None, :, part.start]

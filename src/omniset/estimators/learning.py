@@ -152,15 +152,15 @@ def worth(stack: Stack, targets: list[str]) -> list[str]:
 
     The networks that see elements in the light of others say whether their interplay tells something.
     """
-    said = []
+    answers = []
     for number, target in enumerate(targets):
         weights = stack.weights_of(number)
         shares = sorted(((w, name) for name, w in weights.items() if w), reverse=True)
         named = ", ".join(f"{name} {w:.2f}" for w, name in shares)
         of = f"{target}: " if len(targets) > 1 else ""
         nothing = "" if weights[INTERPLAY] else "; the elements' interplay adds nothing here"
-        said.append(f"{of}weights of the methods: {named}{nothing}")
-    return said
+        answers.append(f"{of}weights of the methods: {named}{nothing}")
+    return answers
 
 
 def _material(model: SetEstimator, given: Given) -> Material:
@@ -202,14 +202,14 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     regime, columns = material.regime, sum(given.widths)
     stratum = material.kind.stratum(given.targets)
     folds = np.stack([folds_of(stratum, regime.folds, model.seed + r, given.groups) for r in range(regime.repeats)])
-    said = stacking.simple_left_out(material, material.kind.beside, folds)
-    said[OURS] = np.zeros((len(given.sets), columns))
+    answers = stacking.simple_left_out(material, material.kind.beside, folds)
+    answers[OURS] = np.zeros((len(given.sets), columns))
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
             known = given.targets[rows]
             if bool((known == known[0]).all(0).any()):  # one label is left: nothing to learn
-                said[OURS][held] += said[PRIOR][held] / len(folds)
+                answers[OURS][held] += answers[PRIOR][held] / len(folds)
                 continue
             one = clone(model).set_params(folds=None, repeats=None, importance=False)
             y = material.kind.labels(given.values[rows], given.sets[rows], model.targets_)
@@ -220,5 +220,5 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
                 warnings.simplefilter("ignore")  # the whole has said it
                 one.fit(given.sets[rows], y, groups=groups, sample_weight=weights)
             probable = one.probable(given.sets[held], model)
-            said[OURS][held] += material.kind.centred(probable) / len(folds)
-    return OutOfFold(folds, said)
+            answers[OURS][held] += material.kind.centred(probable) / len(folds)
+    return OutOfFold(folds, answers)

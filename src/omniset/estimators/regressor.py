@@ -56,8 +56,8 @@ class SetRegressor(RegressorMixin, SetEstimator):
     def _columns(self, outputs: Tensor) -> dict[str, np.ndarray]:
         return dict(zip(self.targets_, self._values(outputs).T, strict=True))
 
-    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
-        return dict(zip(self.targets_, said.double().numpy().T, strict=True))
+    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return dict(zip(self.targets_, answers.double().numpy().T, strict=True))
 
     def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
         return self.predict_table(sets)[like.targets_].to_numpy(np.float64)

@@ -51,14 +51,14 @@ class RiskStack(Stack):
     METHODS: ClassVar[Sequence[str]] = (PRIOR, *SIMPLE, *NETWORKS)
     MEMBERS: ClassVar[Mapping[str, type[Member]]] = MEMBERS
 
-    def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
+    def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
         """The sum of w_m a_m f_m; of methods without a weight f may be missing."""
-        rows = len(next(iter(said.values())))
+        rows = len(next(iter(answers.values())))
         factors = (self.weights * self.powers)[0].tolist()
         mixed = np.zeros((rows, 1))
         for name, factor in zip(self.METHODS, factors, strict=True):
             if factor:
-                mixed += factor * said[name]
+                mixed += factor * answers[name]
         return torch.from_numpy(mixed)
 
 

@@ -161,35 +161,35 @@ class Stack(nn.Module):
         """
         methods = self.METHODS if methods is None else methods
         simple = [name for name in methods if name in self.members]
-        said = self.of_table(pooled(group), simple) if simple else {}
-        return said | self.of_sets(group, device, [name for name in methods if name in self.networks], **reading)
+        answers = self.of_table(pooled(group), simple) if simple else {}
+        return answers | self.of_sets(group, device, [name for name in methods if name in self.networks], **reading)
 
     def of_table(self, table: Float32[np.ndarray, "sets columns"], methods: Sequence[str]) -> Predictions:
         """What simple methods say of pooled features."""
-        said: Predictions = {}
+        answers: Predictions = {}
         for name in methods:
             columns = [member.predict(table) for member in self._members(name)]
-            said[name] = np.concatenate([c.reshape(len(table), -1) for c in columns], 1).astype(np.float64)
-        return said
+            answers[name] = np.concatenate([c.reshape(len(table), -1) for c in columns], 1).astype(np.float64)
+        return answers
 
     def of_sets(
         self, group: Sequence[StoredSet], device: torch.device, methods: Sequence[str], **reading: Any
     ) -> Predictions:
         """What networks say of sets."""
-        said: Predictions = {}
+        answers: Predictions = {}
         for name in methods:
             networks: Any = self.networks[name]
-            said[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
-        return said
+            answers[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
+        return answers
 
-    def mixed(self, said: Predictions) -> Float64[Tensor, "sets outputs"]:
+    def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
         """The outputs of the stack from those of its methods: logarithms of probabilities, or numbers."""
-        names = [name for name in self.METHODS if name in said]
+        names = [name for name in self.METHODS if name in answers]
         columns = [self.METHODS.index(name) for name in names]
         parts = []
         for target, part in enumerate(columns_of_targets(self.widths)):
             weights, powers = (of[target, columns].cpu().numpy() for of in (self.weights, self.powers))
-            each = np.stack([said[name][:, part] for name in names])
+            each = np.stack([answers[name][:, part] for name in names])
             mixed = Mixture(weights, powers)(each if self.classify else each[..., 0])
             parts.append(mixed.reshape(len(each[0]), -1))
         mixture = torch.from_numpy(np.concatenate(parts, 1))

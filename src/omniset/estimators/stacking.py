@@ -130,9 +130,9 @@ class Kind:
             return np.stack([np.abs(values[:, 0]), values[:, 0] > 0], 1)
         return pd.DataFrame(values, sets.names, targets)
 
-    def centred(self, said: Float64[np.ndarray, "*some sets outputs"]) -> Float64[np.ndarray, "*some sets outputs"]:
+    def centred(self, answers: Float64[np.ndarray, "*some sets outputs"]) -> Float64[np.ndarray, "*some sets outputs"]:
         """What a model says of the sets that it left out, by the constant that risks are to have."""
-        return said - said.mean(-2, keepdims=True) if self.risks else said
+        return answers - answers.mean(-2, keepdims=True) if self.risks else answers
 
     def batch_of(self, sets: int) -> int:
         """Sets per step. Of risks more: an event says something beside the other sets of its step only."""
@@ -207,7 +207,7 @@ def learn(
     kind = material.kind
     simple = [name for name in kind.stack.METHODS if name in kind.stack.MEMBERS]
     of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
-    said = _left_out(material, simple, table, folds, of_folds if material.keep else None)
+    answers = _left_out(material, simple, table, folds, of_folds if material.keep else None)
     networks, history, places = {}, [], {}
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
@@ -215,15 +215,15 @@ def learn(
         learner = _Ensemble(material, name, folds, table)
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
-        said[name] = learner.left_out()
+        answers[name] = learner.left_out()
         networks[name], places[name] = learner.networks, learner.places
-    mixtures = [_mixture(material, said, folds, target) for target in range(len(material.widths))]
+    mixtures = [_mixture(material, answers, folds, target) for target in range(len(material.widths))]
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = kind.stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
     kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
-    return stack.eval(), OutOfFold(folds, said, kept), history
+    return stack.eval(), OutOfFold(folds, answers, kept), history
 
 
 def _of_fold(
@@ -242,7 +242,7 @@ def _of_fold(
 
 def _mixture(
     material: Material,
-    said: dict[str, Float64[np.ndarray, "sets outputs"]],
+    answers: dict[str, Float64[np.ndarray, "sets outputs"]],
     folds: Int[np.ndarray, "repeats sets"],
     target: int,
 ) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
@@ -254,10 +254,10 @@ def _mixture(
     part = columns_of_targets(material.widths)[target]
     y, counts = material.targets[:, target].numpy(), material.weights[:, target]
     methods = material.kind.stack.METHODS
-    each = np.stack([said[name][:, part] for name in methods])
+    each = np.stack([answers[name][:, part] for name in methods])
     each = each if material.classify else each[..., 0]
     weights, powers, ours = material.kind.weigh(each, y, folds, counts, material.groups, material.seed)
-    said.setdefault(OURS, np.zeros_like(said[methods[0]]))[:, part] = ours.reshape(len(y), -1)
+    answers.setdefault(OURS, np.zeros_like(answers[methods[0]]))[:, part] = ours.reshape(len(y), -1)
     return weights, powers
 
 
@@ -312,7 +312,7 @@ def _left_out(
     kept: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
 ) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
     """See `simple_left_out`; into `kept`, the arrays of the methods of each repeat and fold."""
-    said = {name: np.zeros((len(table), sum(material.widths))) for name in names}
+    answers = {name: np.zeros((len(table), sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
         done = 0
@@ -323,13 +323,13 @@ def _left_out(
                     for target, part in enumerate(columns_of_targets(material.widths)):
                         member = _fitted(material, name, table, rows, target, material.seed + repeat)
                         predicted = member.predict(table[held]).reshape(held.sum(), -1)
-                        said[name][held, part] += predicted / len(folds)
+                        answers[name][held, part] += predicted / len(folds)
                         if kept is not None:
                             of_fold = kept.setdefault((repeat, fold), {}).setdefault(name, [])
                             of_fold.append(Arrays.of(member.state()))
                         done += 1
                         progress.at(done)
-    return said
+    return answers
 
 
 def _arrays(
@@ -395,7 +395,7 @@ class _Ensemble:
     def left_out(self) -> Float64[np.ndarray, "sets outputs"]:
         """What the networks say of the sets of their own fold, the mean of those of a fold and over repeats."""
         material = self.material
-        said = np.zeros((len(material.sets), sum(material.widths)))
+        answers = np.zeros((len(material.sets), sum(material.widths)))
         for place in np.unique(self.places, axis=0):
             networks = [self.networks[i] for i in np.flatnonzero((self.places == place).all(1))]
             held = np.flatnonzero(self.folds[place[0]] == place[1])
@@ -403,8 +403,8 @@ class _Ensemble:
             if material.kind.risks:
                 for network, level in zip(networks, each.mean(1), strict=True):
                     network.head.bias.data -= torch.from_numpy(level).to(network.head.bias)
-            said[held] += material.kind.centred(each).mean(0) / len(self.folds)
-        return said
+            answers[held] += material.kind.centred(each).mean(0) / len(self.folds)
+        return answers
 
     def _said_of(
         self, networks: Sequence[SetNetwork], which: Int[np.ndarray, " chosen"]

@@ -187,8 +187,8 @@ class SetSurvival(SetEstimator):
         times = np.append(self.baseline_.times, np.nan)
         return {RISK: risk, "median_time": times[reached]}
 
-    def columns(self, said: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
-        return {RISK: said[:, 0].double().numpy()}
+    def columns(self, answers: Float[Tensor, "rows outputs"]) -> dict[str, np.ndarray]:
+        return {RISK: answers[:, 0].double().numpy()}
 
     def probable(self, sets: Any, like: SetEstimator) -> Float[np.ndarray, "sets outputs"]:
         return self.predict(sets)[:, None]

@@ -69,8 +69,8 @@ class Trees:
         out = np.empty((len(x), outputs))
         size = max(ROWS_AND_TREES // len(self.roots), 1)
         for start in range(0, len(x), size):
-            said = self.value[self._leaves(x[start : start + size]), 0]
-            out[start : start + size] = said.reshape(len(said), rounds, outputs).sum(1)
+            answers = self.value[self._leaves(x[start : start + size]), 0]
+            out[start : start + size] = answers.reshape(len(answers), rounds, outputs).sum(1)
         return out
 
     def _leaves(self, x: Float32[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows trees"]:
