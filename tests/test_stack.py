@@ -383,7 +383,8 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
 # ---------------------------------------------------------------------- how it learns
 
 
-def test_the_regime_by_the_number_of_sets():
+def test_the_regime_by_the_number_of_sets(monkeypatch):
+    monkeypatch.setattr(stacking, "STEPS", 300)
     few, some, many = (Regime.of(n, n) for n in (24, 150, 4000))
     assert (few.folds, few.repeats, few.batch_size) == (5, 3, 4)
     assert (some.folds, some.repeats, some.batch_size) == (5, 2, 18)

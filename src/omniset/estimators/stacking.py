@@ -36,6 +36,7 @@ from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
 
+STEPS = 300  # of the networks, on few sets
 WATCHED = 30  # sets from which on networks stop early
 TOGETHER = 64  # sets that networks read at once
 
@@ -86,7 +87,7 @@ class Regime:
         folds = min(5 if few else 3, units) if folds is None else folds
         repeats = (3 if sets < 60 else 2 if sets < 200 else 1) if repeats is None else repeats
         batch = batch_of(sets) if batch is None else batch
-        steps = max(300, 60 * math.sqrt(sets / 4))
+        steps = max(STEPS, 60 * math.sqrt(sets / 4))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
         networks = 1 if sets < 200 else 2
         return cls(folds, repeats, networks, batch, epochs, patience)
