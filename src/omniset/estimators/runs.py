@@ -75,10 +75,13 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
+    asked: SetEstimator = SetClassifier(**arguments)
+    if task != "survival":  # what is wrong with the arguments is said before anything is read
+        asked.check_arguments()
     times = survival_columns(target, columns, group, task, survival, reading["set_column"])
-    task, columns = ("survival", times) if times is not None else (task, columns)
-    asked = (SetClassifier if times is None else SetSurvival)(**arguments)
-    asked.check_arguments()  # what is wrong with the arguments is said before anything is read
+    if times is not None:
+        task, columns, asked = "survival", times, SetSurvival(**arguments)
+        asked.check_arguments()
     if processes.start(asked.devices, asked.num_nodes):
         return {}  # the processes have done it
     about: dict[str, Any] = {"seed": asked.seed, "device": find(asked.device).type, "resume": resume}

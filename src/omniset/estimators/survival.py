@@ -46,7 +46,7 @@ class SetSurvival(SetEstimator):
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
     >>> y = [[8.0, 1], [2.0, 1], [9.0, 0], [1.5, 1], [7.0, 1], [2.5, 1], [9.0, 0], [1.0, 1], [6.0, 1], [3.0, 1],
-    ...      [9.0, 0], [0.5, 1]]
+    ...      [8.5, 1], [0.5, 1]]
     >>> model = SetSurvival("deep-sets", dim=8, depth=1, epochs=20, learning_rate=0.01, progress=False,
     ...                     validation_fraction=0.0, device="cpu").fit(sets, y)
     >>> low, high = model.predict([[[0.05]], [[5.2], [5.0]]])
