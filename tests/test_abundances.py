@@ -10,17 +10,7 @@ from omniset import SetClassifier, Sets
 from omniset.cli import main
 from omniset.microbiomes.samples import read_samples
 from omniset.tables.reading import open_sets
-
-QUIET = ["--progress=false", "--device=cpu"]
-TINY = [
-    "--method=ust",
-    "--dim=8",
-    "--num_heads=2",
-    "--depth=1",
-    "--num_inducing=2",
-    "--epochs=1",
-    "--validation_fraction=0",
-]
+from small import QUIET, TINY
 
 
 @pytest.fixture(autouse=True)

@@ -9,17 +9,8 @@ from benchmarks.fuzz.seeds import fcs_bytes
 from omniset import SetClassifier
 from omniset.cli import main
 from omniset.tables.reading import open_sets
+from small import QUIET, TINY
 
-QUIET = ["--progress=false", "--device=cpu"]
-TINY = [
-    "--method=ust",
-    "--dim=8",
-    "--num_heads=2",
-    "--depth=1",
-    "--num_inducing=2",
-    "--epochs=1",
-    "--validation_fraction=0",
-]
 CHANNELS = [("Time", ""), ("FSC-A", ""), ("FITC-A", "CD3"), ("PE-A", "CD4"), ("Event_length", ""), ("APC-A", "")]
 EVENTS = 11
 

@@ -14,18 +14,9 @@ from omniset.report import plots
 from omniset.tables import collect
 from omniset.tables.hdf5 import check_all
 from omniset.tables.reading import open_sets
+from small import QUIET, TINY
 
 SIZES = {"b": 7, "a": 3, "d": 0, "c": 11, "é f": 2}
-QUIET = ["--progress=false", "--device=cpu"]
-TINY = [
-    "--method=ust",
-    "--dim=8",
-    "--num_heads=2",
-    "--depth=1",
-    "--num_inducing=2",
-    "--epochs=1",
-    "--validation_fraction=0",
-]
 
 
 def arrays(width=5, dtype=np.float64):

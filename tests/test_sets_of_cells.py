@@ -14,19 +14,10 @@ from omniset.cli import main
 from omniset.tables import collect
 from omniset.tables.labels import column_labels
 from omniset.tables.reading import open_sets
+from small import QUIET, TINY
 
 anndata = pytest.importorskip("anndata")
 
-QUIET = ["--progress=false", "--device=cpu"]
-TINY = [
-    "--method=ust",
-    "--dim=8",
-    "--num_heads=2",
-    "--depth=1",
-    "--num_inducing=2",
-    "--epochs=1",
-    "--validation_fraction=0",
-]
 CELLS, GENES = 67, 13
 
 

@@ -120,9 +120,10 @@ def mixture(model: SetEstimator, given: Given) -> None:
         )
     model.network_ = stack
     regime = material.regime
+    dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
     model.notes_ += [
-        f"{regime.folds} folds of the sets, dealt {regime.repeats} times: what each method says of sets left out is in "
-        "the table, and what it is worth in the weights",
+        f"{regime.folds} folds of the sets, dealt {dealt}: what each method says of sets left out is in the table, and "
+        "what it is worth in the weights",
         *worth(stack, model.targets_),
     ]
     if model.out_of_fold_.stacks:
