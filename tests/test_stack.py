@@ -13,9 +13,9 @@ from omniset.core.sets import Sets
 from omniset.estimators import boosting, linear, simple, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.members import MEMBERS
-from omniset.estimators.pooling import pooled
+from omniset.estimators.pooling import pooled, spread_of
 from omniset.estimators.stack import METHODS, NETWORKS
-from omniset.estimators.stacking import Regime, spread_of
+from omniset.estimators.stacking import Regime
 from omniset.trials.comparison import OURS
 
 SMALL = {"dim": 4, "num_heads": 2, "depth": 1, "num_inducing": 2, "epochs": 2, "folds": 2, "repeats": 1}

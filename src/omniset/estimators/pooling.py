@@ -41,14 +41,42 @@ def names_of(features: Sequence[str]) -> list[str]:
     return [*OF_SIZE, *(f"{statistic} of {feature}" for statistic in STATISTICS for feature in features)]
 
 
+def columns_of_statistic(statistic: str, dim: int) -> slice:
+    """Where a table has a statistic of all features."""
+    start = len(OF_SIZE) + STATISTICS.index(statistic) * dim
+    return slice(start, start + dim)
+
+
 def means_of(columns: int) -> slice:
     """Where a table of so many columns has the means of the features."""
-    return slice(len(OF_SIZE), len(OF_SIZE) + (columns - len(OF_SIZE)) // len(STATISTICS))
+    return columns_of_statistic("mean", (columns - len(OF_SIZE)) // len(STATISTICS))
 
 
 def columns_of_feature(feature: int, dim: int) -> slice:
     """Where a table of dim features has the statistics of this one, from 0."""
     return slice(len(OF_SIZE) + feature, None, dim)
+
+
+def spread_of(
+    table: Float32[np.ndarray, "sets columns"], dim: int
+) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, " dim"]]:
+    """Mean and standard deviation of each feature over all elements, from the pooled features of the sets:
+
+        mean = sum_i M_i mean_i / sum_i M_i,      sd^2 = sum_i M_i (sd_i^2 + (mean_i - mean)^2) / sum_i M_i
+
+    M_i the total multiplicity of set i. The deviation of a feature that never changes is 1.
+    """
+    total = np.expm1(table[:, 0].astype(np.float64))
+    means, deviations = (
+        np.nan_to_num(table[:, columns_of_statistic(name, dim)].astype(np.float64)) for name in ("mean", "sd")
+    )
+    if not total.sum():
+        return np.zeros(dim), np.ones(dim)
+    share = total / total.sum()
+    mean = share @ means
+    deviation = np.sqrt(share @ (deviations**2 + (means - mean) ** 2))
+    varies = deviation > 1e-5 * np.maximum(np.abs(mean), 1e-30)
+    return mean, np.where(varies, deviation, 1.0)
 
 
 def pooled(sets: Sets | Sequence[StoredSet]) -> Float32[np.ndarray, "sets columns"]:

@@ -19,7 +19,7 @@ from omniset.estimators import ensembles
 from omniset.estimators.ensembles import EnsembleModule, Lessons
 from omniset.estimators.folds import folds_of
 from omniset.estimators.lessons import batch_of
-from omniset.estimators.pooling import OF_SIZE, STATISTICS, pooled
+from omniset.estimators.pooling import pooled, spread_of
 from omniset.estimators.simple import Member
 from omniset.estimators.stack import (
     MEAN,
@@ -247,7 +247,7 @@ def _mixture(
     folds: Int[np.ndarray, "repeats sets"],
     target: int,
 ) -> tuple[Float64[np.ndarray, " methods"], Float64[np.ndarray, " methods"]]:
-    """Weights and powers of the methods; and into `said`, what ours says of sets left out.
+    """Weights and powers of the methods; and into `answers`, what ours says of sets left out.
 
     They are learned from the mean over repeats: what the networks of several repeats say together is closer to what all
     of them will say of new sets.
@@ -414,29 +414,3 @@ class _Ensemble:
         groups = batched((material.sets[int(i)] for i in which), TOGETHER, material.reading["max_elements"])
         parts = [ensemble_outputs(networks, group, material.device, **material.reading) for group in groups]
         return np.concatenate(parts, 1)
-
-
-def spread_of(
-    table: Float32[np.ndarray, "sets columns"], dim: int
-) -> tuple[Float64[np.ndarray, " dim"], Float64[np.ndarray, " dim"]]:
-    """Mean and standard deviation of each feature over all elements, from the pooled features of the sets:
-
-        mean = sum_i M_i mean_i / sum_i M_i,      sd^2 = sum_i M_i (sd_i^2 + (mean_i - mean)^2) / sum_i M_i
-
-    M_i the total multiplicity of set i. The deviation of a feature that never changes is 1.
-    """
-    total = np.expm1(table[:, 0].astype(np.float64))
-    means, deviations = (np.nan_to_num(table[:, columns_of(name, dim)].astype(np.float64)) for name in ("mean", "sd"))
-    if not total.sum():
-        return np.zeros(dim), np.ones(dim)
-    share = total / total.sum()
-    mean = share @ means
-    deviation = np.sqrt(share @ (deviations**2 + (means - mean) ** 2))
-    varies = deviation > 1e-5 * np.maximum(np.abs(mean), 1e-30)
-    return mean, np.where(varies, deviation, 1.0)
-
-
-def columns_of(statistic: str, dim: int) -> slice:
-    """Where a table of pooled features has a statistic of all features."""
-    start = len(OF_SIZE) + STATISTICS.index(statistic) * dim
-    return slice(start, start + dim)
