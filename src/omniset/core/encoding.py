@@ -168,18 +168,18 @@ class Encoding:
         return cls([column.result(missing) for column in learned.values()], missing)
 
     def apply(
-        self, block: Block, dtype: type[np.floating], told: set[str] | None = None
+        self, block: Block, dtype: type[np.floating], warned: set[str] | None = None
     ) -> Float[np.ndarray, "rows features"]:
         """The features of some rows.
 
         Args:
             dtype: Of the result.
-            told: What was warned of already; more is added.
+            warned: What was warned of already; more is added.
 
         Raises:
             ValueError: A value that is missing (missing="error"), no finite number, or too large for `dtype`.
         """
-        told = set() if told is None else told
+        warned = set() if warned is None else warned
         features = np.zeros((len(block), len(self.features)), dtype=dtype)
         at = 0
         for column in self.columns:
@@ -191,11 +191,11 @@ class Encoding:
             else:
                 gone, unknown = self._marks(part, column, block)
                 instead = "it is of no category"
-                _tell(block, column.name, unknown, "is a category that was not there at fit: it counts as none", told)
+                _tell(block, column.name, unknown, "is a category that was not there at fit: it counts as none", warned)
             if column.marked:
                 part[:, -1] = gone
             else:
-                _tell(block, column.name, gone, f"is missing, which none was at fit: {instead}", told)
+                _tell(block, column.name, gone, f"is missing, which none was at fit: {instead}", warned)
         return features
 
     def _numbers(self, out: np.ndarray, column: Column, block: Block) -> Bool[np.ndarray, " rows"]:
@@ -402,10 +402,10 @@ def _filled(block: Block, column: str, values: pa.Array, gone: Bool[np.ndarray, 
     return pc.if_else(pa.array(gone), pa.scalar(0).cast(values.type), values)
 
 
-def _tell(block: Block, column: str, rows: Bool[np.ndarray, " rows"], what: str, told: set[str]) -> None:
+def _tell(block: Block, column: str, rows: Bool[np.ndarray, " rows"], what: str, warned: set[str]) -> None:
     """Warn of the first of these rows, once."""
-    if rows.any() and f"{column} {what}" not in told:
-        told.add(f"{column} {what}")
+    if rows.any() and f"{column} {what}" not in warned:
+        warned.add(f"{column} {what}")
         row = int(rows.argmax())
         value = "" if what.startswith("is missing") else f"{block.columns[column][row].as_py()!r} "
         warnings.warn(str(block.error(row, column, f"{value}{what} (told once a column)")), stacklevel=3)

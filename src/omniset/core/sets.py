@@ -562,18 +562,18 @@ def _positions(index: Any, number: int) -> int | Int[np.ndarray, " chosen"]:
         if not -number <= index < number:
             raise IndexError(f"set {index} of {number}")
         return int(index) % number
-    asked = np.zeros(()) if isinstance(index, tuple) else np.asarray(index)
-    if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "biu"):
+    positions = np.zeros(()) if isinstance(index, tuple) else np.asarray(index)
+    if positions.ndim != 1 or (positions.size and positions.dtype.kind not in "biu"):
         raise ValueError(f"sets are chosen by an integer, a slice, a list of integers or a mask, got {index!r}")
-    if asked.dtype.kind == "b":
-        if len(asked) != number:
-            raise ValueError(f"a mask of sets must be as long as they are, {number}, got {len(asked)}")
-        return np.flatnonzero(asked)
-    asked = asked.astype(np.int64)
-    outside = (asked < -number) | (asked >= number)
+    if positions.dtype.kind == "b":
+        if len(positions) != number:
+            raise ValueError(f"a mask of sets must be as long as they are, {number}, got {len(positions)}")
+        return np.flatnonzero(positions)
+    positions = positions.astype(np.int64)
+    outside = (positions < -number) | (positions >= number)
     if outside.any():
-        raise IndexError(f"set {asked[outside][0]} of {number}")
-    return np.where(asked < 0, asked + number, asked)
+        raise IndexError(f"set {positions[outside][0]} of {number}")
+    return np.where(positions < 0, positions + number, positions)
 
 
 def _joined(pieces: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -98,8 +98,8 @@ class PooledBoosting(Member):
     def _state(self) -> State:
         if self.trees is None:
             return {"rounds": np.array(0)}
-        own = {"rounds": np.array(self.rounds), "rate": np.array(self.rate), "start": self.start, "seen": self.seen}
-        return own | self.trees.state()
+        rounds, rate = np.array(self.rounds), np.array(self.rate)
+        return {"rounds": rounds, "rate": rate, "start": self.start, "seen": self.seen} | self.trees.state()
 
     def _restore(self, state: State) -> None:
         self.rounds = int(state["rounds"])

@@ -64,12 +64,12 @@ class Exchange:
 
     def columns(self, i: int, features: Sequence[int]) -> Float32[Tensor, "elements features"]:
         """The values that set i gets."""
-        own, donor = self.sets[i], self.sets[int(self.donors[i])]
+        receiver, donor = self.sets[i], self.sets[int(self.donors[i])]
         values = columns_of(donor, features)
         if self.donors[i] == i:
             return values
         rng = np.random.default_rng([*self.seed, int(self.ranks[i]) + 1])
-        return values[torch.from_numpy(drawn_rows(counts_of(own), counts_of(donor), rng))]
+        return values[torch.from_numpy(drawn_rows(counts_of(receiver), counts_of(donor), rng))]
 
     def pooled(
         self, groups: Sequence[Int[np.ndarray, " _"]], features: Sequence[int]
@@ -94,10 +94,10 @@ class Exchange:
         self, group: Int[np.ndarray, " group"], features: Sequence[int]
     ) -> Iterator[tuple[int, list[StoredSet] | None]]:
         """For each feature its place, and the sets with other values of it; None where these are the same."""
-        own = [self.sets[int(i)] for i in group]
+        receivers = [self.sets[int(i)] for i in group]
         given = [self.columns(int(i), features) for i in group]
-        before = [columns_of(stored, features) for stored in own]
-        counts = [torch.from_numpy(counts_of(stored)).float() for stored in own]
+        before = [columns_of(stored, features) for stored in receivers]
+        counts = [torch.from_numpy(counts_of(stored)).float() for stored in receivers]
         for place, feature in enumerate(features):
             if all(torch.equal(x[:, place], z[:, place]) for x, z in zip(before, given, strict=True)):
                 yield place, None
@@ -106,7 +106,7 @@ class Exchange:
                 place,
                 [
                     StoredSet(Replaced(stored, feature, z[:, place]), m, 0, len(stored), stored.name)
-                    for stored, z, m in zip(own, given, counts, strict=True)
+                    for stored, z, m in zip(receivers, given, counts, strict=True)
                 ],
             )
 
@@ -147,16 +147,16 @@ def donors_of(
 
 
 def drawn_rows(
-    own: Float64[np.ndarray, " elements"], theirs: Float64[np.ndarray, " rows"], rng: np.random.Generator
+    counts: Float64[np.ndarray, " elements"], theirs: Float64[np.ndarray, " rows"], rng: np.random.Generator
 ) -> Int[np.ndarray, " elements"]:
     """For each element a row of the donor, see above.
 
     Args:
-        own, theirs: Multiplicities, not all 0.
+        counts, theirs: Multiplicities, not all 0.
     """
-    mine, order = rng.permutation(len(own)), rng.permutation(len(theirs))
-    place = np.empty(len(own))
-    place[mine] = (own[mine].cumsum() - own[mine]) / own.sum()
+    mine, order = rng.permutation(len(counts)), rng.permutation(len(theirs))
+    place = np.empty(len(counts))
+    place[mine] = (counts[mine].cumsum() - counts[mine]) / counts.sum()
     bounds = theirs[order].cumsum()
     at = np.searchsorted(bounds, (place + rng.random()) % 1 * bounds[-1], side="right")
     return order[np.minimum(at, np.flatnonzero(theirs[order])[-1])]

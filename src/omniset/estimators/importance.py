@@ -363,12 +363,12 @@ class _Measuring:
         """What the simple methods say where the columns of a feature are others."""
         assert self.table is not None
         columns = columns_of_feature(feature, self.task.sets.dim)
-        own = self.table[:, columns].copy()
-        if np.array_equal(own, given, equal_nan=True):
+        own_columns = self.table[:, columns].copy()
+        if np.array_equal(own_columns, given, equal_nan=True):
             return self.of_table
         self.table[:, columns] = given
         answers = self._of_table()
-        self.table[:, columns] = own
+        self.table[:, columns] = own_columns
         return answers
 
     def _of_sets(self) -> Predictions:

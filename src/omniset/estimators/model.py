@@ -93,12 +93,12 @@ class SetModel(SetOptions, Estimator):
             raise ValueError(f"the table lacks features that the model was fitted on: {missing[:5]}")
         collection = sets_of(sets, encoding=self.expected)
         if collection.dim != self.n_features_in_:
-            asked = (
+            expecting = (
                 f"{type(self).__name__} is expecting {self.n_features_in_} features as input"  # scikit-learn's words
             )
             raise ValueError(
                 f"the sets have {collection.dim} features, the model was fitted on {self.n_features_in_}: "
-                f"X has {collection.dim} features, but {asked}"
+                f"X has {collection.dim} features, but {expecting}"
             )
         pairs = zip(collection.features or [], self.features_ or [], strict=False)
         for number, (here, known) in enumerate(pairs, 1):

@@ -139,11 +139,11 @@ def _rows(shards: Shards, sets: int, elements: int, dim: int) -> Float64[np.ndar
     # Rounding would take the mean of a constant away from it, and give it a deviation.
     mean = np.where(known[:, None], np.clip(sums / weight, low, high), 0)
 
-    kept = _Kept(elements * dim, distinct)
+    sample = _Kept(elements * dim, distinct)
     for x, m in shards():
         squares += _weighted(m, np.square(x - mean[:, None]))
-        kept.add(x, m)
-    statistics = [mean, np.sqrt(squares / weight), low, high, *_quantiles(*kept.all())]
+        sample.add(x, m)
+    statistics = [mean, np.sqrt(squares / weight), low, high, *_quantiles(*sample.all())]
     of_features = np.where(known[:, None], np.concatenate(statistics, 1), np.nan)
     return np.concatenate([np.stack([np.log1p(total), np.log1p(distinct), ~known], 1), of_features], 1)
 
@@ -183,9 +183,9 @@ def _quantiles(
 ) -> list[Float[np.ndarray, "sets dim"]]:
     """Of each feature, a few columns at a time; NaN where nothing is present."""
     sets, elements, dim = x.shape
-    found = np.full((len(QUANTILES), sets, dim), np.nan)
+    quantiles = np.full((len(QUANTILES), sets, dim), np.nan)
     if not elements:
-        return list(found)
+        return list(quantiles)
     total = m.sum(1)
     # Fractional multiplicities add up to p M only to rounding.
     bounds = [p * total - 1e-9 * total for p in QUANTILES]
@@ -205,8 +205,8 @@ def _quantiles(
         for number, bound in enumerate(bounds):
             at = ranks[number][:, None, None] if equal else (below < bound[:, None, None]).sum(2, keepdims=True)
             at = np.broadcast_to(np.minimum(at, elements - 1), (*block.shape[:2], 1))
-            found[number, :, start : start + width] = np.take_along_axis(block, at, 2)[..., 0]
-    return list(found)
+            quantiles[number, :, start : start + width] = np.take_along_axis(block, at, 2)[..., 0]
+    return list(quantiles)
 
 
 # ---------------------------------------------------------------------- equal elements

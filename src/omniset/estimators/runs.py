@@ -75,37 +75,35 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    asked: SetEstimator = SetClassifier(**arguments)
     if task != "survival":  # what is wrong with the arguments is said before anything is read
-        asked.check_arguments()
+        SetClassifier(**arguments).check_arguments()
     times = survival_columns(target, columns, group, task, survival, reading["set_column"])
-    if times is not None:
-        task, columns, asked = "survival", times, SetSurvival(**arguments)
-        asked.check_arguments()
-    if processes.start(asked.devices, asked.num_nodes):
+    task, columns = (task, columns) if times is None else ("survival", times)
+    draft = (SetClassifier if times is None else SetSurvival)(**arguments)
+    draft.check_arguments()
+    if processes.start(draft.devices, draft.num_nodes):
         return {}  # the processes have done it
-    about: dict[str, Any] = {"seed": asked.seed, "device": find(asked.device).type, "resume": resume}
+    about: dict[str, Any] = {"seed": draft.seed, "device": find(draft.device).type, "resume": resume}
     with (
-        processes.one_voice(asked.devices, asked.num_nodes) as first,
+        processes.one_voice(draft.devices, draft.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
     ):
         labels = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
-        in_table = [*(columns or [])] if labels is None else []
-        in_table += [group] if group and labels is None else []
-        how: dict[str, Any] = {"ignore": ignore, "missing": asked.missing, "most": asked.max_elements, "folder": out}
+        in_table = [*(columns or []), *([group] if group else [])] if labels is None else []
+        how: dict[str, Any] = {"ignore": ignore, "missing": draft.missing, "most": draft.max_elements, "folder": out}
         table = open_sets(sets, features, in_table, **how, **reading)
         _refuse_leaks(table, labels, columns or [], group)
-        asked.build(len(table.features), [2])
+        draft.build(len(table.features), [2])
         in_columns = table.level if times is None else "set"
         level = labels.level if labels is not None else in_columns if level == "auto" else level
-        collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, asked.progress)
+        collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, draft.progress)
         chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
-        say(f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features")
-        say(in_words)
-        say(f"features: {listed(table.features)}")
+        number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
+        for line in (number, in_words, f"features: {listed(table.features)}"):
+            say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
         model.fit(collection, y, groups=groups, folder=out, resume=resume)
@@ -113,10 +111,14 @@ def fit(
             return {}
         for note in model.notes_[1:]:
             say(note)
-        remembered = reading | table.reading | {"vectors": None}  # which are a place of this machine
-        model.ignored_, model.reading_ = table.ignored, {k: v for k, v in remembered.items() if v is not None}
+        model.ignored_, model.reading_ = table.ignored, _remembered(reading | table.reading)
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
+
+
+def _remembered(reading: dict[str, Any]) -> dict[str, Any]:
+    """How sets were read, as a model keeps it: without the file of vectors, which is a place of this machine."""
+    return {name: value for name, value in reading.items() if value is not None and name != "vectors"}
 
 
 def _report_of_fit(
@@ -346,10 +348,10 @@ def _read(
     if labels is not None:
         wanted = ["element"] if labels.level == "element" and table.has_elements else []
     watched = _watched(table, progress, "reading")
-    collection, kept = collect(watched, table.features, folder, wanted, table.encoding, table.stays)
+    collection, columns_of_table = collect(watched, table.features, folder, wanted, table.encoding, table.stays)
     if labels is None:
-        return collection, *column_labels(table.file, collection, kept, columns, group, level)
-    aligned = labels.align(collection, table.file, kept.get("element"), unused)
+        return collection, *column_labels(table.file, collection, columns_of_table, columns, group, level)
+    aligned = labels.align(collection, table.file, columns_of_table.get("element"), unused)
     return collection, aligned[labels.columns], labels.groups(collection)
 
 

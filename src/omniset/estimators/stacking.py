@@ -223,8 +223,8 @@ def learn(
     everything = np.arange(len(table))
     members = {name: _arrays(material, name, table, everything) for name in simple}
     stack = kind.stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
-    kept = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
-    return stack.eval(), OutOfFold(folds, answers, kept), history
+    by_fold = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
+    return stack.eval(), OutOfFold(folds, answers, by_fold), history
 
 
 def _of_fold(
@@ -235,10 +235,12 @@ def _of_fold(
     places: Mapping[str, Int[np.ndarray, "networks 2"]],
 ) -> Stack:
     """The methods that have not seen the sets of a repeat's fold, with the weights of the whole."""
-    own = {
+    of_place = {
         name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
     }
-    return type(whole)(whole.input_dim, whole.widths, whole.classify, own, members, whole.weights, whole.powers).eval()
+    return type(whole)(
+        whole.input_dim, whole.widths, whole.classify, of_place, members, whole.weights, whole.powers
+    ).eval()
 
 
 def _mixture(
@@ -310,9 +312,9 @@ def _left_out(
     names: Sequence[str],
     table: Float32[np.ndarray, "sets columns"],
     folds: Int[np.ndarray, "repeats sets"],
-    kept: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
+    by_fold: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
 ) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
-    """See `simple_left_out`; into `kept`, the arrays of the methods of each repeat and fold."""
+    """See `simple_left_out`; into `by_fold`, the arrays of the methods of each repeat and fold."""
     answers = {name: np.zeros((len(table), sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
@@ -325,8 +327,8 @@ def _left_out(
                         member = _fitted(material, name, table, rows, target, material.seed + repeat)
                         predicted = member.predict(table[held]).reshape(held.sum(), -1)
                         answers[name][held, part] += predicted / len(folds)
-                        if kept is not None:
-                            of_fold = kept.setdefault((repeat, fold), {}).setdefault(name, [])
+                        if by_fold is not None:
+                            of_fold = by_fold.setdefault((repeat, fold), {}).setdefault(name, [])
                             of_fold.append(Arrays.of(member.state()))
                         done += 1
                         progress.at(done)

@@ -174,11 +174,11 @@ class SetTable:
         numbered = None if self._chosen else RowNumbers(self.features)
         reached = 0  # elements of the held set
         counts = ["multiplicity"] if self.has_multiplicity else []
-        told: set[str] = set()
+        warned: set[str] = set()
         for chunk in self.file.chunks([*dict.fromkeys([self.set_column, *counts, *self._keep, *self.columns])]):
             codes = chunk.text(self.set_column).dictionary_encode()
             names, numbers = codes.dictionary.to_pylist(), codes.indices.to_numpy()
-            elements = self.encoding.apply(chunk, np.float32, told)
+            elements = self.encoding.apply(chunk, np.float32, warned)
             multiplicity = multiplicities(chunk, np.float32) if counts else np.ones(len(chunk), dtype=np.float32)
             identifiers = None
             if self.has_elements:
@@ -266,19 +266,19 @@ def collect(
     """
     if isinstance(table, SetTable | StoredSets):
         encoding, stays = encoding or table.encoding, table.stays
-    kept: dict[str, list[pa.Array]] = {column: [] for column in columns}
+    labels: dict[str, list[pa.Array]] = {column: [] for column in columns}
 
     def watched() -> Iterator[StoredSet]:
         for stored in table:
             for column in columns:
                 if column == "element" and column not in stored.columns:  # names that are no column of a table
-                    kept[column].append(pa.array(stored.names_of_elements(), pa.string()))
+                    labels[column].append(pa.array(stored.names_of_elements(), pa.string()))
                 else:
-                    kept[column].extend(stored.columns[column].chunks)
+                    labels[column].extend(stored.columns[column].chunks)
             yield stored
 
     sets = Sets.from_stored(watched(), features, encoding) if stays else _copied(watched(), features, folder, encoding)
-    return sets, {column: pa.chunked_array(chunks) for column, chunks in kept.items()}
+    return sets, {column: pa.chunked_array(chunks) for column, chunks in labels.items()}
 
 
 def _copied(
