@@ -37,6 +37,7 @@ from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
 
 STEPS = 300  # of the networks, on few sets
+FEW = 100
 WATCHED = 30  # sets from which on networks stop early
 TOGETHER = 64  # sets that networks read at once
 
@@ -73,7 +74,7 @@ class Regime:
     ) -> Regime:
         """For a number of sets, in so many units (groups, or sets) that are not split.
 
-        Networks take about 300 steps on few sets, and more on many: about 60 (sets / 4)^(1/2).
+        Networks take about 300 steps on up to 100 sets, and more on many: about 300 (sets / 100)^(1/2).
 
         Raises:
             ValueError: More folds than units.
@@ -87,7 +88,7 @@ class Regime:
         folds = min(5 if few else 3, units) if folds is None else folds
         repeats = (3 if sets < 60 else 2 if sets < 200 else 1) if repeats is None else repeats
         batch = batch_of(sets) if batch is None else batch
-        steps = max(STEPS, 60 * math.sqrt(sets / 4))
+        steps = STEPS * max(1, math.sqrt(sets / FEW))
         epochs = math.ceil(steps / math.ceil(sets / batch)) if epochs is None else epochs
         networks = 1 if sets < 200 else 2
         return cls(folds, repeats, networks, batch, epochs, patience)
