@@ -34,8 +34,9 @@ from omniset.trials.kept import Done, Kept
 RUNS = ROOT / "runs" / "sets"
 FOLDS, REPEATS = 5, 5
 LOOKS = (
-    "How the mixture learns its weights, and what its simple methods are, was chosen on the first four of these data sets "
-    "and on simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the three bags."
+    "How the mixture learns its weights, and what its simple methods are, was chosen on the first four of these data "
+    "sets and on simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the "
+    "three bags."
 )
 BAGS = ("musk2", "breast_tissue")
 Data = tuple[Sets, np.ndarray]
