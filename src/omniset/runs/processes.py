@@ -145,12 +145,20 @@ def local_meeting(folder: Path) -> dict[str, str]:
 
 
 def connect(rank: int, world: int, backend: str) -> None:
-    """Make the group of the processes that meet in a file; elsewhere, torchrun's or SLURM's, do nothing."""
+    """Make the group of the processes that meet in a file; torchrun's or SLURM's, who meet elsewhere, Lightning makes.
+
+    Either is left at exit.
+    """
+    atexit.register(_leave)
     if MEETING in os.environ and not torch.distributed.is_initialized():
         store = f"file://{os.environ[MEETING]}"
         torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world)
-        if backend == "nccl":
-            atexit.register(torch.distributed.destroy_process_group)
+
+
+def _leave() -> None:
+    """End the threads of the group while Python still runs: later, one that frees a tensor would abort the process."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def prepare(devices: int, num_nodes: int) -> None:
