@@ -52,6 +52,7 @@ jsonargparse._core.inspect = SimpleNamespace(**{**vars(inspect), "stack": _frame
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a library that a test has called may have set others
 
 
 @pytest.fixture
