@@ -4,6 +4,7 @@ In the innermost packages, where most calls are made, they would double the time
 with OMNISET_CHECKED=all, as tests/test_checked.py runs the tests of these packages.
 """
 
+import gc
 import inspect
 import os
 import sys
@@ -47,6 +48,11 @@ def _frames() -> list[tuple[FrameType | None]]:
 
 # To know its caller, jsonargparse has the lines of all frames read for each parser: a tenth of a second in a test.
 jsonargparse._core.inspect = SimpleNamespace(**{**vars(inspect), "stack": _frames})
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # a full collection would walk a second through what is imported: a sixth of the time of all tests
 
 
 @pytest.fixture(autouse=True)

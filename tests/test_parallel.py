@@ -18,7 +18,7 @@ from omniset import SetBatch, SetClassifier
 from omniset.cli import main
 from omniset.core.sets import Sets
 from omniset.encoders import build
-from omniset.runs import processes
+from omniset.runs import meeting, processes
 from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
 from omniset.training.fit import fit
 from omniset.training.network import SetNetwork
@@ -284,7 +284,7 @@ def test_broadcasts_cannot_run_code(tmp_path):
 SENDS = """
 import os, pathlib, sys
 import torch
-from omniset.runs import processes
+from omniset.runs import meeting, processes
 
 class Code:
     def __reduce__(self):
@@ -292,16 +292,16 @@ class Code:
 
 if not processes.start(2, 1):
     rank = int(os.environ["RANK"])
-    processes.connect(rank, 2, "gloo")
+    meeting.connect(rank, 2, "gloo")
     if rank == 0:
-        processes.broadcast(Code())
+        meeting.broadcast(Code())
     else:
         try:
-            processes.broadcast(None)
+            meeting.broadcast(None)
         except Exception:
             print("refused", flush=True)
     value = {"a": [1.5, None, "x"], "b": torch.arange(3)}
-    other = processes.broadcast(value if rank == 0 else None)
+    other = meeting.broadcast(value if rank == 0 else None)
     if rank:
         print("same" if str(other) == str(value) else other, flush=True)
 """
@@ -313,11 +313,11 @@ def test_tables_are_gathered_as_they_were(tmp_path):
     frame["label"] = np.array([3, None], dtype=object)
     frame["known"] = np.array([True, float("nan")], dtype=object)
     empty = frame[:0]
-    found = processes._unpacked(processes._packed([frame, empty]))
-    pd.testing.assert_frame_equal(found[0], frame)
-    assert found[0]["label"].map(type).tolist() == [int, type(None)]
-    assert list(found[1].columns) == list(frame.columns)
-    assert processes._unpacked(processes._packed([])) == []
+    tables = meeting.unpacked(meeting.packed([frame, empty]))
+    pd.testing.assert_frame_equal(tables[0], frame)
+    assert tables[0]["label"].map(type).tolist() == [int, type(None)]
+    assert list(tables[1].columns) == list(frame.columns)
+    assert meeting.unpacked(meeting.packed([])) == []
 
 
 KILLED = """
@@ -329,7 +329,7 @@ from omniset.runs.files import replacing
 
 if not processes.start(2, 1):
     with processes.one_voice(2, 1) as first:
-        processes.connect(int(os.environ["RANK"]), 2, "gloo")
+        meeting.connect(int(os.environ["RANK"]), 2, "gloo")
         print("here")
         if first:
             with replacing("half.txt"):

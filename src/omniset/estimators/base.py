@@ -23,7 +23,6 @@ from omniset.estimators.model import SetModel
 from omniset.estimators.stack import Stack
 from omniset.explain import LayerAttribution
 from omniset.options import blaming
-from omniset.runs import processes
 from omniset.runs.devices import find
 from omniset.runs.finite import require_finite_outputs
 from omniset.training import artefacts, schema
@@ -146,9 +145,11 @@ class SetEstimator(SetModel):
             yield from self._frames(group, outputs)
 
     def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
-        """`predictions`, computed by all processes of the run in turn; the first one gets them (processes.in_turn)."""
+        """`predictions`, computed by all processes of the run in turn; the first one gets them (strategies.in_turn)."""
+        from omniset.training import strategies  # which imports Lightning
+
         jobs = (self._frames(group, outputs) for group, outputs in self._groups(sets))
-        return processes.in_turn(jobs, self.device, self.devices, self.num_nodes)
+        return strategies.in_turn(jobs, self.device, self.devices, self.num_nodes)
 
     def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
         row = 0

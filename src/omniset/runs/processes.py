@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import atexit
-import io
-import json
-import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, TypeVar
 
-import numpy as np
-import pandas as pd
 import torch
 import torch.distributed
-from torch import Tensor
 
-from omniset.runs.files import plain
+from omniset.runs.meeting import MEETING, local_meeting
 from omniset.runs.signals import Terminated, terminable
 
-MEETING = "OMNISET_MEETING"  # names the file in which processes of one machine find each other
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # exit codes of a process that was ended for another one's sake
 OVER = 4  # processes for each processor, beyond which a machine is only kept from working
 GRACE = 5.0  # seconds in which the first process meets an error that another one has met, and in which one ends
 POLL = 0.1  # seconds between two looks at whether a process still runs
-
-Value = TypeVar("Value")
 
 
 def check(device: torch.device, devices: int, num_nodes: int, strategy: str) -> None:
@@ -130,35 +119,6 @@ def start(devices: int, num_nodes: int) -> bool:
     if any(codes.values()):
         _tell(codes, devices)
     return True
-
-
-def local_meeting(folder: Path) -> dict[str, str]:
-    """What processes of one machine find each other by: a file that only this user can read, and the loopback.
-
-    No port is opened beyond the loopback, and what is read from one is never unpickled (`broadcast`, `gather`).
-    """
-    variables = {MEETING: str(folder / "meeting")}
-    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if loopback:
-        variables |= {"GLOO_SOCKET_IFNAME": loopback[0], "NCCL_SOCKET_IFNAME": loopback[0]}
-    return variables
-
-
-def connect(rank: int, world: int, backend: str) -> None:
-    """Make the group of the processes that meet in a file; torchrun's or SLURM's, who meet elsewhere, Lightning makes.
-
-    Either is left at exit.
-    """
-    atexit.register(_leave)
-    if MEETING in os.environ and not torch.distributed.is_initialized():
-        store = f"file://{os.environ[MEETING]}"
-        torch.distributed.init_process_group(backend, init_method=store, rank=rank, world_size=world)
-
-
-def _leave() -> None:
-    """End the threads of the group while Python still runs: later, one that frees a tensor would abort the process."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def prepare(devices: int, num_nodes: int) -> None:
@@ -258,105 +218,6 @@ def one_voice(devices: int, num_nodes: int) -> Iterator[bool]:
         if speaks:
             print("omniset: error: lost another process of this run", file=sys.stderr)
         raise SystemExit(128 + signal.SIGTERM) from None
-
-
-def in_turn(
-    jobs: Iterable[Iterable[pd.DataFrame]], device: str, devices: int, num_nodes: int
-) -> Iterator[pd.DataFrame]:
-    """The tables of all jobs, in their order, for the first process; the others get none.
-
-    Every process walks through all jobs and does each W-th of them, W their number. The tables of W jobs at a time
-    are brought together: they have to fit into memory.
-    """
-    from lightning.fabric import Fabric
-
-    from omniset.training.strategies import TablesInTurn, environment
-
-    for name in ("lightning.fabric", "lightning.pytorch"):  # either says where it runs
-        logging.getLogger(name).setLevel(logging.WARNING)
-    here, nodes = layout(devices, num_nodes)
-    strategy = TablesInTurn(process_group_backend="gloo")  # tables are brought together in main memory
-    fabric = Fabric(accelerator=device, devices=here, num_nodes=nodes, strategy=strategy, plugins=environment())
-    fabric.launch()
-    tables: list[pd.DataFrame] = []
-    turn = 0
-    for job in jobs:
-        if turn == fabric.global_rank:
-            tables = list(job)
-        turn += 1
-        if turn == fabric.world_size:
-            yield from gather(tables)
-            tables, turn = [], 0
-    if turn:
-        yield from gather(tables)
-
-
-def broadcast(value: Value, source: int = 0) -> Value:
-    """The value of process `source`: tensors, numbers, texts, and lists and dicts of them.
-
-    It is read as checkpoints are, `weights_only`: bytes from a socket cannot run code, as torch's own pickles can.
-    """
-    here = torch.distributed.get_rank() == source
-    buffer = io.BytesIO()
-    if here:
-        torch.save(str(value) if isinstance(value, Path) else value, buffer)
-    message = torch.frombuffer(bytearray(buffer.getvalue()) or bytearray(1), dtype=torch.uint8).to(_device())
-    size = torch.tensor([len(message)], device=_device())
-    torch.distributed.broadcast(size, source)
-    if not here:
-        message = torch.empty(int(size), dtype=torch.uint8, device=_device())
-    torch.distributed.broadcast(message, source)
-    return value if here else torch.load(io.BytesIO(message.cpu().numpy().tobytes()), weights_only=True)
-
-
-def gather(tables: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables of all processes, in the order of these, for the first one; nothing for the others."""
-    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    message = _packed(tables)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(world)]
-    torch.distributed.all_gather(sizes, torch.tensor([len(message)]))
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: len(message)] = message
-    messages = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
-    torch.distributed.gather(padded, messages)
-    return [
-        table for size, packet in zip(sizes, messages or [], strict=False) for table in _unpacked(packet[: int(size)])
-    ]
-
-
-def _packed(tables: list[pd.DataFrame]) -> Tensor:
-    """Tables as bytes: numbers as NumPy stores them, all else as JSON."""
-    arrays: dict[str, np.ndarray] = {"columns": np.array(json.dumps([list(table.columns) for table in tables]))}
-    for number, table in enumerate(tables):
-        for place in range(table.shape[1]):
-            values = table.iloc[:, place].to_numpy()
-            numeric = values.dtype.kind in "biuf"
-            arrays[f"{number}.{place}"] = values if numeric else np.array(json.dumps([_scalar(v) for v in values]))
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-
-def _unpacked(message: Tensor) -> list[pd.DataFrame]:
-    tables = []
-    with np.load(io.BytesIO(message.numpy().tobytes()), allow_pickle=False) as arrays:
-        for number, columns in enumerate(json.loads(str(arrays["columns"]))):
-            table = {}
-            for place, column in enumerate(columns):
-                values = arrays[f"{number}.{place}"]
-                table[column] = values if values.ndim else np.array([*json.loads(str(values)), None], dtype=object)[:-1]
-            tables.append(pd.DataFrame(table, columns=columns))
-    return tables
-
-
-def _scalar(value: Any) -> Any:
-    """A label as JSON has it: NaN stays NaN, so that it is written as nothing."""
-    return value if isinstance(value, float) else plain(value)
-
-
-def _device() -> str:
-    return "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
 
 
 def _placed() -> bool:
