@@ -324,7 +324,7 @@ KILLED = """
 import os, signal, time
 from pathlib import Path
 import torch
-from omniset.runs import processes
+from omniset.runs import meeting, processes
 from omniset.runs.files import replacing
 
 if not processes.start(2, 1):
