@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 
 import beartype.door  # noqa: F401
+import hypothesis  # noqa: F401
 import jsonargparse._core
 import lightning.pytorch  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
