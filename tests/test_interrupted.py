@@ -128,3 +128,42 @@ def test_sigterm_in_a_program_of_a_users(words_of, tmp_path):
         running.terminate()
         assert running.stdout.read() == ""
         assert running.wait() == 143
+
+
+LOST = """
+import os, signal, sys
+import torch
+from omniset.training.data import Lesson
+from omniset.training.fit import TrainingModule, fit
+
+
+class Deaf:
+    def __del__(self):
+        os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+
+
+class Endless(TrainingModule):
+    def training_step(self, batch, index):
+        if index == 2:
+            Deaf()
+        return self.network(torch.ones(1, 1)).sum()
+
+
+module = Endless(torch.nn.Linear(1, 1), 0.1, 0.0, 0, {})
+data = Lesson(lambda keys, training: torch.ones(1), range(5), [], batch_size=1, seed=0)
+fit(module, data, epochs=100_000, patience=None, device="cpu", progress=False, log=None, folder=None, resume=False)
+print("not reached")
+"""
+
+
+@pytest.mark.parametrize(("name", "ends"), [("SIGTERM", 143), ("SIGINT", "KeyboardInterrupt")])
+def test_signals_that_python_drops(name, ends, tmp_path):
+    """One that arrives in a destructor raises nothing there."""
+    (tmp_path / "lost.py").write_text(LOST)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "lost.py", name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert "Exception ignored in" in done.stderr
+    assert done.stdout == ""
+    assert ends in (done.returncode, done.stderr.splitlines()[-1])

@@ -1,4 +1,8 @@
-"""SIGTERM, by which schedulers and containers end a program: an exception, as Ctrl-C is, so that files stay whole."""
+"""SIGTERM, by which schedulers and containers end a program: an exception, as Ctrl-C is, so that files stay whole.
+
+Python drops an exception that is raised in a destructor or in a callback of garbage collection, and a signal may arrive
+there. So long work asks now and then whether one has (`raise_received`).
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,45 @@ class Terminated(SystemExit):
         super().__init__(128 + signal.SIGTERM)
 
 
+_received: list[int] = []
+
+
 def raise_terminated() -> None:
     """From now on SIGTERM raises `Terminated`. Only the main thread can set this; elsewhere nothing changes."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _raise)
+        signal.signal(signal.SIGTERM, _terminate)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupt)
+
+
+def raise_received() -> None:
+    """Raise what a signal has raised within `terminable`, where that did not get this far."""
+    if _received and threading.current_thread() is threading.main_thread():
+        raise Terminated if _received[0] == signal.SIGTERM else KeyboardInterrupt
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Within, SIGTERM raises `Terminated`; afterwards it does what it did before."""
-    before = signal.getsignal(signal.SIGTERM)
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = [signal.getsignal(number) for number in numbers]
     raise_terminated()
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+            if before[0] is not _terminate:  # the outermost one
+                _received.clear()
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
+def _terminate(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut short what puts files in order
+    _received.append(number)
     raise Terminated
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _received.append(number)
+    raise KeyboardInterrupt

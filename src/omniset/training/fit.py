@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from omniset.runs import finite
-from omniset.runs.signals import raise_terminated
+from omniset.runs.signals import raise_received, raise_terminated
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -114,6 +114,7 @@ class TrainingModule(nn.Module):
         torch.manual_seed((self.seed + (self.global_rank << 20)) * 1_000_003 + self.global_step)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        raise_received()
         finite.check_training(outputs["loss"], self.current_epoch + 1, index + 1, self.learning_rate)
 
     def on_validation_epoch_start(self) -> None:
