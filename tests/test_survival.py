@@ -431,6 +431,21 @@ def test_folds_of_one_network_learn_from_times_weights_and_groups():
         np.testing.assert_allclose(said, risk - risk.mean(), atol=1e-6)
 
 
+@pytest.mark.parametrize("groups", [None, np.repeat([0, 1, 2], [11, 11, 19])])
+def test_a_fold_without_two_events_says_the_prior(groups):
+    """Of two events, each is left out once (or both, where they are of one group): no risk can be learned from less."""
+    sets, y = data()
+    y[:, 1] = 0
+    y[[2, 5], 1] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SetSurvival(**ONE, folds=2).fit(sets, y, groups=groups)
+    left_out = model.out_of_fold_
+    without = {0, 1} if groups is None else {int(left_out.folds[0, 2])}
+    said = {int(f) for f in np.unique(left_out.folds) if not left_out.predictions[OURS][left_out.folds[0] == f].any()}
+    assert said == without
+
+
 def test_explanations_are_of_the_risk(mixed):
     sets, _ = data()
     with warnings.catch_warnings():

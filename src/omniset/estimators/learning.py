@@ -198,6 +198,13 @@ def _material(model: SetEstimator, given: Given) -> Material:
     )
 
 
+def _can_learn(model: SetEstimator, targets: Shaped[Tensor, "rows targets"]) -> bool:
+    """Whether `fit` would take these: two labels; of risks, two events and two times."""
+    if model.kind.risks:
+        return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
+    return not bool((targets == targets[0]).all(0).any())
+
+
 def _cross_validated(model: SetEstimator, given: Given, material: Material) -> OutOfFold:
     """One network anew for each fold, beside simple methods."""
     regime, columns = material.regime, sum(given.widths)
@@ -208,8 +215,7 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            known = given.targets[rows]
-            if bool((known == known[0]).all(0).any()):  # one label is left: nothing to learn
+            if not _can_learn(model, given.targets[rows]):
                 answers[OURS][held] += answers[PRIOR][held] / len(folds)
                 continue
             one = clone(model).set_params(folds=None, repeats=None, importance=False)
