@@ -132,7 +132,7 @@ def test_auto_is_survival_where_there_is_nothing_else(tmp_path, columns, group, 
         ("time", 4, "", "labels.csv: line 6: column 'time' is empty: each set needs a label"),
         ("event", 5, "2", "labels.csv: line 7: column 'event' is '2', it must be 1, where the event was seen, or 0"),
         ("event", 5, "yes", "labels.csv: line 7: column 'event' is 'yes', it must be 1"),
-        ("event", None, "0", "labels.csv: column 'event' is 0 everywhere: survival is learned from events"),
+        ("event", None, "0", "labels.csv: column 'event' is 0 everywhere: at least 2 events must have been seen"),
         ("time", None, "7", "labels.csv: column 'time' is 7 everywhere: nothing to learn"),
     ],
 )

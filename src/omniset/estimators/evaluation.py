@@ -13,7 +13,7 @@ import pandas as pd
 from jaxtyping import Int, Shaped
 
 from omniset.core.sets import Sets
-from omniset.estimators import baselines, labels, lessons
+from omniset.estimators import baselines, labels, lessons, units
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
 from omniset.estimators.survival import SetSurvival, observed
@@ -117,6 +117,7 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
     elif not isinstance(model, SetSurvival):
         truth = labels.numbers(truth)
     of_group = None if groups is None else labels.per_set(groups, collection, "groups")
+    units.warn_of_known(model, collection)
     return compare(model, collection, truth, of_group, resamples=resamples)
 
 

@@ -22,6 +22,7 @@ from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
 from omniset.estimators.survival import events_of
+from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
@@ -235,10 +236,11 @@ def evaluate(
         if isinstance(estimator, SetClassifier):
             require_known(labels, values, table.file, estimator.labels_)
         elif isinstance(estimator, SetSurvival):
-            values = as_survival(labels, values, table.file)
+            values = as_survival(labels, values, table.file, least=1)
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
+        warn_of_known(estimator, collection)
         evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
         mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         run = set_report.SetRun(
@@ -349,6 +351,7 @@ def _read(
         wanted = ["element"] if labels.level == "element" and table.has_elements else []
     watched = _watched(table, progress, "reading")
     collection, columns_of_table = collect(watched, table.features, folder, wanted, table.encoding, table.stays)
+    warn_of_empty(collection, str(table.file.path))
     if labels is None:
         return collection, *column_labels(table.file, collection, columns_of_table, columns, group, level)
     aligned = labels.align(collection, table.file, columns_of_table.get("element"), unused)
@@ -371,7 +374,7 @@ def _task(
     """What is learned, the targets that it is learned from, and a sentence on it."""
     chosen = choose_task(labels, values, source, task)
     if chosen == "survival":
-        values = as_survival(labels, values, source)
+        values = as_survival(labels, values, source, least=2)
         return chosen, values, events_of(values.to_numpy()[:, 1])
     require_choice(labels, values, source)
     if chosen == "regression":
