@@ -43,6 +43,7 @@ def fit(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    compensate: bool | None = None,
     vectors: Path | None = None,
     target_columns: str | None = None,
     group: str | None = None,
@@ -89,6 +90,8 @@ def fit(
             logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
         cofactor: What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are.
             null: 5 for a mass cytometer, else 150.
+        compensate: Whether the spillover that a .fcs file says ($SPILLOVER or SPILL) is taken out of its stains. null:
+            yes.
         vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
             counts.
     """
@@ -109,7 +112,13 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
-            reading={"set_column": set_column, "use_rep": use_rep, "cofactor": cofactor, "vectors": vectors},
+            reading={
+                "set_column": set_column,
+                "use_rep": use_rep,
+                "cofactor": cofactor,
+                "compensate": compensate,
+                "vectors": vectors,
+            },
         )
 
 

@@ -103,7 +103,8 @@ def fit(
         chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
         number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
-        for line in (number, in_words, f"features: {listed(table.features)}"):
+        read = ", ".join(f"--{name} {str(value).lower()}" for name, value in table.reading.items())
+        for line in (number, in_words, f"features: {listed(table.features)}", *([f"read with {read}"] if read else [])):
             say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)

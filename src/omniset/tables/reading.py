@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 TAKES = {  # options that each kind of path has
     "table": ("set_column", "features", "ignore", "missing"),
     "cells": ("set_column", "features", "ignore", "use_rep"),
-    "fcs": ("set_column", "features", "ignore", "cofactor"),
+    "fcs": ("set_column", "features", "ignore", "cofactor", "compensate"),
     "counts": ("set_column", "features", "ignore"),
     "folder": ("set_column",),  # which is that of the file of labels
 }
@@ -43,6 +43,7 @@ def open_sets(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    compensate: bool | None = None,
     vectors: str | Path | None = None,
 ) -> SetTable | StoredSets:
     """Sets, read as they are asked for.
@@ -65,7 +66,7 @@ def open_sets(
         most, folder: As for `SetTable`.
         set_column: The column that says which set a row, or a cell, is of. Other files have none.
         use_rep: As for `open_cells`.
-        cofactor: As for `open_fcs`.
+        cofactor, compensate: As for `open_fcs`.
         vectors: A table with a vector of each feature, or their sequences: `path` is a table of counts. See
             `open_abundances`.
 
@@ -80,6 +81,7 @@ def open_sets(
     )
     given = {"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)}
     given |= {"missing": missing != "error", "use_rep": use_rep is not None, "cofactor": cofactor is not None}
+    given["compensate"] = compensate is not None
     for name, said in given.items():
         if said and encoding is None and name not in TAKES[kind]:
             raise ValueError(f"{path}: --{name} is for files of another kind")
@@ -95,7 +97,7 @@ def open_sets(
             )
         return open_abundances(path, Path(vectors), names, ignore if encoding is None else ())
     if kind == "fcs":
-        return open_fcs(path, names, ignore, cofactor, fitted)
+        return open_fcs(path, names, ignore, cofactor, compensate, fitted)
     if kind == "folder":
         opened = open_folder(path, None if encoding is None else len(encoding.features))
         if encoding is not None and encoding.features != opened.features:
