@@ -42,6 +42,7 @@ def run(*words, code=0):
     assert main([str(w) for w in words]) == code
 
 
+@pytest.mark.filterwarnings("ignore:29 of 29 sets have the name of one that the model learned from")
 def test_fit_predict_evaluate_and_explain(tmp_path, capsys):
     frame, labels = make(tmp_path)
     run(

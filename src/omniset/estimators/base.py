@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset import encoders
@@ -130,7 +130,7 @@ class SetEstimator(SetModel):
         self.reading_: dict[str, Any] = {}  # how files were read
         return self
 
-    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Float32[np.ndarray, "sets width"]:
+    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Any:
         """`fit`, with these arguments, and then `transform`."""
         return self.fit(sets, y, **arguments).transform(sets)
 

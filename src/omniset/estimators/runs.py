@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -103,8 +104,7 @@ def fit(
         chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
         number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
-        read = ", ".join(f"--{name} {str(value).lower()}" for name, value in table.reading.items())
-        for line in (number, in_words, f"features: {listed(table.features)}", *([f"read with {read}"] if read else [])):
+        for line in (number, in_words, f"features: {listed(table.features)}", *_read_with(table)):
             say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
@@ -116,6 +116,12 @@ def fit(
         model.ignored_, model.reading_ = table.ignored, _remembered(reading | table.reading)
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
+
+
+def _read_with(table: SetTable | StoredSets) -> list[str]:
+    """Options that the reader has chosen, in words."""
+    options = ", ".join(f"--{name} {json.dumps(value)}" for name, value in table.reading.items())
+    return [f"read with {options}"] if options else []
 
 
 def _remembered(reading: dict[str, Any]) -> dict[str, Any]:
@@ -429,6 +435,7 @@ def _importance(
     with TableWriter(folder.path / FEATURES) as writer:
         writer.write(table)
     unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
+    loss = "negative log likelihood" if model.kind.risks else loss
     return Importance(table, on, unit, loss)
 
 

@@ -5,8 +5,8 @@ characters (first and last byte of the segments TEXT, DATA and ANALYSIS), TEXT h
 character of its own, DATA an event after the other.
 
 Light of a dye spills over to the detectors of others: with S_ij, the share of dye i that detector j sees, an event is
-x = s S, and s = x S^-1 is what the dyes sent out (Bagwell and Adams, "Fluorescence spectral overlap compensation for any
-number of flow cytometry parameters", 1993).
+x = s S, and s = x S^-1 is what the dyes sent out (Bagwell and Adams, "Fluorescence spectral overlap compensation for
+any number of flow cytometry parameters", 1993).
 
 Known imperfections: spillover in the form of FCS 2.0 and 3.0, $COMP and $DFCmTOn, is not taken out. Of several data
 sets in a file the first is read. Numbers of other than 8, 16, 32 or 64 bits are refused, and so is data as text
