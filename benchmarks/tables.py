@@ -212,7 +212,7 @@ def folders(found: dict[str, Any]) -> list[str]:
         "",
         f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits; {found['distinct']} "
         f"files, to which the other sets are links, so that most were in the cache of the system. The default mixture "
-        f"with `{' '.join(found['options'])}`, beside other work on two cores.",
+        f"with `{' '.join(found['options'])}`.",
     ]
 
 
