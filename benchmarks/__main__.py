@@ -11,6 +11,7 @@ NAMES = (
     "memory",
     "ensembles",
     "sets",
+    "folders",
     "genomes",
     "cells",
     "regions",

@@ -22,9 +22,9 @@ from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.calling import called, embedded
 from omniset.microbiomes.evaluate import evaluate
 from omniset.microbiomes.inputs import pooled
-from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.training import mutated
 from omniset.runs.files import plain
+from omniset.tables.dna import read_fasta
 
 RUNS = ROOT / "runs" / "microbiomes"
 REGION = "515F-806R"

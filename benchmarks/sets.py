@@ -178,8 +178,7 @@ def bags(folder: Path) -> Data:
 def patients(folder: Path) -> Data:
     """Stool samples of patients and controls, as multisets of reads: shares of the 64 words of three bases."""
     from omniset.microbiomes.samples import read_samples
-    from omniset.microbiomes.sequences import read_fasta
-    from omniset.microbiomes.spectra import spectra
+    from omniset.tables.dna import read_fasta, spectra
 
     samples = read_samples(folder / "table.biom")
     texts = read_fasta(folder / "sequences.fasta.xz")

@@ -201,6 +201,21 @@ def memory(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def folders(found: dict[str, Any]) -> list[str]:
+    lines = ["| command | sets | folder | peak resident memory | seconds |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        what = f"{row['command']} {'of one set' if row['command'] == 'explain' else ''}".strip()
+        size, seconds = f"{row['gigabytes']:.0f} GB", f"{row['seconds']:,.0f}"
+        lines.append(f"| {what} | {row['sets']:,} | {size} | {row['peak_mb']:,.0f} MB | {seconds} |")
+    return [
+        *lines,
+        "",
+        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits; {found['distinct']} "
+        f"files, to which the other sets are links, so that most were in the cache of the system. The default mixture "
+        f"with `{' '.join(found['options'])}`.",
+    ]
+
+
 def genomes(found: dict[str, Any]) -> list[str]:
     shown = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")
     parts = (("f1", "F1", shown), ("auprc_missing", "AUPRC of missing families", shown[1:]), ("ece", "ECE", shown))
@@ -523,6 +538,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_max": ("studies/max-regression/isab.json", study("max-regression")),
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "sets": ("sets/methods.json", sets),
+    "folders": ("sets/folders.json", folders),
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),

@@ -21,8 +21,7 @@ from omniset.microbiomes import read_taxonomy
 from omniset.microbiomes.communities import draw, replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.references import choose, held_out
-from omniset.microbiomes.sequences import read_fasta
-from omniset.microbiomes.spectra import spectra
+from omniset.tables.dna import read_fasta, spectra
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, number

@@ -1,5 +1,8 @@
 """Samples of a table of counts are multisets of features with vectors: the same as the long table that says so."""
 
+import itertools
+import lzma
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,6 +67,51 @@ def test_the_commands_end_to_end(tmp_path, capsys):
     np.testing.assert_allclose(pd.read_csv("p.csv")["p_p"], expected[:, 0], rtol=1e-4)
     assert main(["predict", path, "--model=run", "--out=p.csv", *QUIET]) == 2
     assert "table.biom: has counts of features, of which --vectors must be given" in capsys.readouterr().err
+
+
+def test_sequences_are_shares_of_their_words(tmp_path):
+    """Words are counted anew, letter by letter; those with N are none."""
+    path, long, _ = tables(tmp_path, "biom")
+    rng = np.random.default_rng(2)
+    texts = {f"ref{i}": "".join(rng.choice([*"ACGTN"], 23, p=[0.3, 0.3, 0.2, 0.15, 0.05])) for i in range(19)}
+    with lzma.open("seqs.fasta.xz", "wt") as file:
+        file.writelines(f">{name} a description\n{text[:11].lower()}\n{text[11:]}\n" for name, text in texts.items())
+    table = open_sets(path, vectors="seqs.fasta.xz")
+    words = ["".join(word) for word in itertools.product("ACGT", repeat=3)]
+    assert table.features == words
+    for stored in table:
+        rows, counts = stored.read()
+        assert counts.tolist() == long[long["set"] == stored.name]["multiplicity"].tolist()
+        for name, row in zip(stored.names_of_elements(), rows.double().numpy(), strict=True):
+            here = [texts[name][i : i + 3] for i in range(21) if "N" not in texts[name][i : i + 3]]
+            np.testing.assert_allclose(row, [here.count(word) / len(here) for word in words], rtol=1e-6)
+    some = open_sets(path, ["TTT", "ACA"], vectors="seqs.fasta.xz")
+    assert torch.equal(next(iter(some)).read()[0], next(iter(table)).read()[0][:, [63, words.index("ACA")]])
+    assert open_sets(path, ignore=words[:60], vectors="seqs.fasta.xz").features == words[60:]
+
+
+SEQUENCES = {
+    "one lacks": (">ref0\nACGT\n", {}, "vectors.fa: has no vector of feature 'ref1' and "),
+    "twice": (">ref0\nACGT\n>ref0\nACC\n", {}, "vectors.fa: line 3: has the sequence 'ref0' a second time"),
+    "too short": (
+        ">ref0\nACGT\n>ref1\nACNGT\n",
+        {},
+        "vectors.fa: 'ref1' has no 3 bases in a row that are A, C, G or T",
+    ),
+    "a protein": (">ref0\nMEEP\n", {}, "vectors.fa: line 2: has 'E', which is no base of the IUPAC code"),
+    "a table": ("feature,u\nref0,1\n", {}, "vectors.fa: line 1: starts with 'feature,u': FASTA starts with '>'"),
+    "no word": (">ref0\nACGT\n", {"features": ["ACGT"]}, "vectors.fa: 'ACGT' is no word of 3 bases, such as 'AAA'"),
+}
+
+
+@pytest.mark.parametrize("case", SEQUENCES)
+def test_wrong_sequences(case, tmp_path):
+    path, _, _ = tables(tmp_path, "tsv")
+    text, options, said = SEQUENCES[case]
+    (tmp_path / "vectors.fa").write_text(text)
+    with pytest.raises(ValueError, match=r"vectors\.fa: ") as caught:
+        open_sets(path, vectors="vectors.fa", **options)
+    assert said in str(caught.value)
 
 
 VECTORS = {

@@ -8,6 +8,7 @@ from benchmarks.fuzz.seeds import fcs_bytes
 
 from omniset import SetClassifier
 from omniset.cli import main
+from omniset.core.encoding import Encoding
 from omniset.tables.reading import open_sets
 from small import QUIET, TINY
 
@@ -58,7 +59,7 @@ def test_numbers_with_fractions(version, kind, bits, order, mark, far):
     table = open_sets("a.fcs")
     assert table.features == ["FSC-A", "CD3", "CD4", "APC-A"]
     assert table.ignored == ["Time", "Event_length"]
-    assert table.reading == {"cofactor": 150.0}
+    assert table.reading == {"cofactor": 150.0, "compensate": True}
     (stored,) = table
     exact = held.astype(np.float64)
     expected = np.column_stack([exact[:, 1], *np.arcsinh(exact[:, [2, 3, 5]] / 150).T])
@@ -95,7 +96,7 @@ def test_a_mass_cytometer():
     held = values()[:, :4].astype("<f4")
     write("a.fcs", held.tobytes(), words(channels, CYT="DVSSCIENCES-CYTOF-6.0"))
     table = open_sets("a.fcs")
-    assert (table.features, table.reading) == (["89Y_CD45", "Center"], {"cofactor": 5.0})
+    assert (table.features, table.reading) == (["89Y_CD45", "Center"], {"cofactor": 5.0, "compensate": True})
     expected = np.column_stack([np.arcsinh(held[:, 2].astype(np.float64) / 5), held[:, 3]])
     torch.testing.assert_close(read("a.fcs"), torch.from_numpy(expected).float(), rtol=1e-6, atol=0)
 
@@ -140,12 +141,92 @@ def test_a_folder_is_matched_by_the_names_of_channels(tmp_path):
         open_sets("s")
 
 
-def test_spillover_is_told_once_and_not_at_predict():
-    held = words() | {"$SPILLOVER": "2,FITC-A,PE-A,1,0.1,0,1"}
-    write("a.fcs", values().astype("<f4").tobytes(), held)
-    with pytest.warns(UserWarning, match=r"a.fcs: has a spillover matrix, which is not applied"):
+DYES = ["APC-A", "FITC-A", "PE-A"]  # in another order than the channels
+SPILLS = np.array([[1, 0.02, 0.11], [0, 1, 0.23], [0.07, 0.31, 1]])  # of each dye (rows) what each detector sees
+
+
+def spill(matrix=SPILLS, names=DYES):
+    return ",".join([str(len(names)), *names, *(repr(float(share)) for share in np.ravel(matrix))])
+
+
+@pytest.mark.parametrize("word", ["$SPILLOVER", "SPILL", "SPILLOVER"])
+def test_spillover_is_taken_out(word):
+    """What the dyes sent out is known, and spills over by the definition: a detector sees the shares of all dyes."""
+    sent = values()
+    seen = sent.copy()
+    places = [[name for name, _ in CHANNELS].index(dye) for dye in DYES]
+    for to, place in enumerate(places):
+        seen[:, place] = sum(SPILLS[dye, to] * sent[:, places[dye]] for dye in range(3))
+    write("a.fcs", seen.astype("<f8").tobytes(), words(kind="D", bits=64) | {word: spill()})
+    torch.testing.assert_close(read("a.fcs", cofactor=0.0), torch.from_numpy(sent[:, [1, 2, 3, 5]]).float())
+    expected = torch.from_numpy(np.arcsinh(sent[:, [3]] / 150)).float()
+    torch.testing.assert_close(read("a.fcs", features=["CD4"]), expected)
+    (stored,) = table = open_sets("a.fcs", features=["CD4"])
+    assert torch.equal(stored.read(3, 5)[0], stored.read()[0][3:8])
+    assert table.reading == {"cofactor": 150.0, "compensate": True}
+    plain = read("a.fcs", cofactor=0.0, compensate=False)
+    torch.testing.assert_close(plain, torch.from_numpy(seen[:, [1, 2, 3, 5]]).float())
+
+
+def test_spillover_of_numbers_behind_a_logarithmic_amplifier():
+    rows = np.random.default_rng(0).integers(0, 1024, (7, 2)).astype("<u2")
+    held = words([("FITC-A", ""), ("PE-A", "")], "I", 16, events=7, P1E="4,1")
+    write("a.fcs", rows.tobytes(), held | {"SPILL": spill([[1, 0.5], [0.25, 1]], ["FITC-A", "PE-A"])})
+    seen = np.column_stack([10 ** (4 * rows[:, 0] / 1024), rows[:, 1].astype(np.float64)])
+    first = (seen[:, 0] - 0.25 * seen[:, 1]) / (1 - 0.125)  # of two dyes, by hand
+    expected = np.column_stack([first, (seen[:, 1] - 0.5 * seen[:, 0]) / (1 - 0.125)])
+    torch.testing.assert_close(read("a.fcs", cofactor=0.0), torch.from_numpy(expected).float(), rtol=1e-5, atol=1e-3)
+
+
+def test_what_is_compensated_already_stays():
+    data = values().astype("<f4").tobytes()
+    channels = [(f"Comp-{name}" if name in DYES else name, stain) for name, stain in CHANNELS]
+    write("a.fcs", data, words(channels))
+    expected = read("a.fcs")
+    for held in (words(channels) | {"SPILL": spill()}, words() | {"SPILL": spill(np.eye(3))}):
+        write("a.fcs", data, held)
+        assert torch.equal(read("a.fcs"), expected)
+
+
+def test_files_with_and_without_a_matrix(tmp_path):
+    (tmp_path / "s").mkdir()
+    data = values().astype("<f4").tobytes()
+    write("s/a.fcs", data, words() | {"SPILL": spill()})
+    write("s/b.fcs", data, words())
+    with pytest.warns(UserWarning, match=r"s: spillover is taken out of a.fcs and the like, but b.fcs does"):
+        table = open_sets("s")
+    first, second = (stored.read()[0] for stored in open_sets("s", encoding=Encoding.of_numbers(table.features)))
+    assert torch.equal(second, read("s/b.fcs"))
+    assert not torch.allclose(first, second)
+    assert len(list(open_sets("s", compensate=False))) == 2
+
+
+def test_spillover_of_fcs_2_is_told_once_and_not_at_predict():
+    write("a.fcs", values().astype("<f4").tobytes(), words() | {"$DFC1TO2": "3"})
+    with pytest.warns(UserWarning, match=r"a.fcs: has spillover as in FCS 2.0, which is not taken out"):
         table = open_sets("a.fcs")
-    assert len(list(open_sets("a.fcs", encoding=table.encoding))) == 1
+    assert len(list(open_sets("a.fcs", encoding=Encoding.of_numbers(table.features)))) == 1
+
+
+SPILLED = {
+    "no number": ("PE-A,1", "must be a number n, n channels and n x n numbers, with commas between"),
+    "too few": (spill(SPILLS[:2]), "must be a number n, n channels and n x n numbers"),
+    "no numbers": (spill().replace("0.31", "much"), "must be a number n, n channels and n x n numbers"),
+    "an unknown channel": (spill(names=["APC-A", "FITC-A", "PE-B"]), "names the channel 'PE-B', the file has 'Time',"),
+    "twice": (spill(names=["APC-A", "APC-A", "PE-A"]), "names a channel twice"),
+    "no inverse": (spill(np.ones((3, 3))), "has no inverse"),
+    "infinite": (spill().replace("0.31", "inf"), "has no inverse"),
+}
+
+
+@pytest.mark.parametrize("case", SPILLED)
+def test_wrong_matrices(case):
+    text, said = SPILLED[case]
+    write("a.fcs", values().astype("<f4").tobytes(), words() | {"$SPILLOVER": text})
+    with pytest.raises(ValueError, match=r"^a\.fcs: its spillover, \$SPILLOVER, ") as caught:
+        read("a.fcs")
+    assert said in str(caught.value)
+    assert len(read("a.fcs", compensate=False)) == EVENTS
 
 
 GOOD = values().astype("<f4").tobytes()

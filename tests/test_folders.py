@@ -184,7 +184,6 @@ def test_options_that_are_for_tables(tmp_path):
     out = folder(tmp_path, ".npy")
     for options, said in (
         ({"features": ["x"]}, "--features is for files of another kind"),
-        ({"set_column": "slide"}, "--set_column is for files of another kind"),
         ({"missing": "indicator"}, "--missing is for files of another kind"),
         ({"keep": ["label"]}, "has no column 'label': give a file of labels, --target"),
     ):

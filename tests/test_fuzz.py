@@ -8,7 +8,7 @@ import pytest
 from benchmarks.fuzz.formats import FORMATS, Format, NonsenseError
 from benchmarks.fuzz.worker import Maker, judge
 
-from omniset.microbiomes.sequences import EmptyFileError
+from omniset.tables.dna import EmptyFileError
 
 CHEAP = [name for name, one in FORMATS.items() if not one.costly and one.there()]
 

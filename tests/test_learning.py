@@ -63,7 +63,7 @@ def test_folds_of_one_network_are_fits_of_the_same_model(weighted):
     np.testing.assert_allclose(said[OURS].sum(-1), 2, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")
+@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets", "ignore:label. classes in one group only")
 def test_where_a_fold_leaves_one_class_the_prior_is_said():
     """All sets of a class are of one group."""
     elements, counts, _ = some_sets(17)

@@ -415,7 +415,7 @@ def test_nothing_is_replaced_that_was_read(tmp_path, frame, capsys):
     assert (tmp_path / "sets.csv").read_bytes() == before
 
 
-@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets")
+@pytest.mark.filterwarnings("ignore:label. classes with fewer than 5 sets", "ignore:label. classes in one group only")
 def test_a_class_that_only_validation_has_is_named(frame):
     sets = frame.drop(columns=["sign", "element"])
     names = sets["set"].unique()
@@ -427,6 +427,7 @@ def test_a_class_that_only_validation_has_is_named(frame):
         model.fit(sets, labels, groups=groups)
 
 
+@pytest.mark.filterwarnings("ignore:32 of 43 sets have the name of one that the model learned from")
 @pytest.mark.parametrize("level", ["set", "element"])
 def test_evaluation_in_python_is_that_of_the_shell(level, tmp_path, frame):
     """Every score, interval and row; also where elements have no names of their own."""

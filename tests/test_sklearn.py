@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, StackingRegressor, VotingClassifier
@@ -19,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -347,6 +349,31 @@ def mixture():
     options = {name: value for name, value in CHEAP.items() if name != "validation_fraction"}
     model = SetClassifier(folds=2, repeats=1, **options | {"dim": 4, "epochs": 1})
     return model.fit(table(arrays, names), pd.Series(kinds, index=names))
+
+
+@pytest.mark.parametrize("container", ["pandas", "polars"])
+def test_vectors_in_tables(container, fitted):
+    library = pytest.importorskip(container)
+    arrays, kinds, _ = data()
+    sets = Sets.from_ragged(arrays[:5], names=[*"edcba"])
+    plain, columns = fitted.transform(sets), fitted.get_feature_names_out().tolist()
+    chosen = clone_of(fitted)
+    assert chosen.set_output(transform=container) is chosen
+    assert isinstance(plain, np.ndarray)
+    with config_context(transform_output=container):
+        tables = [chosen.transform(sets), fitted.transform(sets)]
+    for table in (*tables, chosen.set_output().transform(sets)):
+        assert isinstance(table, library.DataFrame)
+        assert [*table.columns] == columns
+        np.testing.assert_array_equal(table.to_numpy(), plain)
+        if container == "pandas":
+            assert table.index.tolist() == sets.names
+    assert isinstance(clone(chosen).fit_transform(arrays, kinds), library.DataFrame)  # as scikit-learn's own do
+    scaled = make_pipeline(chosen, StandardScaler()).set_output(transform=container)
+    assert [*scaled.fit(arrays, kinds).transform(arrays).columns] == columns
+    assert isinstance(chosen.set_output(transform="default").transform(sets), np.ndarray)
+    with pytest.raises(ValueError, match="transform must be one of default, pandas, polars, got 'numpy'"):
+        chosen.set_output(transform="numpy")
 
 
 @pytest.mark.filterwarnings("ignore:the mixture gives its networks")

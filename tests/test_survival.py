@@ -1,6 +1,7 @@
 """Survival of sets: members, the mixture of risks, and SetSurvival, against what they are defined to be."""
 
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from omniset import SetBatch, SetSurvival
 from omniset.core.sets import Sets
-from omniset.estimators import boosting, simple
+from omniset.estimators import boosting, importance, simple
 from omniset.estimators.cox import MEMBERS, PooledCox, deviance_residuals
 from omniset.estimators.ensembles import Lessons
 from omniset.estimators.evaluation import evaluate, out_of_fold
@@ -22,7 +23,7 @@ from omniset.estimators.survival import observed
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.training.ensemble import Ensemble
 from omniset.trials.comparison import OURS
-from omniset.trials.survival import breslow, concordance
+from omniset.trials.survival import Steps, breslow, concordance, integrated_brier
 
 DIM = 2
 COLUMNS = len(OF_SIZE) + DIM * len(STATISTICS)
@@ -406,11 +407,114 @@ def test_groups_and_weights():
         np.testing.assert_allclose(means, 0, atol=1e-9)
 
 
-def test_importance_of_features_is_refused(mixed):
+def hazard_by_hand(time, event, risk):
+    """At each time, the sum over events up to it of 1 over the hazards of those at risk."""
+    steps = [(t, 1 / sum(np.exp(risk[time >= t]))) for t, seen in zip(time, event, strict=True) if seen]
+    return np.array([sum(step for t, step in steps if t <= at) for at in time])
+
+
+def test_importance_is_the_increase_of_each_sets_own_likelihood(mixed, monkeypatch):
+    """The first feature decides, the second says nothing. Sets of one element: a feature is replaced by another's."""
+    r = np.random.default_rng(3)
+    x = r.normal(size=(31, 1, DIM)).astype(np.float32)
+    time, event = r.exponential(np.exp(-x[:, 0, 0])), r.random(31) < 0.7
+    y = np.stack([time, event], 1)
+    donors = np.stack([(np.arange(31) + 1 + repeat) % 31 for repeat in range(2)])
+    monkeypatch.setattr(importance, "donors_of", lambda *_: iter(donors))
+    table = feature_importance(mixed, x, y, repeats=2).set_index("feature")
+    hazard, risk = mixed.baseline_(time), mixed.predict(x)
+    for feature in range(DIM):
+        increase = 0
+        for other in donors:
+            changed = x.copy()
+            changed[..., feature] = x[other][..., feature]
+            f = mixed.predict(changed)
+            increase += np.mean(hazard * (np.exp(f) - np.exp(risk)) - event * (f - risk)) / 2
+        assert table.loc[feature, "importance"] == pytest.approx(increase, rel=1e-5)
+
+
+@pytest.mark.parametrize("options", [MIXED, ONE | {"validation_fraction": 0.4}])
+def test_fit_measures_importance_on_sets_left_out_or_kept_back(options, mixed, monkeypatch):
+    """With the hazard of what it has learned, of risks left out where there are folds."""
     sets, y = data()
-    assert mixed.importance_ is None
-    with pytest.raises(ValueError, match="importance is measured of models of classes and of numbers, got one of surv"):
-        feature_importance(mixed, sets, y)
+    asked = []
+    measured = importance.measured
+    monkeypatch.setattr(importance, "measured", lambda task, *rest: asked.append(task) or measured(task, *rest))
+    model = SetSurvival(**options, importance=True).fit(sets, y)
+    (task,) = asked
+    left_out = model.out_of_fold_
+    risk = model.predict(sets) if left_out is None else left_out.predictions[OURS][:, 0]
+    by_hand = hazard_by_hand(y[:, 0], y[:, 1] == 1, risk)
+    if left_out is None:  # its constant is chosen afterwards
+        by_hand *= task.hazards[0] / by_hand[0]
+    np.testing.assert_allclose(task.hazards, by_hand, rtol=1e-6)
+    assert task.y[:, 0].tolist() == (y[:, 1] == 1).tolist()
+    assert set(model.importance_["feature"]) == {*range(DIM)}
+    assert model.importance_["units"].unique().tolist() == [len(sets) if left_out else len(model.validation_)]
+
+
+def brier_by_hand(time, event, risk, hazard, end):
+    """By the definition, on a fine grid between the steps."""
+
+    def still(t, before):
+        share = 1.0
+        for at in np.unique(time[~event]):
+            if at < t or (at == t and not before):
+                share *= 1 - ((time == at) & ~event).sum() / ((time > at) | ((time == at) & ~event)).sum()
+        return share
+
+    total = np.zeros(len(time))
+    edges = np.unique([0.0, end, *time[time < end], *hazard.times[hazard.times < end]])
+    for start, stop in pairwise(edges):
+        t = (start + stop) / 2
+        alive = np.exp(-hazard.values[hazard.times <= t].max(initial=0) * np.exp(risk))
+        for i in range(len(time)):
+            if time[i] > t:
+                total[i] += (stop - start) * (1 - alive[i]) ** 2 / still(t, False)
+            elif event[i]:
+                total[i] += (stop - start) * alive[i] ** 2 / still(time[i], True)
+    return total / end
+
+
+@pytest.mark.parametrize("censored", [0.0, 0.5])
+@pytest.mark.parametrize("latest", [0.9, 9.0])  # the hazard is known to then
+def test_the_integrated_brier_score_by_hand(censored, latest):
+    r = np.random.default_rng(5)
+    time, event, risk = r.exponential(1, 23).round(1), r.random(23) >= censored, r.normal(size=23)
+    hazard = Steps(np.array([0.2, 0.35, latest]), np.array([0.1, 0.4, 1.1]), 0.0)
+    end = min(time[event].max(), latest)
+    said = integrated_brier(time, event, risk, hazard)
+    np.testing.assert_allclose(said, brier_by_hand(time, event, risk, hazard, end), rtol=1e-12)
+    order = r.permutation(23)
+    turned = integrated_brier(time[order], event[order], risk[order], hazard)
+    np.testing.assert_allclose(turned, said[order], rtol=1e-12)
+
+
+def test_integrated_brier_scores_that_are_known():
+    time, event = np.array([1.0, 2.0, 3.0]), np.ones(3, dtype=bool)
+    coin = Steps(np.array([1e-12, 3.0]), np.array([np.log(2), np.log(2)]), 0.0)
+    np.testing.assert_allclose(integrated_brier(time, event, np.zeros(3), coin), 0.25)  # S = 1/2 throughout
+    never = Steps(np.array([3.0]), np.array([0.0]), 0.0)
+    np.testing.assert_allclose(integrated_brier(time, event, np.zeros(3), never), [2 / 3, 1 / 3, 0])
+    assert np.isnan(integrated_brier(time, ~event, np.zeros(3), coin)).all()
+    assert np.isnan(integrated_brier(0 * time, event, np.zeros(3), coin)).all()
+
+
+def test_every_method_has_the_survival_curves_of_its_own_hazard(mixed, tmp_path):
+    sets, y = data()
+    time, event = y[:, 0], y[:, 1] == 1
+    mixed.save(tmp_path / "model")
+    again = SetSurvival.load(tmp_path / "model")
+    assert set(mixed.hazards_) == {OURS, *RiskStack.METHODS}
+    for model in (mixed, again):
+        table = evaluate(model, sets, y, resamples=20).comparison.table("integrated Brier score", "risk")
+        for method, steps in model.hazards_.items():
+            hazard = breslow(time, event, mixed.out_of_fold_.predictions[method][:, 0])
+            np.testing.assert_allclose(steps.values, hazard.values, rtol=1e-12)
+        ours = integrated_brier(time, event, mixed.predict(sets), mixed.baseline_).mean()
+        assert table.loc[OURS, "value"] == pytest.approx(ours, rel=1e-6)
+        unknown = integrated_brier(time, event, np.zeros(41), breslow(time, event, np.zeros(41))).mean()
+        assert table.loc["prior", "value"] == pytest.approx(unknown, rel=1e-9)
 
 
 def test_folds_of_one_network_learn_from_times_weights_and_groups():
@@ -429,6 +533,17 @@ def test_folds_of_one_network_learn_from_times_weights_and_groups():
         risk = alone.predict(collection[held])
         said = model.out_of_fold_.predictions[OURS][held, 0]
         np.testing.assert_allclose(said, risk - risk.mean(), atol=1e-6)
+
+
+def test_a_fold_without_two_events_says_the_prior():
+    """Of two events, each is left out once: no risk can be learned from less."""
+    sets, y = data()
+    y[:, 1] = 0
+    y[[2, 5], 1] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SetSurvival(**ONE, folds=2).fit(sets, y)
+    assert np.ptp(model.out_of_fold_.predictions[OURS]) == 0
 
 
 def test_explanations_are_of_the_risk(mixed):
@@ -476,8 +591,6 @@ def test_what_cannot_be_learned_is_refused():
         SetSurvival(**SMALL).fit(sets, np.zeros(11, dtype=[("a", float), ("b", float)]))
     with pytest.raises(ValueError, match="level='element': survival is of sets"):
         SetSurvival(**SMALL, level="element").fit(sets, y)
-    with pytest.raises(ValueError, match="importance=True is for classes and numbers, and this is survival"):
-        SetSurvival(**SMALL, importance=True).fit(sets, y)
     with pytest.raises(ValueError, match="survival is learned in one process"):
         SetSurvival(**ONE, devices=2).fit(sets, y)
     with pytest.warns(UserWarning, match="only 3 events were seen"):

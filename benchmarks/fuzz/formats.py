@@ -255,7 +255,7 @@ def _samples(path: Path) -> None:
     """As `classify` reads a table and its sequences, and `fit` profiles."""
     from omniset.microbiomes.inputs import matched
     from omniset.microbiomes.samples import read_samples
-    from omniset.microbiomes.sequences import read_fasta
+    from omniset.tables.dna import read_fasta
 
     table = read_samples(path)
     texts, found = matched(read_fasta(Path("references.fasta")), table, False)

@@ -11,8 +11,8 @@ import pytest
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.runs import explain
-from omniset.microbiomes.sequences import read_fasta
 from omniset.microbiomes.simulate import simulate, write
+from omniset.tables.dna import read_fasta
 
 FIT = (
     *("--words", "3,5", "--width", 24, "--members", 2),

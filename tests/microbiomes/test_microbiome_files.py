@@ -10,8 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from omniset.microbiomes.samples import are_sequences, read_samples
-from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, read_fasta, reverse_complement
+from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
 from omniset.microbiomes.taxonomy import Taxa, cut, read_taxonomy
+from omniset.tables.dna import read_fasta
 
 
 def written(folder, name, text):

@@ -11,9 +11,10 @@ from omniset.microbiomes.calls import Calls, Confidence, most_probable
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
 from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
 from omniset.microbiomes.references import References, held_out
-from omniset.microbiomes.spectra import spectra, strand_table
+from omniset.microbiomes.strands import strand_table
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import loss_of, temper
+from omniset.tables.dna import spectra
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
 

@@ -43,6 +43,7 @@ def fit(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    compensate: bool | None = None,
     vectors: Path | None = None,
     target_columns: str | None = None,
     group: str | None = None,
@@ -89,7 +90,10 @@ def fit(
             logarithms of counts per 10,000), or a key of obsm, such as "X_pca". null: X_omniset, else X_pca, else X.
         cofactor: What stains in .fcs files are divided by before their arcsinh is taken; 0: they stay as they are.
             null: 5 for a mass cytometer, else 150.
-        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        compensate: Whether the spillover that a .fcs file says ($SPILLOVER or SPILL) is taken out of its stains. null:
+            yes.
+        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
+            counts.
     """
     from omniset.estimators import runs
 
@@ -108,7 +112,13 @@ def fit(
             unused=unused_labels,
             arguments=given(SetOptions, options),
             resume=resume,
-            reading={"set_column": set_column, "use_rep": use_rep, "cofactor": cofactor, "vectors": vectors},
+            reading={
+                "set_column": set_column,
+                "use_rep": use_rep,
+                "cofactor": cofactor,
+                "compensate": compensate,
+                "vectors": vectors,
+            },
         )
 
 
@@ -133,7 +143,8 @@ def predict(
         out: Table of predictions, a row per set (or element): the label and the probability of each class, or the
             number. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
+            counts.
     """
     from omniset.estimators import runs
 
@@ -162,7 +173,8 @@ def embed(
         out: Table of vectors, a row per set: its name, and what each network of the model makes of it before it
             predicts. Ends in .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
+            counts.
     """
     from omniset.estimators import runs
 
@@ -195,7 +207,8 @@ def evaluate(
             intervals are then over patients.
         unused_labels: What to do with labels whose set is not in the table.
         set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
+            counts.
         importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
             many predictions as five times the features.
     """
@@ -239,7 +252,8 @@ def explain_sets(
             whatever is predicted.
         per: Whether a score is that of all copies of an element together, or of one of them.
         set_column: Name of the column that says which set a row is of. null: as at fit.
-        vectors: Table with numbers of each feature, where the sets are samples of a table of counts.
+        vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
+            counts.
     """
     from omniset.estimators import runs
 

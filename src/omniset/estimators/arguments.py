@@ -41,8 +41,6 @@ def check(model: SetEstimator) -> None:
         raise ValueError(f"folds={model.folds} is for labels of sets, and one process")
     if model.importance and (model.level == "element" or model.devices * model.num_nodes > 1):
         raise ValueError("importance=True is for labels of sets, and one process")
-    if model.importance and model.kind.risks:
-        raise ValueError("importance=True is for classes and numbers, and this is survival")
     processes.check(find(model.device), model.devices, model.num_nodes, model.strategy)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset import encoders
@@ -17,7 +17,7 @@ from omniset.core.encoding import SCHEMA, Encoding
 from omniset.core.sets import Sets, batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
-from omniset.estimators import arguments, explaining, labels, stack
+from omniset.estimators import arguments, explaining, labels, stack, units
 from omniset.estimators.forms import sets_of
 from omniset.estimators.model import SetModel
 from omniset.estimators.stack import Stack
@@ -52,6 +52,7 @@ class SetEstimator(SetModel):
         encoding_: How the columns of the table became features.
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
+        seen_: Digests of the names of the sets that were learned from, where they came as a table.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.
     """
@@ -68,6 +69,7 @@ class SetEstimator(SetModel):
         "ignored": schema.array(schema.TEXT),
         "prior": schema.array(schema.array(schema.NUMBER, minItems=1)),
         "stack": schema.optional(stack.SHAPES),
+        "seen": schema.array(schema.TEXT),
     }
 
     classifies: ClassVar[bool]
@@ -111,6 +113,8 @@ class SetEstimator(SetModel):
         targets, widths = self._encode_targets(values)
         arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")
+        by_group = units.groups_of(collection.names, by_group)
+        units.require_spread(self, targets, by_group)
         weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
         given = learning.Given(
             collection, values, targets, widths, weights, by_group, None if folder is None else Path(folder), resume
@@ -121,11 +125,12 @@ class SetEstimator(SetModel):
         self.importance_: pd.DataFrame | None = None
         self.features_, self.encoding_ = collection.features, collection.encoding
         (learning.mixture if self.single is None else learning.one_network)(self, given)
+        self.seen_ = units.digests(collection, np.setdiff1d(np.arange(len(collection)), self.validation_))
         self.ignored_: list[str] = []  # columns of a file that were not used
         self.reading_: dict[str, Any] = {}  # how files were read
         return self
 
-    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Float32[np.ndarray, "sets width"]:
+    def fit_transform(self, sets: Any, y: Any, **arguments: Any) -> Any:
         """`fit`, with these arguments, and then `transform`."""
         return self.fit(sets, y, **arguments).transform(sets)
 
@@ -220,6 +225,7 @@ class SetEstimator(SetModel):
             "single": self.single_,
             "ignored": self.ignored_,
             "prior": [values.tolist() for values in self.prior_],
+            "seen": self.seen_,
         }
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
@@ -241,6 +247,7 @@ class SetEstimator(SetModel):
         self.prior_ = [np.asarray(values, dtype=np.float64) for values in fitted["prior"]]
         self.single_, self.ignored_, self.reading_ = fitted["single"], fitted["ignored"], fitted["reading"]
         self.encoding_ = fitted["encoding"] and Encoding.of_state(fitted["encoding"])
+        self.seen_ = fitted["seen"]
 
     def _networks(self) -> nn.Module:
         parts = {"network": self.fitted()}

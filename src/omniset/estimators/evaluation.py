@@ -13,13 +13,14 @@ import pandas as pd
 from jaxtyping import Int, Shaped
 
 from omniset.core.sets import Sets
-from omniset.estimators import baselines, labels, lessons
+from omniset.estimators import baselines, labels, lessons, units
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.classifier import SetClassifier
 from omniset.estimators.survival import SetSurvival, observed
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import RESAMPLES, Draws, Values
 from omniset.trials.outcomes import Measure, Outcome
+from omniset.trials.survival import integrated_brier
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Evaluation:
         rows: A row per target, method, and set or labelled element: `condition` (the target), `method`, `set`,
             `element` (where elements are labelled), `group` (where there are groups), `size` (distinct elements of the
             set), `truth`, `predicted`, and of classes the probability of each. Of risks `truth` is the time, `event`
-            whether the event was seen, and `stratum`, of sets left out, beside which others each is compared.
+            whether the event was seen, `brier` the error of the survival curve, and `stratum`, of sets left out, beside
+            which others each is compared.
         classes: Of each target, the column of `rows` with the probability of each label, labels in order. None:
             targets are numbers.
         resamples: Of the intervals.
@@ -89,7 +91,8 @@ class Evaluation:
         if "event" in rows:
             strata = rows["stratum"].to_numpy() if "stratum" in rows else None
             events = rows["event"].to_numpy(dtype=bool)
-            return Outcome(target, truth, predicted, sets, sizes, groups=groups, events=events, strata=strata)
+            how: dict[str, Any] = {"events": events, "briers": rows["brier"].to_numpy(), "strata": strata}
+            return Outcome(target, truth, predicted, sets, sizes, groups=groups, **how)
         if self.classes is None:
             return Outcome(target, truth, predicted, sets, sizes, groups=groups)
         columns = self.classes[target]
@@ -117,6 +120,7 @@ def evaluate(model: SetEstimator, sets: Any, y: Any, *, groups: Any = None, resa
     elif not isinstance(model, SetSurvival):
         truth = labels.numbers(truth)
     of_group = None if groups is None else labels.per_set(groups, collection, "groups")
+    units.warn_of_known(model, collection)
     return compare(model, collection, truth, of_group, resamples=resamples)
 
 
@@ -186,6 +190,9 @@ def _evaluation(
                     part[column] = [text.get(label, str(label)) for label in part[column]]
                 probabilities = table[[*classes[name].values()]][there]
                 part = part.join(probabilities.set_axis(part.index))
+            if isinstance(model, SetSurvival):
+                time, event, risk = (part[column].to_numpy() for column in ("truth", "event", "predicted"))
+                part["brier"] = integrated_brier(time, event, risk, model.hazards_[method])
             part.insert(0, "condition", name)
             part.insert(1, "method", method)
             rows.append(part)

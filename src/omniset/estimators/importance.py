@@ -5,10 +5,12 @@ For a model f, set X_i with label y_i, and X_i^(jr) the set with the values of f
 
     d_ij = 1 / R sum_r loss(y_i, f(X_i^(jr))) - loss(y_i, f(X_i)),        importance of j = mean over sets i of d_ij
 
-loss is the log loss, or the squared error. The sets are ones that f has not learned from. Beside each importance there
-is its 95 % interval over sets, or groups of sets, and what chance gives (`omniset.trials.importances`): if feature j is
-independent of all else, its own values give a set no other loss than those of another set. So the R + 1 donors of a
-set, itself among them, are of different units.
+loss is the log loss, or the squared error; of survival it is H(t_i) exp f_i - [event seen] f_i, H the cumulative
+baseline hazard: up to a constant the negative log likelihood of set i alone, whatever the risks of others (Whitehead,
+"Fitting Cox's regression model to survival data using GLIM", 1980). The sets are ones that f has not learned from.
+Beside each importance there is its 95 % interval over sets, or groups of sets, and what chance gives
+(`omniset.trials.importances`): if feature j is independent of all else, its own values give a set no other loss than
+those of another set. So the R + 1 donors of a set, itself among them, are of different units.
 
 Importance is that of a feature alone, to this model: of two features that say the same, either can stand in for the
 other, and both may have none.
@@ -21,12 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Int, Shaped
+from jaxtyping import Float, Float32, Float64, Int, Shaped
 
 from omniset.core.sets import Sets, batched
 from omniset.core.stored import StoredSet
@@ -39,6 +41,7 @@ from omniset.runs.devices import find
 from omniset.runs.progress import Progress
 from omniset.trials.comparison import OURS
 from omniset.trials.importances import table_of
+from omniset.trials.survival import LARGEST, breslow
 
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
@@ -80,7 +83,8 @@ class Task:
     """What is measured.
 
     Attributes:
-        y: Codes of classes, or numbers.
+        y: Codes of classes, or numbers; of survival, whether the event was seen.
+        hazards: Of survival: H at the time of each set. None: something else is predicted.
         widths: Outputs of each target.
         units: Of each set a number; sets of one depend on each other.
         totals: Elements of each set, with their copies.
@@ -90,6 +94,7 @@ class Task:
 
     sets: Sets
     y: Shaped[np.ndarray, "sets targets"]
+    hazards: Float64[np.ndarray, " sets"] | None
     widths: Sequence[int]
     classify: bool
     units: Int[np.ndarray, " sets"]
@@ -112,18 +117,14 @@ def check(model: SetEstimator) -> None:
     """See that a model is one whose importances are measured.
 
     Raises:
-        ValueError: It predicts elements; or survival: a risk has no loss of its own, it is right beside others only.
+        ValueError: It predicts elements.
     """
     if model.level == "element":
         raise ValueError("importance is measured for level='set', got a model with level='element'")
-    if model.kind.risks:
-        raise ValueError("importance is measured of models of classes and of numbers, got one of survival")
 
 
 def wanted(model: SetEstimator, sets: Sets) -> bool:
-    """Whether `fit` of a mixture measures importance. That of risks is never measured."""
-    if model.kind.risks:
-        return False
+    """Whether `fit` of a mixture measures importance."""
     return len(sets) * sets.dim <= CHEAP if model.importance is None else model.importance
 
 
@@ -151,15 +152,15 @@ def feature_importance(
 
     Raises:
         ValueError: Sets or labels that cannot be used; a class that was not in training; an unknown feature; one set or
-            group; repeats below 1; a model of labels of elements, or of survival; not fitted.
+            group; repeats below 1; a model of labels of elements; not fitted.
     """
     check(model)
     if repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
     collection = model.read(sets)
-    codes = _codes(model, labels.aligned(y, collection, model.level)[0])
     by_group = None if groups is None else labels.per_set(groups, collection, "groups")
-    task = task_of(model, collection, codes, by_group, repeats, seed, features)
+    codes, hazards = _known(model, y, collection)
+    task = task_of(model, collection, codes, by_group, repeats, seed, features, hazards)
     if len(np.unique(task.units)) < 2:
         raise ValueError("sets must be at least 2, of different groups, to exchange values, got 1")
     return measured(task, [Trial(parts_of(model), np.arange(len(collection)))], model.targets_)
@@ -175,12 +176,14 @@ def out_of_fold_importance(
     """The same of a mixture that has just been learned, by the methods of each fold on the sets that it left out.
 
     Args:
-        y: Codes of classes, or numbers.
+        y: Codes of classes, numbers, or signed ranks of times.
         left_out: With the mixtures of the folds: their methods have not seen the sets of the fold, but their weights
             are those of the whole, a few numbers that all sets have decided. Each set is left out by as many mixtures
             as the sets were dealt to folds, and importance is the mean over these.
     """
-    task = task_of(model, sets, y, groups, -(-REPEATS // len(left_out.folds)), model.seed)
+    y, hazards = _of_training(model, y, left_out.predictions[OURS][:, 0])
+    repeats = -(-REPEATS // len(left_out.folds))
+    task = task_of(model, sets, y, groups, repeats, model.seed, hazards=hazards)
     trials = [
         Trial(
             parts_of_stack(stack, find(model.device), model.reading()), np.flatnonzero(left_out.folds[repeat] == fold)
@@ -196,12 +199,13 @@ def kept_back_importance(
     """The same of one network that has just learned, on the sets kept back; None where these are fewer than two.
 
     Args:
-        y: Codes of classes, or numbers.
+        y: Codes of classes, numbers, or signed ranks of times.
     """
     if len(model.validation_) < 2:
         model.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
         return None
-    task = task_of(model, sets, y, groups, seed=model.seed)
+    y, hazards = _of_training(model, y, model.probable(sets, model)[:, 0] if model.kind.risks else None)
+    task = task_of(model, sets, y, groups, seed=model.seed, hazards=hazards)
     return measured(task, [Trial(parts_of(model), model.validation_)], model.targets_)
 
 
@@ -229,6 +233,29 @@ def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any
     )
 
 
+Known: TypeAlias = tuple[Shaped[np.ndarray, "sets targets"], Float64[np.ndarray, " sets"] | None]
+
+
+def _known(model: SetEstimator, y: Any, sets: Sets) -> Known:
+    """Labels as the losses take them; of survival also H at the time of each set."""
+    from omniset.estimators.survival import SetSurvival, observed
+
+    if not isinstance(model, SetSurvival):
+        return _codes(model, labels.aligned(y, sets, model.level)[0]), None
+    time, event = observed(y, sets)
+    return event[:, None], model.baseline_(time)
+
+
+def _of_training(
+    model: SetEstimator, y: Shaped[np.ndarray, "sets targets"], risk: Float[np.ndarray, " sets"] | None
+) -> Known:
+    """The same of what a model has learned from, whose hazard is not known yet."""
+    if not model.kind.risks or risk is None:
+        return y, None
+    time, event = np.abs(y[:, 0]).astype(np.float64), y[:, 0] > 0
+    return event[:, None], breslow(time, event, risk)(time)
+
+
 def _codes(model: SetEstimator, truth: Shaped[np.ndarray, "sets targets"]) -> Shaped[np.ndarray, "sets targets"]:
     """Labels as the losses take them."""
     if not model.classifies:
@@ -250,11 +277,12 @@ def task_of(
     repeats: int = REPEATS,
     seed: int = 0,
     features: Sequence[Any] | None = None,
+    hazards: Float64[np.ndarray, " sets"] | None = None,
 ) -> Task:
     """What is measured of a fitted model.
 
     Args:
-        y: Codes of classes, or numbers.
+        y, hazards: See `Task`.
 
     Raises:
         ValueError: An unknown feature, one twice, or none.
@@ -271,6 +299,7 @@ def task_of(
     return Task(
         sets,
         y,
+        hazards,
         model.fitted().widths,
         model.classifies,
         units,
@@ -396,6 +425,9 @@ class _Measuring:
 
     def _losses(self, answers: Predictions) -> Float64[np.ndarray, "rows targets"]:
         outputs, y = self.trial.parts.mixed(answers), self.task.y[self.trial.rows]
+        if self.task.hazards is not None:
+            risk = np.clip(outputs[:, :1], -LARGEST, LARGEST)
+            return self.task.hazards[self.trial.rows, None] * np.exp(risk) - y * risk
         each = []
         for target, part in enumerate(columns_of_targets(self.task.widths)):
             values = outputs[None, :, part] if self.task.classify else outputs[None, :, part.start]

@@ -58,6 +58,8 @@ def one_network(model: SetEstimator, given: Given) -> None:
     """Train one network; the sets kept back choose its epoch."""
     collection, targets, widths = given.sets, given.targets, given.widths
     of_elements = model.level == "element"
+    beside = not of_elements and int(collection.sizes.sum()) * collection.dim <= POOLED
+    material = _material(model, given) if beside else None
     kind = model.kind
     evenly = (model.classifies or kind.risks) and not of_elements and targets.shape[1] == 1
     stratum = kind.stratum(targets) if evenly else None
@@ -90,8 +92,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
         strategy=model.strategy,
     )
     model.network_, model.history_ = module.network, module.history
-    if not of_elements and int(collection.sizes.sum()) * collection.dim <= POOLED:
-        material = _material(model, given)
+    if material is not None:
         model.simple_ = stacking.simple_alone(material, kind.beside, train)
         if model.folds is not None:
             model.out_of_fold_ = _cross_validated(model, given, material)
@@ -168,6 +169,9 @@ def _material(model: SetEstimator, given: Given) -> Material:
     sets = given.sets
     weights = np.ones(len(sets)) if given.weights is None else given.weights
     each = np.repeat(weights[:, None], len(given.widths), 1)
+    units = model.kind.units(given.targets, given.groups)
+    if model.single is not None and model.folds is None:
+        units = max(units, 2)  # nothing is left out
     balance = model.class_weights(given.targets, given.widths)
     if balance is not None:
         for target, of_class in enumerate(balance):
@@ -181,7 +185,7 @@ def _material(model: SetEstimator, given: Given) -> Material:
         given.groups,
         Regime.of(
             len(sets),
-            model.kind.units(given.targets, given.groups),
+            units,
             model.folds,
             model.repeats,
             model.epochs,
@@ -198,6 +202,13 @@ def _material(model: SetEstimator, given: Given) -> Material:
     )
 
 
+def _can_learn(model: SetEstimator, targets: Shaped[Tensor, "rows targets"]) -> bool:
+    """Whether `fit` would take these: two labels; of risks, two events and two times."""
+    if model.kind.risks:
+        return int((targets > 0).sum()) > 1 and len(targets.abs().unique()) > 1
+    return not bool((targets == targets[0]).all(0).any())
+
+
 def _cross_validated(model: SetEstimator, given: Given, material: Material) -> OutOfFold:
     """One network anew for each fold, beside simple methods."""
     regime, columns = material.regime, sum(given.widths)
@@ -208,8 +219,7 @@ def _cross_validated(model: SetEstimator, given: Given, material: Material) -> O
     for fold_of in folds:
         for fold in range(fold_of.max() + 1):
             rows, held = np.flatnonzero(fold_of != fold), np.flatnonzero(fold_of == fold)
-            known = given.targets[rows]
-            if bool((known == known[0]).all(0).any()):  # one label is left: nothing to learn
+            if not _can_learn(model, given.targets[rows]):
                 answers[OURS][held] += answers[PRIOR][held] / len(folds)
                 continue
             one = clone(model).set_params(folds=None, repeats=None, importance=False)

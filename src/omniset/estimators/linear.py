@@ -43,7 +43,7 @@ class PooledLinear(Member):
         varies = deviation > 1e-6 * (np.abs(self.mean) + 1e-30)
         self.per_unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)  # a column that never changes is 0
         z = self._standardised(z)
-        turn = _rotation(z) if len(z) < min(z.shape[1], ROTATED) else None
+        turn = _rotation(z) if len(z) < min(z.shape[1], ROTATED) and z.any() else None
         z = z if turn is None else z @ turn
         level, spread = self._scale(y, w)
         y = y if self.classes is not None else (y - level) / spread

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float32, Shaped
+from jaxtyping import Shaped
+from sklearn import get_config
 from sklearn.utils import TransformerTags
 
 from omniset.core.encoding import Encoding
@@ -19,6 +20,8 @@ from omniset.estimators.options import SetOptions
 from omniset.estimators.stack import Stack
 from omniset.fitted import Estimator
 from omniset.training.network import SetNetwork
+
+CONTAINERS = ("default", "pandas", "polars")
 
 
 class SetModel(SetOptions, Estimator):
@@ -108,7 +111,24 @@ class SetModel(SetOptions, Estimator):
 
     # ------------------------------------------------------------------ vectors
 
-    def transform(self, sets: Any) -> Float32[np.ndarray, "sets width"]:
+    def set_output(self, *, transform: str | None = None) -> SetModel:
+        """Choose what `transform` and `fit_transform` return, as for scikit-learn's own transformers.
+
+        Args:
+            transform: "default": an array; "pandas" or "polars": a table, whose columns `get_feature_names_out` names;
+                in pandas the names of the sets are its index. None: as before. Without a choice it is that of
+                `sklearn.set_config(transform_output=...)`.
+
+        Raises:
+            ValueError: Another name.
+        """
+        if transform is not None:
+            if transform not in CONTAINERS:
+                raise ValueError(f"transform must be one of {', '.join(CONTAINERS)}, got {transform!r}")
+            self._sklearn_output_config = {"transform": transform}  # the name that scikit-learn's clone copies
+        return self
+
+    def transform(self, sets: Any) -> Any:
         """Each set as a vector: what the networks make of it before anything is said of labels.
 
         Of one network it is the summary that the head reads, width num_outputs * dim. A mixture has several networks,
@@ -127,11 +147,23 @@ class SetModel(SetOptions, Estimator):
         Args:
             sets: In any form that `fit` takes.
 
+        Returns:
+            (sets, width) in 32 bits: an array, or what `set_output` chose.
+
         Raises:
             ValueError: level="element"; not fitted; sets that cannot be used.
         """
         vectors.check(self)
-        return np.concatenate([values for _, values in vectors.of(self, self.read(sets))])
+        collection = self.read(sets)
+        values = np.concatenate([some for _, some in vectors.of(self, collection)])
+        chosen = getattr(self, "_sklearn_output_config", {}).get("transform", get_config()["transform_output"])
+        if chosen == "pandas":
+            return pd.DataFrame(values, collection.names, vectors.names(self))
+        if chosen == "polars":
+            import polars
+
+            return polars.DataFrame(values, vectors.names(self), orient="row")
+        return values
 
     def get_feature_names_out(self, input_features: Any = None) -> Shaped[np.ndarray, " width"]:
         """Names of the columns of `transform`: ust_1, ust_2, ...; of a mixture ust_3_17: axis 17 of its third ust.

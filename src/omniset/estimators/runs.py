@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
 from omniset.estimators.survival import events_of
+from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
 from omniset.runs.console import noted, refuse_own_input, say, say_notes
 from omniset.runs.devices import find
@@ -102,7 +104,7 @@ def fit(
         chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
         number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
-        for line in (number, in_words, f"features: {listed(table.features)}"):
+        for line in (number, in_words, f"features: {listed(table.features)}", *_read_with(table)):
             say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
@@ -114,6 +116,12 @@ def fit(
         model.ignored_, model.reading_ = table.ignored, _remembered(reading | table.reading)
         model.save(out)  # before anything else: a report that fails must not lose it
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
+
+
+def _read_with(table: SetTable | StoredSets) -> list[str]:
+    """Options that the reader has chosen, in words."""
+    options = ", ".join(f"--{name} {json.dumps(value)}" for name, value in table.reading.items())
+    return [f"read with {options}"] if options else []
 
 
 def _remembered(reading: dict[str, Any]) -> dict[str, Any]:
@@ -235,10 +243,11 @@ def evaluate(
         if isinstance(estimator, SetClassifier):
             require_known(labels, values, table.file, estimator.labels_)
         elif isinstance(estimator, SetSurvival):
-            values = as_survival(labels, values, table.file)
+            values = as_survival(labels, values, table.file, least=1)
         else:
             values = as_numbers(labels, values, table.file)
         truth = values.to_numpy()
+        warn_of_known(estimator, collection)
         evaluation, on = compare(estimator, collection, truth, groups), f"{len(collection):,} sets of {sets.name}"
         mattered = feature_importance(estimator, collection, truth, groups=groups) if importance else None
         run = set_report.SetRun(
@@ -349,6 +358,7 @@ def _read(
         wanted = ["element"] if labels.level == "element" and table.has_elements else []
     watched = _watched(table, progress, "reading")
     collection, columns_of_table = collect(watched, table.features, folder, wanted, table.encoding, table.stays)
+    warn_of_empty(collection, str(table.file.path))
     if labels is None:
         return collection, *column_labels(table.file, collection, columns_of_table, columns, group, level)
     aligned = labels.align(collection, table.file, columns_of_table.get("element"), unused)
@@ -371,7 +381,7 @@ def _task(
     """What is learned, the targets that it is learned from, and a sentence on it."""
     chosen = choose_task(labels, values, source, task)
     if chosen == "survival":
-        values = as_survival(labels, values, source)
+        values = as_survival(labels, values, source, least=2)
         return chosen, values, events_of(values.to_numpy()[:, 1])
     require_choice(labels, values, source)
     if chosen == "regression":
@@ -425,6 +435,7 @@ def _importance(
     with TableWriter(folder.path / FEATURES) as writer:
         writer.write(table)
     unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
+    loss = "negative log likelihood" if model.kind.risks else loss
     return Importance(table, on, unit, loss)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
-from omniset.estimators import labels
+from omniset.estimators import baselines, labels
 from omniset.estimators.base import SetEstimator
 from omniset.estimators.forms import sets_of
 from omniset.estimators.stack import Stack
@@ -23,12 +23,11 @@ from omniset.estimators.stacking import Kind
 from omniset.training import artefacts, schema
 from omniset.training.cox import ranked
 from omniset.trials.comparison import OURS
-from omniset.trials.survival import Steps, breslow, concordance
+from omniset.trials.survival import LARGEST, Steps, breslow, concordance
 
 RISK = "risk"
 COLUMNS = ("time", "event")
 FEW = 10  # events
-LARGEST = 500.0  # log relative risk of which exp is taken
 
 
 class SetSurvival(SetEstimator):
@@ -42,6 +41,7 @@ class SetSurvival(SetEstimator):
     Attributes:
         baseline_: The cumulative hazard H(t) of a set with f = 0, a step function of time (Breslow, 1972). It is that
             of the risks of sets left out where there are folds, so that it is as sure as predictions of new sets are.
+        hazards_: The same by method: ours, and those beside it.
         columns_: How y calls time and event.
 
     >>> sets = [[[0.0], [0.1]], [[5.0]], [[0.2]], [[5.1], [4.9], [5.0]]] * 3
@@ -58,7 +58,13 @@ class SetSurvival(SetEstimator):
 
     FITTED: ClassVar[dict[str, Any]] = SetEstimator.FITTED | {
         "columns": schema.array(schema.TEXT, minItems=2, maxItems=2),
-        "baseline": schema.whole({"times": schema.array(schema.NUMBER), "hazard": schema.array(schema.NUMBER)}),
+        "baseline": schema.whole(
+            {
+                "times": schema.array(schema.NUMBER),
+                "hazard": schema.array(schema.NUMBER),
+                "beside": schema.OBJECT | {"additionalProperties": schema.array(schema.NUMBER)},
+            }
+        ),
     }
 
     classifies = False
@@ -96,8 +102,14 @@ class SetSurvival(SetEstimator):
         self.notes_[0] = events_of(event)
         self._centre(collection)
         weights = None if sample_weight is None else labels.weights_per_set(sample_weight, collection)
-        self.baseline_ = self._baseline(collection, time, event, weights)
+        self.hazards_ = {OURS: breslow(time, event, self.predict(collection), weights)}
+        self.hazards_ |= self._hazards(collection, time, event, weights)
         return self
+
+    @property
+    def baseline_(self) -> Steps:
+        self.require_fitted()
+        return self.hazards_[OURS]
 
     def predict(self, sets: Any, shard_size: int | None = None) -> Float64[np.ndarray, " sets"]:
         """Log relative risks (B,): the higher, the earlier the event."""
@@ -150,16 +162,19 @@ class SetSurvival(SetEstimator):
         if not isinstance(network, Stack):
             network.head.bias.data -= float(self.predict(sets).mean())
 
-    def _baseline(
+    def _hazards(
         self,
         sets: Sets,
         time: Float64[np.ndarray, " sets"],
         event: Bool[np.ndarray, " sets"],
         weights: Float[np.ndarray, " sets"] | None,
-    ) -> Steps:
-        left_out = self.out_of_fold_
-        risk = self.predict(sets) if left_out is None else left_out.predictions[OURS][:, 0]
-        return breslow(time, event, np.clip(risk, -LARGEST, LARGEST), weights)
+    ) -> dict[str, Steps]:
+        if self.out_of_fold_ is not None:
+            risks = {method: said[:, 0] for method, said in self.out_of_fold_.predictions.items()}
+        else:
+            said = baselines.by_method(self, (sets[number] for number in range(len(sets))))
+            risks = {method: table[RISK].to_numpy() for method, table in said.items()}
+        return {method: breslow(time, event, risk, weights) for method, risk in risks.items()}
 
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:
         events = int((y > 0).sum())
@@ -202,19 +217,24 @@ class SetSurvival(SetEstimator):
         return 0
 
     def _state(self) -> dict[str, Any]:
-        baseline = {"times": self.baseline_.times.tolist(), "hazard": self.baseline_.values.tolist()}
+        beside = {method: steps.values.tolist() for method, steps in self.hazards_.items() if method != OURS}
+        ours = self.baseline_
+        baseline = {"times": ours.times.tolist(), "hazard": ours.values.tolist(), "beside": beside}
         return super()._state() | {"baseline": baseline, "columns": self.columns_}
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
         super()._restore(fitted, tables, weights)
-        times, hazard = (np.asarray(fitted["baseline"][name], dtype=np.float64) for name in ("times", "hazard"))
-        self.baseline_, self.columns_ = Steps(times, hazard, 0.0), fitted["columns"]
+        baseline, self.columns_ = fitted["baseline"], fitted["columns"]
+        times = np.asarray(baseline["times"], dtype=np.float64)
+        values = {OURS: baseline["hazard"], **baseline["beside"]}
+        self.hazards_ = {method: Steps(times, np.asarray(hazard), 0.0) for method, hazard in values.items()}
 
     def _check_fitted(self, fitted: dict[str, Any]) -> None:
         super()._check_fitted(fitted)
-        times, hazard = (fitted["baseline"][name] for name in ("times", "hazard"))
-        rising = all((np.diff([0.0, *values]) >= 0).all() for values in (times, hazard))
-        if len(times) != len(hazard) or not rising:
+        baseline = fitted["baseline"]
+        times, hazards = baseline["times"], [baseline["hazard"], *baseline["beside"].values()]
+        rising = all((np.diff([0.0, *values]) >= 0).all() for values in (times, *hazards))
+        if {len(hazard) for hazard in hazards} != {len(times)} or not rising:
             raise ValueError("fitted.baseline must have a hazard for each time, and both must rise from 0")
 
 

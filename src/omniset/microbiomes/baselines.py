@@ -13,7 +13,7 @@ from sklearn.naive_bayes import MultinomialNB
 from sklearn.preprocessing import normalize
 
 from omniset.microbiomes.references import References
-from omniset.microbiomes.spectra import spectra
+from omniset.tables.dna import spectra
 
 WORDS = 7
 HASHED = 8192

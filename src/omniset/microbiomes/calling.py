@@ -20,12 +20,12 @@ from omniset.microbiomes.calls import Calls, Confidence, most_probable, share_of
 from omniset.microbiomes.model import STRAND, TaxonNetwork
 from omniset.microbiomes.samples import Samples
 from omniset.microbiomes.sequences import SHORTEST, reverse_complement
-from omniset.microbiomes.spectra import spectra
 from omniset.microbiomes.taxonomy import Taxa
 from omniset.microbiomes.training import TOGETHER, Read, embed
 from omniset.report.blocks import many
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
+from omniset.tables.dna import spectra
 
 SHORTER, LONGER = 0.9, 1.2  # of the shortest and longest length learned from: beyond, a warning is due
 LEAST_KNOWN = 0.5  # share of the reads that are like any reference: below, a warning is due

@@ -36,11 +36,12 @@ from omniset.microbiomes.model import NONE, STRAND, SequenceNetwork, SpectrumPro
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Samples, read_samples
-from omniset.microbiomes.sequences import primers_of, read_fasta, reverse_complement
-from omniset.microbiomes.spectra import strand_table
+from omniset.microbiomes.sequences import primers_of, reverse_complement
+from omniset.microbiomes.strands import strand_table
 from omniset.microbiomes.taxonomy import KNOWN_RANKS, Lineage, Taxa, check_ranks, depth_of, lineages_of, read_taxonomy
 from omniset.microbiomes.training import Read, matching_rate
 from omniset.runs import devices
+from omniset.tables.dna import read_fasta
 from omniset.training import artefacts, schema
 
 REPLICATES = 100  # of each made-up community

@@ -13,8 +13,9 @@ import pandas as pd
 import scipy.sparse as sp
 
 from omniset.microbiomes.samples import Samples, are_sequences, read_samples
-from omniset.microbiomes.sequences import OTHER, PLAIN, EmptyFileError, alike, dereplicate, read_fasta
+from omniset.microbiomes.sequences import alike, dereplicate
 from omniset.tables.counts import check
+from omniset.tables.dna import OTHER, PLAIN, EmptyFileError, read_fasta
 
 Table = Mapping[str, str] | str | Path  # sequences by name, or a FASTA file
 

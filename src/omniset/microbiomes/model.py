@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from omniset import encoders
 from omniset.core.sets import SetBatch
-from omniset.microbiomes.spectra import Spectra, spectra
+from omniset.tables.dna import Spectra, spectra
 
 STRONGEST = 10.0  # logarithm of the largest weight of the class token's shares
 STRAND = 7  # length of the words that tell a strand

@@ -17,13 +17,14 @@ from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.inputs import pooled
 from omniset.microbiomes.references import of_files
 from omniset.microbiomes.samples import Samples, read_samples, write_samples
-from omniset.microbiomes.sequences import alike, read_fasta, write_fasta
+from omniset.microbiomes.sequences import alike, write_fasta
 from omniset.microbiomes.taxonomy import read_taxonomy
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import noted, refuse_own_input, run_folder, say, say_notes, telling
 from omniset.runs.verbs import working_folder
+from omniset.tables.dna import read_fasta
 from omniset.tables.files import TableWriter, kind_of
 
 ROWS = 100_000  # written at a time

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import scipy.sparse as sp
 
-from omniset.microbiomes.sequences import OTHER, PLAIN, SHORTEST
+from omniset.microbiomes.sequences import SHORTEST
 from omniset.microbiomes.taxonomy import Lineage, lineages_of
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
 from omniset.tables.counts import read_feature_table
+from omniset.tables.dna import OTHER, PLAIN
 
 
 @dataclass

@@ -1,11 +1,10 @@
-"""DNA from FASTA and FASTQ files: read, checked, turned, counted once each, cut to a region by primers."""
+"""Sequences of a marker gene: counted once each, written, turned, cut to a region by primers."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,55 +12,26 @@ from jaxtyping import Bool, Int, UInt8
 
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.tables.files import TextFile, short
+from omniset.tables.dna import OTHER, PLAIN, SequenceFile, joined
 
 IUPAC = {
     **{"A": "A", "C": "C", "G": "G", "T": "T", "R": "AG", "Y": "CT", "S": "CG", "W": "AT", "K": "GT", "M": "AC"},
     **{"B": "CGT", "D": "AGT", "H": "ACT", "V": "ACG", "N": "ACGT"},
 }
 COMPLEMENT = str.maketrans("ACGTRYSWKMBDHVN", "TGCAYRSWMKVHDBN")
-PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
-OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
 REGIONS = {
     "515F-806R": ("GTGYCAGCMGCCGCGGTAA", "GGACTACNVGGGTWTCTAAT"),
     "341F-805R": ("CCTACGGGNGGCWGCAG", "GACTACHVGGGTATCTAATCC"),
 }
 MISMATCHES = 0.2  # share of a primer's bases that may differ
 SHORTEST = 50  # bases: shorter sequences stay unassigned
-CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
-CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
 MASK = np.zeros(256, dtype=np.uint8)  # a bit for each base that a letter may stand for
 for _letter, _bases in IUPAC.items():
     MASK[ord(_letter)] = sum(1 << "ACGT".index(base) for base in _bases)
 
 
-@dataclass
-class Record:
-    """A sequence of a file.
-
-    Attributes:
-        name: The first word of its header, up to ";tax=".
-        bases: In capitals, T for U, without gaps.
-        row: Of its header in the file.
-    """
-
-    name: str
-    bases: str
-    row: int
-
-
-ANNOTATION = re.compile(r";tax=.*", re.DOTALL)  # usearch's and vsearch's, behind the name
 SIZE = re.compile(r";size=([1-9]\d{0,14})(;|$)", re.ASCII)
 VERSION = re.compile(r"(;.*|(\.\d+)+)$")
-
-
-def name_of(header: str) -> str:
-    """The first word of a header, without a taxon behind it.
-
-    >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
-    'seq1'
-    """
-    return ANNOTATION.sub("", header.split(None, 1)[0])
 
 
 def alike(lacking: Iterable[str], known: Iterable[str]) -> str:
@@ -78,94 +48,6 @@ def alike(lacking: Iterable[str], known: Iterable[str]) -> str:
         f"; {len(pairs):,} of these {'is' if len(pairs) == 1 else 'are'} there in another spelling, such as "
         f"{pairs[0][0]!r} as {pairs[0][1]!r}: names must be the same"
     )
-
-
-class EmptyFileError(ValueError):
-    """A file without any sequence."""
-
-
-class SequenceFile(TextFile):
-    """FASTA or FASTQ, recognised by the first character; compressed too (.gz, .bz2, .xz).
-
-    Raises:
-        OSError: The file is not there or may not be read.
-        ValueError: A directory. When read: neither format, a record that is cut off, a letter that is none of the
-            IUPAC code, an empty sequence or name, a damaged file; each with its line.
-    """
-
-    def __iter__(self) -> Iterator[Record]:
-        lines = self.lines()
-        first = next(((row, line) for row, line in lines if line.strip()), None)
-        if first is None:
-            raise EmptyFileError(f"{self.path}: is empty, it must hold sequences in FASTA or FASTQ")
-        row, line = first
-        if line[0] not in ">@":
-            raise self.error(row, f"starts with {short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
-        yield from self._fasta(row, line, lines) if line[0] == ">" else self._fastq(row, line, lines)
-
-    def _fasta(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
-        parts: list[str] = []
-        start = row
-        for row, line in lines:
-            if line.startswith(">"):
-                yield self._record(start, header, "".join(parts))
-                start, header, parts = row, line, []
-            elif line:
-                parts.append(self._bases(row, line))
-        yield self._record(start, header, "".join(parts))
-
-    def _fastq(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
-        while True:
-            if not header.startswith("@"):
-                raise self.error(row, f"must be the header of a record, starting with '@', is {short(header[:20])}")
-            rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
-            bases, plus, quality = rest
-            if bases is None or plus is None or quality is None:
-                raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
-            if not plus.startswith("+"):
-                raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
-            if len(quality) != len(bases):
-                raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
-            yield self._record(row, header, self._bases(row + 1, bases))
-            following = next(((r, line) for r, line in lines if line.strip()), None)
-            if following is None:
-                return
-            row, header = following
-
-    def _bases(self, row: int, line: str) -> str:
-        bases = line.translate(PLAIN)
-        if other := OTHER.search(bases):
-            raise self.error(row, f"has {other[0]!r}, which is no base of the IUPAC code")
-        return bases
-
-    def _record(self, row: int, header: str, bases: str) -> Record:
-        words = header[1:].split(None, 1)
-        if not words:
-            raise self.error(row, "has no name behind its first character")
-        if not bases:
-            raise self.error(row, f"{words[0]} has no sequence")
-        if not (name := name_of(words[0])):
-            raise self.error(row, "has no name behind its first character")
-        return Record(name, bases, row)
-
-
-def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
-    """All sequences of a file by name.
-
-    Raises:
-        ValueError: A name that comes twice; and as `SequenceFile`.
-    """
-    file = SequenceFile(path)
-    sequences: dict[str, str] = {}
-    with Progress(f"reading {file.path.name}", file.size, progress) as bar:
-        for record in file:
-            if record.name in sequences:
-                raise file.error(record.row, f"has the sequence {record.name!r} a second time")
-            sequences[record.name] = record.bases
-            if len(sequences) % 1000 == 0:
-                bar.at(file.position, len(sequences), "sequences")
-        bar.at(file.size, len(sequences), "sequences")
-    return sequences
 
 
 def dereplicate(path: str | Path, progress: bool = False) -> dict[str, int]:
@@ -209,12 +91,6 @@ def reverse_complement(bases: str) -> str:
     'NACGTT'
     """
     return bases.translate(COMPLEMENT)[::-1]
-
-
-def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.ndarray, " sequences_and_end"]]:
-    """All letters one behind the other, and where each sequence starts; the last entry is the end."""
-    letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
-    return letters, np.cumsum([0, *map(len, texts)])
 
 
 def primers_of(region: str) -> tuple[str, str]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from omniset.microbiomes.sequences import name_of
 from omniset.tables.counts import FEATURE, TAXON
+from omniset.tables.dna import name_of
 from omniset.tables.files import TextFile, short
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +15,13 @@ from torch import Tensor
 from omniset.core.features import doubt
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_feature_table
+from omniset.tables.dna import is_fasta, read_fasta, shares, words_of
 from omniset.tables.files import Origin, TableFile, listed
 from omniset.tables.folders import require_elements
 from omniset.tables.stored import FileRows, StoredSets
+
+BASES = 3  # of a word
+Vectors: TypeAlias = tuple[list[str], list[str], Float[Tensor, "features dim"], list[str]]
 
 
 class _Chosen(FileRows):
@@ -38,14 +43,17 @@ def open_abundances(
     Args:
         path: As for `omniset.tables.counts.read_feature_table`.
         vectors: A table with a row per feature: its name, in the column `feature` or in the first one that is called
-            as such columns are ("#OTU ID", "id"), and numbers.
+            as such columns are ("#OTU ID", "id"), and numbers. Or the sequences of the features, in FASTA: the numbers
+            are the shares of the 64 words of three bases, AAA to TTT, among those of the sequence.
         features: Columns of numbers, in this order. Default: all.
         ignore: Columns that are left out.
 
     Raises:
-        OSError, ValueError: A file that cannot be read; a feature without a vector, or with two.
+        OSError, ValueError: A file that cannot be read; a feature without a vector, or with two; a sequence without
+            three bases in a row.
     """
-    names, columns, matrix, unused = _read_vectors(vectors, features, ignore)
+    read = _read_sequences if is_fasta(vectors) else _read_vectors
+    names, columns, matrix, unused = read(vectors, features, ignore)
     place = {name: number for number, name in enumerate(names)}
     table = read_feature_table(path)
     seen = np.unique(table.counts.indices)
@@ -68,9 +76,25 @@ def open_abundances(
     return StoredSets(origin, sets, columns, unused)
 
 
-def _read_vectors(
-    path: Path, features: Sequence[str] | None, ignore: Sequence[str]
-) -> tuple[list[str], list[str], Float[Tensor, "features dim"], list[str]]:
+def _read_sequences(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
+    """As `_read_vectors`, of sequences: shares of their words."""
+    sequences, words = read_fasta(path), words_of(BASES)
+    for word in (*(features or []), *ignore):
+        if word not in words:
+            raise ValueError(f"{path}: {word!r} is no word of {BASES} bases, such as {words[0]!r}")
+    table = shares([*sequences.values()], BASES)
+    without = np.isnan(table).any(1)
+    if without.any():
+        name = [*sequences][int(without.argmax())]
+        raise ValueError(f"{path}: {name!r} has no {BASES} bases in a row that are A, C, G or T")
+    columns = [word for word in words if word not in ignore] if features is None else list(features)
+    if not columns:
+        raise ValueError(f"{path}: no word is left")
+    chosen = torch.from_numpy(table[:, [words.index(word) for word in columns]])
+    return [*sequences], columns, chosen, [word for word in words if word not in columns]
+
+
+def _read_vectors(path: Path, features: Sequence[str] | None, ignore: Sequence[str]) -> Vectors:
     """Names of features, of columns, the numbers, and columns that are not used."""
     file = TableFile(path)
     named = [c for c in file.columns if c.lower() in ("feature", *FEATURE)]

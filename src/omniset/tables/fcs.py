@@ -4,8 +4,13 @@ Spidlen et al., "Data File Standard for Flow Cytometry, Version FCS 3.1", 2010. 
 characters (first and last byte of the segments TEXT, DATA and ANALYSIS), TEXT has keywords and values between a
 character of its own, DATA an event after the other.
 
-Known imperfections: spillover is not taken out. Of several data sets in a file the first is read. Numbers of other than
-8, 16, 32 or 64 bits are refused, and so is data as text ($DATATYPE A).
+Light of a dye spills over to the detectors of others: with S_ij, the share of dye i that detector j sees, an event is
+x = s S, and s = x S^-1 is what the dyes sent out (Bagwell and Adams, "Fluorescence spectral overlap compensation for
+any number of flow cytometry parameters", 1993).
+
+Known imperfections: spillover in the form of FCS 2.0 and 3.0, $COMP and $DFCmTOn, is not taken out. Of several data
+sets in a file the first is read. Numbers of other than 8, 16, 32 or 64 bits are refused, and so is data as text
+($DATATYPE A).
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ MASS_CYTOMETER = re.compile("cytof|helios", re.IGNORECASE)  # in $CYT
 NO_STAIN = re.compile(r"(FSC|SSC|FS|SS|Time|Event|Width|Center|Offset|Residual)([^a-z]|$)", re.IGNORECASE)
 NO_FEATURE = re.compile(r"(Time|Event)([^a-z]|$)", re.IGNORECASE)  # unless they are asked for
 LARGEST = 1 << 26  # bytes of TEXT
+SPILLOVER = ("$SPILLOVER", "SPILL", "SPILLOVER")  # keywords; the first is the standard's
+LARGEST_CONDITION = 1e8  # of a matrix that is inverted
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Events(FileRows):
     Attributes:
         channels: All of them; `take` chooses.
         mass: Whether a mass cytometer wrote the file.
+        spilled: Numbers of the channels between which spillover is taken out.
         notes: What is there and not used.
 
     Raises:
@@ -93,21 +101,27 @@ class Events(FileRows):
             said = f"{events:,} events of {self._dtype.itemsize} bytes from byte {self._first:,} on"
             raise ValueError(f"{path}: is cut off or damaged: it says {said}, and has {self._size:,} bytes")
         self.mass = MASS_CYTOMETER.search(self._words.get("$CYT", "")) is not None
-        self.notes = []
-        if any(word in self._words for word in ("$SPILLOVER", "SPILL", "$COMP")):
-            self.notes.append("has a spillover matrix, which is not applied: compensate first, if that is not done yet")
+        self.notes: list[str] = []
+        if "$COMP" in self._words or "$DFC1TO2" in self._words:
+            self.notes.append("has spillover as in FCS 2.0, which is not taken out: is it compensated already?")
         if self._number("$NEXTDATA", 0):
             self.notes.append("has several data sets, of which the first is read")
         super().__init__(events, len(self.channels))
         self._taken, self._cofactor = list(range(len(self.channels))), 0.0
+        self.spilled: list[int] = []
+        self._inverse = np.zeros((0, 0))
 
-    def take(self, features: Sequence[str], cofactor: float) -> None:
-        """Choose features, and what stains are divided by before arcsinh; 0: they stay as they are."""
+    def take(self, features: Sequence[str], cofactor: float, compensate: bool) -> None:
+        """Choose features, whether spillover is taken out, and what stains are divided by before arcsinh; 0: they stay
+        as they are.
+        """
         place = {channel.feature: number for number, channel in enumerate(self.channels)}
         lacking = [name for name in features if name not in place]
         if lacking:
             raise ValueError(f"{self.path}: has no channel {lacking[0]!r}, it has {listed(list(place))}")
         self._taken, self._cofactor = [place[name] for name in features], cofactor
+        self.spilled, spillover = self._spillover() if compensate else ([], np.zeros((0, 0)))
+        self._inverse = np.linalg.inv(spillover)
         self.shape = (self.shape[0], len(features))
 
     def _read(self, start: int, stop: int) -> Float[Tensor, "rows dim"]:
@@ -117,21 +131,61 @@ class Events(FileRows):
             raise ValueError(f"{self.path}: is cut off, or was changed while it was read")
         out = np.empty((len(held), len(self._taken)))
         with np.errstate(over="ignore", invalid="ignore"):
+            clean: dict[int, Float[np.ndarray, " rows"]] = {}
+            if not set(self.spilled).isdisjoint(self._taken):
+                seen = np.stack([self._linear(held[f"{number}"], self.channels[number]) for number in self.spilled], 1)
+                clean = dict(zip(self.spilled, (seen @ self._inverse).T, strict=True))
             for column, number in enumerate(self._taken):
-                out[:, column] = self._scaled(held[f"{number}"], self.channels[number])
+                channel = self.channels[number]
+                linear = clean[number] if number in clean else self._linear(held[f"{number}"], channel)
+                stain = self._cofactor and not NO_STAIN.match(channel.name)
+                out[:, column] = np.arcsinh(linear / self._cofactor) if stain else linear
         return finite(out, str(self.path), start, [self.channels[number].feature for number in self._taken])
 
-    def _scaled(self, values: np.ndarray, channel: Channel) -> Float[np.ndarray, " rows"]:
+    def _linear(self, values: np.ndarray, channel: Channel) -> Float[np.ndarray, " rows"]:
         if values.dtype.kind == "u":
             bits = max(channel.top - 1, 0).bit_length()  # above these an instrument may leave anything
             numbers = (values & values.dtype.type((1 << min(bits, channel.bits)) - 1)).astype(np.float64)
             if channel.decades > 0:
                 numbers = channel.zero * 10 ** (channel.decades * numbers / channel.top)
-        else:
-            numbers = values.astype(np.float64)
-        if self._cofactor and not NO_STAIN.match(channel.name):
-            return np.arcsinh(numbers / self._cofactor)
-        return numbers
+            return numbers
+        return values.astype(np.float64)
+
+    def _spillover(self) -> tuple[list[int], Float[np.ndarray, "dyes dyes"]]:
+        """Channels and matrix of the keyword: how many, their names, and the matrix row by row.
+
+        Raises:
+            ValueError: It is none; a channel is not there.
+        """
+        word = next((word for word in SPILLOVER if self._words.get(word)), None)
+        nothing: tuple[list[int], np.ndarray] = ([], np.zeros((0, 0)))
+        if word is None:
+            return nothing
+        parts = [part.strip() for part in self._words[word].split(",")]
+        number = int(parts[0]) if re.fullmatch("[0-9]{1,4}", parts[0]) else 0
+        if number < 1 or len(parts) != 1 + number + number**2:
+            raise self._wrong(word, "must be a number n, n channels and n x n numbers, with commas between")
+        names, texts = parts[1 : number + 1], parts[number + 1 :]
+        place = {channel.name: at for at, channel in enumerate(self.channels)}
+        if any(f"Comp-{name}" in place for name in names):
+            return nothing  # as FlowJo writes what it has compensated
+        lacking = [name for name in names if name not in place]
+        if lacking:
+            raise self._wrong(word, f"names the channel {lacking[0]!r}, the file has {listed(list(place))}")
+        if len(set(names)) < number:
+            raise self._wrong(word, "names a channel twice")
+        try:
+            matrix = np.array([float(text) for text in texts]).reshape(number, number)
+        except ValueError:
+            raise self._wrong(word, "must be a number n, n channels and n x n numbers, with commas between") from None
+        if not np.isfinite(matrix).all() or np.linalg.cond(matrix) > LARGEST_CONDITION:
+            raise self._wrong(word, "has no inverse")
+        if (matrix == np.eye(number)).all():
+            return nothing
+        return [place[name] for name in names], matrix
+
+    def _wrong(self, word: str, what: str) -> ValueError:
+        return ValueError(f"{self.path}: its spillover, {word}, {what}; fit with --compensate false does without")
 
     def _place(self, text: bytes) -> int:
         try:
@@ -225,11 +279,13 @@ def open_fcs(
     features: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
     cofactor: float | None = None,
+    compensate: bool | None = None,
     fitted: bool = False,
 ) -> StoredSets:
     """A file, or a folder of files, of events: a set each, by name.
 
-    A stain x becomes arcsinh(x / cofactor). Scatter, time, width and the like stay as they are.
+    Spillover is taken out, and then a stain x becomes arcsinh(x / cofactor). Scatter, time, width and the like stay as
+    they are.
 
     Args:
         features: Names of channels, in this order. Default: those of the first file but time and the number or length
@@ -237,6 +293,7 @@ def open_fcs(
             where two have one stain.
         ignore: Names of channels that are left out.
         cofactor: Default: 5 where $CYT names a CyTOF or Helios, else 150. 0: no arcsinh.
+        compensate: Take out spillover where a file says how much there is. Default: do.
         fitted: The features are those of a model.
 
     Raises:
@@ -263,13 +320,27 @@ def open_fcs(
         cofactor = MASS if first.mass else FLUORESCENCE
     sets = []
     for events in opened:
-        events.take(taken, cofactor)
+        events.take(taken, cofactor, compensate is not False)
         sets.append(StoredSet(events, once(len(events)), 0, len(events), events.path.stem))
     require_elements(path, sets)
+    if not fitted:
+        _warn_of_uncompensated(path, opened)
     for note in dict.fromkeys(note for events in opened for note in events.notes) if not fitted else ():
         named = next(events.path for events in opened if note in events.notes)
         warnings.warn(f"{named}: {note}", stacklevel=2)
     origin = Origin()
     origin.path, origin.columns = path, []
     unused = [] if fitted else [name for name in there if name not in taken]
-    return StoredSets(origin, sets, taken, unused, {"cofactor": cofactor})
+    return StoredSets(origin, sets, taken, unused, {"cofactor": cofactor, "compensate": compensate is not False})
+
+
+def _warn_of_uncompensated(path: Path, opened: Sequence[Events]) -> None:
+    """Some files say how much light spills over, and others do not."""
+    with_matrix = [events.path.name for events in opened if events.spilled]
+    others = [events.path.name for events in opened if not events.spilled]
+    if with_matrix and others:
+        warnings.warn(
+            f"{path}: spillover is taken out of {with_matrix[0]} and the like, but {others[0]} does not say how much "
+            f"there is ({len(others):,} of {len(opened):,} files): is it compensated already?",
+            stacklevel=3,
+        )

@@ -324,11 +324,15 @@ def survival_columns(
     return [*named] if targets == {*named} else None
 
 
-def as_survival(labels: LabelFile | None, values: pd.DataFrame, source: Origin) -> pd.DataFrame:
+def as_survival(labels: LabelFile | None, values: pd.DataFrame, source: Origin, least: int) -> pd.DataFrame:
     """Times and events, in two columns, as numbers.
 
+    Args:
+        least: Events that are needed.
+
     Raises:
-        ValueError: A time that is negative or no number, an event that is neither 0 nor 1; no event, or one time only.
+        ValueError: A time that is negative or no number, an event that is neither 0 nor 1; fewer events, or one time
+            only.
     """
     time, event = values
     columns = {time: _numbers(values[time]), event: _numbers(values[event])}
@@ -339,8 +343,10 @@ def as_survival(labels: LabelFile | None, values: pd.DataFrame, source: Origin) 
         if bad.any():
             raise _bad_label(labels, values, source, column, bad, bounds[column])
     file = source if labels is None else labels.file
-    if not columns[event].any():
-        raise file.error(None, f"column {event!r} is 0 everywhere: survival is learned from events that were seen")
+    if (seen := int(columns[event].sum())) < least:
+        there = "1 once" if seen else "0 everywhere"
+        needed = "an event" if least == 1 else f"{least} events"
+        raise file.error(None, f"column {event!r} is {there}: at least {needed} must have been seen")
     if np.ptp(columns[time]) == 0:
         raise file.error(None, f"column {time!r} is {columns[time][0]:g} everywhere: nothing to learn")
     return pd.DataFrame(columns, index=values.index)

@@ -23,9 +23,9 @@ OPTIONS: dict[str, Any] = {
 TAKES = {  # options that each kind of path has
     "table": ("set_column", "features", "ignore", "missing"),
     "cells": ("set_column", "features", "ignore", "use_rep"),
-    "fcs": ("features", "ignore", "cofactor"),
-    "counts": ("features", "ignore"),
-    "folder": (),
+    "fcs": ("set_column", "features", "ignore", "cofactor", "compensate"),
+    "counts": ("set_column", "features", "ignore"),
+    "folder": ("set_column",),  # which is that of the file of labels
 }
 
 
@@ -43,6 +43,7 @@ def open_sets(
     set_column: str = "set",
     use_rep: str | None = None,
     cofactor: float | None = None,
+    compensate: bool | None = None,
     vectors: str | Path | None = None,
 ) -> SetTable | StoredSets:
     """Sets, read as they are asked for.
@@ -63,10 +64,11 @@ def open_sets(
         known: Columns that a model, whose `encoding` it is, may meet in a table besides its own. Default: any.
         missing: As for `Encoding`, of tables.
         most, folder: As for `SetTable`.
-        set_column: The column that says which set a row, or a cell, is of.
+        set_column: The column that says which set a row, or a cell, is of. Other files have none.
         use_rep: As for `open_cells`.
-        cofactor: As for `open_fcs`.
-        vectors: A table with a vector of each feature: `path` is a table of counts. See `open_abundances`.
+        cofactor, compensate: As for `open_fcs`.
+        vectors: A table with a vector of each feature, or their sequences: `path` is a table of counts. See
+            `open_abundances`.
 
     Raises:
         ImportError: A package that reads the format is not installed.
@@ -79,6 +81,7 @@ def open_sets(
     )
     given = {"set_column": set_column != "set", "features": features is not None, "ignore": bool(ignore)}
     given |= {"missing": missing != "error", "use_rep": use_rep is not None, "cofactor": cofactor is not None}
+    given["compensate"] = compensate is not None
     for name, said in given.items():
         if said and encoding is None and name not in TAKES[kind]:
             raise ValueError(f"{path}: --{name} is for files of another kind")
@@ -89,10 +92,12 @@ def open_sets(
         raise ValueError(f"{path}: has no column {keep[0]!r}: give a file of labels, --target")
     if kind == "counts":
         if vectors is None:
-            raise ValueError(f"{path}: has counts of features, of which --vectors must be given: a table with numbers")
+            raise ValueError(
+                f"{path}: has counts of features, of which --vectors must be given: a table with numbers, or FASTA"
+            )
         return open_abundances(path, Path(vectors), names, ignore if encoding is None else ())
     if kind == "fcs":
-        return open_fcs(path, names, ignore, cofactor, fitted)
+        return open_fcs(path, names, ignore, cofactor, compensate, fitted)
     if kind == "folder":
         opened = open_folder(path, None if encoding is None else len(encoding.features))
         if encoding is not None and encoding.features != opened.features:

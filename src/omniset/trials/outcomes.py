@@ -43,6 +43,7 @@ class Outcome:
             of sets.
         events: Of times until an event: whether it was seen. `truth` are then the times, and `predicted` risks, which
             are the higher the earlier the event is to come.
+        briers: (rows,) of such risks: `omniset.trials.survival.integrated_brier`.
         strata: (rows,) of such risks: only rows of one stratum are compared, as where each fold has its own model.
 
     Raises:
@@ -58,6 +59,7 @@ class Outcome:
     probabilities: Shaped[np.ndarray, "rows classes"] | None = None
     groups: Shaped[np.ndarray, " rows"] | None = None
     events: Bool[np.ndarray, " rows"] | None = None
+    briers: Float[np.ndarray, " rows"] | None = None
     strata: Shaped[np.ndarray, " rows"] | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Outcome:
     def rows(self, chosen: Shaped[np.ndarray, " _"]) -> Outcome:
         """The outcome on these rows: a mask or positions."""
         picked = {name: getattr(self, name)[chosen] for name in ("truth", "predicted", "sets", "sizes")}
-        for name in ("probabilities", "groups", "events", "strata"):
+        for name in ("probabilities", "groups", "events", "briers", "strata"):
             values = getattr(self, name)
             picked[name] = None if values is None else values[chosen]
         return replace(self, **picked)
@@ -470,6 +472,14 @@ def _gain(outcome: Outcome, weights: Weights) -> Values:
     return gained / events
 
 
+def _integrated_brier(outcome: Outcome, weights: Weights) -> Values:
+    """G is that of all rows, in every resample."""
+    if outcome.briers is None:
+        return np.full(len(weights), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return weights @ outcome.briers / weights.sum(1)
+
+
 CLASSIFICATION = {
     "accuracy": Measure(_accuracy, "Fraction of predictions that are right.", share=True),
     "balanced accuracy": Measure(
@@ -535,5 +545,12 @@ SURVIVAL = {
         "Logarithm of the partial likelihood per event, minus that of equal risks: 0 is as good as knowing nothing, "
         "below are risks that are too sure.",
         ranks=True,
+    ),
+    "integrated Brier score": Measure(
+        _integrated_brier,
+        "Mean squared error of the predicted survival curves over time, up to the last event, where sets stand in for "
+        "those that were censored: 0 is perfect.",
+        larger=False,
+        within=(0.0, np.inf),
     ),
 }

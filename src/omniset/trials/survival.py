@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int, Shaped
 
 BLOCK = 1 << 22  # pairs that are looked at at once
+LARGEST = 500.0  # log relative risk of which exp is taken
 
 Times = Float[np.ndarray, " rows"]
 Events = Bool[np.ndarray, " rows"]
@@ -97,8 +98,61 @@ def breslow(
     1972. With f = 0 it is the estimate of Nelson, 1969, and Aalen, 1978.
     """
     w = np.ones(len(time)) if weights is None else weights.astype(np.float64)
-    times, events, at_risk = _by_time(time, event, w, w * np.exp(np.clip(risk, -500, 500)))
+    times, events, at_risk = _by_time(time, event, w, w * np.exp(np.clip(risk, -LARGEST, LARGEST)))
     return Steps(times, np.cumsum(events / at_risk), 0.0)
+
+
+def uncensored(time: Times, event: Events) -> Steps:
+    """G, the chance of not being censored up to t: Kaplan and Meier's estimate with censoring as the event.
+
+    Of sets with one time, those whose event was seen count as gone before the others are censored.
+    """
+    times, at = np.unique(time.astype(np.float64), return_inverse=True)
+    seen, lost = (np.bincount(at, kind.astype(np.float64), len(times)) for kind in (event, ~event))
+    at_risk = (seen + lost)[::-1].cumsum()[::-1] - seen
+    there = lost > 0
+    return Steps(times[there], np.cumprod(1 - lost[there] / at_risk[there]), 1.0)
+
+
+def integrated_brier(
+    time: Times, event: Events, risk: Float[np.ndarray, " rows"], hazard: Steps
+) -> Float64[np.ndarray, " rows"]:
+    """Of each row, the squared error of its survival function S(t) = exp(-H(t) exp f), in the mean over time.
+
+        b_i = 1 / tau integral from 0 to tau of
+                  S_i(t)^2 [t_i <= t, event seen] / G(t_i-)  +  (1 - S_i(t))^2 [t_i > t] / G(t)  dt
+
+    The mean over rows is the integrated Brier score; 1/4 is that of S = 1/2. By G, estimated from these rows, they
+    stand in for those that were censored, whose event is not known. tau is the last time at which an event was seen,
+    here and where H was learned: later, H is not known. All are step functions, so that the integral is exact.
+    Source: Graf, Schmoor, Sauerbrei and Schumacher, "Assessment and comparison of prognostic classification schemes for
+    survival data", 1999.
+
+    Args:
+        risk: f, log relative risks.
+        hazard: H, cumulative, of f = 0.
+
+    Returns:
+        NaN where there is no event after time 0.
+    """
+    end = min(time[event].max(initial=0.0), hazard.times.max(initial=0.0))
+    if end <= 0:
+        return np.full(len(time), np.nan)
+    still = uncensored(time, event)
+    edges = np.unique(np.concatenate([[0.0, end], time, hazard.times, still.times]))
+    edges = edges[edges <= end]
+    start, width = edges[:-1], np.diff(edges)
+    before = np.concatenate([[1.0], still.values])[np.searchsorted(still.times, time, side="left")]  # G(t_i-)
+    relative, h, g = np.exp(np.clip(risk, -LARGEST, LARGEST)), hazard(start), still(start)
+    out = np.empty(len(time))
+    size = max(BLOCK // len(start), 1)
+    for first in range(0, len(time), size):
+        rows = slice(first, first + size)
+        alive = np.exp(-relative[rows, None] * h)
+        waiting = start < time[rows, None]
+        gone = np.where(event[rows, None], alive**2 / before[rows, None], 0.0)
+        out[rows] = np.where(waiting, (1 - alive) ** 2 / g, gone) @ width / end
+    return out
 
 
 def _by_time(

@@ -1,0 +1,224 @@
+"""DNA: sequences from FASTA and FASTQ files, read and checked, and their words of k bases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int, UInt8
+from torch import Tensor
+
+from omniset.runs.progress import Progress
+from omniset.tables.files import OPENERS, TextFile, short
+
+PLAIN = str.maketrans("acgturyswkmbdhvnU", "ACGTTRYSWKMBDHVNT", "-. ")  # gaps of alignments go
+OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
+FASTA = (".fasta", ".fa", ".fna", ".fas", ".ffn")
+CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
+CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
+ANNOTATION = re.compile(r";tax=.*", re.DOTALL)  # usearch's and vsearch's, behind the name
+
+
+@dataclass
+class Record:
+    """A sequence of a file.
+
+    Attributes:
+        name: The first word of its header, up to ";tax=".
+        bases: In capitals, T for U, without gaps.
+        row: Of its header in the file.
+    """
+
+    name: str
+    bases: str
+    row: int
+
+
+def name_of(header: str) -> str:
+    """The first word of a header, without a taxon behind it.
+
+    >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
+    'seq1'
+    """
+    return ANNOTATION.sub("", header.split(None, 1)[0])
+
+
+class EmptyFileError(ValueError):
+    """A file without any sequence."""
+
+
+class SequenceFile(TextFile):
+    """FASTA or FASTQ, recognised by the first character; compressed too (.gz, .bz2, .xz).
+
+    Raises:
+        OSError: The file is not there or may not be read.
+        ValueError: A directory. When read: neither format, a record that is cut off, a letter that is none of the
+            IUPAC code, an empty sequence or name, a damaged file; each with its line.
+    """
+
+    def __iter__(self) -> Iterator[Record]:
+        lines = self.lines()
+        first = next(((row, line) for row, line in lines if line.strip()), None)
+        if first is None:
+            raise EmptyFileError(f"{self.path}: is empty, it must hold sequences in FASTA or FASTQ")
+        row, line = first
+        if line[0] not in ">@":
+            raise self.error(row, f"starts with {short(line[:20])}: FASTA starts with '>', FASTQ with '@'")
+        yield from self._fasta(row, line, lines) if line[0] == ">" else self._fastq(row, line, lines)
+
+    def _fasta(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
+        parts: list[str] = []
+        start = row
+        for row, line in lines:
+            if line.startswith(">"):
+                yield self._record(start, header, "".join(parts))
+                start, header, parts = row, line, []
+            elif line:
+                parts.append(self._bases(row, line))
+        yield self._record(start, header, "".join(parts))
+
+    def _fastq(self, row: int, header: str, lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
+        while True:
+            if not header.startswith("@"):
+                raise self.error(row, f"must be the header of a record, starting with '@', is {short(header[:20])}")
+            rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
+            bases, plus, quality = rest
+            if bases is None or plus is None or quality is None:
+                raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
+            if not plus.startswith("+"):
+                raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
+            if len(quality) != len(bases):
+                raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
+            yield self._record(row, header, self._bases(row + 1, bases))
+            following = next(((r, line) for r, line in lines if line.strip()), None)
+            if following is None:
+                return
+            row, header = following
+
+    def _bases(self, row: int, line: str) -> str:
+        bases = line.translate(PLAIN)
+        if other := OTHER.search(bases):
+            raise self.error(row, f"has {other[0]!r}, which is no base of the IUPAC code")
+        return bases
+
+    def _record(self, row: int, header: str, bases: str) -> Record:
+        words = header[1:].split(None, 1)
+        if not words:
+            raise self.error(row, "has no name behind its first character")
+        if not bases:
+            raise self.error(row, f"{words[0]} has no sequence")
+        if not (name := name_of(words[0])):
+            raise self.error(row, "has no name behind its first character")
+        return Record(name, bases, row)
+
+
+def is_fasta(path: Path) -> bool:
+    """Whether a file is called as one of FASTA, be it compressed or not."""
+    name = path.name.lower()
+    for packed in OPENERS:
+        name = name.removesuffix(packed)
+    return name.endswith(FASTA)
+
+
+def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
+    """All sequences of a file by name.
+
+    Raises:
+        ValueError: A name that comes twice; and as `SequenceFile`.
+    """
+    file = SequenceFile(path)
+    sequences: dict[str, str] = {}
+    with Progress(f"reading {file.path.name}", file.size, progress) as bar:
+        for record in file:
+            if record.name in sequences:
+                raise file.error(record.row, f"has the sequence {record.name!r} a second time")
+            sequences[record.name] = record.bases
+            if len(sequences) % 1000 == 0:
+                bar.at(file.position, len(sequences), "sequences")
+        bar.at(file.size, len(sequences), "sequences")
+    return sequences
+
+
+def joined(texts: Sequence[str]) -> tuple[UInt8[np.ndarray, " letters"], Int[np.ndarray, " sequences_and_end"]]:
+    """All letters one behind the other, and where each sequence starts; the last entry is the end."""
+    letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8)
+    return letters, np.cumsum([0, *map(len, texts)])
+
+
+@dataclass
+class Spectra:
+    """The words of some sequences, one after the other.
+
+    Attributes:
+        words: Numbers below 4^k: the bases as digits, A C G T = 0 1 2 3, the first one the highest.
+        starts: (sequences,) where those of each start.
+    """
+
+    words: Int[Tensor, " words"]
+    starts: Int[Tensor, " sequences"]
+
+    @property
+    def sizes(self) -> Int[Tensor, " sequences"]:
+        """How many words each sequence has."""
+        return torch.diff(self.starts, append=self.starts.new_tensor([len(self.words)]))
+
+    def to(self, device: torch.device) -> Spectra:
+        return Spectra(self.words.to(device), self.starts.to(device))
+
+    def without(self, left: Tensor) -> Spectra:
+        """Only the words where a mask (words,) holds."""
+        before = torch.cat([left.new_zeros(1, dtype=torch.int64), left.cumsum(0)])
+        return Spectra(self.words[left], before[self.starts])
+
+
+def spectra(texts: Sequence[str], k: int) -> Spectra:
+    """All words of k bases, of the strand as it is. Words with an ambiguous base are left out.
+
+    >>> found = spectra(["ACGT", "AANAC", "A"], 2)
+    >>> found.words.tolist(), found.sizes.tolist()
+    ([1, 6, 11, 0, 1], [3, 2, 0])
+    """
+    letters, ends = joined(texts)
+    codes = CODE[letters]
+    number = max(len(codes) - k + 1, 0)
+    words = np.zeros(number, dtype=np.int64)
+    usable = np.ones(number, dtype=bool)
+    for i in range(k):
+        digit = codes[i : number + i]
+        words = 4 * words + digit
+        usable &= digit < 4
+    sizes = np.diff(ends)
+    # A word that starts in the last k - 1 letters of a sequence would reach into the next.
+    for i in range(1, k):
+        last = ends[1:] - i
+        usable[last[(last >= ends[:-1]) & (last < number)]] = False
+    before = np.concatenate([[0], usable.cumsum()])
+    starts = before[np.minimum(ends[:-1], number)] if len(sizes) else np.zeros(0, dtype=np.int64)
+    return Spectra(torch.from_numpy(words[usable]), torch.from_numpy(starts))
+
+
+def words_of(k: int) -> list[str]:
+    """All words of k bases, as their numbers order them.
+
+    >>> words_of(2)[:5]
+    ['AA', 'AC', 'AG', 'AT', 'CA']
+    """
+    return ["".join(word) for word in product("ACGT", repeat=k)]
+
+
+def shares(texts: Sequence[str], k: int) -> Float32[np.ndarray, "sequences words"]:
+    """Of each sequence, which share of its words of k bases each of `words_of` is; NaN where it has none.
+
+    >>> shares(["AAAC", "N"], 1).tolist()
+    [[0.75, 0.25, 0.0, 0.0], [nan, nan, nan, nan]]
+    """
+    found = spectra(texts, k)
+    counts = np.zeros((len(texts), 4**k), dtype=np.float32)
+    np.add.at(counts, (np.repeat(np.arange(len(texts)), found.sizes.numpy()), found.words.numpy()), 1)
+    with np.errstate(invalid="ignore"):
+        return counts / counts.sum(1, keepdims=True)

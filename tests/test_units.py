@@ -1,0 +1,128 @@
+"""Sets that must stay together, classes that are in one group only, and sets that a model has seen already."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
+from omniset.cli import main
+from omniset.estimators import boosting, simple
+from omniset.estimators.evaluation import evaluate
+from omniset.estimators.linear import PooledLinear
+from omniset.estimators.units import digests, groups_of
+from small import QUIET
+
+SMALL = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu", "repeats": 1}
+ONE = {**SMALL, "method": "deep-sets"}
+NUMBER = 13
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch, tmp_path):
+    monkeypatch.setattr(simple, "TREES", 7)
+    monkeypatch.setattr(boosting, "MOST", 5)
+    monkeypatch.setattr(PooledLinear, "variances", (0.3, 3.0))
+    monkeypatch.chdir(tmp_path)
+
+
+def arrays(number=NUMBER, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(3, 2)).astype(np.float32) for _ in range(number)]
+
+
+LABELS = np.arange(NUMBER) % 2
+
+
+def test_sets_of_one_name_are_left_out_together():
+    """As a bootstrap draws a set several times: its copy must not tell what is known of it."""
+    sets = Sets.from_ragged(arrays(), names=[*"abcdefabcdef", "g"])
+    folds = SetClassifier(**SMALL, folds=3).fit(sets, LABELS).out_of_fold_.folds[0]
+    assert folds[:6].tolist() == folds[6:12].tolist()
+    groups = np.array([0, 0, 0, 1, 1, 1] * 2 + [2])
+    assert groups_of(sets.names, groups) is groups
+    assert groups_of([1, 2], None) is None
+    groups[7] = 5
+    with pytest.raises(ValueError, match="set 'b' is there twice, in the groups 0 and 5: it would be learned from and"):
+        SetClassifier(**SMALL).fit(sets, LABELS, groups=groups)
+
+
+@pytest.mark.parametrize("options", [SMALL, ONE | {"folds": 2}, ONE | {"validation_fraction": 0.4}])
+def test_a_class_per_group_is_refused(options):
+    groups = np.where(LABELS == 1, "ill", "well")
+    with pytest.raises(ValueError, match=r"groups: each class of label is in one group only \(0 in 'well', 1 in 'ill'"):
+        SetClassifier(**options).fit(arrays(), LABELS, groups=groups)
+
+
+def test_a_class_in_one_group_is_a_warning_and_nothing_where_none_is_left_out():
+    groups = np.arange(NUMBER) // 5
+    y = np.where(groups == 1, "alone", "common")
+    with pytest.warns(UserWarning, match="label: classes in one group only: 'alone' in '1'; where it is left out"):
+        SetClassifier(**ONE, folds=3).fit(arrays(), y, groups=groups)
+    alone = SetClassifier(**ONE | {"repeats": None}, validation_fraction=0.0)
+    alone.fit(arrays(), LABELS, groups=LABELS)
+    alone.fit(arrays(), LABELS, groups=np.zeros(NUMBER))
+
+
+def test_events_of_one_group_are_refused():
+    groups, y = np.arange(NUMBER) // 3, np.stack([np.arange(NUMBER) + 1.0, np.arange(NUMBER) < 3], 1)
+    said = "groups: all events are of one group, '0': nothing is left to learn"
+    with pytest.warns(UserWarning, match="only 3 events"), pytest.raises(ValueError, match=said):
+        SetSurvival(**SMALL).fit(arrays(), y, groups=groups)
+
+
+def test_too_many_folds_are_refused_before_a_network_learns(tmp_path):
+    for number, sets in enumerate(arrays()):
+        pd.DataFrame(sets, columns=["u", "v"]).assign(set=f"s{number}").to_csv(
+            "sets.csv", mode="a", header=number == 0, index=False
+        )
+    labels = pd.DataFrame({"set": [f"s{i}" for i in range(NUMBER)], "label": list("pq" * 6 + "p")})
+    labels.assign(patient=np.arange(NUMBER) % 3).to_csv("labels.csv", index=False)
+    how = ["--target=labels.csv", "--group=patient", "--folds=5", "--method=ust", *QUIET]
+    assert main(["fit", "sets.csv", "--out=run", *how]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [1.0, None])  # all sets are the same; all sets are empty
+@pytest.mark.parametrize(("maker", "y"), [(SetClassifier, LABELS), (SetRegressor, np.arange(NUMBER))])
+def test_sets_that_cannot_be_told_apart_are_no_error(maker, y, value):
+    sets = [np.full((0 if value is None else 3, 2), 1.0)] * NUMBER
+    said = maker(**SMALL, folds=2).fit(sets, y).predict(sets)
+    assert len(set(said.tolist())) == 1
+
+
+def table(names):
+    sets = zip(names, arrays(len(names)), strict=True)
+    return pd.concat([pd.DataFrame(s, columns=["u", "v"]).assign(set=name) for name, s in sets])
+
+
+def test_sets_that_were_learned_from_are_named(tmp_path):
+    names = [f"s{i}" for i in range(NUMBER)]
+    y = pd.Series(LABELS, names)
+    model = SetClassifier(**ONE | {"repeats": None}, validation_fraction=0.3, patience=None).fit(table(names), y)
+    learned = np.setdiff1d(np.arange(NUMBER), model.validation_)
+    assert model.seen_ == digests(model.read(table(names)), learned)
+    assert not any(name in "".join(model.seen_) for name in names)
+    model.save("model")
+    first = names[learned[0]]
+    for one in (model, SetClassifier.load("model")):
+        said = rf"1 of 3 sets have the name of one that the model learned from \('{first}'\): what is measured on them"
+        with pytest.warns(UserWarning, match=said):
+            evaluate(one, table(["n1", first, "n2"]), pd.Series([0, 1, 0], ["n1", first, "n2"]))
+        evaluate(one, table(["n1", "n2"]), pd.Series([0, 1], ["n1", "n2"]))  # no warning, which would be an error
+
+
+def test_lists_have_no_names_to_be_known_by():
+    model = SetClassifier(**ONE | {"repeats": None}, validation_fraction=0.0).fit(arrays(), LABELS)
+    assert model.seen_ == []
+    evaluate(model, arrays(5, seed=1), LABELS[:5])
+
+
+def test_empty_sets_are_named(tmp_path, capsys):
+    (tmp_path / "sets").mkdir()
+    for number, rows in enumerate(arrays()):
+        np.save(tmp_path / "sets" / f"s{number:02}.npy", rows[: 0 if number in (3, 5) else None])
+    names = [f"s{i:02}" for i in range(NUMBER)]
+    pd.DataFrame({"set": names, "label": list("pq" * 6 + "p")}).to_csv("labels.csv", index=False)
+    how = ["--method=deep-sets", "--dim=8", "--num_heads=2", "--depth=1", "--epochs=1", *QUIET]
+    assert main(["fit", "sets", "--target=labels.csv", "--out=run", *how]) == 0
+    assert "warning: sets: 2 of 13 sets are empty: 's03', 's05'\n" in capsys.readouterr().err
