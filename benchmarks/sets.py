@@ -71,7 +71,7 @@ def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int, kept:
         here, there = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
 
         def work(here: np.ndarray = here, there: np.ndarray = there) -> Done:
-            model = SetClassifier(seed=seed, device="cpu", progress=False).fit(sets[there], y[there])
+            model = SetClassifier(seed=seed, device="cpu", progress=False, importance=False).fit(sets[there], y[there])
             tables = by_method(model, list(sets[here]))
             rows = pd.concat([table.assign(method=method) for method, table in tables.items()], ignore_index=True)
             stored = rows[["set", "method", "p_0", "p_1"]].astype({"set": str})
@@ -239,7 +239,7 @@ def coverage(seed: int, new: int = 2000) -> None:
             def work(number: int = number, sets: int = sets) -> Done:
                 rng = np.random.default_rng([seed, number, sets])
                 learned, labels = shifted(rng, sets)
-                model = SetClassifier(seed=number, device="cpu", progress=False).fit(learned, labels)
+                model = SetClassifier(seed=number, device="cpu", progress=False, importance=False).fit(learned, labels)
                 data, y = shifted(rng, new)
                 right = (model.out_of_fold_.predictions[OURS].argmax(1) == labels).astype(np.float64)
                 interval = Resampling(np.arange(sets)).estimate(lambda draws: draws.mean(right), share=True)

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from omniset.estimators.boosting import PooledBoosting
 from omniset.estimators.linear import VARIANCES, PooledLinear
 from omniset.estimators.pooling import means_of
-from omniset.estimators.simple import Member, PooledForest, Prior, Table
+from omniset.estimators.simple import DISTANCES, Member, PooledForest, Prior, Table
 from omniset.training.cox import loss_parts
 from omniset.trials.survival import breslow
 
@@ -82,6 +82,13 @@ class PooledCox(RiskMember, PooledLinear):
         return solved
 
 
+class DissimilarityCox(PooledCox):
+    """The same on the distances of a set to the sets that were learned from, in place of its pooled features."""
+
+    name = "dissimilarity-linear"
+    sees = DISTANCES
+
+
 class MeanCox(PooledCox):
     """Cox regression on the means of the features and nothing else: what takes ten lines."""
 
@@ -125,5 +132,5 @@ def deviance_residuals(y: Shaped[np.ndarray, " rows"], w: Float[np.ndarray, " ro
 
 
 MEMBERS: dict[str, type[Member]] = {
-    kind.name: kind for kind in (RiskPrior, MeanCox, PooledCox, RiskForest, RiskBoosting)
+    kind.name: kind for kind in (RiskPrior, MeanCox, PooledCox, RiskForest, RiskBoosting, DissimilarityCox)
 }

@@ -1,4 +1,4 @@
-"""The linear member: logistic regression, or ridge, on standardised pooled features."""
+"""The linear members: logistic regression, or ridge, on standardised pooled features, or distances to other sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 from omniset.estimators.folds import folds_of
-from omniset.estimators.simple import Member, Outputs, State, Table, softmax
+from omniset.estimators.simple import DISTANCES, Member, Outputs, State, Table, softmax
 
 VARIANCES = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # of what the columns together say, before it is learned
 FOLDS = 5
@@ -121,6 +121,13 @@ class PooledLinear(Member):
     def _restore(self, state: State) -> None:
         for name in STATE:
             setattr(self, name, state[name])
+
+
+class DissimilarityLinear(PooledLinear):
+    """The same on the distances of a set to the sets that were learned from, in place of its pooled features."""
+
+    name = "dissimilarity-linear"
+    sees = DISTANCES
 
 
 def _rotation(z: Float64[np.ndarray, "rows columns"]) -> Float64[np.ndarray, "columns rank"]:
