@@ -123,6 +123,15 @@ def test_of_many_sets_some_are_references(monkeypatch):
     np.testing.assert_array_equal(table, described(sets_of(x, m), sets_of(x, m), seed=5))
 
 
+def test_of_many_features_fewer_elements_are_stored(monkeypatch):
+    monkeypatch.setattr(references, "STORED", 7 * DIM)
+    x, m = some(11, most=20)
+    for number, part in ((11, 1), (3, 2)):
+        one = References.of(samples_of(sets_of(x[:number], m[:number]), 50), SPREAD, 50)
+        assert len(one) == min(number, 7)
+        assert (np.diff([*one.starts, len(one.elements)]) <= part).all()
+
+
 def test_without_elements_to_learn_from_nothing_is_known():
     x, m = some(4)
     empty = sets_of([np.empty((0, DIM), dtype=np.float32)] * 3)

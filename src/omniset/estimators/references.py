@@ -10,12 +10,13 @@ is like none of R matters little to the first, and nothing to the second. A row 
 Cheplygina, Tax and Loog, "Multiple instance learning with bag dissimilarities" (2015). All of it is that of the
 multiset: the order of the elements does not count, and multiplicities are copies.
 
-It is computed in bounded memory. There are at most 512 reference sets, drawn at random, with 4,096 elements together.
-Of a reference set with more than its part of these, elements are drawn by priority sampling, without bias for sums
-(Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary subset sums", 2007): with u_k uniform,
-drawn in the order of the hashes, those with the largest m_k / u_k, each of multiplicity max(m_k, the largest m_k / u_k
-of those left). Of a set that is described at most 1,024 distinct elements are looked at, and fewer where there are many
-sets or features: those with the lowest hashes (`omniset.estimators.distinct`), each with all its copies.
+It is computed in bounded memory. There are at most 512 reference sets, drawn at random, with 4,096 elements together,
+fewer of more than 2,048 features. Of a reference set with more than its part of these, elements are drawn by priority
+sampling, without bias for sums (Duffield, Lund and Thorup, "Priority sampling for estimation of arbitrary subset sums",
+2007): with u_k uniform, drawn in the order of the hashes, those with the largest m_k / u_k, each of multiplicity
+max(m_k, the largest m_k / u_k of those left). Of a set that is described at most 1,024 distinct elements are looked at,
+and fewer where there are many sets or features: those with the lowest hashes (`omniset.estimators.distinct`), each with
+all its copies.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from omniset.estimators.distinct import sampled
 
 SETS = 512  # of reference
 ELEMENTS = 4_096  # of all of them
+STORED = 1 << 23  # numbers in all of them
 SEEN = (16, 1_024)  # elements of a set that is described: at least so many, at most so many
 NUMBERS = 1 << 26  # in the elements of all sets that are described
 ROWS = 1 << 20  # elements of all sets that are described
@@ -86,9 +88,10 @@ class References:
             seen: Elements of a set that is described, at most.
         """
         there = np.array([i for i, (_, m) in enumerate(samples) if len(m)], dtype=np.int64)
-        if len(there) > SETS:
-            there = np.sort(np.random.default_rng(seed).permutation(there)[:SETS])
-        part = ELEMENTS // max(len(there), 1)
+        elements = min(ELEMENTS, max(STORED // max(len(spread[0]), 1), 1))
+        if len(there) > (most := min(SETS, elements)):
+            there = np.sort(np.random.default_rng(seed).permutation(there)[:most])
+        part = elements // max(len(there), 1)
         chosen = [_drawn(*samples[int(i)], part) for i in there]
         empty = (np.empty((0, len(spread[0])), dtype=np.float32), np.empty(0))
         x, shares = (np.concatenate(parts) for parts in zip(*(chosen or [empty]), strict=True))
