@@ -53,7 +53,7 @@ class PooledCox(RiskMember, PooledLinear):
         minimise over b   - sum_i w_i c_i + |b|^2 / (2 v)
 
     for the v with the largest partial likelihood of rows left out, each fold compared within itself (Verweij and van
-    Houwelingen, "Cross-validation in survival analysis", 1993).
+    Houwelingen, "Cross-validation in survival analysis", 1993), in the light of what `PooledLinear` holds for likely.
     """
 
     variances: ClassVar[Sequence[float]] = VARIANCES[1:9]  # risks that differ by e^6 are rare enough
@@ -63,6 +63,9 @@ class PooledCox(RiskMember, PooledLinear):
 
     def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray, w: np.ndarray) -> float:
         return float(loss_parts(*(torch.from_numpy(part) for part in (out[:, 0], y, w)))[0])
+
+    def _surprise(self, losses: Float64[np.ndarray, " variances"], w: np.ndarray) -> Float64[np.ndarray, " variances"]:
+        return losses
 
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
