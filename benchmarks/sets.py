@@ -1,10 +1,11 @@
 """Sets: the default beside each of its methods, on sets that are left out: classical bags, patients, and simulations.
 
-Five folds, dealt five times. The default is fitted anew on the sets of four folds, with its own folds among these, and
-predicts the fifth, as do the methods that it is made of, fitted on the same sets. The data is found through the
-environment variable OMNISET_DATA. What is done is kept in runs/sets, so that an interrupted run goes on where it
-stopped. Beside the default stand other rules to combine the same methods, learned from what these said of sets left
-out: of `RULES` none is better everywhere. Then `coverage`: how often the score that `fit` expects holds for new sets.
+Five folds, dealt five times. Importance of features, which changes no prediction, is not measured. The default is
+fitted anew on the sets of four folds, with its own folds among these, and predicts the fifth, as do the methods that it
+is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. What is done is
+kept in runs/sets, so that an interrupted run goes on where it stopped. Beside the default stand other rules to combine
+the same methods, learned from what these said of sets left out: of `RULES` none is better everywhere. Then `coverage`:
+how often the score that `fit` expects holds for new sets.
 """
 
 import os
@@ -34,9 +35,8 @@ from omniset.trials.kept import Done, Kept
 RUNS = ROOT / "runs" / "sets"
 FOLDS, REPEATS = 5, 5
 LOOKS = (
-    "How the mixture learns its weights, and what its simple methods are, was chosen on the first four of these data "
-    "sets and on simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the "
-    "three bags."
+    "How the mixture learns its weights, and what its simple methods are, was chosen on these data sets and on "
+    "simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the three bags."
 )
 BAGS = ("musk2", "breast_tissue")
 Data = tuple[Sets, np.ndarray]
