@@ -1,10 +1,11 @@
 """Sets: the default beside each of its methods, on sets that are left out: classical bags, patients, and simulations.
 
-Five folds, dealt five times. The default is fitted anew on the sets of four folds, with its own folds among these, and
-predicts the fifth, as do the methods that it is made of, fitted on the same sets. The data is found through the
-environment variable OMNISET_DATA. What is done is kept in runs/sets, so that an interrupted run goes on where it
-stopped. Beside the default stand other rules to combine the same methods, learned from what these said of sets left
-out: of `RULES` none is better everywhere. Then `coverage`: how often the score that `fit` expects holds for new sets.
+Five folds, dealt five times. Importance of features, which changes no prediction, is not measured. The default is
+fitted anew on the sets of four folds, with its own folds among these, and predicts the fifth, as do the methods that it
+is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. What is done is
+kept in runs/sets, so that an interrupted run goes on where it stopped. Beside the default stand other rules to combine
+the same methods, learned from what these said of sets left out: of `RULES` none is better everywhere. Then `coverage`:
+how often the score that `fit` expects holds for new sets.
 """
 
 import os
@@ -34,9 +35,8 @@ from omniset.trials.kept import Done, Kept
 RUNS = ROOT / "runs" / "sets"
 FOLDS, REPEATS = 5, 5
 LOOKS = (
-    "How the mixture learns its weights, and what its simple methods are, was chosen on the first four of these data "
-    "sets and on simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the "
-    "three bags."
+    "How the mixture learns its weights, and what its simple methods are, was chosen on these data sets and on "
+    "simulated ones, with other folds: nothing here is untouched. The networks' settings were tried on the three bags."
 )
 BAGS = ("musk2", "breast_tissue")
 Data = tuple[Sets, np.ndarray]
@@ -71,7 +71,7 @@ def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int, kept:
         here, there = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
 
         def work(here: np.ndarray = here, there: np.ndarray = there) -> Done:
-            model = SetClassifier(seed=seed, device="cpu", progress=False).fit(sets[there], y[there])
+            model = SetClassifier(seed=seed, device="cpu", progress=False, importance=False).fit(sets[there], y[there])
             tables = by_method(model, list(sets[here]))
             rows = pd.concat([table.assign(method=method) for method, table in tables.items()], ignore_index=True)
             stored = rows[["set", "method", "p_0", "p_1"]].astype({"set": str})
@@ -238,7 +238,7 @@ def coverage(seed: int, new: int = 2000) -> None:
             def work(number: int = number, sets: int = sets) -> Done:
                 rng = np.random.default_rng([seed, number, sets])
                 learned, labels = shifted(rng, sets)
-                model = SetClassifier(seed=number, device="cpu", progress=False).fit(learned, labels)
+                model = SetClassifier(seed=number, device="cpu", progress=False, importance=False).fit(learned, labels)
                 data, y = shifted(rng, new)
                 right = (model.out_of_fold_.predictions[OURS].argmax(1) == labels).astype(np.float64)
                 interval = Resampling(np.arange(sets)).estimate(lambda draws: draws.mean(right), share=True)

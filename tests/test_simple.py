@@ -11,7 +11,7 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 
 from omniset.estimators import boosting, linear, simple
@@ -153,29 +153,32 @@ def test_linear_minimises_its_objective(classes, rows, monkeypatch):
     np.testing.assert_allclose(unsmoothed(member.predict(new), member), expected, rtol=1e-2, atol=2e-3)
 
 
+@pytest.mark.parametrize("classes", [None, 2])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_linear_takes_the_penalty_with_the_least_loss_on_rows_left_out(seed):
+def test_linear_takes_the_likeliest_penalty(seed, classes):
+    """By rows left out, and a normal distribution of its logarithm."""
     x = table(29, seed)
-    y = (x[:, 3] + np.random.default_rng(seed).normal(size=29) > 0).astype(int)
-    member = MEMBERS["pooled-linear"](2).fit(x, y, seed=seed)
+    score = x[:, 3] + np.random.default_rng(seed).normal(size=29)
+    y = score if classes is None else (score > 0).astype(int)
+    member = MEMBERS["pooled-linear"](classes).fit(x, y, seed=seed)
     z = np.clip((x - x.mean(0, dtype=float)) / x.std(0, dtype=float), -3, 3) / np.sqrt(COLUMNS)
+    y = y if classes else (y - y.mean()) / y.std()
     folds = folds_of(y, 5, seed)
-    losses = []
+    unlikely = []
     for v in linear.VARIANCES:
-        left = [np.flatnonzero(folds == k) for k in range(5)]
-        fitted = [
-            LogisticRegression(C=v, tol=1e-8, max_iter=10_000).fit(np.delete(z, r, 0), np.delete(y, r)) for r in left
-        ]
-        losses.append(
-            sum(
-                log_loss(y[r], f.predict_proba(z[r]), labels=[0, 1], normalize=False)
-                for f, r in zip(fitted, left, strict=True)
-            )
-        )
-    assert losses[linear.VARIANCES.index(member.variance)] == pytest.approx(min(losses), rel=1e-3)
+        loss = 0
+        for k in range(5):
+            there, left = folds != k, folds == k
+            if classes:
+                fitted = LogisticRegression(C=v, tol=1e-8, max_iter=10_000).fit(z[there], y[there])
+                loss += log_loss(y[left], fitted.predict_proba(z[left]), labels=[0, 1], normalize=False)
+            else:
+                loss += np.square(y[left] - Ridge(1 / v).fit(z[there], y[there]).predict(z[left])).sum()
+        unlikely.append((loss if classes else 29 / 2 * np.log(loss / 29)) + np.log10(v) ** 2 / 2)
+    assert unlikely[linear.VARIANCES.index(member.variance)] == pytest.approx(min(unlikely), rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["pooled-linear", "mean-forest", "pooled-forest", "pooled-boosting"])
+@pytest.mark.parametrize("name", LEARNING)
 def test_rows_of_weight_0_are_not_there(name):
     x, y = table(43), labels(table(43), 2)
     w = np.ones(43)

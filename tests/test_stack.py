@@ -14,7 +14,9 @@ from omniset.estimators import boosting, linear, simple, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled, spread_of
-from omniset.estimators.stack import METHODS, NETWORKS
+from omniset.estimators.references import References, samples_of
+from omniset.estimators.simple import DISTANCES
+from omniset.estimators.stack import BASELINES, METHODS, NETWORKS
 from omniset.estimators.stacking import Regime
 from omniset.trials.comparison import OURS
 
@@ -133,6 +135,10 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
         np.testing.assert_array_equal(folds, folds_of(y, 2, model.seed + repeat))
         for fold in range(2):
             there, held = folds != fold, np.flatnonzero(folds == fold)
+            samples = samples_of(sets, 1_024)
+            learned = [samples[i] for i in np.flatnonzero(there)]
+            references = References.of(learned, spread_of(table[there], 2), 1_024, model.seed + repeat)
+            distances = references.distances(samples)
             for name in METHODS:
                 if name in NETWORKS:
                     networks = of_fold(model, name, 2 * repeat + fold, 4)
@@ -140,8 +146,9 @@ def test_a_method_is_fitted_to_the_other_folds_alone():
                         each = [network(sets[held].to_batch()).double().softmax(1) for network in networks]
                     predicted = torch.stack(each).mean(0).numpy()
                 else:
-                    member = MEMBERS[name](2).fit(table[there], y[there], seed=model.seed + repeat)
-                    predicted = member.predict(table[held])
+                    seen = distances if MEMBERS[name].sees == DISTANCES else table
+                    member = MEMBERS[name](2).fit(seen[there], y[there], seed=model.seed + repeat)
+                    predicted = member.predict(seen[held])
                 expected[name][held] += predicted / 2
     for name in METHODS:
         np.testing.assert_allclose(said[name], expected[name], atol=1e-6 if name in NETWORKS else 1e-15, err_msg=name)
@@ -376,7 +383,7 @@ def test_a_class_that_a_fold_does_not_learn_is_not_impossible(monkeypatch):
     for method, said in said_by(model).items():
         assert (said > 0).all(), method
         np.testing.assert_allclose(said.sum(-1), 1, rtol=1e-6)
-    for method in ("prior", "mean-forest", "pooled-linear", "pooled-forest", "pooled-boosting"):
+    for method in BASELINES:
         assert said_by(model)[method][4, 2] < 0.1
 
 

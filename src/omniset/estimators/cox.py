@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from omniset.estimators.boosting import PooledBoosting
 from omniset.estimators.linear import VARIANCES, PooledLinear
 from omniset.estimators.pooling import means_of
-from omniset.estimators.simple import Member, PooledForest, Prior, Table
+from omniset.estimators.simple import DISTANCES, Member, PooledForest, Prior, Table
 from omniset.training.cox import loss_parts
 from omniset.trials.survival import breslow
 
@@ -53,7 +53,7 @@ class PooledCox(RiskMember, PooledLinear):
         minimise over b   - sum_i w_i c_i + |b|^2 / (2 v)
 
     for the v with the largest partial likelihood of rows left out, each fold compared within itself (Verweij and van
-    Houwelingen, "Cross-validation in survival analysis", 1993).
+    Houwelingen, "Cross-validation in survival analysis", 1993), in the light of what `PooledLinear` holds for likely.
     """
 
     variances: ClassVar[Sequence[float]] = VARIANCES[1:9]  # risks that differ by e^6 are rare enough
@@ -63,6 +63,9 @@ class PooledCox(RiskMember, PooledLinear):
 
     def _loss(self, out: Float64[np.ndarray, "rows outputs"], y: np.ndarray, w: np.ndarray) -> float:
         return float(loss_parts(*(torch.from_numpy(part) for part in (out[:, 0], y, w)))[0])
+
+    def _surprise(self, losses: Float64[np.ndarray, " variances"], w: np.ndarray) -> Float64[np.ndarray, " variances"]:
+        return losses
 
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
@@ -80,6 +83,13 @@ class PooledCox(RiskMember, PooledLinear):
             b = minimize(penalised, b, (v,), "L-BFGS-B", jac=True, options=SEARCH).x
             solved.append((b[:, None], np.array([-(w @ (z @ b)) / w.sum()])))
         return solved
+
+
+class DissimilarityCox(PooledCox):
+    """The same on the distances of a set to the sets that were learned from, in place of its pooled features."""
+
+    name = "dissimilarity-linear"
+    sees = DISTANCES
 
 
 class MeanCox(PooledCox):
@@ -125,5 +135,5 @@ def deviance_residuals(y: Shaped[np.ndarray, " rows"], w: Float[np.ndarray, " ro
 
 
 MEMBERS: dict[str, type[Member]] = {
-    kind.name: kind for kind in (RiskPrior, MeanCox, PooledCox, RiskForest, RiskBoosting)
+    kind.name: kind for kind in (RiskPrior, MeanCox, PooledCox, RiskForest, RiskBoosting, DissimilarityCox)
 }

@@ -61,7 +61,7 @@ class Parts:
 
     Attributes:
         of_table: What its methods say of pooled features; None where none counts.
-        of_sets: What its networks say of sets; None likewise.
+        of_sets: What its other methods say of sets; None likewise.
         mixed: What the model says: probabilities, or numbers.
     """
 
@@ -220,7 +220,8 @@ def parts_of(model: SetEstimator) -> Parts:
 def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any]) -> Parts:
     """Its methods that have weight: others are not asked."""
     weighed = stack.weighed()
-    simple, networks = ([name for name in weighed if name in kind] for kind in (stack.members, stack.networks))
+    simple = [name for name in weighed if stack.sees_pooled(name)]
+    others = [name for name in weighed if name not in simple]
 
     def mixed(answers: Predictions) -> Outputs:
         outputs = stack.mixed(answers).numpy()
@@ -228,7 +229,7 @@ def parts_of_stack(stack: Stack, device: torch.device, reading: Mapping[str, Any
 
     return Parts(
         partial(stack.of_table, methods=simple) if simple else None,
-        partial(stack.of_sets, device=device, methods=networks, **reading) if networks else None,
+        partial(stack.of_sets, device=device, methods=others, **reading) if others else None,
         mixed,
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from omniset.estimators.boosting import PooledBoosting
-from omniset.estimators.linear import PooledLinear
+from omniset.estimators.linear import DissimilarityLinear, PooledLinear
 from omniset.estimators.simple import MeanForest, Member, PooledForest, Prior
 
 MEMBERS: dict[str, type[Member]] = {
-    kind.name: kind for kind in (PooledLinear, PooledForest, PooledBoosting, MeanForest, Prior)
+    kind.name: kind for kind in (PooledLinear, PooledForest, PooledBoosting, DissimilarityLinear, MeanForest, Prior)
 }

@@ -26,9 +26,9 @@ class SetOptions(Computing):
     _: KW_ONLY
     method: str = option(
         AUTO,
-        "auto: simple methods on pooled features, deep sets and ust beside each other, weighted by what each says of "
-        "sets left out. Or one network: ust, set-transformer-isab, set-transformer-sab, deep-sets, abmil, dsmil, umbc, "
-        "sse, fspool or strxl.",
+        "auto: simple methods on pooled features and on distances between sets, deep sets and ust beside each other, "
+        "weighted by what each says of sets left out. Or one network: ust, set-transformer-isab, set-transformer-sab, "
+        "deep-sets, abmil, dsmil, umbc, sse, fspool or strxl.",
         choices=methods,
     )
     folds: int | None = option(

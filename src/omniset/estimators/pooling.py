@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int, UInt64
+from jaxtyping import Float, Float32, Float64
 
 from omniset.core.sets import Sets, collate
 from omniset.core.stored import StoredSet
+from omniset.estimators.distinct import count_distinct, kept_hashes, merged, thinned
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 OF_SIZE = ("log of total multiplicity", "log of distinct elements", "no elements")
@@ -130,10 +131,10 @@ def _rows(shards: Shards, sets: int, elements: int, dim: int) -> Float64[np.ndar
         sums += _weighted(m, x)
         low = np.minimum(low, np.where(there, x, np.inf).min(1, initial=np.inf))
         high = np.maximum(high, np.where(there, x, -np.inf).max(1, initial=-np.inf))
-        hashes = np.concatenate([hashes, _kept_hashes(x, m, share)], 1)
+        hashes = np.concatenate([hashes, kept_hashes(x, m, share)], 1)
         if hashes.shape[1] > 2 * COUNTED:
-            hashes, share = _thinned(hashes, share)
-    distinct = _distinct(hashes) * 2.0**share
+            hashes, share = thinned(hashes, share, COUNTED)
+    distinct = count_distinct(hashes) * 2.0**share
     known = total > 0
     weight = np.where(known, total, 1)[:, None]
     # Rounding would take the mean of a constant away from it, and give it a deviation.
@@ -163,9 +164,9 @@ class _Kept:
             return
         while self.distinct * x.shape[2] > EXACT * 2**self.share:
             self.share += 1
-        self.parts.append(_merged(x, m, self.share))
+        self.parts.append(merged(x, m, self.share))
         if sum(part.size for part, _ in self.parts) > 2 * EXACT:
-            self.parts = [_merged(*self.all(), self.share)]
+            self.parts = [merged(*self.all(), self.share)]
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         if len(self.parts) == 1:
@@ -207,54 +208,3 @@ def _quantiles(
             at = np.broadcast_to(np.minimum(at, elements - 1), (*block.shape[:2], 1))
             quantiles[number, :, start : start + width] = np.take_along_axis(block, at, 2)[..., 0]
     return list(quantiles)
-
-
-# ---------------------------------------------------------------------- equal elements
-
-ABSENT = np.uint64(2**64 - 1)
-
-
-def _kept_hashes(x: np.ndarray, m: np.ndarray, share: int) -> UInt64[np.ndarray, "sets elements"]:
-    """Hashes of the elements, ABSENT for those that are absent or above the lowest 1 / 2^share."""
-    hashed = _hashes(x)
-    return np.where((m > 0) & (hashed <= _bound(share)), hashed, ABSENT)
-
-
-def _bound(share: int) -> np.uint64:
-    return np.uint64((2**64 - 2) >> share)
-
-
-def _thinned(hashes: UInt64[np.ndarray, "one elements"], share: int) -> tuple[UInt64[np.ndarray, "one fewer"], int]:
-    """Each hash of one set once, and the lowest of them if these are too many."""
-    once = np.unique(hashes)
-    while len(once) > COUNTED:
-        share += 1
-        once = once[once <= _bound(share)]
-    return once[None], share
-
-
-def _merged(x: np.ndarray, m: np.ndarray, share: int) -> tuple[np.ndarray, np.ndarray]:
-    """The elements of one set with the lowest hashes, each once, with the sum of its multiplicities."""
-    hashes = _kept_hashes(x, m, share)[0]
-    there = hashes != ABSENT
-    _, first, number = np.unique(hashes[there], return_index=True, return_inverse=True)
-    return x[:, there][:, first], np.bincount(number, m[0, there], len(first))[None]
-
-
-def _hashes(x: Float[np.ndarray, "sets elements dim"]) -> UInt64[np.ndarray, "sets elements"]:
-    """64 bits of each element: equal for equal ones, else as if drawn (shifts and products, feature by feature)."""
-    state = np.full(x.shape[:2], x.shape[2], dtype=np.uint64)
-    for feature in range(x.shape[2]):
-        state ^= (x[..., feature].astype(np.float64) + 0.0).view(np.uint64)  # -0 is 0
-        for shift, factor in ((32, 0xD6E8FEB86659FD93), (29, 0x9FB21C651E98DF25)):
-            state ^= state >> np.uint64(shift)
-            state *= np.uint64(factor)
-    return state ^ (state >> np.uint64(32))
-
-
-def _distinct(hashes: UInt64[np.ndarray, "sets elements"]) -> Int[np.ndarray, " sets"]:
-    """How many different ones each row has, ABSENT not counted."""
-    ordered = np.sort(hashes, 1)
-    first = np.ones(ordered.shape, dtype=bool)
-    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return (first & (ordered != ABSENT)).sum(1)

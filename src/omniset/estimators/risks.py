@@ -38,7 +38,7 @@ from omniset.estimators.weights import shares
 from omniset.training.cox import contributions, loss_parts
 
 LARGEST = 5.0  # slope
-SIMPLE = ("mean-linear", "pooled-linear", "pooled-forest", "pooled-boosting")
+SIMPLE = ("mean-linear", "pooled-linear", "pooled-forest", "pooled-boosting", "dissimilarity-linear")
 
 Risks = Float[np.ndarray, "methods rows"]
 Rows = Shaped[np.ndarray, " rows"]
@@ -160,4 +160,4 @@ def weighed(
     return *mixture_of(each, y, strata, weights, groups, seed), ours
 
 
-RISKS = Kind(RiskStack, CoxEnsemble, weighed, (PRIOR, *SIMPLE[:2]), risks=True)
+RISKS = Kind(RiskStack, CoxEnsemble, weighed, (PRIOR, *SIMPLE[:2], SIMPLE[-1]), risks=True)

@@ -1,4 +1,7 @@
-"""Methods without a network that learn labels of sets from their pooled features (`omniset.estimators.pooling`)."""
+"""Methods without a network that learn labels of sets from a table: a row of numbers for each set.
+
+These are pooled features (`omniset.estimators.pooling`), or distances to other sets (`omniset.estimators.references`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from omniset.estimators.trees import Trees
 Table = Float32[np.ndarray, "rows columns"]
 Outputs = Float64[np.ndarray, "rows classes"] | Float64[np.ndarray, " rows"]
 State = dict[str, np.ndarray]
+
+POOLED, DISTANCES = "pooled features", "distances"  # of `pooling` and of `references`: what a member sees
 
 TREES = 300
 SAMPLED = 10_000  # rows that a tree sees at most
@@ -33,11 +38,13 @@ class Member(ABC):
         classes: K, or None for a number.
 
     Attributes:
+        sees: Which table.
         prior: (K,) how frequent each class is; or (1,), the mean.
         fill: The means of the columns.
     """
 
     name: ClassVar[str]
+    sees: ClassVar[str] = POOLED
 
     def __init__(self, classes: int | None) -> None:
         self.classes = classes

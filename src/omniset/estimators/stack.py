@@ -1,8 +1,8 @@
 """Methods side by side, weighted by what each said of sets that it had not seen: `method="auto"`.
 
-A stack has simple methods on pooled features (`omniset.estimators.members`) and two ensembles of small networks: deep
-sets, which see each element by itself, and the Universal Set Transformer, which sees elements in the light of the
-others. What it predicts is
+A stack has simple methods (`omniset.estimators.members`), on pooled features and on the distances of a set to those
+learned from, and two ensembles of small networks: deep sets, which see each element by itself, and the Universal Set
+Transformer, which sees elements in the light of the others. What it predicts is
 
     p = sum over methods m of  w_m p_m,
 
@@ -25,13 +25,14 @@ from omniset.core.sets import StoredSet
 from omniset.core.sources import Source, source_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled
-from omniset.estimators.simple import Member
+from omniset.estimators.references import References, samples_of
+from omniset.estimators.simple import POOLED, Member
 from omniset.estimators.weights import Mixture
 from omniset.training import schema
 from omniset.training.network import SetNetwork, Standardize
 
 PRIOR, MEAN = "prior", "mean-forest"
-SIMPLE = ("pooled-linear", "pooled-forest", "pooled-boosting")
+SIMPLE = ("pooled-linear", "pooled-forest", "pooled-boosting", "dissimilarity-linear")
 NETWORKS = ("deep-sets", "ust")
 INTERPLAY = "ust"  # the method that sees elements in the light of others
 METHODS = (PRIOR, MEAN, *SIMPLE, *NETWORKS)
@@ -41,6 +42,7 @@ SHAPES = schema.whole(
     {
         "networks": schema.OBJECT | {"additionalProperties": schema.SIZE},
         "members": schema.OBJECT | {"additionalProperties": schema.array(schema.OBJECT)},
+        "references": schema.OBJECT,
     }
 )
 
@@ -83,6 +85,7 @@ class Stack(nn.Module):
         members: By method, for each target the arrays of its member.
         weights, powers: (targets, methods), methods as in METHODS: how much each counts, and the power to which its
             probabilities are raised (`omniset.estimators.weights`).
+        references: The arrays of the sets that others are compared with, where a method sees distances.
 
     Attributes:
         METHODS, MEMBERS: All methods, and the class of each that has no network.
@@ -104,15 +107,18 @@ class Stack(nn.Module):
         members: Mapping[str, Sequence[Arrays]],
         weights: Float[Tensor, "targets methods"],
         powers: Float[Tensor, "targets methods"],
+        references: Arrays | None = None,
     ) -> None:
         super().__init__()
         self.input_dim, self.widths, self.classify = input_dim, [*widths], classify
         self.networks = nn.ModuleDict({name: nn.ModuleList(each) for name, each in networks.items()})
         self.members = nn.ModuleDict({name: nn.ModuleList(each) for name, each in members.items()})
+        self.references = Arrays({}) if references is None else references
         self.register_buffer("weights", weights)
         self.register_buffer("powers", powers)
         self.targets = Standardize(sum(widths)).double()
         self._restored: dict[str, list[Member]] = {}
+        self._restored_references: References | None = None
 
     @classmethod
     def empty(
@@ -127,7 +133,8 @@ class Stack(nn.Module):
         networks = {name: [network(name) for _ in range(number)] for name, number in shapes["networks"].items()}
         members = {name: [Arrays.empty(one) for one in each] for name, each in shapes["members"].items()}
         weights = torch.zeros(len(widths), len(cls.METHODS), dtype=torch.float64)
-        return cls(input_dim, widths, classify, networks, members, weights, torch.ones_like(weights))
+        references = Arrays.empty(shapes["references"])
+        return cls(input_dim, widths, classify, networks, members, weights, torch.ones_like(weights), references)
 
     def split(self, outputs: Float[Tensor, "rows outputs"]) -> tuple[Tensor, ...]:
         """The outputs of each target."""
@@ -144,6 +151,7 @@ class Stack(nn.Module):
         return {
             "networks": {name: len(each) for name, each in networks.items()},
             "members": {name: [one.shapes() for one in each] for name, each in members.items()},
+            "references": self.references.shapes(),
         }
 
     def predictions(
@@ -159,13 +167,21 @@ class Stack(nn.Module):
             methods: Default: all.
             reading: max_elements, shard_size, shards and store: how the networks read the sets.
         """
-        methods = self.METHODS if methods is None else methods
-        simple = [name for name in methods if name in self.members]
+        methods = [name for name in self.METHODS if (methods is None or name in methods) and self.has(name)]
+        simple = [name for name in methods if self.sees_pooled(name)]
         answers = self.of_table(pooled(group), simple) if simple else {}
-        return answers | self.of_sets(group, device, [name for name in methods if name in self.networks], **reading)
+        return answers | self.of_sets(group, device, [name for name in methods if name not in simple], **reading)
+
+    def has(self, name: str) -> bool:
+        """Whether the stack has this method: a fitted member, or networks."""
+        return name in self.members or name in self.networks
+
+    def sees_pooled(self, name: str) -> bool:
+        """Whether a method sees nothing of a set but its pooled features."""
+        return name in self.members and self.MEMBERS[name].sees == POOLED
 
     def of_table(self, table: Float32[np.ndarray, "sets columns"], methods: Sequence[str]) -> Predictions:
-        """What simple methods say of pooled features."""
+        """What simple methods say of the table that they see."""
         answers: Predictions = {}
         for name in methods:
             columns = [member.predict(table) for member in self._members(name)]
@@ -175,11 +191,16 @@ class Stack(nn.Module):
     def of_sets(
         self, group: Sequence[StoredSet], device: torch.device, methods: Sequence[str], **reading: Any
     ) -> Predictions:
-        """What networks say of sets."""
+        """What methods say that see more of sets than pooled features: networks, and those that see distances."""
+        simple = [name for name in methods if name in self.members]
         answers: Predictions = {}
+        if simple:
+            references = self._references()
+            answers = self.of_table(references.distances(samples_of(group, references.seen)), simple)
         for name in methods:
-            networks: Any = self.networks[name]
-            answers[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
+            if name in self.networks:
+                networks: Any = self.networks[name]
+                answers[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
         return answers
 
     def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
@@ -204,6 +225,11 @@ class Stack(nn.Module):
     def weighed(self) -> list[str]:
         """The methods that have weight for any target."""
         return [name for name, some in zip(self.METHODS, (self.weights > 0).any(0).tolist(), strict=True) if some]
+
+    def _references(self) -> References:
+        if self._restored_references is None:
+            self._restored_references = References.restored(self.references.arrays())
+        return self._restored_references
 
     def _members(self, name: str) -> list[Member]:
         if name not in self._restored:

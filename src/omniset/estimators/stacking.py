@@ -20,7 +20,8 @@ from omniset.estimators.ensembles import EnsembleModule, Lessons
 from omniset.estimators.folds import folds_of
 from omniset.estimators.lessons import batch_of
 from omniset.estimators.pooling import pooled, spread_of
-from omniset.estimators.simple import Member
+from omniset.estimators.references import References, Sample, samples_of, seen_of
+from omniset.estimators.simple import DISTANCES, POOLED, Member
 from omniset.estimators.stack import (
     MEAN,
     NETWORKS,
@@ -205,25 +206,25 @@ def learn(
     labels = material.kind.stratum(material.targets)
     dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
     folds = np.stack(dealt)
-    table = pooled(material.sets)
     kind = material.kind
+    looks = Looks.of(material, kind.stack.METHODS)
     simple = [name for name in kind.stack.METHODS if name in kind.stack.MEMBERS]
-    of_folds: dict[tuple[int, int], dict[str, list[Arrays]]] = {}
-    answers = _left_out(material, simple, table, folds, of_folds if material.keep else None)
+    of_folds: dict[tuple[int, int], Simple] = {}
+    answers = _left_out(material, simple, looks, folds, of_folds if material.keep else None)
     networks, history, places = {}, [], {}
     for name in NETWORKS:
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
         fitting["folder"] = None if folder is None else folder / name
-        learner = _Ensemble(material, name, folds, table)
+        learner = _Ensemble(material, name, folds, looks.pooled)
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         answers[name] = learner.left_out()
         networks[name], places[name] = learner.networks, learner.places
     mixtures = [_mixture(material, answers, folds, target) for target in range(len(material.widths))]
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
-    everything = np.arange(len(table))
-    members = {name: _arrays(material, name, table, everything) for name in simple}
-    stack = kind.stack(material.sets.dim, material.widths, material.classify, networks, members, weights, powers)
+    whole = _simple(material, simple, looks, np.arange(len(material.sets)), seed)
+    of_all = (material.sets.dim, material.widths, material.classify)
+    stack = kind.stack(*of_all, networks, whole.members, weights, powers, whole.references)
     by_fold = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
     return stack.eval(), OutOfFold(folds, answers, by_fold), history
 
@@ -231,7 +232,7 @@ def learn(
 def _of_fold(
     whole: Stack,
     place: tuple[int, int],
-    members: Mapping[str, Sequence[Arrays]],
+    simple: Simple,
     networks: Mapping[str, Sequence[SetNetwork]],
     places: Mapping[str, Int[np.ndarray, "networks 2"]],
 ) -> Stack:
@@ -239,9 +240,9 @@ def _of_fold(
     of_place = {
         name: [networks[name][i] for i in np.flatnonzero((at == place).all(1)).tolist()] for name, at in places.items()
     }
-    return type(whole)(
-        whole.input_dim, whole.widths, whole.classify, of_place, members, whole.weights, whole.powers
-    ).eval()
+    of_all = (whole.input_dim, whole.widths, whole.classify)
+    stack = type(whole)(*of_all, of_place, simple.members, whole.weights, whole.powers, simple.references)
+    return stack.eval()
 
 
 def _mixture(
@@ -279,11 +280,62 @@ def weighed(
     return mixture.weights, mixture.powers, np.mean(ours, 0)
 
 
-LABELS = Kind(Stack, EnsembleModule, weighed, (PRIOR, MEAN, SIMPLE[0]))
+LABELS = Kind(Stack, EnsembleModule, weighed, (PRIOR, MEAN, SIMPLE[0], SIMPLE[-1]))
 
 
-def _fitted(material: Material, name: str, table: np.ndarray, rows: np.ndarray, target: int, seed: int) -> Member:
+@dataclass
+class Looks:
+    """What simple methods see of all sets, or make it of.
+
+    Attributes:
+        pooled: Their pooled features.
+        samples: The elements that distances are of; None where no method sees distances.
+        seen: How many of a set, at most.
+    """
+
+    pooled: Float32[np.ndarray, "sets columns"]
+    samples: list[Sample] | None
+    seen: int
+
+    @classmethod
+    def of(cls, material: Material, names: Sequence[str]) -> Looks:
+        """What methods of these names need."""
+        sets, members = material.sets, material.kind.stack.MEMBERS
+        seen = seen_of(len(sets), sets.dim)
+        wanted = any(name in members and members[name].sees == DISTANCES for name in names)
+        return cls(pooled(sets), samples_of(sets, seen) if wanted else None, seen)
+
+    def references(self, rows: Int[np.ndarray, " rows"], dim: int, seed: int) -> References | None:
+        """Some of the sets, for others to be compared with."""
+        if self.samples is None:
+            return None
+        return References.of([self.samples[int(i)] for i in rows], spread_of(self.pooled[rows], dim), self.seen, seed)
+
+    def tables(self, references: References | None) -> dict[str, Float32[np.ndarray, "sets columns"]]:
+        """What members see."""
+        if references is None or self.samples is None:
+            return {POOLED: self.pooled}
+        return {POOLED: self.pooled, DISTANCES: references.distances(self.samples)}
+
+
+@dataclass
+class Simple:
+    """Fitted simple methods: by name, for each target the arrays of its member; and the references of all of them."""
+
+    members: dict[str, list[Arrays]]
+    references: Arrays
+
+
+def _fitted(
+    material: Material,
+    name: str,
+    tables: Mapping[str, Float32[np.ndarray, "sets columns"]],
+    rows: Int[np.ndarray, " rows"],
+    target: int,
+    seed: int,
+) -> Member:
     member = material.kind.stack.MEMBERS[name](material.widths[target] if material.classify else None)
+    table = tables[member.sees]
     y = material.targets[:, target].double().numpy()
     y = y.astype(np.int64) if material.classify else y
     groups = None if material.groups is None else material.groups[rows]
@@ -294,53 +346,65 @@ def simple_left_out(
     material: Material, names: Sequence[str], folds: Int[np.ndarray, "repeats sets"]
 ) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
     """What simple methods say of sets left out."""
-    return _left_out(material, names, pooled(material.sets), folds)
+    return _left_out(material, names, Looks.of(material, names), folds)
 
 
 def simple_alone(material: Material, names: Sequence[str], rows: Int[np.ndarray, " rows"]) -> Stack:
     """Simple methods fitted to some of the sets, without weights."""
-    table = pooled(material.sets)
-    members = {name: _arrays(material, name, table, rows) for name in names}
-    kind = material.kind.stack
+    simple, kind = _simple(material, names, Looks.of(material, names), rows, material.seed), material.kind.stack
     weights = torch.zeros(len(material.widths), len(kind.METHODS), dtype=torch.float64)
-    return kind(
-        material.sets.dim, material.widths, material.classify, {}, members, weights, torch.ones_like(weights)
-    ).eval()
+    of_all = (material.sets.dim, material.widths, material.classify)
+    return kind(*of_all, {}, simple.members, weights, torch.ones_like(weights), simple.references).eval()
 
 
 def _left_out(
     material: Material,
     names: Sequence[str],
-    table: Float32[np.ndarray, "sets columns"],
+    looks: Looks,
     folds: Int[np.ndarray, "repeats sets"],
-    by_fold: dict[tuple[int, int], dict[str, list[Arrays]]] | None = None,
+    by_fold: dict[tuple[int, int], Simple] | None = None,
 ) -> dict[str, Float64[np.ndarray, "sets outputs"]]:
-    """See `simple_left_out`; into `by_fold`, the arrays of the methods of each repeat and fold."""
-    answers = {name: np.zeros((len(table), sum(material.widths))) for name in names}
+    """See `simple_left_out`; into `by_fold`, the methods of each repeat and fold."""
+    answers = {name: np.zeros((len(material.sets), sum(material.widths))) for name in names}
     steps = len(names) * len(material.widths) * int((folds.max(1) + 1).sum())
     with Progress("simple methods", steps, material.progress, "fits") as progress:
         done = 0
         for repeat, fold_of in enumerate(folds):
             for fold in range(fold_of.max() + 1):
                 held, rows = fold_of == fold, np.flatnonzero(fold_of != fold)
+                seed = material.seed + repeat
+                references = looks.references(rows, material.sets.dim, seed)
+                tables = looks.tables(references)
+                members: dict[str, list[Arrays]] = {name: [] for name in names}
                 for name in names:
                     for target, part in enumerate(columns_of_targets(material.widths)):
-                        member = _fitted(material, name, table, rows, target, material.seed + repeat)
-                        predicted = member.predict(table[held]).reshape(held.sum(), -1)
+                        member = _fitted(material, name, tables, rows, target, seed)
+                        predicted = member.predict(tables[member.sees][held]).reshape(held.sum(), -1)
                         answers[name][held, part] += predicted / len(folds)
                         if by_fold is not None:
-                            of_fold = by_fold.setdefault((repeat, fold), {}).setdefault(name, [])
-                            of_fold.append(Arrays.of(member.state()))
+                            members[name].append(Arrays.of(member.state()))
                         done += 1
                         progress.at(done)
+                if by_fold is not None:
+                    by_fold[repeat, fold] = Simple(members, _arrays(references))
     return answers
 
 
-def _arrays(
-    material: Material, name: str, table: Float32[np.ndarray, "sets columns"], rows: Int[np.ndarray, " rows"]
-) -> list[Arrays]:
-    targets = range(len(material.widths))
-    return [Arrays.of(_fitted(material, name, table, rows, target, material.seed).state()) for target in targets]
+def _simple(
+    material: Material, names: Sequence[str], looks: Looks, rows: Int[np.ndarray, " rows"], seed: int
+) -> Simple:
+    """Methods fitted to some of the sets."""
+    references = looks.references(rows, material.sets.dim, seed)
+    tables, targets = looks.tables(references), range(len(material.widths))
+    members = {
+        name: [Arrays.of(_fitted(material, name, tables, rows, target, seed).state()) for target in targets]
+        for name in names
+    }
+    return Simple(members, _arrays(references))
+
+
+def _arrays(references: References | None) -> Arrays:
+    return Arrays.of({} if references is None else references.state())
 
 
 class _Ensemble:
