@@ -30,10 +30,10 @@ from omniset.regions.splits import held_back, mirrored
 FOLDS = 4
 
 # What inner folds choose from.
-WIDTHS = (12.0, 20.0, 33.0, 55.0)  # mm
+WIDTHS = (20.0, 12.0, 33.0, 55.0)  # mm
 SIDES = (0.0, 0.5)
 STRETCHED = (0.5, 2.0)
-RATES = (0.1, 0.3, 1.0)
+RATES = (0.3, 0.1, 1.0)
 WEIGHTS = (None, 0.5, 0.25, 0.75)
 GENES_ALONE = (0.05, 0.1, 0.3, 1.0, 3.0)
 RANKS = (10, 5, 20, 40)
@@ -377,8 +377,8 @@ class KernelRidge(_Ridge[GaussianKernel]):
         self.start, self.chosen = start, chosen
 
     def _first(self) -> GaussianKernel:
-        widths = (WIDTHS[1],) * 3 if self.needs_coordinates else None
-        return GaussianKernel(RATES[1] if self.needs_genes else None, widths)
+        widths = (WIDTHS[0],) * 3 if self.needs_coordinates else None
+        return GaussianKernel(RATES[0] if self.needs_genes else None, widths)
 
     def _search(self, folds: list[Fold]) -> None:
         if not self.needs_coordinates:
