@@ -19,10 +19,10 @@ from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "regions"
 LOOKS = (
-    "What the default is made of (the network, the parts, equal weights as what the stacking is pulled to) was chosen on "
-    "dk82 and on structural connectivity of schaefer_100, with the folds of seeds from 100 on. Functional connectivity "
-    "of both atlases was looked at before with the spatial folds of these seeds: closed forms, earlier defaults and a "
-    "first form of attention to known regions."
+    "What the default is made of (the network, the parts, equal weights as what the stacking is pulled to) was chosen "
+    "on dk82 and on structural connectivity of schaefer_100, with the folds of seeds from 100 on. Functional "
+    "connectivity of both atlases was looked at before with the spatial folds of these seeds: closed forms, earlier "
+    "defaults and a first form of attention to known regions."
 )
 SEEDS, LARGE_SEEDS = 5, 1
 SPLITS = ("bilateral", "spatial")
@@ -87,9 +87,7 @@ def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def evaluated(
-    folder: Path, kind: str, seed: int, split: str, part: str = "methods", **options: Any
-) -> dict[str, Any]:
+def evaluated(folder: Path, kind: str, seed: int, split: str, part: str = "methods", **options: Any) -> dict[str, Any]:
     names = ("expression", f"{kind}_connectivity", "regions")
     regions = read_regions(
         *(folder / f"{name}.csv.gz" if name != "regions" else folder / "regions.csv" for name in names)

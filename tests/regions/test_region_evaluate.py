@@ -115,7 +115,9 @@ def test_rows_are_the_scores_of_the_predictions():
 @pytest.mark.parametrize("split_by", ["bilateral", "spatial", "random"])
 def test_regions_are_held_back_within_as_the_split_divides(split_by, monkeypatch):
     seen = []
-    monkeypatch.setattr(Spy, "_fit", lambda self, train, seed: seen.append(self.held_out) or setattr(self, "train", train))
+    monkeypatch.setattr(
+        Spy, "_fit", lambda self, train, seed: seen.append(self.held_out) or setattr(self, "train", train)
+    )
     monkeypatch.setattr(Spy, "mean", 0.0, raising=False)
     evaluate(brain_of(), split_by=split_by, folds=3, seeds=1, methods=["spy"], mine=False)
     assert seen == [split_by] * 3

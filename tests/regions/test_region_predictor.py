@@ -186,7 +186,9 @@ def test_known_regions_are_explained_and_genes_of_the_seed(models):
         for region, rows in found.groupby("region"):
             assert rows["weight"].is_monotonic_decreasing
             assert rows["known"].iloc[0] == region  # it is known, and nearest to itself
-        pd.testing.assert_frame_equal(models[name].explain(first, second, top=1), found.iloc[[0, REGIONS]].reset_index(drop=True))
+        pd.testing.assert_frame_equal(
+            models[name].explain(first, second, top=1), found.iloc[[0, REGIONS]].reset_index(drop=True)
+        )
     found = models["seed"].explain(first, second, top=10**6)
     assert len(found) == (GENES + 1) * GENES
     assert np.allclose(found.groupby("gene_i")["weight"].sum(), 1, atol=1e-6)

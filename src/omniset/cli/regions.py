@@ -174,7 +174,9 @@ def explain_pair(
     from omniset.regions import runs
 
     files = {"expression": expression, "connectivity": None, "coordinates": coordinates}
-    runs.explain(files, aliases, given(Computing, options), model, first, second, out, top, nulls, kind, gene_sets, rescale)
+    runs.explain(
+        files, aliases, given(Computing, options), model, first, second, out, top, nulls, kind, gene_sets, rescale
+    )
 
 
 @takes(Saving)

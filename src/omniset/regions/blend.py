@@ -1,4 +1,4 @@
-"""The default: attention to the set of known regions, kernel ridge and boosted trees, as regions held back weigh them."""
+"""The default: attention to the known regions, kernel ridge and boosted trees, as regions held back weigh them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import nnls
 
-from omniset.regions.baselines import METHODS, Boosting
+from omniset.regions.baselines import METHODS
 from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
 from omniset.regions.ridge import KernelRidge
@@ -34,10 +34,11 @@ class Blend(Method):
     """b + s sum over parts p of w_p p(i, j), with weights w >= 0 and a slope s on which regions held back decide.
 
     The parts are attention to the set of known regions, with and without genes, kernel ridge and boosted trees. Four
-    folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them (the kernel
-    and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled towards equal
-    ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the pairs held back, so that
-    predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0 are left out.
+    folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them (the
+    kernel and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled
+    towards equal ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the
+    pairs held back, so that predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0
+    are left out.
 
     Args:
         attention: Makes the network, as `SetAttention` does.
@@ -79,7 +80,7 @@ class Blend(Method):
             whole[name].fit(train, rows, seed + OTHER if name.startswith("ridge") else seed)
         self.weights = self._weigh(train, whole, seed)
         self.fitted = {name: part for name, part in whole.items() if self.weights[name]}
-        pairs, values = known_pairs(train)
+        values = known_pairs(train)[1]
         self.level = (1 - self.slope * sum(self.weights.values())) * float(values.mean())
 
     def _names(self, train: Regions) -> list[str]:

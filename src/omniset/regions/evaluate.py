@@ -99,7 +99,8 @@ class Evaluation:
         with_, without = (self.comparison.interval(DECISIVE.name, self.split, m).value for m in (OURS, PLACES))
         ends = f", 95 % interval {gap.low:+.3f} to {gap.high:+.3f}" if math.isfinite(gap.low) else ""
         what = "Genes add" if gap.low > 0 else "Genes take away" if gap.high < 0 else "Genes add nothing that is sure:"
-        return f"{what} {gap.value:+.3f} to Pearson's r of places alone{ends}: {with_:.3f} with genes, {without:.3f} without."
+        both = f"{with_:.3f} with genes, {without:.3f} without"
+        return f"{what} {gap.value:+.3f} to Pearson's r of places alone{ends}: {both}."
 
     def tested(self, seed: int = 0) -> Pairs:
         """The known pairs within folds of a seed, by its place among the seeds."""
@@ -284,9 +285,7 @@ def _null_results(
             if spun is not None and kind == "file":
                 nulls = file_spins(spun, maps)
             else:
-                nulls = surrogates(
-                    kind, maps, regions.coordinates, regions.hemisphere, size, seed, groups_of(regions)
-                )
+                nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, size, seed, groups_of(regions))
             tested = null_test(regions, parts, kind, nulls)
             facts = {"observed": [one.observed for one in tested], "what": [one.what for one in tested]}
             return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in tested})

@@ -1,4 +1,4 @@
-"""Which genes predictions of unseen regions rest on, for all genes, with the chance that another map would do as well."""
+"""Which genes predictions of unseen regions rest on, and the chance that another map would do as well."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def parted(state: Any, place: str = "") -> tuple[Any, dict[str, np.ndarray]]:
         return {"array": place}, {place: state}
     if not isinstance(state, Mapping):
         return state, {}
-    plain, arrays = {}, {}
+    plain: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in state.items():
         plain[name], more = parted(value, f"{place}/{name}" if place else name)
         arrays |= more

@@ -113,7 +113,7 @@ class Method(ABC):
         self._restored(train)
         return self
 
-    def _restored(self, train: Regions) -> None:
+    def _restored(self, train: Regions) -> None:  # noqa: B027 most methods have all in `state`
         """Make of the regions of the fit what `state` does not have."""
 
     def _check_coordinates(self, regions: Regions) -> None:

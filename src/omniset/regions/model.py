@@ -25,7 +25,7 @@ class RegionSetAttention(nn.Module):
 
         s_h(i, a)  = sum over c of w_hc^2 (x_ic - x_ac)^2                         scales w of head h
         A_h(i)     = attention weights, the softmax of -t_h s_h(i, .)             temperature 1 / t
-        rows       r_h(i, b)   = sum_a A_ia m_ab Y_ab / (0.001 + sum_a A_ia m_ab)      attention with multiplicities m_.b
+        rows       r_h(i, b)   = sum_a A_ia m_ab Y_ab / (0.001 + sum_a A_ia m_ab)    attention with multiplicities m_.b
         columns    F_gh(i, j)  = sum_b A_g(j)_b r_h(i, b)
         read-out   G_h(i, j)   = S_h(i) Y' S_h(j)^T,  S_h = K_h(i, .) (K_h + l_h I)^-1,  K_h = 1 + exp(-s_h / 2)
         f(i, j)    = sum_gh C_gh F_gh(i, j) + sum_h e_h G_h(i, j), the mean of (i, j) and (j, i) unless it is directed

@@ -241,7 +241,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         method = self._fitted()
         attention = attention_of(method)
         if attention is None or not attention.needs_genes:
-            raise ValueError("importance is of methods that attend to known regions with genes: the default, 'attention'")
+            raise ValueError(
+                "importance is of methods that attend to known regions with genes: the default, 'attention'"
+            )
         sets = read_gmt(gene_sets) if isinstance(gene_sets, str | Path) else dict(gene_sets or {})
         return gene_importance(self.regions_, attention, nulls, kind, self.seed, sets)
 

@@ -77,8 +77,8 @@ PARTS = {
 }
 NULLS = {"spin": "spins", "moran": "Moran", "variogram": "variogram", "file": "spins of the file"}
 CAVEAT = (
-    "Importance is how far Pearson's r of regions that were not seen falls, to first order, where the gene's map is made "
-    "flat; p says how often a map of other places is as important. Genes that vary together stand in for one another, "
+    "Importance is how far Pearson's r of regions that were not seen falls, to first order, where the gene's map is "
+    "made flat; p says how often a map of other places is as important. Genes that vary together stand in for one another, "
     "which lowers the importance of each. What is read from says where the network looked, not what would change."
 )
 
@@ -259,8 +259,8 @@ def _methods(evaluation: Evaluation) -> Section:
     alt = f"Pearson's r by method: {listed(dict(zip(names, table['pearson'].tolist(), strict=True)))}."
     plotted = "Pearson's r of test pairs, with 95 % intervals. Filled: ours. Open: baselines."
     others = (
-        "Other scores, means over folds and seeds. Slope: of connectivity over prediction; 1 is calibrated. Fit: median "
-        "seconds of a fold."
+        "Other scores, means over folds and seeds. Slope: of connectivity over prediction; 1 is calibrated. Fit: "
+        "median seconds of a fold."
     )
     rows = [
         [
@@ -281,6 +281,22 @@ def _methods(evaluation: Evaluation) -> Section:
     by_part = [[label(method), *_numbers(row, (f"pearson_{p}" for p in parts))] for method, row in table.iterrows()]
     by_fold = _by_fold(evaluation.by_fold, ["pearson", "spearman", "r2"])
     folds = int(evaluation.by_fold["fold"].nunique())
+    text = _divided(evaluation, folds)
+    return Section(
+        "Methods",
+        text,
+        [
+            Plot(drawn, alt, plotted, half=False),
+            frame.methods(comparison, evaluation.split, [DECISIVE.name], label=label),
+            Table(others, ["method", "Spearman", square, "MSE", "slope", "fit, s"], rows),
+            Table(where, ["method", *parts], by_part),
+            Table("Every fold", ["seed", "fold", "method", "Pearson", "Spearman", square], by_fold, folded=True),
+        ],
+    )
+
+
+def _divided(evaluation: Evaluation, folds: int) -> str:
+    """How the regions were divided, and what the intervals are of."""
     how = {
         "bilateral": "neighbourhoods with their mirror images, so that a test region has few neighbours and few twins "
         "in the other hemisphere among those learned from",
@@ -296,20 +312,10 @@ def _methods(evaluation: Evaluation) -> Section:
     )
     if np.isfinite(evaluation.twinned):
         text += (
-            f" The mirror image of {evaluation.twinned:.0%} of the test pairs, in the other hemisphere, is among the pairs "
-            "learned from: connectivity of the two agrees, so that these can be copied."
+            f" The mirror image of {evaluation.twinned:.0%} of the test pairs, in the other hemisphere, is among the "
+            "pairs learned from: connectivity of the two agrees, so that these can be copied."
         )
-    return Section(
-        "Methods",
-        text,
-        [
-            Plot(drawn, alt, plotted, half=False),
-            frame.methods(comparison, evaluation.split, [DECISIVE.name], label=label),
-            Table(others, ["method", "Spearman", square, "MSE", "slope", "fit, s"], rows),
-            Table(where, ["method", *parts], by_part),
-            Table("Every fold", ["seed", "fold", "method", "Pearson", "Spearman", square], by_fold, folded=True),
-        ],
-    )
+    return text
 
 
 # ---------------------------------------------------------------------- test pairs of the first seed
@@ -405,8 +411,8 @@ def _nulls(evaluation: Evaluation, distances_kept: float | None) -> Section:
         about = result.as_dict()
         title = f"{result.what}, {NULLS[result.kind]}"
         caption = (
-            f"{title}: r {text_of(result.observed)}; with nulls {text_of(about['mean'])} on average, p {result.p:.3g} of "
-            f"{many(len(result.nulls), 'null')}."
+            f"{title}: r {text_of(result.observed)}; with nulls {text_of(about['mean'])} on average, "
+            f"p {result.p:.3g} of {many(len(result.nulls), 'null')}."
         )
         drawn = against_null(result.nulls, f"observed: {result.observed:.3f}", result.observed)
         blocks.append(Plot(drawn, f"Histogram. {caption}", caption))

@@ -263,6 +263,7 @@ class _Ridge(Method, Generic[Kernel]):
     penalty: float
     over_trunk: bool
     score: float | None
+    mean: float
     trunk: Geometry | None
     fitted: TwoStep
     chosen: _Ridge[Kernel] | None = None
@@ -315,7 +316,7 @@ class _Ridge(Method, Generic[Kernel]):
         for kernel in kernels:
             scores = np.mean([fold.scores(kernel, over) for fold in folds], 0)
             if self.score is None or scores.max() > self.score:
-                trunk, number = np.unravel_index(int(scores.argmax()), scores.shape)
+                trunk, number = divmod(int(scores.argmax()), len(PENALTIES))
                 self.kernel, self.penalty = kernel, PENALTIES[number]
                 self.over_trunk, self.score = bool(over[trunk]), float(scores.max())
 

@@ -117,9 +117,9 @@ def explain(
         predictor = ConnectivityPredictor.load(model).set_params(**overrides)
         regions = _given(files, aliases)
         looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        importance = measured_importance(predictor, telling(predictor.progress), nulls, kind, gene_sets)
         with TableWriter(out / "pairs.tsv") as writer:
             writer.write(looked)
-        importance = measured_importance(predictor, telling(predictor.progress), nulls, kind, gene_sets)
         written = [] if importance is None else list(write_tables(out, *importance))
         names = looked.columns.tolist()
         lines = [f"{first} and {second}\n  {names[0]:24}{names[1]:24}{'weight':>12}"]

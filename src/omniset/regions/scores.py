@@ -31,7 +31,7 @@ def scores(
 
         r2  = 1 - sum (truth - predicted)^2 / sum (truth - mean truth)^2
         mse = mean (truth - predicted)^2
-        slope = of truth over predicted, by least squares: 1 is calibrated, above predictions are squeezed
+        slope = of truth over predicted, by least squares: 1 is calibrated, above it predictions are squeezed
 
     Args:
         truth: Connectivity of each pair.
@@ -40,7 +40,8 @@ def scores(
         hemisphere_pairs: Of each pair, see `pair_hemispheres`.
 
     Returns:
-        `pearson`, `spearman` (Pearson's r of ranks, ties share their mean), `r2`, `mse`, `slope` and `pairs`, their number.
+        `pearson`, `spearman` (Pearson's r of ranks, ties share their mean), `r2`, `mse`, `slope` and `pairs`, their
+        number.
         With distances, `pearson_short`, `pearson_mid` and `pearson_long`: up to the first tercile of these distances,
         from there up to the second, beyond; equal distances stay together. With hemispheres, `pearson_left`,
         `pearson_right` and `pearson_between`.

@@ -99,7 +99,14 @@ class SetAttention(Method):
     device: str = "cpu"
     also: Sequence[Regions] = ()
 
-    KEPT: ClassVar[Kept] = {"keys": Keys, "trunk": Geometry, "scale": None, "tensors": None, "values": None, "known": None}
+    KEPT: ClassVar[Kept] = {
+        "keys": Keys,
+        "trunk": Geometry,
+        "scale": None,
+        "tensors": None,
+        "values": None,
+        "known": None,
+    }
     keys: Keys = field(init=False)
     trunk: Geometry = field(init=False)
     scale: float = field(init=False)

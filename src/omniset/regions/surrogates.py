@@ -10,6 +10,7 @@ autocorrelation", 2020; Markello and Misic, "Comparing spatial null models for b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -87,7 +88,7 @@ def variogram(maps: Maps, places: Float[np.ndarray, "regions 3"], number: int, s
     """
     apart = cdist(places, places)
     edges = np.quantile(apart[np.triu_indices(len(places), 1)], np.linspace(0, NEAR, BINS + 1))
-    bins = [(apart > low) & (apart <= high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    bins = [(apart > low) & (apart <= high) for low, high in pairwise(edges)]
     bins = [one.astype(np.float64) for one in bins if one.any()]
     kernels = [_smoother(apart, share) for share in SHARES]
     wanted = variogram_of(maps, bins)

@@ -202,8 +202,9 @@ class SeedMethod(NetworkMethod):
 
     The document's batches are of 512 pairs; these are all pairs among 23 regions, 529 with those of a region with
     itself, which no loss reads. The loss is mean((f(i, j) - y)^2) + symmetry mean((f(i, j) - f(j, i))^2). One of five
-    folds of the training regions, divided as `held_out` says where places are known, is watched: training stops after 10 epochs without
-    progress there, and the weights of the best epoch are taken. An epoch has as many batches as the pairs need.
+    folds of the training regions, divided as `held_out` says where places are known, is watched: training stops after
+    10 epochs without progress there, and the weights of the best epoch are taken. An epoch has as many batches as the
+    pairs need.
 
     Args:
         name: "seed" (`CrossAttention`) or "concat" (`SelfAttentionConcat`).
