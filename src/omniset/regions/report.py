@@ -79,7 +79,8 @@ NULLS = {"spin": "spins", "moran": "Moran", "variogram": "variogram", "file": "s
 CAVEAT = (
     "Importance is how far Pearson's r of regions that were not seen falls, to first order, where the gene's map is "
     "made flat; p says how often a map of other places is as important. Genes that vary together stand in for one "
-    "another, which lowers the importance of each. What is read from says where the network looked, not what would change."
+    "another, which lowers the importance of each. What is read from says where the network looked, not what would "
+    "change."
 )
 
 

@@ -82,9 +82,9 @@ def variogram(maps: Maps, places: Float[np.ndarray, "regions 3"], number: int, s
     """Surrogates whose variogram is that of the map.
 
     Rows are permuted, all maps alike, and smoothed over the nearest regions with weights exp(-d / d_k), d_k the
-    distance of the farthest of them; of shares of .1 to .9 of the regions each map takes the one that, as a + b gamma, comes
-    nearest to the variogram gamma of the map by least squares, and X' = sqrt(b) smoothed + sqrt(a) noise. Departing
-    from Burt et al., values are not put back by rank.
+    distance of the farthest of them; of shares of .1 to .9 of the regions each map takes the one that, as a + b
+    gamma, comes nearest to the variogram gamma of the map by least squares, and X' = sqrt(b) smoothed + sqrt(a)
+    noise. Departing from Burt et al., values are not put back by rank.
     """
     apart = cdist(places, places)
     edges = np.quantile(apart[np.triu_indices(len(places), 1)], np.linspace(0, NEAR, BINS + 1))
