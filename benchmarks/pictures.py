@@ -87,11 +87,11 @@ def regions() -> Figure:
     """Pearson's r of unseen regions in two atlases."""
     figure, axes = panels(2)
     for ax, number in zip(axes, (100, 400), strict=True):
-        table = read(f"regions/schaefer_{number}.json")["table"]
-        left_out = ("no attention", "attention alone")  # variants of ours
+        table = read(f"regions/schaefer_{number}_bilateral.json")["table"]
+        left_out = ("places only", "attention alone")  # variants of ours
         rows = {m: (r["pearson"],) * 3 for m, r in table.items() if m not in left_out}
         ranked(ax, rows, f"Schaefer's atlas of {number} regions")
-        ax.set_xlabel("Pearson's r, spatial split")
+        ax.set_xlabel("Pearson's r, bilateral split")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Regions: ours beside all baselines on regions that are not seen, on two atlases and two kinds of connectivity.
+"""Regions: ours beside baselines on regions that are not seen, on two atlases and two kinds of connectivity.
 
 The data is found through the environment variable OMNISET_DATA. What is done is kept in runs/regions, so that an
 interrupted run goes on where it stopped; each part is written to results/regions/ when it is done. On which data
@@ -19,43 +19,48 @@ from omniset.runs.files import plain
 
 RUNS = ROOT / "runs" / "regions"
 LOOKS = (
-    "What the default is made of was chosen by validation on the 82 regions of dk82 and on structural connectivity of "
-    "schaefer_100 and schaefer_400, with folds of other seeds. Functional connectivity was looked at before: closed "
-    "forms (kernel ridge, distance) and a first network were explored on both atlases with the folds of these seeds, "
-    "how the kernel ridge chooses was settled with folds of schaefer_100 in view, and a kernel ridge of places alone "
-    "became a part after an earlier default was seen to lie below it in the first seed of schaefer_400."
+    "What the default is made of (the network, the parts, equal weights as what the stacking is pulled to) was chosen "
+    "on dk82 and on structural connectivity of schaefer_100, with the folds of seeds from 100 on. Functional "
+    "connectivity of both atlases was looked at before with the spatial folds of these seeds: closed forms, earlier "
+    "defaults and a first form of attention to known regions."
 )
-SEEDS = 3
+SEEDS, LARGE_SEEDS = 5, 1
+SPLITS = ("bilateral", "spatial")
+ATLASES = {"schaefer_100": SEEDS, "schaefer_400": LARGE_SEEDS}
+NULLS = 1000
 LARGE = 1_000, 10_000  # regions and genes
-SPINS = {"schaefer_100": 10, "schaefer_400": 3}
+BASELINES = ("distance", "geometry", "copy", "cge", "ridge-genes", "ridge-position", "ridge", "boosting-position")
+BASELINES += ("boosting",)
 # What differs from the default.
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "attention alone": {"method": "attention"},
-    "no attention": {"method": "no-attention"},
-}
+ABLATIONS: dict[str, dict[str, Any]] = {"attention alone": {"method": "attention"}}
 # Small forms of the document's networks, its own best configuration for the first: their full size takes hours.
 NETWORKS: dict[str, dict[str, Any]] = {
     "seed, d 32": {"architecture": "seed", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
     "concat, d 32": {"architecture": "concat", "dim": 32, "depth": 2, "pooling": "attention", "epochs": 20},
 }
-FULL: dict[str, dict[str, Any]] = {"seed": {"architecture": "seed", "cls": "spatial", "epochs": 10}}
 
 
 def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds regions/schaefer_100")
     data = Path(os.environ["OMNISET_DATA"]) / "regions"
-    for atlas in SPINS:
-        found = evaluated(data / atlas, "functional", seed, seeds=SEEDS, null=SPINS[atlas], variants=ABLATIONS)
-        record(f"regions/{atlas}", found, seed=seed, part_of="regions")
-    for atlas in SPINS:
-        found = evaluated(data / atlas, "structural", seed, seeds=1)
-        record(f"regions/{atlas}_structural", found, seed=seed, part_of="regions")
-    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, methods=(), mine=False, variants=NETWORKS)
+    for atlas, seeds in ATLASES.items():
+        for split in SPLITS:
+            found = evaluated(data / atlas, "functional", seed, split, seeds=seeds, variants=ABLATIONS)
+            record(f"regions/{atlas}_{split}", found, seed=seed, part_of="regions")
+    for split in SPLITS:
+        found = evaluated(data / "schaefer_100", "structural", seed, split, seeds=1)
+        record(f"regions/schaefer_100_structural_{split}", found, seed=seed, part_of="regions")
+    kinds = ("spin", "moran", "variogram")
+    found = evaluated(
+        data / "schaefer_100", "functional", seed, "bilateral", "nulls", seeds=1, methods=["geometry"], mine=False,
+        null=NULLS, null_kinds=kinds,
+    )  # fmt: skip
+    record("regions/nulls", found, seed=seed, part_of="regions")
+    options: dict[str, Any] = {"seeds": 1, "methods": (), "mine": False, "variants": NETWORKS}
+    found = evaluated(data / "schaefer_100", "functional", seed, "bilateral", "networks", **options)
     record("regions/networks", found, seed=seed, part_of="regions")
     record("regions/costs", {"rows": costs(data / "schaefer_400", seed)}, seed=seed, part_of="regions")
-    found = evaluated(data / "schaefer_100", "functional", seed, seeds=1, methods=(), mine=False, variants=FULL)
-    record("regions/seed", found, seed=seed, part_of="regions")
 
 
 def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
@@ -82,7 +87,7 @@ def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, Any]:
+def evaluated(folder: Path, kind: str, seed: int, split: str, part: str = "methods", **options: Any) -> dict[str, Any]:
     names = ("expression", f"{kind}_connectivity", "regions")
     regions = read_regions(
         *(folder / f"{name}.csv.gz" if name != "regions" else folder / "regions.csv" for name in names)
@@ -90,11 +95,12 @@ def evaluated(folder: Path, kind: str, seed: int, **options: Any) -> dict[str, A
     regions.notes = [note.replace(f"{folder}{os.sep}", "") for note in regions.notes]  # files as anybody has them
     evaluation = evaluate(
         regions,
-        folder=RUNS / f"{folder.name}_{kind}",
+        split_by=split,
+        folder=RUNS / f"{folder.name}_{kind}_{split}_{part}",
         resume=True,
         seed=seed,
         progress=False,
         say=print,
-        **options,
+        **{"methods": BASELINES, **options},
     )
     return plain({**evaluation.comparison.numbers(), **evaluation.numbers(), "looks": LOOKS})

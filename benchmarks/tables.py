@@ -62,8 +62,8 @@ def five(found: dict[str, Any]) -> list[str]:
     row("archaea, 70 % complete: F1 of the gene content", f1, "omniset")
     totals = recorded.read(read("cells/baron.json"))[0].table("total", "all cells")["value"]
     row("cells of Baron's pancreas: integration", dict(zip(totals.index, totals, strict=True)), "omniset")
-    table = read("regions/schaefer_400.json")["table"]
-    theirs = {m: v["pearson"] for m, v in table.items() if m not in ("no attention", "attention alone")}
+    table = read("regions/schaefer_400_bilateral.json")["table"]
+    theirs = {m: v["pearson"] for m, v in table.items() if m not in ("places only", "attention alone")}
     row("connectivity of 365 brain regions: Pearson's r", theirs, "omniset")
     ranked = pictures.accuracies(read("microbiomes/contax.json")["rows"], "new communities", "genus_accuracy")
     row("reads of new communities: accuracy of genera", {m: v[0] for m, v in ranked.items()}, "omniset")
@@ -364,23 +364,37 @@ def regions(found: dict[str, Any]) -> list[str]:
     """Methods by Pearson's r; what is neither a baseline nor a network of the document is ours."""
     from omniset.regions.baselines import METHODS
 
-    spun = found["spins"]
-    lines = ["| method | Pearson's r | Spearman | R2 | null | gain | fit, seconds |", "|---" * 7 + "|"]
+    lines = ["| method | Pearson's r | Spearman | R2 | slope | fit, seconds |", "|---" * 6 + "|"]
     for method, row in found["table"].items():
         theirs = method in METHODS or method.startswith(("seed", "concat"))  # the document's networks
         name = method if theirs else f"**{method}** (ours)"
         r = f"{row['pearson']:.3f}"
         r += f" ({row['pearson_low']:.3f} to {row['pearson_high']:.3f})" if "unit" in found else ""
-        rest = [f"{row[score]:.3f}" if row[score] is not None else "-" for score in ("spearman", "r2", "null", "gain")]
+        rest = [f"{row[s]:.3f}" if row.get(s) is not None else "-" for s in ("spearman", "r2", "slope")]
         lines.append(f"| {name} | {r} | {' | '.join(rest)} | {row['seconds']:.1f} |")
     number = len(found["seeds"])
     divided = f"{number} seeds x {found['folds']} folds" if number > 1 else f"{found['folds']} folds of one seed"
     interval = ", in brackets a 95 % interval over brain regions" if "unit" in found else ""
-    said = f"{found['regions']} regions, {found['genes']} genes; {divided}{interval}."
-    lines += ["", f"{said} Null: {spun} spins per fold of the first seed." if spun else said]
+    said = f"{found['regions']} regions, {found['genes']} genes; {found['split']} split, {divided}{interval}."
+    if found.get("twinned") is not None:
+        said += f" The mirror image of {found['twinned']:.0%} of the test pairs is learned from."
+    lines += ["", said] + (["", found["genes_add"]] if found.get("genes_add") else [])
     for gate in found["gates"]:
         verdict = f"({gate['low']:.3f} to {gate['high']:.3f}), {gate['verdict']}" if "unit" in found else OLD
         lines += ["", f"{gate['gate']}, asked {gate.get('asked', gate['bound'])}: {gate['value']:+.3f}; {verdict}."]
+    return lines
+
+
+def regions_nulls(found: dict[str, Any]) -> list[str]:
+    """A closed form beside maps that mean nothing."""
+    lines = [
+        "| kernel ridge of | null | observed | mean of nulls | gain (of 95 % of nulls) | nulls | p |",
+        "|---" * 7 + "|",
+    ]
+    for one in found["nulls"]:
+        gain = f"{one['gain']:+.3f} ({one['gain_low']:+.3f} to {one['gain_high']:+.3f})"
+        numbers = f"{one['observed']:.3f} | {one['mean']:.3f} | {gain} | {one['nulls']:,} | {one['p']:.3g}"
+        lines.append(f"| {one['what']} | {one['null']} | {numbers} |")
     return lines
 
 
@@ -521,6 +535,8 @@ def fuzz(found: dict[str, Any]) -> list[str]:
     ]
 
 
+REGIONS = (("100", "bilateral"), ("100", "spatial"), ("400", "bilateral"), ("400", "spatial"))
+REGIONS += (("100_structural", "bilateral"), ("100_structural", "spatial"))
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "five": ("exactness.json", five),
     "demo": ("demo.json", demo),
@@ -544,10 +560,8 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_baron": ("cells/baron.json", cells),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
     "cells_costs": ("cells/costs.json", cells_costs),
-    "regions_100": ("regions/schaefer_100.json", regions),
-    "regions_400": ("regions/schaefer_400.json", regions),
-    "regions_100_structural": ("regions/schaefer_100_structural.json", regions),
-    "regions_400_structural": ("regions/schaefer_400_structural.json", regions),
+    **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
+    "regions_nulls": ("regions/nulls.json", regions_nulls),
     "regions_networks": ("regions/networks.json", regions),
     "regions_costs": ("regions/costs.json", regions_costs),
     "regions_seed": ("regions/seed.json", regions),

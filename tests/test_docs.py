@@ -188,12 +188,11 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
 def test_regions_page_runs(tmp_path, monkeypatch):
     """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
-    from omniset.regions import baselines, blend, ridge, training
+    from omniset.regions import baselines, blend, ridge
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(baselines, "ITERATIONS", 5)
     monkeypatch.setattr(blend, "FOLDS", 2)
-    monkeypatch.setattr(training, "ROUNDS", 3)
     for choice in ("PENALTIES", "RATES", "WIDTHS"):
         monkeypatch.setattr(ridge, choice, getattr(ridge, choice)[:2])
     text = (DOCS / "regions.md").read_text(encoding="utf-8")

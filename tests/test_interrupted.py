@@ -18,7 +18,7 @@ ENDLESS = {  # far more than there is time for
     "sets": "--epochs=100000 --patience=null",
     "genomes": "--epochs=100000 --patience=null",
     "cells": "--epochs=100000",
-    "regions": "--steps=1000",
+    "regions": "--epochs=100000",
     "microbiomes": "--sequence_epochs=100000",
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from omniset import report as written
 from omniset.cli import main
-from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge, runs
+from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge
 from omniset.regions.simulate import simulate, write
 
 REGIONS, GENES = 34, 13
@@ -255,20 +255,24 @@ def test_bad_pairs(study, tmp_path, capsys, text, said):
 # ---------------------------------------------------------------------- explain
 
 
-def test_explain_writes_genes_and_pairs_of_genes(study, pages, tmp_path, capsys):
+def test_explain_writes_genes_and_what_is_read_from(study, pages, tmp_path, capsys):
     words = ["explain", "L_region_3", "R_region_5", "--model", study / "attention", "--top", "7", *QUIET]
+    (tmp_path / "sets.gmt").write_text("some\tabout\tGENE1\tGENE2\tGENE3\n")
+    words += ["--nulls", "19", "--kind", "moran", "--gene_sets", tmp_path / "sets.gmt"]
     assert run(*words, "--out", tmp_path / "why") == 0
     said = capsys.readouterr().out
     predictor = ConnectivityPredictor.load(study / "attention")
     expected = predictor.explain("L_region_3", "R_region_5", top=7)
     found = pd.read_csv(tmp_path / "why/pairs.tsv", sep="\t")
-    assert found[["gene_i", "gene_j"]].to_numpy().tolist() == expected[["gene_i", "gene_j"]].to_numpy().tolist()
+    assert found[["region", "known"]].to_numpy().tolist() == expected[["region", "known"]].to_numpy().tolist()
     np.testing.assert_allclose(found["weight"], expected["weight"], rtol=1e-5)
-    assert f"{expected['gene_i'][0]:16}{expected['gene_j'][0]:16}" in said
+    assert f"{expected['region'][0]:24}{expected['known'][0]:24}" in said
     genes = pd.read_csv(tmp_path / "why/genes.tsv", sep="\t")
-    assert list(genes) == ["gene", "importance", "attention"]
-    assert len(genes) == 7
+    assert list(genes) == ["gene", "importance", "null", "p", "q"]
+    assert len(genes) == GENES
     assert genes["importance"].is_monotonic_decreasing
+    sets = pd.read_csv(tmp_path / "why/sets.tsv", sep="\t")
+    assert sets[["set", "genes"]].to_numpy().tolist() == [["some", 3]]
     assert (tmp_path / "why/report.html").is_file()
     new = ["--expression", study / "brain/expression.csv", "--coordinates", study / "brain/regions.csv"]
     assert run(*words, *new, "--out", tmp_path / "again") == 0
@@ -280,7 +284,8 @@ def test_explain_refuses(study, tmp_path, capsys):
     pair = ["L_region_3", "R_region_5"]
     for words, said in (
         ([*pair, "--model", study / "model", "--top", "0"], "top must be >= 1, got 0"),
-        ([*pair, "--model", study / "model", "--repeats", "0"], "repeats must be >= 1, got 0"),
+        ([*pair, "--model", study / "attention", "--nulls", "0"], "nulls must be >= 1, got 0"),
+        ([*pair, "--model", study / "attention", "--gene_sets", study / "nothing"], "nothing"),
         ([*pair, "--model", study / "nothing"], "config.json"),
     ):
         assert said in refused(capsys, "explain", *words, "--out", tmp_path / "why", *QUIET)
@@ -293,7 +298,9 @@ def test_explain_refuses(study, tmp_path, capsys):
 def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, capsys):
     out = tmp_path / "evaluation"
     words = ["evaluate", *files(study / "brain"), "--out", out, *RIDGE]
-    words += ["--methods", "cge", "--folds", "2", "--seeds", "2", "--null", "1"]
+    words += ["--methods", "cge", "--folds", "2", "--seeds", "2", "--null", "5", "--spins", out.with_suffix(".npy")]
+    words += ["--null_kinds", "spin,moran"]
+    np.save(out.with_suffix(".npy"), np.stack([np.roll(np.arange(REGIONS), k) for k in (1, 2, 3)]))
     assert run(*words) == 0
     said = capsys.readouterr().out
     found = json.loads((out / "metrics.json").read_text())
@@ -303,9 +310,11 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
         f"{seed}{fold}{method}" for seed in (0, 1) for fold in (0, 1) for method in found["table"]
     }
     line = next(line for line in said.splitlines() if line.startswith("  omniset "))
-    for name in ("pearson", "spearman", "r2", "null", "gain"):
+    for name in ("pearson", "spearman", "r2", "slope"):
         assert f"{found['table']['omniset'][name]:.3f}" in line
-    assert "Spatial split, 2 folds x 2 seeds." in said
+    assert "Bilateral split, 2 folds x 2 seeds." in said
+    assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("moran", 5), ("file", 3)]
+    assert "null, moran: a kernel ridge of genes reaches" in said
     assert found["verdict"] in said
     assert f"{found['gates'][0]['verdict']}: {found['gates'][0]['gate']}" in said
     rows = pd.read_csv(out / "scores.csv.gz")
@@ -319,7 +328,7 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert run(*words, "--resume", "true") == 0
     assert json.loads((out / "metrics.json").read_text())["by_fold"] == found["by_fold"]
     said = refused(capsys, *words, "--resume", "true", "--split", "random")
-    assert "cannot be resumed: split was 'spatial', is 'random'" in said
+    assert "cannot be resumed: split was 'bilateral', is 'random'" in said
 
 
 def test_an_interrupted_evaluation_says_how_to_go_on(study, tmp_path, monkeypatch, capsys):
@@ -393,12 +402,11 @@ def test_bad_places(study, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in (study / "ridge").iterdir()} == before
 
 
-def test_importance_takes_no_longer_than_it_may(study, monkeypatch, capsys):
-    predictor = ConnectivityPredictor.load(study / "model")
-    lines = []
-    monkeypatch.setattr(runs, "SECONDS", 1e9)
-    assert len(runs.measured_importance(predictor, lines.append)) == min(GENES, runs.GENES)
-    assert not lines
-    monkeypatch.setattr(runs, "SECONDS", 0.0)
-    assert runs.measured_importance(predictor, lines.append) is None
-    assert "importance of genes is left out" in lines[0]
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1,2\n3\n", "is no table of numbers"), ("0,1\n1,0\n", "spins must be an array with 34 regions along one side")],
+)
+def test_bad_spins(study, tmp_path, capsys, text, said):
+    (tmp_path / "spins.csv").write_text(text)
+    words = ["evaluate", *files(study / "brain"), "--out", tmp_path / "out", "--spins", tmp_path / "spins.csv", *RIDGE]
+    assert said in refused(capsys, *words)

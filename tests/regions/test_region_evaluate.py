@@ -9,15 +9,16 @@ import pandas as pd
 import pytest
 from region_methods import GENES, REGIONS, brain_of
 
-from omniset.regions import ridge, training
+from omniset.regions import baselines, ridge
 from omniset.regions.baselines import METHODS
-from omniset.regions.blend import Blend
-from omniset.regions.evaluate import PARTS, Evaluation, evaluate, groups_of
+from omniset.regions.evaluate import PARTS, PLACES, Evaluation, evaluate
 from omniset.regions.methods import Method
 from omniset.regions.nulls import spins
+from omniset.regions.nulltest import WHAT, Statistic, maps_of
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import scores
 from omniset.regions.splits import split
+from omniset.regions.structures import groups_of
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, TIE
 
@@ -68,7 +69,7 @@ def without_seconds(frame):
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("split_by", ["spatial", "random"])
+@pytest.mark.parametrize("split_by", ["bilateral", "spatial", "random"])
 def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
     regions = brain_of(directed=directed)
     found = evaluate(regions, split_by=split_by, folds=4, seeds=2, methods=["spy"], mine=False)
@@ -87,7 +88,7 @@ def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
 def test_rows_are_the_scores_of_the_predictions():
     regions = brain_of()
     found = evaluate(regions, folds=4, seeds=2, methods=["ridge"], mine=False, **{"seed": 2})
-    parts = split("spatial", regions, 4, 3)
+    parts = split("bilateral", regions, 4, 3)
     places, sides = regions.coordinates, np.array(regions.hemisphere)
     predictions, folds = found.predictions["ridge"][1], found.folds[1]
     for fold, test in enumerate(parts):
@@ -111,53 +112,72 @@ def test_rows_are_the_scores_of_the_predictions():
     assert np.array_equal(predictions, predictions.T, equal_nan=True)
 
 
-def test_the_null_is_of_spun_rows_and_the_rest_of_the_others():
+@pytest.mark.parametrize("split_by", ["bilateral", "spatial", "random"])
+def test_regions_are_held_back_within_as_the_split_divides(split_by, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        Spy, "_fit", lambda self, train, seed: seen.append(self.held_out) or setattr(self, "train", train)
+    )
+    monkeypatch.setattr(Spy, "mean", 0.0, raising=False)
+    evaluate(brain_of(), split_by=split_by, folds=3, seeds=1, methods=["spy"], mine=False)
+    assert seen == [split_by] * 3
+
+
+def test_nulls_are_of_the_folds_of_the_first_seed():
     regions = brain_of()
-    found = evaluate(regions, folds=3, seeds=2, null=2, nulled=["spy"], methods=["spy", "distance"], mine=False)
-    assert len(found.null) == 6
-    assert found.null[["seed", "fold", "spin"]].to_numpy().tolist() == [[0, f, s] for f in range(3) for s in range(2)]
-    assert set(found.null["method"]) == {"spy"}
-    turned = spins(regions.coordinates, regions.hemisphere, 2, 0, groups_of(regions))
-    fits = [(values, names) for kind, _, values, names in Spy.log if kind == "fit"]
-    row_of = {name: i for i, name in enumerate(regions.names)}
+    spun = np.stack([np.random.default_rng(s).permutation(REGIONS) for s in range(4)])
+    options = {"folds": 3, "seeds": 2, "null": 3, "null_kinds": ("spin", "moran"), "spun": spun, "mine": False}
+    found = evaluate(regions, methods=["spy"], **options)
+    assert [(one.kind, one.what, len(one.nulls)) for one in found.nulls] == [
+        (kind, what, number) for kind, number in (("spin", 3), ("moran", 3), ("file", 4)) for what in WHAT
+    ]
+    statistic = Statistic(regions, split("bilateral", regions, 3, 0))
+    maps = maps_of(regions)
+    turned = spins(regions.coordinates, regions.hemisphere, 3, 0, groups_of(regions))
+    for at, what in enumerate(WHAT):
+        assert found.nulls[at].observed == statistic(maps)[what]
+        assert np.allclose(found.nulls[at].nulls, [statistic(maps[rows])[what] for rows in turned])
+        assert np.allclose(found.nulls[4 + at].nulls, [statistic(maps[rows])[what] for rows in spun])
 
-    def rows_of(spin):
-        expected = regions.expression if spin is None else regions.expression[turned[spin]]
-        return [np.array_equal(values, expected[[row_of[name] for name in names]]) for values, names in fits]
 
-    # Three folds of the first seed, then the null of these, then three folds of the second seed.
-    assert rows_of(None) == [True] * 3 + [False] * 6 + [True] * 3
-    assert rows_of(0) == [False] * 3 + [True, False] * 3 + [False] * 3
-    assert rows_of(1) == [False] * 3 + [False, True] * 3 + [False] * 3
-    for learned, named, own in [(a, b, c) for kind, a, b, c in Spy.log if kind == "predict"]:
-        assert not learned & named
-        assert own.connectivity is not None
-    table = found.table()
-    first = found.by_fold[(found.by_fold["method"] == "spy") & (found.by_fold["seed"] == 0)]["pearson"].mean()
-    assert table.loc["spy", "null"] == pytest.approx(found.null["pearson"].mean())
-    assert table.loc["spy", "gain"] == pytest.approx(first - found.null["pearson"].mean())
-    assert math.isnan(table.loc["distance", "null"])
+def test_places_alone_are_beside_ours(monkeypatch):
+    monkeypatch.setattr(baselines, "ITERATIONS", 3)
+    regions = brain_of()
+    found = evaluate(regions, folds=3, seeds=1, methods=[], steps=2, device="cpu")
+    assert found.methods == [OURS, PLACES]
+    gap = found.comparison.difference("pearson", "bilateral", PLACES)
+    assert f"{gap.value:+.3f} to Pearson's r of places alone" in found.genes_add()
+    assert found.numbers()["genes_add"] == found.genes_add()
+    other = evaluate(
+        regions.with_(expression=np.random.default_rng(0).random((REGIONS, GENES)).astype(np.float32)),
+        folds=3, seeds=1, methods=[], steps=2, device="cpu",
+    )  # fmt: skip
+    assert np.array_equal(other.predictions[PLACES], found.predictions[PLACES], equal_nan=True)
+    assert not np.array_equal(other.predictions[OURS], found.predictions[OURS], equal_nan=True)
+    assert list(found.weights.columns)[:3] == ["seed", "fold", "method"]
+    assert found.weights["method"].tolist() == [OURS] * 3 + [PLACES] * 3
 
 
 # ---------------------------------------------------------------------- resumed
 
 
 def test_killed_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
-    options = {"folds": 3, "seeds": 2, "null": 1, "nulled": ["spy"], "methods": ["distance", "spy"], "mine": False}
+    options = {"folds": 3, "seeds": 2, "null": 2, "methods": ["distance", "spy"], "mine": False}
     whole = evaluate(brain_of(), **options)
     Spy.log.clear()
-    monkeypatch.setattr(Spy, "most", 7)  # within the second seed
+    monkeypatch.setattr(Spy, "most", 4)  # within the second seed
     with pytest.raises(KeyboardInterrupt):
         evaluate(brain_of(), folder=tmp_path, **options)
     kept = {path.name for path in (tmp_path / "rows").iterdir()}
-    done = ("distance_0_scores", "distance_1_scores", "spy_0_scores", "spy_0_null1")
+    done = ("distance_0_scores", "distance_1_scores", "spy_0_scores")
     assert {name for name in kept if name.endswith(".json")} == {f"{name}.json" for name in done}
     monkeypatch.setattr(Spy, "most", math.inf)
     Spy.log.clear()
     again = evaluate(brain_of(), folder=tmp_path, resume=True, **options)
     assert sum(kind == "fit" for kind, *_ in Spy.log) == 3  # the second seed alone
     pd.testing.assert_frame_equal(without_seconds(again.by_fold), without_seconds(whole.by_fold))
-    pd.testing.assert_frame_equal(again.null, whole.null)
+    for one, other in zip(again.nulls, whole.nulls, strict=True):
+        assert one.as_dict() == other.as_dict()
     assert again.predictions.keys() == whole.predictions.keys()
     for name, values in whole.predictions.items():
         assert np.array_equal(again.predictions[name], values, equal_nan=True)
@@ -167,7 +187,7 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, monkeypatch):
     assert not Spy.log
     pd.testing.assert_frame_equal(last.by_fold, again.by_fold)
     evaluate(brain_of(), folder=tmp_path, **options)  # anew
-    assert len(Spy.log) == 18
+    assert len(Spy.log) == 12
 
 
 def test_other_arguments_are_not_resumed(tmp_path):
@@ -177,8 +197,8 @@ def test_other_arguments_are_not_resumed(tmp_path):
     other.expression[3, 2] += 0.01
     for regions, changed, message in (
         (brain_of(), {"folds": 4}, "folds was 3, is 4"),
-        (brain_of(), {"split_by": "random"}, "split was 'spatial', is 'random'"),
-        (brain_of(), {"dim": 64}, "dim was None, is 64"),
+        (brain_of(), {"split_by": "random"}, "split was 'bilateral', is 'random'"),
+        (brain_of(), {"dim": 64}, "dim was 128, is 64"),
         (other, {}, r"data was \d+, is \d+"),
     ):
         with pytest.raises(
@@ -191,7 +211,7 @@ def test_other_arguments_are_not_resumed(tmp_path):
 # ---------------------------------------------------------------------- numbers by hand
 
 
-def made_up(noise, regions, seeds=2, folds=2, null=None):
+def made_up(noise, regions, seeds=2, folds=2):
     """Predictions that are the truth and so much noise, by method; and the scores of each fold."""
     rng = np.random.default_rng(0)
     fold_of = np.stack([rng.permutation(np.arange(len(regions)) % folds) for _ in range(seeds)])
@@ -200,9 +220,7 @@ def made_up(noise, regions, seeds=2, folds=2, null=None):
     for method, size in noise.items():
         wrong = size * rng.normal(size=within.shape)
         predictions[method] = np.where(within, regions.connectivity + wrong + wrong.transpose(0, 2, 1), np.nan)
-    made = Evaluation(
-        pd.DataFrame(), pd.DataFrame(null or []), pd.DataFrame(), predictions, fold_of, regions, "spatial"
-    )
+    made = Evaluation(pd.DataFrame(), [], pd.DataFrame(), predictions, fold_of, regions, "spatial")
     for method, (seed, fold) in itertools.product(noise, itertools.product(range(seeds), range(folds))):
         pairs = made.tested(seed)
         i, j = pairs[fold_of[seed][pairs[:, 0]] == fold].T
@@ -218,8 +236,7 @@ def made_up(noise, regions, seeds=2, folds=2, null=None):
 def test_methods_are_compared_on_regions():
     """The variant is best and is no baseline; ours beats the best of these."""
     noise = {OURS: 0.01, "ridge": 0.1, "variant": 0.001, "distance": 0.3}
-    null = [{"seed": 0, "fold": f, "method": OURS, "spin": 0, "pearson": r} for f, r in enumerate((0.1, 0.3))]
-    found = made_up(noise, brain_of(37), null=null)
+    found = made_up(noise, brain_of(37))
     comparison, table = found.comparison, found.table()
     assert list(table.index) == ["variant", OURS, "ridge", "distance"]
     assert (comparison.baselines, comparison.best_baseline("pearson", "spatial")) == (["ridge", "distance"], "ridge")
@@ -237,9 +254,6 @@ def test_methods_are_compared_on_regions():
     ]
     (gate,) = comparison.gates
     assert (gate.opponent, gate.verdict) == ("ridge", "holds")
-    assert table.loc[OURS, "null"] == pytest.approx(0.2)
-    first = found.by_fold[(found.by_fold["method"] == OURS) & (found.by_fold["seed"] == 0)]["pearson"].mean()
-    assert table.loc[OURS, "gain"] == pytest.approx(first - 0.2)
     assert table.loc[OURS, "seconds"] == 1.5
 
 
@@ -255,7 +269,7 @@ def test_numbers_are_plain_json():
     found = evaluate(regions, split_by="random", folds=3, seeds=1, methods=["spy", "distance"], **RIDGE)
     numbers = json.loads(json.dumps(plain(found.numbers()), allow_nan=False))
     assert not numbers.keys() & found.comparison.numbers().keys()
-    expected = {"regions": REGIONS, "genes": GENES, "folds": 3, "seeds": [0], "spins": 0}
+    expected = {"regions": REGIONS, "genes": GENES, "folds": 3, "seeds": [0], "nulls": [], "twinned": None}
     assert {name: numbers[name] for name in expected} == expected
     assert len(numbers["by_fold"]) == 3
     assert numbers["by_fold"][0]["pearson_short"] is None
@@ -264,31 +278,7 @@ def test_numbers_are_plain_json():
     assert "distance was not run: it needs coordinates, which are not known" in numbers["notes"]
 
 
-def test_weights_of_the_default(monkeypatch):
-    tiny = {"axes": 2, "dim": 4, "num_heads": 2, "steps": 1, "device": "cpu"}
-    monkeypatch.setattr(training, "ROUNDS", 1)
-    given = iter((0.25, 0.5, 0.75))
-
-    def weigh(self, train, seed):
-        self.scores = {}
-        return dict.fromkeys(self._parts, 0.0) | {"ridge": next(given)}
-
-    monkeypatch.setattr(Blend, "_weigh", weigh)
-    found = evaluate(brain_of(19), folds=3, seeds=1, methods=[], variants={"network": {"method": "attention"}}, **tiny)
-    assert found.methods == [OURS, "network"]
-    own = ["ridge", "ridge-position", "boosting", "boosting-position"]
-    parts = [*own, *(f"distance+{name}" for name in own), "distance+attention"]
-    assert list(found.weights.columns) == ["seed", "fold", "method", *parts]
-    assert found.weights["method"].tolist() == [OURS] * 3
-    assert found.weights["ridge"].tolist() == [0.25, 0.5, 0.75]
-
-
 # ---------------------------------------------------------------------- what cannot be run
-
-
-def test_only_methods_that_are_run_can_be_nulled():
-    with pytest.raises(ValueError, match="^nulled must be out of the methods that are run, got 'rigde'"):
-        evaluate(brain_of(), methods=["spy"], null=1, nulled=["rigde"], mine=False)
 
 
 def test_methods_that_need_coordinates_are_not_run():
@@ -303,8 +293,8 @@ def test_methods_that_need_coordinates_are_not_run():
     with pytest.raises(ValueError, match="coordinates are not known of these regions: spatial folds need them"):
         evaluate(regions, methods=["spy"], **options | {"split_by": "spatial"})
     Spy.log.clear()
-    with pytest.raises(ValueError, match="null needs coordinates, which are not known"):
-        evaluate(regions, methods=["spy"], null=1, nulled=["spy"], **options)
+    with pytest.raises(ValueError, match="null needs coordinates of every region, which are not known"):
+        evaluate(regions, methods=["spy"], null=1, **options)
     assert not Spy.log  # before any work
 
 
@@ -316,8 +306,9 @@ def test_methods_that_need_coordinates_are_not_run():
         ({"folds": 1}, "folds must be >= 2, got 1"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"null": -1}, "null must be >= 0, got -1"),
+        ({"null": 1, "null_kinds": ["spun"]}, "null_kinds must be out of spin, moran, variogram; got 'spun'"),
         ({"resume": True}, "resume needs the folder that has the rows"),
-        ({"split_by": "none"}, "kind must be one of 'random', 'spatial', got 'none'"),
+        ({"split_by": "none"}, "kind must be one of 'bilateral', 'spatial', 'random', got 'none'"),
         ({"folds": 2}, "there are 23 regions: without one of 2 folds, fewer than 12 are left"),
         ({"mine": True, "dim": 0}, "dim must be >= 1, got 0"),
         ({"regions": brain_of().with_(connectivity=None)}, "connectivity is not known of these regions"),
@@ -340,7 +331,5 @@ def test_groups_are_told_by_names():
 
 def test_what_is_done_is_told():
     lines = []
-    evaluate(brain_of(), folds=3, seeds=1, null=1, nulled=["spy"], methods=["spy"], mine=False, say=lines.append)
-    assert lines == [f"spy, seed 0, fold {k} of 3" for k in (1, 2, 3)] + [
-        f"spy, seed 0, fold {k} of 3, spin 1 of 1" for k in (1, 2, 3)
-    ]
+    evaluate(brain_of(), folds=3, seeds=1, null=1, methods=["spy"], mine=False, say=lines.append)
+    assert lines == [*(f"spy, seed 0, fold {k} of 3" for k in (1, 2, 3)), "1 nulls, spin"]

@@ -6,20 +6,17 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from region_methods import brain_of, every_pair, pairs_once
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from omniset.regions import ConnectivityPredictor, baselines, ridge, training
-from omniset.regions.blend import NETWORK, Blend
+from omniset.regions import ConnectivityPredictor, baselines, ridge
+from omniset.regions.methods import Method
 from omniset.regions.predictor import positions
 from omniset.regions.scores import pearson
-from omniset.regions.training import REGIONS_TOGETHER
 from omniset.tables.gene_vectors import GeneVectors
 
 REGIONS, GENES = 17, 13
 QUIET = {"progress": False, "device": "cpu"}
-MULTISET = {**QUIET, "axes": 3, "dim": 8, "num_heads": 4, "seen": 11, "steps": 1}
+MULTISET = {**QUIET, "components": 3, "num_heads": 4, "steps": 2}
 OF_SEED = {**QUIET, "dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "batch_size": 7}
 KINDS = {
     "blend": MULTISET,
@@ -37,10 +34,9 @@ def complete(number=REGIONS, genes=GENES, **options):
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick():
-    """Few trees, few epochs and few kernels to choose from, also where a model is loaded."""
+    """Few trees and few kernels to choose from."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baselines, "ITERATIONS", 5)
-        patch.setattr(training, "ROUNDS", 3)
         for name in ("RATES", "WIDTHS", "WEIGHTS", "PENALTIES"):
             patch.setattr(ridge, name, getattr(ridge, name)[:1])
         yield
@@ -48,13 +44,7 @@ def _quick():
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, ConnectivityPredictor]:
-    def weigh(self, train, seed):
-        self.scores = {"distance": 0.25}
-        return dict.fromkeys(self._parts, 0.0) | {"ridge": 0.5, "distance+boosting": 0.25, NETWORK: 0.75}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Blend, "_weigh", weigh)
-        return {name: ConnectivityPredictor(**options).fit(complete()) for name, options in KINDS.items()}
+    return {name: ConnectivityPredictor(**options).fit(complete()) for name, options in KINDS.items()}
 
 
 @pytest.fixture(params=list(KINDS))
@@ -168,7 +158,7 @@ def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
     made.connectivity[3, 8] = made.connectivity[8, 3] = np.nan
     predictor = ConnectivityPredictor(**MULTISET).fit(made)
     assert all(weight >= 0 for weight in predictor.weights_.values())
-    assert list(predictor.weights_) == ["ridge-genes", "boosting-genes", NETWORK]
+    assert list(predictor.weights_) == ["attention", "ridge-genes", "boosting-genes"]
     predictor.save(tmp_path)
     again = ConnectivityPredictor.load(tmp_path)
     assert np.array_equal(again.predict(pairs_once(REGIONS)), predictor.predict(pairs_once(REGIONS)))
@@ -179,28 +169,32 @@ def test_a_default_without_coordinates_is_weighed_saved_and_loaded(tmp_path):
 # ---------------------------------------------------------------------- explanations
 
 
-def test_explained_weights_sum_to_1(models):
+def test_nothing_is_fitted_when_a_model_is_read(models, tmp_path, monkeypatch):
+    models["blend"].save(tmp_path)
+    monkeypatch.setattr(Method, "fit", None)
+    again = ConnectivityPredictor.load(tmp_path)
+    assert np.array_equal(again.predict_matrix(), models["blend"].predict_matrix(), equal_nan=True)
+
+
+def test_known_regions_are_explained_and_genes_of_the_seed(models):
     first, second = models["blend"].regions_.names[3], models["blend"].regions_.names[8]
     for name in ("blend", "attention"):
-        found = models[name].explain(first, second, top=GENES**2)
-        assert list(found.columns) == ["gene_i", "gene_j", "weight"]
-        assert len(found.drop_duplicates(["gene_i", "gene_j"])) == GENES**2
-        assert found["weight"].sum() == pytest.approx(1, abs=1e-6)
-        assert found["weight"].is_monotonic_decreasing
-        pd.testing.assert_frame_equal(models[name].explain(first, second, top=5), found[:5])
-        other = complete(11, seed=3)
-        lacks = other.take(np.arange(11))
-        lacks.expression[2, 6] = np.nan
-        found = models[name].explain(lacks.names[2], lacks.names[5], lacks, top=GENES**2)
-        assert found["weight"].sum() == pytest.approx(1, abs=1e-6)
-        assert (found[found["gene_i"] == "G6"]["weight"] == 0).all()
-        assert (found[found["gene_j"] == "G6"]["weight"] > 0).any()
+        found = models[name].explain(first, second, top=REGIONS)
+        assert list(found.columns) == ["region", "known", "weight"]
+        assert found.groupby("region", sort=False).size().to_dict() == {first: REGIONS, second: REGIONS}
+        assert np.allclose(found.groupby("region")["weight"].sum(), 1, atol=1e-5)
+        for region, rows in found.groupby("region"):
+            assert rows["weight"].is_monotonic_decreasing
+            assert rows["known"].iloc[0] == region  # it is known, and nearest to itself
+        pd.testing.assert_frame_equal(
+            models[name].explain(first, second, top=1), found.iloc[[0, REGIONS]].reset_index(drop=True)
+        )
     found = models["seed"].explain(first, second, top=10**6)
     assert len(found) == (GENES + 1) * GENES
     assert np.allclose(found.groupby("gene_i")["weight"].sum(), 1, atol=1e-6)
     assert "CLS" in set(found["gene_i"])
     for name in ("ridge", "concat"):
-        with pytest.raises(ValueError, match="explain is for methods with cross-attention"):
+        with pytest.raises(ValueError, match="explain is for methods with attention"):
             models[name].explain(first, second)
     with pytest.raises(ValueError, match="top must be >= 1, got 0"):
         models["blend"].explain(first, second, top=0)
@@ -208,57 +202,24 @@ def test_explained_weights_sum_to_1(models):
         models["blend"].explain("nowhere", second)
 
 
-def test_a_network_of_weight_0_is_explained_with_a_warning(monkeypatch):
-    def weigh(self, train, seed):
-        self.scores = {}
-        return dict.fromkeys(self._parts, 0.0) | {"distance+ridge": 1.0}
-
-    monkeypatch.setattr(Blend, "_weigh", weigh)
-    predictor = ConnectivityPredictor(**MULTISET).fit(complete())
-    with pytest.warns(UserWarning, match="gave the network the weight 0"):
-        found = predictor.explain(*predictor.regions_.names[:2], top=10**6)
-    assert found["weight"].sum() == pytest.approx(1, abs=1e-5)
-    pairs = predictor.regions_.pairs()
-    before = predictor.method_.predict(predictor.regions_, pairs)
-    del predictor.method_.fitted[NETWORK]
-    assert np.array_equal(predictor.method_.predict(predictor.regions_, pairs), before)
+def test_importance_of_a_model(models, tmp_path):
+    (tmp_path / "sets.gmt").write_text("some\tx\tG1\tG2\tG3\n")
+    genes, sets = models["blend"].importance(nulls=19, gene_sets=tmp_path / "sets.gmt")
+    assert sorted(genes["gene"]) == sorted(models["blend"].regions_.genes)
+    assert list(genes.columns) == ["gene", "importance", "null", "p", "q"]
+    assert sets["set"].tolist() == ["some"]
+    assert genes["p"].between(1 / 20, 1).all()
+    with pytest.raises(ValueError, match="importance is of methods that attend"):
+        models["ridge"].importance()
 
 
-def test_the_planted_gene_is_the_most_important():
-    made = complete(23, placed=False)
-    carrier = made.expression[:, 7].astype(np.float64) - 0.5
-    values = np.outer(carrier, carrier) + 0.01
-    np.fill_diagonal(values, np.nan)
-    predictor = ConnectivityPredictor("multiset", "ridge-genes", **QUIET).fit(made.with_(connectivity=values))
-    found = predictor.importance(repeats=3)
-    assert len(found) == GENES
-    assert found["gene"][0] == "G7"
-    assert found["importance"][0] > 2 * found["importance"][1]
-    assert found["importance"].is_monotonic_decreasing
-    assert found["attention"].isna().all()
-    pd.testing.assert_frame_equal(predictor.importance(repeats=3), found)
-    assert sorted(predictor.importance(["G2", "G7"])["gene"]) == ["G2", "G7"]
-    varies = made.expression.var(0)
-    assert set(predictor.importance(top=2)["gene"]) == {f"G{g}" for g in np.argsort(-varies)[:2]}
-    for options, message in (
-        ({"genes": ["G2", "nothing"]}, "gene 'nothing' is not among the 13 of the model"),
-        ({"genes": []}, "genes must be given, got 0"),
-        ({"repeats": 0}, "repeats must be >= 1, got 0"),
-        ({"top": 0}, "top must be >= 1, got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            predictor.importance(**options)
-
-
-def test_importance_beside_attention(models):
-    found = models["attention"].importance(top=4)
-    assert len(found) == 4
-    everything = models["attention"].importance(list(models["attention"].regions_.genes))
-    assert everything["attention"].sum() == pytest.approx(1, abs=1e-6)
-    assert set(found["gene"]) == set(everything.nlargest(4, "attention")["gene"])
-
-
-# ---------------------------------------------------------------------- arguments
+def test_more_regions_to_practise_on():
+    made, other = complete(), complete(11, seed=4)
+    order = np.random.default_rng(0).permutation(GENES)
+    other = other.with_(genes=[other.genes[g] for g in order], expression=other.expression[:, order])
+    alone = ConnectivityPredictor(**KINDS["attention"]).fit(made)
+    both = ConnectivityPredictor(**KINDS["attention"]).fit(made, also=[other])
+    assert not np.array_equal(alone.predict_matrix(), both.predict_matrix(), equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +229,7 @@ def test_importance_beside_attention(models):
         ({"method": "none"}, "method must be one of blend, .*ridge, .* got 'none'"),
         ({"architecture": "seed", "method": "ridge"}, "method must be one of attention with architecture='seed', got"),
         ({"dim": 0}, "dim must be >= 1, got 0"),
-        ({"num_heads": 5}, "dim must be divisible by num_heads, got dim=32 and num_heads=5"),
+        ({"architecture": "seed", "num_heads": 5}, "dim must be divisible by num_heads, got dim=128 and num_heads=5"),
         ({"device": "none"}, "device"),
     ],
 )
@@ -344,27 +305,6 @@ def test_a_ridge_takes_little_memory(number, genes, most):
     assert number * (number - 1) / 2 * genes * 4 > min(most, 90e6)  # what genes of pairs would take
     predictor = ConnectivityPredictor(**KINDS["ridge"])
     assert peak_of(lambda: predictor.fit(made).predict(pairs_once(number))) < most
-
-
-def test_attention_has_no_genes_of_pairs():
-    number, genes = 101, 499
-    largest = 0
-
-    class Largest(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            nonlocal largest
-            found = function(*args, **(kwargs or {}))
-            if isinstance(found, torch.Tensor):
-                largest = max(largest, found.numel())
-            return found
-
-    made = complete(number, genes)
-    predictor = ConnectivityPredictor(**KINDS["attention"]).fit(made)
-    with Largest():
-        predictor.predict(pairs_once(number))
-    heads, width = 4, 8 // 4
-    assert 0 < largest <= REGIONS_TOGETHER * heads * (width + 1) * genes
-    assert largest < number * (number - 1) / 2 * genes / 5
 
 
 def test_integers_are_no_positions_where_names_are_other_numbers():

@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import pearsonr
 
 from omniset.regions import figures, report, tested
-from omniset.regions.blend import NETWORK, Blend
+from omniset.regions.blend import Blend
 from omniset.regions.data import Regions
-from omniset.regions.evaluate import PARTS, Evaluation, groups_of
+from omniset.regions.evaluate import PARTS, PLACES, Evaluation
 from omniset.regions.nulls import distortion, spins
+from omniset.regions.nulltest import WHAT, NullResult
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.scores import scores
+from omniset.regions.structures import groups_of
 from omniset.report import render, write
 from omniset.report.blocks import value_of
 from omniset.report.figures import MORE_COLOURS
@@ -68,7 +70,7 @@ def evaluation(own=None, mine=0.1, **changed):
         noise = size * rng.normal(size=within.shape)
         wrong = noise if own.directed else noise + noise.transpose(0, 2, 1)
         predictions[method] = np.where(within, 0.5 * own.connectivity + wrong + folds[:, None], np.nan)
-    found = Evaluation(pd.DataFrame(), pd.DataFrame(), pd.DataFrame(), predictions, folds, own, "spatial")
+    found = Evaluation(pd.DataFrame(), [], pd.DataFrame(), predictions, folds, own, "spatial")
     rows = []
     for method in predictions:
         for seed in (0, 1):
@@ -76,20 +78,16 @@ def evaluation(own=None, mine=0.1, **changed):
                 i, j = np.array([pair for pair in found.tested(seed) if folds[seed, pair[0]] == fold]).T
                 about = {"seed": seed, "fold": fold, "method": method, "seconds": 1.5, **dict.fromkeys(PARTS, 0.25)}
                 rows.append(about | scores(own.connectivity[i, j], predictions[method][seed, i, j]))
-    null = [
-        {"seed": 0, "fold": fold, "method": method, "spin": spin, "pearson": r + 0.01 * spin + 0.1 * fold}
-        for method, r in ((OURS, 0.35), ("ridge", 0.1))
-        for fold in range(FOLDS)
-        for spin in range(SPINS)
-    ]
+    rng = np.random.default_rng(2)
+    nulls = [NullResult(what, kind, 0.4, 0.3 + 0.1 * rng.random(SPINS)) for kind in ("spin", "moran") for what in WHAT]
     weights = [
-        {"seed": seed, "fold": fold, "method": OURS, "ridge": 0.5, "distance+ridge": 0.125, NETWORK: 0.0}
+        {"seed": seed, "fold": fold, "method": OURS, "ridge": 0.5, "boosting": 0.125, "attention": 0.0}
         for seed in (0, 1)
         for fold in range(FOLDS)
     ]
     made = {
         "by_fold": pd.DataFrame(rows),
-        "null": pd.DataFrame(null),
+        "nulls": nulls,
         "weights": pd.DataFrame(weights),
         "not_run": {"gaussian": "it is <not> possible"},
     }
@@ -159,7 +157,6 @@ def test_without_ours_or_without_baselines_there_is_no_verdict():
         some = replace(
             full,
             by_fold=full.by_fold[~full.by_fold["method"].isin(left)],
-            null=full.null[~full.null["method"].isin(left)],
             predictions={name: m for name, m in full.predictions.items() if name not in left},
         )
         _, numbers, said = page_of(some)
@@ -288,21 +285,18 @@ def test_colours_end_alike_on_both_sides_of_zero():
 # ---------------------------------------------------------------------- null, weights
 
 
-def test_nulls_are_means_over_folds_beside_what_was_observed(whole):
+def test_nulls_are_beside_what_was_observed(whole):
     page, numbers, said = whole
     part = section(page, "Null model")
     table = next(block for block in part.blocks if isinstance(block, report.Table))
-    first, second = ([value_of(cell) for cell in row] for row in table.rows)
-    rows = evaluation().by_fold
-    observed = rows[(rows["method"] == OURS) & (rows["seed"] == 0)]["pearson"].mean()
-    spun = 0.35 + 0.1 + 0.01 * np.arange(SPINS)
-    above = int((spun >= observed).sum())
-    assert first[0] == "omniset (ours)"
-    np.testing.assert_allclose(first[1:3], [observed, spun.mean()], rtol=1e-12)
-    np.testing.assert_allclose(first[4:], [observed - spun.mean(), (1 + above) / (1 + SPINS)], rtol=1e-12)
-    assert second[5] == 1 / (1 + SPINS)
+    rows = [[value_of(cell) for cell in row] for row in table.rows]
+    assert [row[:2] for row in rows] == [[what, kind] for kind in ("spins", "Moran") for what in WHAT]
+    first = evaluation().nulls[0]
+    expected = [0.4, first.nulls.mean(), first.nulls.max(), 0.4 - first.nulls.mean()]
+    np.testing.assert_allclose(rows[0][2:6], expected, rtol=1e-12)
+    assert rows[0][7] == 1 / (1 + SPINS)
     line = plots(part)[0].figure.axes[0].lines[0]
-    assert line.get_xdata()[0] == pytest.approx(observed)
+    assert line.get_xdata()[0] == pytest.approx(0.4)
     bars = plots(part)[0].figure.axes[0].patches
     assert sum(bar.get_height() for bar in bars) == SPINS
     own = regions()
@@ -316,7 +310,7 @@ def test_nulls_are_means_over_folds_beside_what_was_observed(whole):
 def test_an_evaluation_may_lack_its_parts():
     full = evaluation()
     bare = regions(coordinates=None, hemisphere=None, network=None, notes=[])
-    some = replace(full, regions=bare, null=full.null[:0], weights=pd.DataFrame([]), not_run={}, split="random")
+    some = replace(full, regions=bare, nulls=[], weights=pd.DataFrame([]), not_run={}, split="random")
     page, numbers, said = page_of(some)
     for word in ("No null model", "No method with weighed parts", "Places are not known", "drawn at random"):
         assert word in said
@@ -333,13 +327,13 @@ def predictor():
 
 
 def importance():
-    return pd.DataFrame(
-        {
-            "gene": [f"GENE{i}" for i in range(GENES)],
-            "importance": np.linspace(1e-4, -1e-5, GENES),
-            "attention": np.random.default_rng(0).uniform(size=GENES),
-        }
+    rng = np.random.default_rng(0)
+    values = {"importance": np.linspace(1e-4, -1e-5, GENES), "null": 1e-6, "p": 0.01, "q": np.linspace(0.01, 1, GENES)}
+    genes = pd.DataFrame({"gene": [f"GENE{i}" for i in range(GENES)], **values})
+    sets = pd.DataFrame(
+        {"set": ["<i>A</i>"], "genes": [5], "importance": rng.random(1), "null": 0.0, "p": 0.5, "q": 0.5}
     )
+    return genes, sets
 
 
 def fit_page(predictor, genes, warnings=()):
@@ -360,49 +354,52 @@ def test_the_report_on_a_model(predictor):
     np.testing.assert_allclose(
         drawn.get_offsets()[np.lexsort(drawn.get_offsets().T)], expected[np.lexsort(expected.T)], rtol=1e-6
     )
-    rank = spearmanr(importance()["importance"], importance()["attention"]).statistic
     for word in (
         "A <warning>.",
         "What was decided.",
         "learned from. How well it does on regions that it has not seen",
         "without parts to weigh",
         "Nothing was trained by epochs.",
-        "Attention says where the network looked, not what its prediction rests on",
-        f"correlation {report.text_of(float(rank))}.",
+        "Importance is how far Pearson's r of regions that were not seen falls",
+        "1 of 13 have q < .05",
+        "<i>A</i>",
         "903",
     ):
         assert word in said
 
 
-def test_a_model_may_have_no_importance_and_no_attention(predictor):
+def test_a_model_may_have_no_importance(predictor):
     assert "was not measured" in fit_page(predictor, None)[2]
-    html = fit_page(predictor, importance().assign(attention=np.nan))[2]
-    assert "This method has no attention." in html
-    assert "Spearman" not in html
 
 
 def test_weights_and_curves_of_a_blend(predictor, monkeypatch):
-    weights = {"ridge": 0.25, "distance+boosting-position": 0.5, NETWORK: 0.75}
+    weights = {"attention": 0.75, "ridge": 0.25, "boosting-position": 0.5}
     history = [{"epoch": e, "train_loss": 1.0 / (e + 1)} for e in range(3)]
-    blend = Blend(None)
-    blend.weights, blend.scores = weights, {"distance": 0.1, "ridge": 0.2, NETWORK: 0.3, "blend": 0.35}
+    blend = Blend()
+    blend.weights, blend.scores = weights, {"ridge": 0.2, "attention": 0.3, "blend": 0.35}
     monkeypatch.setattr(blend, "predict", predictor.method_.predict, raising=False)
     monkeypatch.setattr(predictor, "method_", blend)
     monkeypatch.setattr(ConnectivityPredictor, "history_", property(lambda self: {"attention": history}))
     page, numbers, html = fit_page(predictor, None)
     assert numbers["weights"] == weights
     assert section(page, "Parts").blocks[0].rows == [
-        ["distance", None, 0.1],
         ["kernel ridge", 0.25, 0.2],
-        ["distance + cross-attention", 0.75, 0.3],
+        ["attention to known regions", 0.75, 0.3],
         ["all together", None, 0.35],
-        ["distance + boosted trees, places", 0.5, None],
+        ["boosted trees, places", 0.5, None],
     ]
-    assert "Cross-attention: training loss by epoch." not in html
-    assert "Cross-attention: loss by epoch." in html
-    assert "the network the weight 0" not in html
-    weights[NETWORK] = 0.0
-    assert "the network the weight 0" in fit_page(predictor, None)[2]
+    assert "ttention to known regions: loss by epoch." in html
+
+
+def test_what_genes_add_is_said_first():
+    full = evaluation()
+    own = full.predictions[OURS] + 0.3 * np.random.default_rng(0).normal(size=full.predictions[OURS].shape)
+    rows = full.by_fold[full.by_fold["method"] == OURS].assign(method=PLACES)
+    found = replace(full, predictions={**full.predictions, PLACES: own}, by_fold=pd.concat([full.by_fold, rows]))
+    said = page_of(found)[2]
+    assert found.genes_add().startswith("Genes add +0.")
+    assert found.genes_add() in said
+    assert f"{found.twinned:.0%} of the test pairs" in said
 
 
 # ---------------------------------------------------------------------- an explanation
@@ -414,16 +411,25 @@ def pairs_of_genes():
     )
 
 
+def test_the_report_on_known_regions_that_are_read():
+    looked = pd.DataFrame({"region": ["one", "one", "two"], "known": ["A<b>", "B", "A<b>"], "weight": [0.5, 0.2, 0.9]})
+    page, numbers = report.of_explanation(about([]), looked, None, "one", "two")
+    tables = [block.rows for block in section(page, "Read from").blocks if isinstance(block, report.Table)]
+    assert tables == [[["A<b>", 0.5], ["B", 0.2]], [["A<b>", 0.9]]]
+    assert numbers["pairs"] == looked.to_dict("records")
+    assert "was not measured" in said_in(page)
+
+
 def test_the_report_on_an_explanation():
     page, numbers = report.of_explanation(about([], ["Hm."]), pairs_of_genes(), importance(), "one<b>", "two")
     html = render(page)
-    for word in ("not what its prediction rests on", "Hm.", "one&lt;b&gt;", "is of A and X", "&lt;i&gt;C"):
+    for word in ("where the network looked", "Hm.", "one&lt;b&gt;", "is of A and X", "&lt;i&gt;C"):
         assert word in html
     assert numbers["pairs"] == pairs_of_genes().to_dict("records")
     table = next(b for b in section(page, "Pairs of genes").blocks if isinstance(b, report.Table))
     assert [row[2] for row in table.rows] == [0.4, 0.35, 0.2, 0.1]
-    empty, _ = report.of_explanation(about([]), pairs_of_genes()[:0], importance()[:0], "one", "two")
-    assert "No weights were found." in said_in(empty)
+    empty, _ = report.of_explanation(about([]), pairs_of_genes()[:0], None, "one", "two")
+    assert not section(empty, "Pairs of genes").blocks
     same = pairs_of_genes().assign(weight=0.0)
     assert "is of A and X" in said_in(report.of_explanation(about([]), same, importance(), "one", "two")[0])
 

@@ -91,17 +91,17 @@ def test_kernels():
     compared = Space(train, genes=True, place=True, components=5).compare(others)
     z = standardised(regions.expression, TRAIN)
     genes = np.exp(-0.3 * squared(z[[1, 6, 7]], z[TRAIN]) / GENES)
-    mirrored = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
-    near = {}
-    for form, c in ((False, regions.coordinates), (True, mirrored)):
-        scaled = c / c[TRAIN].std(0)
-        near[form] = np.exp(-squared(scaled[[1, 6, 7]], scaled[TRAIN]) / (2 * 0.8**2))
+    x = np.column_stack([abs(regions.coordinates[:, 0]), regions.coordinates[:, 1:]])
+    widths = np.array([12.0, 33.0, 20.0])
+    near = np.exp(-squared(x[[1, 6, 7]] / widths, x[TRAIN] / widths) / 2)
+    left = regions.coordinates[:, 0] < 0
+    near *= np.where(left[[1, 6, 7], None] == left[TRAIN], 1, np.exp(-0.4))
     for kernel, expected in (
         (GaussianKernel(rate=0.3), genes),
-        (GaussianKernel(width=0.8), near[True]),
-        (GaussianKernel(width=0.8, mirrored=False), near[False]),
-        (GaussianKernel(0.3, 0.8, False, 0.25), 0.25 * genes + 0.75 * near[False]),
-        (GaussianKernel(0.3, 0.8), genes * near[True]),
+        (GaussianKernel(widths=tuple(widths), side=0.4), near),
+        (GaussianKernel(widths=(12.0, 66.0, 20.0), side=0.4).stretched(0.5, [1]), near),
+        (GaussianKernel(0.3, tuple(widths), 0.4, 0.25), 0.25 * genes + 0.75 * near),
+        (GaussianKernel(0.3, tuple(widths), 0.4), genes * near),
     ):
         assert np.allclose(kernel(compared), 1 + expected, rtol=1e-6)
     p = z @ np.linalg.svd(z[TRAIN])[2][:3].T
@@ -123,17 +123,14 @@ class Table(Fold):
     def __init__(self, scores):
         object.__setattr__(self, "given", scores)
 
-    def scores(self, kernel):
-        return [self.given.get((kernel.rank, penalty), 0.0) for penalty in ridge.PENALTIES]
+    def scores(self, kernel, over):
+        return [[self.given.get((kernel.rank, penalty), 0.0) for penalty in ridge.PENALTIES] for _ in over]
 
 
-@pytest.mark.parametrize(
-    ("gains", "taken"),
-    [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -0.5), False), ((0.0, 0.0, 0.0, 0.0), False)],
-)
-def test_another_choice_must_be_clearly_better(gains, taken):
+@pytest.mark.parametrize(("gains", "taken"), [((0.2, 0.3, 0.2, 0.3), True), ((0.9, -0.5, 0.9, -1.5), False)])
+def test_the_choice_with_the_best_mean_is_taken(gains, taken):
     method = Bilinear()
-    method.kernel, method.penalty = LinearKernel(10), 0.3
+    method.kernel, method.penalty, method.over_trunk, method.score = LinearKernel(10), 0.3, False, None
     folds = [Table({(10, 0.3): 0.1, (20, 3.0): 0.1 + gain, (5, 0.1): -1.0}) for gain in gains]
     method._choose(folds, [LinearKernel(rank) for rank in (10, 5, 20, 40)])
     assert (method.kernel.rank, method.penalty) == ((20, 3.0) if taken else (10, 0.3))
@@ -141,13 +138,13 @@ def test_another_choice_must_be_clearly_better(gains, taken):
 
 
 def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
-    monkeypatch.setattr(ridge, "RATES", (0.3,))
+    monkeypatch.setattr(ridge, "GENES_ALONE", (0.3,))
     monkeypatch.setattr(ridge, "PENALTIES", (0.7,))
     regions = regions_of(missing=False)
     method = METHODS["ridge-genes"]().fit(regions, TRAIN, seed=5)
     train = regions.take(sorted(TRAIN.tolist(), key=lambda i: regions.names[i]))
     found = []
-    for fold in split("spatial", train, 4, 5):
+    for fold in split("bilateral", train, 4, 5):
         rest = np.setdiff1d(np.arange(17), fold)
         z = standardised(train.expression, rest)
         known = every_pair(len(rest))
@@ -168,8 +165,8 @@ def test_the_score_is_that_of_regions_that_were_left_out(monkeypatch):
 def test_few_regions_take_the_first_choice():
     regions = regions_of(missing=False)
     method = KernelRidge().fit(regions, np.arange(5))
-    assert (method.kernel, method.penalty) == (GaussianKernel(0.3, 1.0, True, 0.5), 0.3)
-    assert np.isnan(method.score)
+    assert (method.kernel, method.penalty) == (GaussianKernel(0.3, (20.0, 20.0, 20.0)), 0.3)
+    assert method.score is None
     assert np.isfinite(method.predict(regions, every_pair(REGIONS))).all()
 
 
@@ -179,7 +176,18 @@ def test_inner_folds_choose_what_the_target_depends_on():
     connectivity = side[:, None] * side
     np.fill_diagonal(connectivity, np.nan)
     method = METHODS["ridge-position"]().fit(regions.with_(connectivity=connectivity), np.arange(71))
-    assert not method.kernel.mirrored
+    assert method.kernel.side > 0
+    # What distance says alone is the trunk's; choices are those that a ridge with genes begins with, and are passed on.
+    near = np.exp(-np.sqrt(squared(regions.coordinates, regions.coordinates)) / 40)
+    np.fill_diagonal(near, np.nan)
+    given = regions.with_(connectivity=near)
+    start = METHODS["ridge-position"]().fit(given, np.arange(71))
+    assert start.over_trunk
+    assert start.score > 0.99
+    again = KernelRidge("again", genes=False, chosen=start).fit(given, np.arange(71), seed=3)
+    assert (again.kernel, again.penalty, again.over_trunk) == (start.kernel, start.penalty, True)
+    pairs = every_pair(71)
+    assert np.array_equal(again.predict(given, pairs), start.predict(given, pairs))
 
 
 # ---------------------------------------------------------------------- recovery

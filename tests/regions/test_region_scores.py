@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import linregress, pearsonr, spearmanr
 from sklearn.metrics import mean_squared_error, r2_score
 
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson, pearson_of_draws, scores
@@ -38,6 +38,7 @@ def test_as_scipy_and_scikit_learn():
             "spearman": spearmanr(truth, predicted).statistic,
             "r2": r2_score(truth, predicted),
             "mse": mean_squared_error(truth, predicted),
+            "slope": linregress(predicted, truth).slope,
             "pairs": 101.0,
         },
     )
@@ -108,7 +109,7 @@ def test_fewer_than_three_pairs_have_no_score():
     for number in (0, 1, 2):
         found = scores(truth[:number], predicted[:number], distance[:number], of_pair[:number])
         assert found.pop("pairs") == number
-        assert len(found) == 10
+        assert len(found) == 11
         assert np.isnan(list(found.values())).all()
     few = scores(truth[:7], predicted[:7], distance[:7], np.array(["L", "L", "R", "R", "R", "", ""]))
     expected = {"pearson_left": True, "pearson_right": False, "pearson_between": True}

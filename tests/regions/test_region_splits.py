@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from omniset.regions.data import Regions
-from omniset.regions.splits import KINDS, held_back, random_folds, spatial_folds, split
+from omniset.regions.splits import KINDS, held_back, random_folds, spatial_folds, split, twinned, twins
 
 
 def places(regions=47, seed=0):
@@ -36,7 +36,7 @@ def is_neighbourhood(coordinates, fold, left):
     return False
 
 
-@pytest.mark.parametrize("kind", ["random", "spatial"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("number", "folds"), [(47, 5), (6, 2), (13, 4), (30, 5)])
 def test_each_region_is_in_one_fold_of_even_size(kind, number, folds):
     found = split(kind, regions_of(number), folds, seed=3)
@@ -47,7 +47,7 @@ def test_each_region_is_in_one_fold_of_even_size(kind, number, folds):
     assert all((np.diff(fold) > 0).all() for fold in found)
 
 
-@pytest.mark.parametrize("kind", ["random", "spatial"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_decides(kind):
     regions = regions_of()
     first, again, other = (split(kind, regions, 5, seed) for seed in (3, 3, 4))
@@ -86,7 +86,7 @@ def test_regions_at_one_place():
 
 
 @pytest.mark.parametrize("directed", [False, True])
-@pytest.mark.parametrize("kind", ["random", "spatial"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_both_regions_of_a_test_pair_are_unseen(kind, directed):
     regions = regions_of(directed=directed)
     for fold in split(kind, regions, 5, 0):
@@ -102,11 +102,11 @@ def test_both_regions_of_a_test_pair_are_unseen(kind, directed):
 
 
 def test_folds_that_are_held_back():
-    """Spatial where all places are known; few regions have fewer folds, or none."""
+    """Bilateral where all places are known; few regions have fewer folds, or none."""
     regions = regions_of()
     lacking = places()
     lacking[5, 1] = np.nan
-    for given, kind in ((regions, "spatial"), (regions.with_(coordinates=lacking), "random")):
+    for given, kind in ((regions, "bilateral"), (regions.with_(coordinates=lacking), "random")):
         for fold, (learn, left) in zip(split(kind, given, 4, 7), held_back(given, 4, 7), strict=True):
             assert left.names == [regions.names[i] for i in fold]
             assert learn.names == [name for name in regions.names if name not in left.names]
@@ -127,7 +127,7 @@ LACKING[[11, 31], [0, 2]] = np.nan, np.inf
         ),
         *((kind, regions_of(11), 4, "folds must be at most 3 for 11 regions, 3 in each, got 4") for kind in KINDS),
         ("random", regions_of(0), 2, "folds must be at most 0 for 0 regions"),
-        ("blocks", regions_of(), 5, "kind must be one of 'random', 'spatial', got 'blocks'"),
+        ("blocks", regions_of(), 5, "kind must be one of 'bilateral', 'spatial', 'random', got 'blocks'"),
         ("spatial", regions_of().with_(coordinates=None), 5, "coordinates are not known of these regions: spatial"),
         ("spatial", regions_of().with_(coordinates=LACKING), 5, "every region, 2 of 47 have none, such as 'region 11'"),
     ],
@@ -135,3 +135,36 @@ LACKING[[11, 31], [0, 2]] = np.nan, np.inf
 def test_what_cannot_be_divided(kind, regions, folds, message):
     with pytest.raises(ValueError, match=message):
         split(kind, regions, folds, 0)
+
+
+def test_bilateral_folds_take_both_twins():
+    """Of a brain whose hemispheres mirror each other: a fold parts at most two regions from their mirror images."""
+    half = np.abs(places()[:22]) + np.array([1.0, 0.0, 0.0])
+    both = np.concatenate([half, half * [-1, 1, 1]])
+    for seed in range(5):
+        parted = 0
+        for fold in split("bilateral", regions_of(44).with_(coordinates=both), 4, seed):
+            parted += sum((i + 22) % 44 not in fold for i in fold)
+        assert parted <= 2 * 4
+    shares = [
+        np.mean(
+            [
+                (i + 22) % 44 in fold
+                for fold in split("spatial", regions_of(44).with_(coordinates=both), 4, s)
+                for i in fold
+            ]
+        )
+        for s in range(5)
+    ]
+    assert np.mean(shares) < 0.9
+
+
+def test_twins_and_the_share_of_pairs_that_have_them():
+    c = np.array([[-10.0, 0, 0], [11.0, 0, 0], [9.0, 30, 0], [-12.0, 31, 2], [-40.0, 5, 5]])
+    assert twins(c).tolist() == [1, 0, 3, 2, 1]
+    assert twins(np.abs(c)).tolist() == [-1] * 5
+    pairs = np.array([[0, 3], [0, 4], [3, 4]])
+    # Twins 1 and 2 of 0, 3 and 4 are in the other fold; of the second, in one's own.
+    assert twinned(c, pairs, np.array([0, 1, 1, 0, 0])) == 1
+    assert twinned(c, pairs, np.array([0, 1, 0, 0, 0])) == pytest.approx(1 / 3)
+    assert np.isnan(twinned(c, pairs[:0], np.zeros(5, dtype=int)))

@@ -89,28 +89,35 @@ def evaluate(
     out: Path = Path("evaluation"),
     methods: str | None = None,
     resume: bool = False,
-    split: Literal["spatial", "random"] = "spatial",
+    split: Literal["bilateral", "spatial", "random"] = "bilateral",
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
+    null_kinds: str = "spin",
+    spins: Path | None = None,
     gene_vectors: Path | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
     """Compare predictions with those of other methods, on regions that none of them has seen.
 
-    Example: omniset regions evaluate --expression genes.csv --connectivity fc.csv --coordinates regions.csv --null 10
+    Example: omniset regions evaluate --expression genes.csv --connectivity fc.csv --coordinates regions.csv --null 1000
 
     Args:
         expression: Regions x genes, in any form that fit reads.
         connectivity: Of the same regions, in any form that fit reads.
-        coordinates: Table with x, y and z of each region in mm. null: random splits only, and no null model.
+        coordinates: Table with x, y and z of each region in mm. null: random splits only, and no nulls.
         out: Folder for the report, metrics.json, scores.csv.gz (every test pair of every method), rows of every seed.
-        split: "spatial": each fold is a neighbourhood, far from most of what is learned from; "random": any regions.
+        split: "bilateral": each fold is a neighbourhood and its mirror image, far from most of what is learned from;
+            "spatial": a neighbourhood, most of whose mirror image is learned from; "random": any regions. Regions are
+            held back in the same way to choose by within those learned from.
         folds: One of which is left out at a time.
         seeds: How often the regions are divided anew.
-        null: How often the expression's rows change places by a rotation of the cortex and ours and the kernel ridge
-            are fitted to that: what they reach then does not come from genes. Takes as long as so many fits per fold.
+        null: Nulls of each kind: maps of genes that mean nothing. A kernel ridge that is quickly fitted, of genes and
+            of genes and places, says what they reach; 1,000 take minutes.
+        null_kinds: Separated by commas: "spin", a rotation of the cortex; "moran" or "variogram", surrogates that are
+            as smooth as the genes, alike in both hemispheres.
+        spins: Spins made elsewhere, as by neuromaps: .npy or a table of positions from 0. null: none.
         methods: To compare with, separated by commas. null: all of them.
         gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's. null: learned.
         resume: Keep what is done in the same folder.
@@ -123,9 +130,8 @@ def evaluate(
     chosen = words(methods)
     with resumable(out):
         read, model = given(Reading, options), given(PredictorOptions, options)
-        runs.evaluate(
-            files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, seeds=seeds, null=null
-        )
+        more = {"seeds": seeds, "null": null, "null_kinds": words(null_kinds)}
+        runs.evaluate(files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, spins, **more)
 
 
 @takes(Computing, "device", "progress")
@@ -138,25 +144,29 @@ def explain_pair(
     coordinates: Path | None = None,
     out: Path = Path("explanation"),
     top: int = 100,
-    repeats: int = 1,
+    nulls: int = 1000,
+    kind: Literal["spin", "moran"] = "spin",
+    gene_sets: Path | None = None,
     rescale: Literal["genes", "ranks"] | None = None,
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
-    """Say which genes of one region attend to which of another, and which genes the predictions need.
+    """Say which known regions two regions read from, and which genes predictions of unseen regions rest on.
 
     Example: omniset regions explain L_cuneus L_lingual --model model --out explanation
 
     Args:
-        first: Name of the region whose genes attend.
-        second: Name of the region whose genes are attended to.
+        first: Name of a region.
+        second: Name of another.
         model: Folder that fit wrote.
         expression: Of other regions than those that were learned from. null: those.
         coordinates: Of these other regions.
-        out: Folder for pairs.tsv (attention of genes to genes), genes.tsv (importance of genes by permutation beside
-            attention, for enrichment tools) and a report.
-        top: Rows of each table.
-        repeats: Permutations of each gene.
+        out: Folder for pairs.tsv (what is read from; of "seed" attention of genes to genes), genes.tsv (importance of
+            every gene with p and q, which is also the background of enrichment tools), sets.tsv and a report.
+        top: Rows of attention.
+        nulls: Surrogate maps of each gene, which p values are from.
+        kind: Of surrogates: "spin" or "moran".
+        gene_sets: GMT file of sets of genes whose importance is wanted. null: none.
         rescale: For expression on another scale than at fit: "genes" takes each gene to its mean and deviation at fit,
             "ranks" to its distribution there. null: such expression is refused.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
@@ -164,7 +174,9 @@ def explain_pair(
     from omniset.regions import runs
 
     files = {"expression": expression, "connectivity": None, "coordinates": coordinates}
-    runs.explain(files, aliases, given(Computing, options), model, first, second, out, top, repeats, rescale)
+    runs.explain(
+        files, aliases, given(Computing, options), model, first, second, out, top, nulls, kind, gene_sets, rescale
+    )
 
 
 @takes(Saving)

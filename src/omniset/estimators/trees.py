@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Int
 
 ROWS_AND_TREES = 1 << 20  # that go down at once
+CHECKED = 64  # rows
 
 
 @dataclass
 class Trees:
     """Trees whose nodes are numbered through.
 
-    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn, else right, until it
-    is at a leaf, whose left and right is the leaf itself.
+    From its root a row x goes left where x[feature] <= threshold, in float32 as in scikit-learn (of histograms in
+    float64), else right, until it is at a leaf, whose left and right is the leaf itself.
 
     Attributes:
         roots: A node per tree.
@@ -55,7 +56,37 @@ class Trees:
             max(tree.max_depth for tree in trees),
         )
 
-    def means(self, x: Float32[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows outputs"]:
+    @classmethod
+    def of_histograms(cls, model: Any) -> tuple[Trees, float]:
+        """The trees of a fitted `HistGradientBoostingRegressor` of numbers without NaN, and the value they add to.
+
+        scikit-learn has no public name for them: that they say the same as the model is seen on the thresholds.
+
+        Raises:
+            ValueError: They do not, as of a version of scikit-learn that stores them otherwise.
+        """
+        trees = [tree.nodes for (tree,) in model._predictors]
+        sizes = np.array([len(nodes) for nodes in trees])
+        roots = np.concatenate([[0], sizes.cumsum()[:-1]])
+        nodes = np.concatenate(trees)
+        first, itself = np.repeat(roots, sizes), np.arange(len(nodes))
+        leaf = nodes["is_leaf"].astype(bool)
+        made = cls(
+            roots.astype(np.int32),
+            np.where(leaf, 0, nodes["feature_idx"]).astype(np.int32),
+            np.where(leaf, 0.0, nodes["num_threshold"]),
+            np.where(leaf, itself, first + nodes["left"]).astype(np.int32),
+            np.where(leaf, itself, first + nodes["right"]).astype(np.int32),
+            nodes["value"][:, None].copy(),
+            int(nodes["depth"].max()),
+        )
+        start = float(np.ravel(model._baseline_prediction)[0])
+        rows = np.resize(made.threshold, (CHECKED, model.n_features_in_))
+        if not np.allclose(start + len(roots) * made.means(rows)[:, 0], model.predict(rows), rtol=1e-9, atol=1e-12):
+            raise ValueError("this version of scikit-learn stores boosted trees in a way that is not known here")
+        return made, start
+
+    def means(self, x: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows outputs"]:
         """The mean over trees."""
         out = np.empty((len(x), self.value.shape[1]))
         size = max(ROWS_AND_TREES // len(self.roots), 1)
@@ -63,7 +94,7 @@ class Trees:
             out[start : start + size] = self.value[self._leaves(x[start : start + size])].mean(1)
         return out
 
-    def totals(self, x: Float32[np.ndarray, "rows columns"], rounds: int) -> Float[np.ndarray, "rows outputs"]:
+    def totals(self, x: Float[np.ndarray, "rows columns"], rounds: int) -> Float[np.ndarray, "rows outputs"]:
         """The sum over rounds, where each round has one tree with a single value per output, one after another."""
         outputs = len(self.roots) // rounds
         out = np.empty((len(x), outputs))
@@ -73,7 +104,7 @@ class Trees:
             out[start : start + size] = answers.reshape(len(answers), rounds, outputs).sum(1)
         return out
 
-    def _leaves(self, x: Float32[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows trees"]:
+    def _leaves(self, x: Float[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows trees"]:
         node = np.repeat(self.roots[None], len(x), 0)
         row = np.arange(len(x))[:, None]
         for _ in range(self.depth):

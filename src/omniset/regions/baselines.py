@@ -10,6 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -18,15 +19,20 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
+from omniset.estimators.trees import Trees
 from omniset.regions.data import Pairs, PairValues, Regions
+from omniset.regions.geometry import Geometry
+from omniset.regions.kept import Kept
 from omniset.regions.methods import Method
 from omniset.regions.ridge import Bilinear, KernelRidge
 from omniset.regions.scaling import Components, Scaling, known_pairs, mirrored_places, places_of, squared_distances
 from omniset.regions.scores import pair_distance
+from omniset.regions.splits import mirrored
 
 COMPONENTS = 10
-MOST_PAIRS = 300_000
-ITERATIONS = 200  # of boosting
+MOST_PAIRS = 100_000
+ITERATIONS, DEPTH = 200, 6  # of boosting
+NEAREST = 40  # known regions that a region may copy from
 AT_ONCE = 100_000  # pairs whose features are in memory together
 
 Expression = Float[np.ndarray, "n genes"]
@@ -34,6 +40,45 @@ Features = Float[np.ndarray, "pairs features"]
 
 
 # ---------------------------------------------------------------------- one number of a pair, and a curve
+
+
+class Copy(Method):
+    """The connectivity of the nearest known pair: no model at all.
+
+    Of new regions i, j it is that of the pair of known regions a, b with the least d(i, a) + d(j, b), with d the
+    distance of (|x|, y, z) in mm, and 1 mm more for either region on the other side. Of two that are as near it is the
+    first by name.
+    """
+
+    name = "copy"
+    needs_genes = False
+    needs_coordinates = True
+    KEPT: ClassVar[Kept] = {"mean": None}
+
+    def _fit(self, train: Regions, seed: int) -> None:
+        self.mean = float(known_pairs(train)[1].mean())
+        self._restored(train)
+
+    def _restored(self, train: Regions) -> None:
+        self._train = train
+
+    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
+        new, old = places_of(regions), places_of(self._train)
+        apart = np.sqrt(squared_distances(mirrored(new), mirrored(old)))
+        apart += (new[:, None, 0] > 0) != (old[:, 0] > 0)
+        known, values = known_pairs(self._train)
+        if not self.directed:  # either way round
+            known, values = np.concatenate([known, known[:, ::-1]]), np.concatenate([values, values])
+        nearest = np.argsort(apart, 1, kind="stable")[:, :NEAREST]
+        matrix = np.full((len(old), len(old)), np.nan)
+        matrix[tuple(known.T)] = values
+        out = np.empty(len(pairs))
+        for at, (i, j) in enumerate(pairs):
+            a, b = nearest[i], nearest[j]
+            cost = np.where(np.isfinite(matrix[np.ix_(a, b)]), apart[i, a][:, None] + apart[j, b], np.inf)
+            row, column = np.unravel_index(int(cost.argmin()), cost.shape)
+            out[at] = matrix[a[row], b[column]] if np.isfinite(cost[row, column]) else self.mean
+        return out
 
 
 class DistanceDecay(Method):
@@ -51,6 +96,7 @@ class DistanceDecay(Method):
     name = "distance"
     needs_genes = False
     needs_coordinates = True
+    KEPT: ClassVar[Kept] = dict.fromkeys("abc")
 
     def _fit(self, train: Regions, seed: int) -> None:
         pairs, values = known_pairs(train)
@@ -80,15 +126,17 @@ class DistanceDecay(Method):
 class _Likeness(Method):
     """A line through connectivity over the likeness of two regions' expression."""
 
+    KEPT: ClassVar[Kept] = {"scaling": Scaling, "slope": None, "intercept": None}
+
     def _fit(self, train: Regions, seed: int) -> None:
-        self._scaling = Scaling.of(train.expression)
+        self.scaling = Scaling.of(train.expression)
         pairs, values = known_pairs(train)
-        expression = self._scaling(train.expression)
+        expression = self.scaling(train.expression)
         self._learn(expression, pairs)
         self.slope, self.intercept = _line(self._likeness(expression)[tuple(pairs.T)], values)
 
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        return self.slope * self._likeness(self._scaling(regions.expression))[tuple(pairs.T)] + self.intercept
+        return self.slope * self._likeness(self.scaling(regions.expression))[tuple(pairs.T)] + self.intercept
 
     def _learn(self, expression: Expression, pairs: Pairs) -> None:
         """What the likeness needs to be known of the training pairs."""
@@ -124,6 +172,7 @@ class GaussianLikeness(_Likeness):
     """
 
     name = "gaussian"
+    KEPT: ClassVar[Kept] = {**_Likeness.KEPT, "s": None}
 
     def _learn(self, expression: Expression, pairs: Pairs) -> None:
         squares = squared_distances(expression, expression)[tuple(pairs.T)]
@@ -150,6 +199,8 @@ class PairFeatures:
         products: p_i p_j as well.
     """
 
+    KEPT: ClassVar[Kept] = {"directed": None, "place": None, "products": None, "components": Components}
+
     def __init__(self, train: Regions, genes: bool, place: bool, products: bool) -> None:
         self.directed = train.directed
         self.place = place
@@ -173,21 +224,32 @@ class PairFeatures:
 
 
 class _OfFeatures(Method):
-    """A regressor from scikit-learn on features of pairs; at most 300,000 training pairs are drawn."""
+    """A regressor on features of pairs; at most 100,000 training pairs are drawn.
+
+    Args:
+        name: Of the method.
+        genes: Use expression.
+        place: Use coordinates.
+    """
 
     products = True
 
+    def __init__(self, name: str, genes: bool = True, place: bool = True) -> None:
+        if not (genes or place):
+            raise ValueError("genes and place must not both be False")
+        self.name, self.needs_genes, self.needs_coordinates = name, genes, place
+
     def _fit(self, train: Regions, seed: int) -> None:
-        self._features = PairFeatures(train, self.needs_genes, self.needs_coordinates, self.products)
+        self.features = PairFeatures(train, self.needs_genes, self.needs_coordinates, self.products)
         pairs, values = known_pairs(train)
         if len(pairs) > MOST_PAIRS:
             drawn = np.sort(np.random.default_rng(seed).choice(len(pairs), MOST_PAIRS, replace=False))
             pairs, values = pairs[drawn], values[drawn]
-        self._learn(self._features(train, pairs), values, seed)
+        self._learn(self.features(train, pairs), values, seed)
 
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         parts = [pairs[at : at + AT_ONCE] for at in range(0, len(pairs), AT_ONCE)]
-        return np.concatenate([self._of(self._features(regions, part)) for part in parts])
+        return np.concatenate([self._of(self.features(regions, part)) for part in parts])
 
     @abstractmethod
     def _learn(self, features: Features, values: PairValues, seed: int) -> None: ...
@@ -197,26 +259,21 @@ class _OfFeatures(Method):
 
 
 class Boosting(_OfFeatures):
-    """Gradient boosting of trees by histograms on pair features: 200 iterations, learning rate 0.05, no early stop.
+    """Gradient boosting of trees by histograms on pair features: 200 iterations, learning rate 0.05, no early stop."""
 
-    Args:
-        name: Of the method.
-        genes: Use expression.
-        place: Use coordinates.
-    """
+    KEPT: ClassVar[Kept] = {"features": PairFeatures, "trees": Trees, "start": None}
 
     def __init__(self, name: str = "boosting", genes: bool = True, place: bool = True) -> None:
-        if not (genes or place):
-            raise ValueError("genes and place must not both be False")
-        self.name, self.needs_genes, self.needs_coordinates = name, genes, place
+        super().__init__(name, genes, place)
 
     def _learn(self, features: Features, values: PairValues, seed: int) -> None:
-        self._model = HistGradientBoostingRegressor(
-            learning_rate=0.05, max_iter=ITERATIONS, early_stopping=False, random_state=seed
+        model = HistGradientBoostingRegressor(
+            learning_rate=0.05, max_iter=ITERATIONS, max_depth=DEPTH, early_stopping=False, random_state=seed
         ).fit(features, values)
+        self.trees, self.start = Trees.of_histograms(model)
 
     def _of(self, features: Features) -> PairValues:
-        return self._model.predict(features)
+        return self.start + len(self.trees.roots) * self.trees.means(features)[:, 0]
 
 
 class Perceptron(_OfFeatures):
@@ -225,24 +282,39 @@ class Perceptron(_OfFeatures):
     Features and connectivity are standardised over the training pairs. L2 penalty 0.01, no early stop.
     """
 
-    name = "mlp"
-    needs_coordinates = True
     products = False
+    KEPT: ClassVar[Kept] = {
+        "features": PairFeatures,
+        "scaling": Scaling,
+        **dict.fromkeys(("mean", "scale", "layers")),
+    }
+
+    def __init__(self, name: str = "mlp", genes: bool = True, place: bool = True) -> None:
+        super().__init__(name, genes, place)
 
     def _learn(self, features: Features, values: PairValues, seed: int) -> None:
-        self._scaling = Scaling.of(features)
-        self._mean, self._scale = float(values.mean()), float(values.std()) or 1.0
-        self._model = MLPRegressor(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=30, random_state=seed)
+        self.scaling = Scaling.of(features)
+        self.mean, self.scale = float(values.mean()), float(values.std()) or 1.0
+        model = MLPRegressor(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=30, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # 30 epochs are meant
-            self._model.fit(self._scaling(features), (values - self._mean) / self._scale)
+            model.fit(self.scaling(features), (values - self.mean) / self.scale)
+        layers = zip(model.coefs_, model.intercepts_, strict=True)
+        self.layers = {str(at): {"weights": w, "bias": b} for at, (w, b) in enumerate(layers)}
 
     def _of(self, features: Features) -> PairValues:
-        return self._model.predict(self._scaling(features)) * self._scale + self._mean
+        x = self.scaling(features)
+        for at in range(len(self.layers)):
+            layer = self.layers[str(at)]
+            x = x @ layer["weights"] + layer["bias"]
+            x = np.maximum(x, 0) if at + 1 < len(self.layers) else x
+        return x[:, 0] * self.scale + self.mean
 
 
 METHODS: dict[str, Callable[[], Method]] = {
     "distance": DistanceDecay,
+    "geometry": Geometry,
+    "copy": Copy,
     "cge": CoExpression,
     "gaussian": GaussianLikeness,
     "ridge-genes": partial(KernelRidge, "ridge-genes", place=False),
@@ -252,6 +324,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "boosting-position": partial(Boosting, "boosting-position", genes=False),
     "boosting": Boosting,
     "bilinear": Bilinear,
+    "mlp-position": partial(Perceptron, "mlp-position", genes=False),
     "mlp": Perceptron,
 }
 

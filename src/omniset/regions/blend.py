@@ -1,8 +1,8 @@
-"""The default: several methods, each with and without what distance says, as regions held back weigh them."""
+"""The default: attention to the known regions, kernel ridge and boosted trees, as regions held back weigh them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,196 +12,141 @@ from scipy.optimize import nnls
 from omniset.regions.baselines import METHODS
 from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
-from omniset.regions.scaling import known_pairs, matrix_of, places_of
-from omniset.regions.scores import pair_distance, pearson
+from omniset.regions.ridge import KernelRidge
+from omniset.regions.scaling import known_pairs
+from omniset.regions.scores import pearson
+from omniset.regions.set_attention import SetAttention
 from omniset.regions.splits import FEWEST, held_back
-from omniset.regions.training import Attention, NetworkMethod
-from omniset.training.artefacts import Weights
 
-SCALES = (10.0, 20.0, 40.0, 80.0)  # mm
-PENALTY = 1e-3  # of the geometry's weights, per pair
 FOLDS = 4
-PULL = 0.3  # of the weights towards those that are the same for all parts
-GENES_AND_PLACES = ("ridge", "ridge-position", "boosting", "boosting-position")
-GENES_ALONE = ("ridge-genes", "boosting-genes")
-OVER = "distance+"  # begins the name of a part that is added to the trunk
-NETWORK = "distance+attention"  # fitted also where its weight is 0, to be explained
+PULL = 1.0  # of the weights towards equal ones
+OTHER = 7919  # added to the seed where the ridge chooses: by other folds than those that weigh it
+STEEPEST = 3.0  # that predictions are stretched by
 
-
-class Geometry(Method):
-    """Connectivity by distance, to a region and to its mirror image: least squares on smooth decays.
-
-        b + sum over s in 10, 20, 40, 80 mm of a_s exp(-d / s) + a'_s exp(-d' / s) + c [both in one hemisphere]
-
-    d is the distance, d' that of one region from the other's mirror image in the plane x = 0. Ridge penalty 0.001 per
-    pair on all but b.
-
-    Attributes:
-        weights: b, and the others in that order.
-    """
-
-    name = "geometry"
-    needs_genes = False
-    needs_coordinates = True
-
-    def _fit(self, train: Regions, seed: int) -> None:
-        pairs, values = known_pairs(train)
-        features = self._features(train, pairs)
-        penalty = PENALTY * len(features) * np.eye(features.shape[1])
-        penalty[0, 0] = 0
-        self.weights = np.linalg.solve(features.T @ features + penalty, features.T @ values)
-
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        return self._features(regions, pairs) @ self.weights
-
-    def _features(self, regions: Regions, pairs: Pairs) -> Float[np.ndarray, "pairs features"]:
-        c = places_of(regions)
-        i, j = pairs.T
-        straight = pair_distance(c, pairs)
-        crossed = np.linalg.norm(c[i] * [-1, 1, 1] - c[j], axis=1)
-        decays = [np.exp(-d / s) for s in SCALES for d in (straight, crossed)]
-        return np.stack([np.ones(len(pairs)), *decays, (c[i, 0] * c[j, 0] > 0).astype(np.float64)], 1)
+Maker = Callable[..., Method]
+# Where places are known, where they are not, and of places alone.
+GENES_AND_PLACES = ("attention", "attention-position", "ridge", "boosting")
+GENES_ALONE = ("attention", "ridge-genes", "boosting-genes")
+PLACES_ALONE = ("attention-position", "ridge-position", "boosting-position")
 
 
 class Blend(Method):
-    """b + sum over parts p of w_p p(i, j), with weights w >= 0 on which regions held back decide.
+    """b + s sum over parts p of w_p p(i, j), with weights w >= 0 and a slope s on which regions held back decide.
 
-    The parts are kernel ridge and boosted trees, each of genes and places and of places alone, and each fitted twice:
-    to connectivity itself, and to what the trunk, `Geometry`, leaves, and then added to the trunk ("distance+ridge").
-    The network, "distance+attention", is of the latter kind. Where places are not known, the trunk is the mean, and the
-    parts are ridge and trees of genes, and the network. b makes the mean right.
-
-    Four folds of the training regions, spatial where places are known, are predicted by parts that had not seen them.
-    The weights are `stacked`, and pulled towards those that are the same for all parts but 0 for the network: it has to
-    earn its place. Parts whose weight is 0 are not fitted again, but for the network, so that it can be explained.
+    The parts are attention to the set of known regions, with and without genes, kernel ridge and boosted trees. Four
+    folds of the training regions, divided as `held_out` says, are predicted by parts that had not seen them (the
+    kernel and the penalty of the ridge were chosen before, by other folds). The weights are `stacked`, and pulled
+    towards equal ones, which few regions rarely better. s makes the slope of connectivity over prediction 1 on the
+    pairs held back, so that predictions are neither squeezed nor stretched; b makes the mean right. Parts of weight 0
+    are left out.
 
     Args:
-        attention: Makes the network; None: without it.
+        attention: Makes the network, as `SetAttention` does.
+        genes: Look at expression.
+        networks: With the network.
         say: Told what is being fitted.
 
     Attributes:
         weights: By name.
-        scores: Pearson's r over the folds of "distance", the trunk, of each part, and of "blend", whose weights were
-            fitted to these very pairs; without those that are not defined, as of a constant.
+        scores: Pearson's r over the folds of each part, and of "blend", whose weights were fitted to these very pairs;
+            without those that are not defined, as of a constant.
+        slope: s.
         fitted: The parts.
     """
 
     name = "blend"
     weights: dict[str, float]
     scores: dict[str, float]
+    slope: float
+    level: float
     fitted: dict[str, Method]
-    _parts: dict[str, Callable[[], Method]]
 
     def __init__(
-        self, attention: Callable[[], Method] | None = Attention, say: Callable[[str], None] = lambda line: None
+        self,
+        attention: Callable[..., SetAttention] = SetAttention,
+        genes: bool = True,
+        networks: bool = True,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.attention, self.say = attention, say
+        self.attention, self.networks_too, self.say = attention, networks, say
+        self.needs_genes, self.needs_coordinates = genes, not genes
 
     def _fit(self, train: Regions, seed: int) -> None:
-        self._seed = seed
-        self._choose(train)
-        self.weights = self._weigh(train, seed)
-        self.level = (1 - sum(self.weights.values())) * float(known_pairs(train)[1].mean())
-        self.trunk, rest = self._trunk(train, seed)
-        self.fitted = {}
-        for name in self._used():
+        rows = np.arange(len(train))
+        whole: dict[str, Method] = {}
+        for name in self._names(train):
             self.say(f"fitting {name}")
-            self.fitted[name] = self._fit_part(name, train, rest, seed)
+            whole[name] = self._part(name)
+            whole[name].fit(train, rows, seed + OTHER if name.startswith("ridge") else seed)
+        self.weights = self._weigh(train, whole, seed)
+        self.fitted = {name: part for name, part in whole.items() if self.weights[name]}
+        values = known_pairs(train)[1]
+        self.level = (1 - self.slope * sum(self.weights.values())) * float(values.mean())
 
-    def _choose(self, train: Regions) -> None:
+    def _names(self, train: Regions) -> list[str]:
         """The parts, as they can be fitted here."""
-        self._placed = train.placed  # also where the one region without a place is left out of a fold
-        self._parts = {name: METHODS[name] for name in (GENES_AND_PLACES if self._placed else GENES_ALONE)}
-        if self._placed:
-            self._parts |= {OVER + name: make for name, make in self._parts.items()}
-        if self.attention is not None:
-            self._parts[NETWORK] = self.attention
+        names = GENES_AND_PLACES if self.needs_genes else PLACES_ALONE
+        names = names if train.placed else GENES_ALONE
+        return [name for name in names if self.networks_too or not name.startswith("attention")]
 
-    def _used(self) -> list[str]:
-        """The parts that are fitted to all training regions."""
-        return [name for name in self._parts if self.weights[name] or name == NETWORK]
+    def _part(self, name: str, chosen: Method | None = None) -> Method:
+        """A part, not fitted; with the choices of one that is."""
+        if name.startswith("attention"):
+            part: Method = self.attention(name=name, genes_too=name != "attention-position")
+        elif isinstance(chosen, KernelRidge):
+            part = KernelRidge(name, chosen.needs_genes, chosen.needs_coordinates, chosen=chosen)
+        else:
+            part = METHODS[name]()
+        part.held_out = self.held_out
+        return part
 
-    def _fit_part(self, name: str, train: Regions, rest: Regions, seed: int) -> Method:
-        return self._parts[name]().fit(rest if name.startswith(OVER) else train, np.arange(len(train)), seed)
-
-    def _weigh(self, train: Regions, seed: int) -> dict[str, float]:
-        """By name, from pairs of regions that were left out."""
-        columns, values, trunks = [], [], []
-        folds = held_back(train, FOLDS, seed)
+    def _weigh(self, train: Regions, whole: Mapping[str, Method], seed: int) -> dict[str, float]:
+        """By name, from pairs of regions that were left out; and the slope."""
+        columns, values = [], []
+        folds = held_back(train, FOLDS, seed, self.held_out)
         for at, (learn, left) in enumerate(folds, 1):
             self.say(f"validation {at} of {len(folds)}")
             if not len(left.pairs()) or len(learn.pairs()) < FEWEST:
                 continue
-            trunk, rest = self._trunk(learn, seed)
             pairs, known = known_pairs(left)
-            trunks.append(trunk(left, pairs))
-            predicted = [
-                trunks[-1] * name.startswith(OVER) + self._fit_part(name, learn, rest, seed).predict(left, pairs)
-                for name in self._parts
-            ]
-            columns.append(np.stack(predicted, 1))
+            rows = np.arange(len(learn))
+            parts = [self._part(name, part).fit(learn, rows, seed) for name, part in whole.items()]
+            columns.append(np.stack([part.predict(left, pairs) for part in parts], 1))
             values.append(known)
-        usual = np.array([float(name != NETWORK) for name in self._parts])
-        weights = stacked(columns, values, usual / usual.sum())
-        tried = {"distance": trunks, **{name: [x[:, at] for x in columns] for at, name in enumerate(self._parts)}}
-        tried["blend"] = [x @ weights for x in columns]
+        weights = stacked(columns, values, np.full(len(whole), 1 / len(whole)))
+        blended = [x @ weights for x in columns]
+        self.slope = slope_of(blended, values)
+        tried = {name: [x[:, at] for x in columns] for at, name in enumerate(whole)} | {"blend": blended}
         scores = {name: [pearson(y, of) for of, y in zip(tries, values, strict=True)] for name, tries in tried.items()}
         self.scores = {name: float(np.mean(r)) for name, r in scores.items() if len(r) and np.isfinite(r).all()}
-        return {name: float(w) for name, w in zip(self._parts, weights, strict=True)}
-
-    def _trunk(self, train: Regions, seed: int) -> tuple[Callable[[Regions, np.ndarray], PairValues], Regions]:
-        """What predicts the trunk, and the regions with what it leaves."""
-        pairs, values = known_pairs(train)
-        if self._placed:
-            predict = Geometry().fit(train, np.arange(len(train)), seed).predict
-        else:
-            mean = float(values.mean())
-
-            def predict(regions: Regions, pairs: np.ndarray) -> np.ndarray:
-                return np.full(len(pairs), mean)
-
-        rest = matrix_of(train, pairs, values - predict(train, pairs))
-        return predict, train.with_(connectivity=rest)
+        return {name: float(w) for name, w in zip(whole, weights, strict=True)}
 
     def state(self) -> dict[str, Any]:
-        """What else than the weights of networks is needed to predict."""
-        parts = {name: part.state() for name, part in self.networks.items()}
-        return {"weights": self.weights, "scores": self.scores, "level": self.level, "seed": self._seed, "parts": parts}
+        about = {name: getattr(self, name) for name in ("weights", "scores", "slope", "level")}
+        return {**about, "parts": {name: part.state() for name, part in self.fitted.items()}}
 
-    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> Blend:
-        """Become as when `state` was taken: networks by their weights, where these are given; else by another fit."""
-        self.genes, self.directed, self._seed = list(train.genes), train.directed, state["seed"]
-        self.weights, self.scores, self.level = state["weights"], state["scores"], state["level"]
-        self._choose(train)
-        self.trunk, rest = self._trunk(train, self._seed)
-        self.fitted = {}
-        for name in self._used():
-            part = self._parts[name]()
-            if isinstance(part, NetworkMethod):
-                self.fitted[name] = part.restore(state["parts"][part.name], rest, weights)
-            else:
-                self.fitted[name] = self._fit_part(name, train, rest, self._seed)
+    def restore(self, state: dict[str, Any], train: Regions) -> Blend:
+        self.genes, self.directed = list(train.genes), train.directed
+        self.weights, self.scores = dict(state["weights"]), dict(state["scores"])
+        self.slope, self.level = state["slope"], state["level"]
+        self.fitted = {name: self._part(name) for name in state["parts"]}
+        for name, part in self.fitted.items():
+            part.restore(state["parts"][name], train)
         return self
-
-    @property
-    def networks(self) -> dict[str, NetworkMethod]:
-        """The parts that have one, by the names of their methods."""
-        return {part.name: part for part in self.fitted.values() if isinstance(part, NetworkMethod)}
 
     def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
         predicted = np.full(len(pairs), self.level)
-        trunk = self.trunk(regions, pairs)
         for name, part in self.fitted.items():
-            if self.weights[name]:
-                predicted += self.weights[name] * (trunk * name.startswith(OVER) + part.predict(regions, pairs))
+            predicted += self.slope * self.weights[name] * part.predict(regions, pairs)
         return predicted
 
 
-def networks_of(method: Method) -> dict[str, NetworkMethod]:
-    """What has a network of a method, by name."""
+def attention_of(method: Method) -> SetAttention | None:
+    """The network of a method that reads from known regions: with genes, where there are two."""
     if isinstance(method, Blend):
-        return method.networks
-    return {method.name: method} if isinstance(method, NetworkMethod) else {}
+        parts = [method.fitted[name] for name in ("attention", "attention-position") if name in method.fitted]
+        method = parts[0] if parts else method
+    return method if isinstance(method, SetAttention) else None
 
 
 def stacked(
@@ -213,7 +158,7 @@ def stacked(
 
     With x and y centred within each fold and both divided by the standard deviation of y there,
 
-        w = argmin over w >= 0 of  sum_f mean_f (y - sum_p w_p x_p)^2  +  0.3 sum_p (w_p - u_p)^2 sum_f mean_f x_p^2
+        w = argmin over w >= 0 of  sum_f mean_f (y - sum_p w_p x_p)^2  +  sum_p (w_p - u_p)^2 sum_f mean_f x_p^2
 
     where mean_f is that over the pairs of fold f. So every fold counts the same, whatever its size and spread, and what
     folds cannot tell apart is shared out as the usual weights u say. A fold whose y is constant says nothing. Without
@@ -237,3 +182,17 @@ def stacked(
     size = np.sqrt(PULL * sum(np.square(x).sum(0) for x in rows))
     weights, _ = nnls(np.vstack([*rows, np.diag(size)]), np.concatenate([*targets, size * usual]))
     return weights
+
+
+def slope_of(predicted: Sequence[Float[np.ndarray, " _"]], values: Sequence[Float[np.ndarray, " _"]]) -> float:
+    """The slope of connectivity over prediction within folds, by least squares: 1, predictions are not squeezed.
+
+        sum_f sum (x - mean_f x) (y - mean_f y) / sum_f sum (x - mean_f x)^2
+
+    Within 0 and 3; 1 where predictions do not differ.
+    """
+    centred = [(x - x.mean(), y - y.mean()) for x, y in zip(predicted, values, strict=True)]
+    spread = sum(float(x @ x) for x, _ in centred)
+    if not spread > 0:
+        return 1.0
+    return float(np.clip(sum(float(x @ y) for x, y in centred) / spread, 0.0, STEEPEST))

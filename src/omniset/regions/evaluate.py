@@ -1,15 +1,17 @@
 """Our predictor beside its baselines on regions that none of them has seen, and on expression that means nothing.
 
 Regions are divided into folds; a method learns from the pairs among the regions of all folds but one and predicts the
-pairs within that one: both regions of a test pair are new. Spatial folds are neighbourhoods, so that a test region has
-few neighbours among those learned from. The null: expression whose rows have changed places by a rotation of the
-cortex; what a method reaches with it comes from coordinates and from how smooth brain maps are, not from genes.
+pairs within that one: both regions of a test pair are new. Bilateral folds are neighbourhoods with their mirror images,
+so that a test region has few neighbours, and no twin, among those learned from. What genes add is what ours has more
+than the same methods with places alone; and what a closed form has more with expression than with maps that mean
+nothing, see `omniset.regions.nulltest`.
 """
 
 from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -22,12 +24,13 @@ from jaxtyping import Float, Int
 
 from omniset.regions.baselines import METHODS
 from omniset.regions.data import Pairs, Regions
-from omniset.regions.formats import structure_of_name, structure_of_text
-from omniset.regions.nulls import spins
+from omniset.regions.nulltest import NullResult, maps_of, null_test
 from omniset.regions.predictor import LEAST, ConnectivityPredictor
 from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import pair_distance, pair_hemispheres, pearson_of_draws, scores
-from omniset.regions.splits import split
+from omniset.regions.splits import split, twinned
+from omniset.regions.structures import groups_of
+from omniset.regions.surrogates import KINDS, file_spins, surrogates
 from omniset.regions.training import checksum
 from omniset.runs.files import provenance
 from omniset.tables.gene_vectors import GeneVectors
@@ -35,9 +38,9 @@ from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.kept import Done, Kept
 
 DECISIVE = Score("pearson", "Pearson's r", formula=pearson_of_draws)
-METRICS = ("pearson", "spearman", "r2", "mse")
+METRICS = ("pearson", "spearman", "r2", "mse", "slope")
 PARTS = ("pearson_short", "pearson_mid", "pearson_long", "pearson_left", "pearson_right", "pearson_between")
-NULLED = ("ridge", OURS)
+PLACES = "places only"  # ours without genes
 
 
 @dataclass
@@ -47,17 +50,17 @@ class Evaluation:
     Attributes:
         by_fold: A row per seed, fold and method: `seed`, `fold`, `method`, `seconds` of the fit, and what
             `omniset.regions.scores.scores` gives for the pairs of the fold.
-        null: A row per fold and spin of the first seed and method: `seed`, `fold`, `method`, `spin`, `pearson`.
+        nulls: Of the first seed: the closed form beside its nulls, by kind of null.
         weights: Of our default, a row per seed and fold: what its parts are weighed with.
         predictions: By method, of every seed: all pairs, NaN between folds; rows and columns are `regions`.
         folds: The fold of each region, of every seed.
         regions: All of them.
-        split: "spatial" or "random".
+        split: "bilateral", "spatial" or "random".
         not_run: Methods that could not be run, and why.
     """
 
     by_fold: pd.DataFrame
-    null: pd.DataFrame
+    nulls: list[NullResult]
     weights: pd.DataFrame
     predictions: dict[str, Float[np.ndarray, "seeds regions regions"]]
     folds: Int[np.ndarray, "seeds regions"]
@@ -77,6 +80,27 @@ class Evaluation:
     def notes(self) -> list[str]:
         """What was decided on the data, a sentence each."""
         return [*self.regions.notes, *(f"{name} was not run: {why}" for name, why in self.not_run.items())]
+
+    @cached_property
+    def twinned(self) -> float:
+        """The share of test pairs whose mirror image is learned from, see `omniset.regions.splits.twinned`."""
+        if not self.regions.placed:
+            return math.nan
+        coordinates = self.regions.coordinates
+        assert coordinates is not None
+        shares = [twinned(coordinates, self.tested(at), self.folds[at]) for at in range(len(self.seeds))]
+        return float(np.mean(shares))
+
+    def genes_add(self) -> str:
+        """What ours has more than ours with places alone, in a sentence; empty where either was not run."""
+        if not {OURS, PLACES} <= set(self.methods):
+            return ""
+        gap = self.comparison.difference(DECISIVE.name, self.split, PLACES)
+        with_, without = (self.comparison.interval(DECISIVE.name, self.split, m).value for m in (OURS, PLACES))
+        ends = f", 95 % interval {gap.low:+.3f} to {gap.high:+.3f}" if math.isfinite(gap.low) else ""
+        what = "Genes add" if gap.low > 0 else "Genes take away" if gap.high < 0 else "Genes add nothing that is sure:"
+        both = f"{with_:.3f} with genes, {without:.3f} without"
+        return f"{what} {gap.value:+.3f} to Pearson's r of places alone{ends}: {both}."
 
     def tested(self, seed: int = 0) -> Pairs:
         """The known pairs within folds of a seed, by its place among the seeds."""
@@ -108,22 +132,16 @@ class Evaluation:
 
     def table(self) -> pd.DataFrame:
         """Index method, best first: the mean of each score over folds and seeds; `pearson_low` and `pearson_high`, the
-        95 % interval of the first; `null`, Pearson's r with spun expression; `gain`, what Pearson's r of the first seed
-        has more than that; `seconds`, the median.
+        95 % interval of the first; `seconds`, the median.
         """
         table = {}
         for method, rows in self.by_fold.groupby("method", sort=False):
             interval = self.comparison.interval(DECISIVE.name, self.split, str(method))
-            spun = self.null[self.null["method"] == method]
-            null = float(spun["pearson"].mean()) if len(spun) else math.nan
-            first = rows[rows["seed"] == self.seeds[0]]["pearson"].mean()
             table[method] = {
                 "pearson": rows["pearson"].mean(),
                 "pearson_low": interval.low,
                 "pearson_high": interval.high,
                 **{name: rows[name].mean() for name in (*METRICS[1:], *PARTS)},
-                "null": null,
-                "gain": float(first) - null,
                 "seconds": rows["seconds"].median(),
             }
         return pd.DataFrame.from_dict(table, orient="index").sort_values("pearson", ascending=False)
@@ -139,21 +157,23 @@ class Evaluation:
             "not_run": self.not_run,
             "seeds": self.seeds,
             "folds": int(self.by_fold["fold"].nunique()),
-            "spins": int(self.null["spin"].nunique()) if len(self.null) else 0,
+            "twinned": self.twinned,
+            "genes_add": self.genes_add(),
             "weights": self.weights.to_dict("records"),
             "by_fold": self.by_fold.to_dict("records"),
-            "null": self.null.to_dict("records"),
+            "nulls": [result.as_dict() for result in self.nulls],
         }
 
 
 def evaluate(
     regions: Regions,
     *,
-    split_by: str = "spatial",
+    split_by: str = "bilateral",
     folds: int = 4,
     seeds: int = 3,
     null: int = 0,
-    nulled: Sequence[str] = NULLED,
+    null_kinds: Sequence[str] = ("spin",),
+    spun: Int[np.ndarray, "number regions"] | None = None,
     methods: Sequence[str] | None = None,
     variants: Mapping[str, dict[str, Any]] | None = None,
     mine: bool = True,
@@ -167,14 +187,15 @@ def evaluate(
 
     Args:
         regions: With connectivity.
-        split_by: "spatial" or "random".
+        split_by: "bilateral", "spatial" or "random"; regions are also held back so within the training regions.
         folds: Of each seed.
         seeds: Divisions, from the first seed on.
-        null: Spins of the expression, for each fold of the first seed.
-        nulled: Methods that are also fitted to spun expression.
+        null: Nulls of each kind, for the folds of the first seed.
+        null_kinds: Of `omniset.regions.surrogates.KINDS`.
+        spun: Spins made elsewhere, which are a kind of their own: see `omniset.regions.nulls.as_spins`.
         methods: Baselines, names in `omniset.regions.baselines.METHODS`. None: all, but the method that ours is itself.
         variants: Further models of ours: a name, and what differs in `arguments`.
-        mine: Run ours as given by `arguments`.
+        mine: Run ours as given by `arguments`; the default also without genes.
         gene_vectors: As in `ConnectivityPredictor.fit`, for models that take them.
         folder: Keep the rows of each seed and method here, for `resume`.
         resume: Take what the folder has, and do the rest.
@@ -186,13 +207,13 @@ def evaluate(
             other arguments or data.
     """
     first = arguments.pop("seed", 0)
-    ConnectivityPredictor(seed=first).check_arguments()
+    arguments = {**arguments, "held_out": split_by}
     # A baseline that ours is itself would tie with it.
     chosen = [n for n in METHODS if n != arguments.get("method")] if methods is None else list(methods)
-    _check(regions, chosen, [*NULLED, *chosen, *(variants or {})], nulled, folds, seeds, null)
-    models: dict[str, dict[str, Any]] = {name: {"method": name} for name in chosen}
-    models |= {OURS: dict(arguments)} if mine else {}
-    models |= {name: {**arguments, **more} for name, more in (variants or {}).items()}
+    _check(regions, chosen, folds, seeds, null, null_kinds, spun)
+    parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
+    ConnectivityPredictor(seed=first, **arguments).check_arguments()
+    models = _models(regions, chosen, arguments, variants or {}, mine)
     not_run = _not_run(models, regions)
     models = {model: options for model, options in models.items() if model not in not_run}
     if not models:
@@ -200,9 +221,7 @@ def evaluate(
         raise ValueError(f"methods, variants and mine leave nothing to run. {why}".strip())
     store = Kept(folder, resume)
     about = {"split": split_by, "folds": folds, "data": checksum(regions)}
-    parts = {seed: split(split_by, regions, folds, seed) for seed in range(first, first + seeds)}
     done: dict[str, list[Done]] = {}
-    spun = []
     for model, options in models.items():
         vectors = gene_vectors if options.get("architecture", "multiset") != "multiset" else None
         done[model] = []
@@ -210,16 +229,14 @@ def evaluate(
             run = _Run(regions, parts[seed], model, options, seed, vectors)
             settings = {**about, **run.about()}
             done[model].append(store.do(f"{model}_{seed}_scores", settings, partial(_scored, run, say)))
-            if seed == first and null and model in nulled:
-                spun.append(store.do(f"{model}_{seed}_null{null}", settings, partial(_nulled, run, null, say)).rows)
+    nulls = _null_results(regions, parts[first], null, null_kinds, spun, first, store, about, say)
     fold_of = np.zeros((seeds, len(regions)), dtype=np.int64)
     for row, of_seed in zip(fold_of, parts.values(), strict=True):
         for fold, rows in enumerate(of_seed):
             row[rows] = fold
-    none = pd.DataFrame(columns=["seed", "fold", "method", "spin", "pearson"])
     return Evaluation(
         pd.concat([unit.rows for units in done.values() for unit in units], ignore_index=True),
-        pd.concat(spun, ignore_index=True) if spun else none,
+        nulls,
         pd.DataFrame([row for units in done.values() for unit in units for row in unit.facts["weights"]]),
         {model: np.stack([unit.arrays["predictions"] for unit in units]) for model, units in done.items()},
         fold_of,
@@ -229,27 +246,78 @@ def evaluate(
     )
 
 
+def _models(
+    regions: Regions,
+    chosen: Sequence[str],
+    arguments: dict[str, Any],
+    variants: Mapping[str, dict[str, Any]],
+    mine: bool,
+) -> dict[str, dict[str, Any]]:
+    """The options of every model that is run."""
+    models: dict[str, dict[str, Any]] = {name: {"method": name, "held_out": arguments["held_out"]} for name in chosen}
+    models |= {OURS: dict(arguments)} if mine else {}
+    default = arguments.get("architecture", "multiset") == "multiset" and arguments.get("method") in (None, "blend")
+    if mine and default and regions.placed:
+        models[PLACES] = {**arguments, "method": "blend-position"}
+    return models | {name: {**arguments, **more} for name, more in variants.items()}
+
+
+def _null_results(
+    regions: Regions,
+    parts: list[Int[np.ndarray, " _"]],
+    number: int,
+    kinds: Sequence[str],
+    spun: Int[np.ndarray, "number regions"] | None,
+    seed: int,
+    store: Kept,
+    about: dict[str, Any],
+    say: Callable[[str], None],
+) -> list[NullResult]:
+    """The closed form of `omniset.regions.nulltest` beside the nulls of each kind."""
+    made = {kind: number for kind in kinds if number} | ({"file": len(spun)} if spun is not None else {})
+    results = []
+    for kind, size in made.items():
+
+        def work(kind: str = kind, size: int = size) -> Done:
+            say(f"{size:,} nulls, {kind}")
+            assert regions.coordinates is not None
+            maps = maps_of(regions)
+            if spun is not None and kind == "file":
+                nulls = file_spins(spun, maps)
+            else:
+                nulls = surrogates(kind, maps, regions.coordinates, regions.hemisphere, size, seed, groups_of(regions))
+            tested = null_test(regions, parts, kind, nulls)
+            facts = {"observed": [one.observed for one in tested], "what": [one.what for one in tested]}
+            return Done({**facts, "provenance": provenance(seed)}, None, {one.what: one.nulls for one in tested})
+
+        crc = {} if kind != "file" or spun is None else {"spins": zlib.crc32(np.ascontiguousarray(spun).tobytes())}
+        unit = store.do(f"null_{kind}_{size}_{seed}", {**about, **crc}, work)
+        observed = zip(unit.facts["what"], unit.facts["observed"], strict=True)
+        results += [NullResult(what, kind, value, unit.arrays[what]) for what, value in observed]
+    return results
+
+
 def _check(
     regions: Regions,
     chosen: Sequence[str],
-    run: Sequence[str],
-    nulled: Sequence[str],
     folds: int,
     seeds: int,
     null: int,
+    null_kinds: Sequence[str],
+    spun: Int[np.ndarray, "number regions"] | None,
 ) -> None:
     """Raise the ValueErrors of `evaluate` that need no model."""
     unknown = [name for name in chosen if name not in METHODS]
     if unknown:
         raise ValueError(f"methods must be out of {', '.join(METHODS)}; got {unknown[0]!r}")
-    unknown = [name for name in nulled if name not in run]
+    unknown = [name for name in null_kinds if name not in KINDS]
     if unknown:
-        raise ValueError(f"nulled must be out of the methods that are run, got {unknown[0]!r}")
+        raise ValueError(f"null_kinds must be out of {', '.join(KINDS)}; got {unknown[0]!r}")
     for name, value, least in (("folds", folds, 2), ("seeds", seeds, 1), ("null", null, 0)):
         if value < least:
             raise ValueError(f"{name} must be >= {least}, got {value}")
-    if null and regions.coordinates is None:
-        raise ValueError("null needs coordinates, which are not known: expression is spun on the sphere")
+    if (null or spun is not None) and not regions.placed:
+        raise ValueError("null needs coordinates of every region, which are not known")
     regions.pairs()
     if len(regions) - math.ceil(len(regions) / folds) < LEAST:
         raise ValueError(f"there are {len(regions)} regions: without one of {folds} folds, fewer than {LEAST} are left")
@@ -313,27 +381,3 @@ def _scored(run: _Run, say: Callable[[str], None]) -> Done:
         predictions[np.ix_(test, test)] = matrix_of(run.regions.take(test), pairs, predicted)
     facts = {"weights": weights, "provenance": provenance(run.seed)}
     return Done(facts, pd.DataFrame(rows), {"predictions": predictions})
-
-
-def _nulled(run: _Run, number: int, say: Callable[[str], None]) -> Done:
-    regions = run.regions
-    assert regions.coordinates is not None
-    rows = []
-    turned = spins(regions.coordinates, regions.hemisphere, number, run.seed, groups_of(regions))
-    for fold, test in enumerate(run.parts):
-        for spin in range(number):
-            say(f"{run.model}, seed {run.seed}, fold {fold + 1} of {len(run.parts)}, spin {spin + 1} of {number}")
-            measured = run.scored(regions.with_(expression=regions.expression[turned[spin]]), test)[0]
-            about = {"seed": run.seed, "fold": fold, "method": run.model}
-            rows.append({**about, "spin": spin, "pearson": measured["pearson"]})
-    return Done({"provenance": provenance(run.seed)}, pd.DataFrame(rows))
-
-
-def groups_of(regions: Regions) -> list[str]:
-    """Cortex and subcortex: a rotation must not carry one into the other.
-
-    What the files say comes first: of the structure, then with the network. Where they do not, the name tells.
-    """
-    number = len(regions)
-    files = zip(regions.structure or [""] * number, regions.network or [""] * number, regions.names, strict=True)
-    return [structure or structure_of_text(network) or structure_of_name(name) for structure, network, name in files]

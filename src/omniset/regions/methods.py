@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
 
 from omniset.regions.data import Pairs, PairValues, Regions
+from omniset.regions.kept import Kept, packed, take
 from omniset.regions.scaling import Scaling
 from omniset.regions.scores import FEWEST
-from omniset.regions.splits import check_places
+from omniset.regions.splits import KINDS, check_places
 from omniset.runs.finite import require_finite_outputs
 
 
@@ -23,6 +25,9 @@ class Method(ABC):
         needs_coordinates: Does it use coordinates?
         genes: Of the fit, in order.
         directed: Was it fitted to directed connectivity? If not, (i, j) and (j, i) are predicted alike.
+        held_out: How regions are held back where the method chooses by them, see `omniset.regions.splits.split`: as
+            those will be that it is to predict.
+        KEPT: The attributes that it predicts with, besides the regions that it was fitted to.
     """
 
     name: str
@@ -30,6 +35,8 @@ class Method(ABC):
     needs_coordinates = False
     genes: list[str]
     directed: bool
+    held_out: str = KINDS[0]
+    KEPT: ClassVar[Kept] = {}
 
     def fit(self, regions: Regions, rows: Int[np.ndarray, " rows"], seed: int = 0) -> Method:
         """Learn from the pairs among some regions; nothing of the others is looked at.
@@ -84,8 +91,30 @@ class Method(ABC):
         chosen, places = regions.take(used), at.reshape(-1, 2)
         self._check_coordinates(chosen)
         predicted = self._predict(chosen, places)
-        require_finite_outputs(predicted, [" and ".join(chosen.names[i] for i in pair) for pair in places], "pair")
+        if not np.isfinite(predicted).all():  # names are made where they are needed: of many pairs that takes long
+            require_finite_outputs(predicted, [" and ".join(chosen.names[i] for i in pair) for pair in places], "pair")
         return predicted[of]
+
+    def state(self) -> dict[str, Any]:
+        """What it predicts with, as plain values and arrays."""
+        return {name: packed(getattr(self, name), kind) for name, kind in self.KEPT.items()}
+
+    def restore(self, state: dict[str, Any], train: Regions) -> Method:
+        """Become as when `state` was taken.
+
+        Args:
+            train: The regions of the fit, by name.
+
+        Raises:
+            ValueError: A state of another method.
+        """
+        self.genes, self.directed = list(train.genes), train.directed
+        take(self, state)
+        self._restored(train)
+        return self
+
+    def _restored(self, train: Regions) -> None:  # noqa: B027 most methods have all in `state`
+        """Make of the regions of the fit what `state` does not have."""
 
     def _check_coordinates(self, regions: Regions) -> None:
         if not self.needs_coordinates:

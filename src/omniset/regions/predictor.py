@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,34 +14,40 @@ import pandas as pd
 from jaxtyping import Float, Int
 from torch import nn
 
+from omniset.estimators.stack import Arrays
 from omniset.fitted import Estimator
 from omniset.regions.baselines import METHODS
-from omniset.regions.blend import Blend, networks_of
+from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import Pairs, PairValues, Regions
-from omniset.regions.genes import attended, permuted
+from omniset.regions.genes import attended
+from omniset.regions.importance import gene_importance, read_gmt
+from omniset.regions.kept import joined, parted
 from omniset.regions.methods import Method
 from omniset.regions.options import PredictorOptions
 from omniset.regions.reading import read_regions
 from omniset.regions.scales import check_scale, rescaled
 from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import pearson
-from omniset.regions.training import Attention, NetworkMethod, SeedMethod
+from omniset.regions.set_attention import SetAttention
+from omniset.regions.training import NetworkMethod, SeedMethod
 from omniset.runs import devices
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
 from omniset.tables.genes import match
 from omniset.training import artefacts, schema
 
 LEAST, LEAST_GENES = 12, 10  # regions
+OWN = ("blend", "blend-position", "no-attention", "attention", "attention-position")
+SLASH = "__"  # names of modules have no slash
 LABELS = ("hemisphere", "network", "structure")
 
 
 class ConnectivityPredictor(PredictorOptions, Estimator):
     """Predicts connectivity of pairs of brain regions from the genes that the regions express.
 
-    The default, method="blend", is a weighted sum of two-step kernel ridges, boosted trees and a cross-attention
-    network over the genes of both regions, with and without what distance says. Regions that are held back decide on
-    the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for (i, j) and
-    (j, i).
+    The default, method="blend", is a weighted sum of a network whose new regions attend to the set of known regions
+    (`omniset.regions.model.RegionSetAttention`), two-step kernel ridge and boosted trees. Regions that are held back
+    decide on the weights: see `omniset.regions.blend.Blend`. Connectivity without direction is predicted alike for
+    (i, j) and (j, i). Pairs of the regions learned from may be unknown: what is known is used as it is.
 
     Args:
         {options}
@@ -49,12 +55,13 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     Attributes:
         regions_: Those learned from, with their notes.
         method_: What was fitted.
-        history_: Of networks, by name: a dict per epoch.
+        history_: Of networks, by name: a dict per epoch, or episode.
         seconds_: That the fit took.
     """
 
     FITTED: ClassVar[dict[str, Any]] = {
         "state": schema.OBJECT,
+        "arrays": schema.OBJECT,
         "directed": schema.FLAG,
         "token_dim": schema.optional(schema.SIZE),
         "notes": schema.array(schema.TEXT),
@@ -71,11 +78,12 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         connectivity: Any = None,
         *,
         gene_vectors: GeneVectors | str | Path | None = None,
+        also: Sequence[Regions] = (),
         folder: str | Path | None = None,
         resume: bool = False,
         **options: Any,
     ) -> ConnectivityPredictor:
-        """Learn from all pairs of the regions.
+        """Learn from all known pairs of the regions.
 
         Args:
             expression: Regions x genes: a path, a DataFrame, an AnnData, or `Regions`, which hold all three.
@@ -83,7 +91,9 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             connectivity: A path, a DataFrame or a square array. See `omniset.regions.reading.read_regions`.
             gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's, or their path; genes without
                 one are left out. None: vectors are learned.
-            folder: Keep checkpoints here, of a network alone; "blend", whose trainings are many and short, has none.
+            also: More regions with connectivity for "multiset" to practise on, such as those of other subjects or of
+                another atlas; what is read for new regions is the connectivity of the regions alone.
+            folder: Keep checkpoints of "seed" and "concat" here; the others learn in seconds, and have none.
             resume: Go on with an interrupted run in this folder.
             **options: Of `read_regions`: fisher_z, zero_negative, directed, genes.
 
@@ -92,7 +102,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         """
         self.check_arguments()
         regions = _as_regions(expression, coordinates, connectivity, **options)
-        return self.fit_rows(regions, np.arange(len(regions)), gene_vectors=gene_vectors, folder=folder, resume=resume)
+        rows = np.arange(len(regions))
+        return self.fit_rows(regions, rows, gene_vectors=gene_vectors, also=also, folder=folder, resume=resume)
 
     def fit_rows(
         self,
@@ -100,6 +111,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         rows: Int[np.ndarray, " rows"],
         *,
         gene_vectors: GeneVectors | str | Path | None = None,
+        also: Sequence[Regions] = (),
         folder: str | Path | None = None,
         resume: bool = False,
         say: Callable[[str], None] = lambda line: None,
@@ -111,7 +123,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self.check_arguments()
         regions, vectors = self._with_vectors(regions, gene_vectors)
         train = regions.take(np.sort(rows))
-        method = self.make(vectors, say)
+        method = self.make(vectors, say, [_aligned(one, train.genes, train.directed) for one in also])
         if isinstance(method, NetworkMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
         method.fit(train, np.arange(len(train)), self.seed)
@@ -182,13 +194,13 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         rescale: str | None = None,
         **options: Any,
     ) -> pd.DataFrame:
-        """Which genes of one region attend to which of the other: a row per pair of genes, largest weight first.
+        """What the network looks at for a pair of regions, largest weight first.
 
-        `gene_i`, `gene_j`, `weight`. "multiset": of each query, the weight that pooling gives to gene_i times the
-        weight with which the pooled query attends to gene_j, both means over heads; mean over queries; weights of all
-        pairs of genes sum to 1. "seed": the attention of the last layer, mean over heads; rows of gene_i sum to 1,
-        those of CLS have gene_i "CLS". Attention weights say where the network looked, not what would change its
-        prediction: read them beside `importance`.
+        "multiset": which known regions are read from: `region` and `known`, `weight`, a row for each of the first `top`
+        known regions of either region; weights of a region, means over heads, sum to 1 over all known regions. "seed":
+        which genes attend to which: `gene_i`, `gene_j`, `weight`, the attention of the last layer, mean over heads;
+        rows of gene_i sum to 1, those of CLS have gene_i "CLS". Attention says where the network looked, not what would
+        change its prediction: see `importance`.
 
         Args:
             first, second: Names of regions i and j.
@@ -196,32 +208,44 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             top: Rows.
 
         Raises:
-            ValueError: A method without cross-attention, a region that is not there, or no rows.
+            ValueError: A method without attention, a region that is not there, or no rows.
         """
         if top < 1:
             raise ValueError(f"top must be >= 1, got {top}")
         regions = self._regions(expression, coordinates, rescale, **options)
-        return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), top)
+        return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), self.regions_, top)
 
-    def importance(self, genes: Sequence[str] | None = None, *, repeats: int = 1, top: int = 100) -> pd.DataFrame:
-        """How much the predictions of the regions learned from lose, where a gene's values change places.
+    def importance(
+        self,
+        *,
+        nulls: int = 1000,
+        kind: str = "spin",
+        gene_sets: Mapping[str, Sequence[str]] | str | Path | None = None,
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Which genes predictions of unseen regions rest on, for all genes, beside maps of other places.
 
-        A row per gene, largest first: `gene`; `importance`, the mean fall of Pearson's r when the gene's expression is
-        permuted among the regions (Breiman, "Random forests", 2001), between values that the model has seen; and
-        `attention`, the mean weight that the network gives to the gene (NaN without one).
+        See `omniset.regions.importance.gene_importance`, which says what the columns are.
 
         Args:
-            genes: Which. None: the `top` by attention, or by the variance of expression where there is no attention.
-            repeats: Permutations of each gene.
+            nulls: Surrogate maps of each gene.
+            kind: "spin", "moran" or "variogram": see `omniset.regions.surrogates`. Without coordinates rows are
+                permuted.
+            gene_sets: Of names, or a GMT file. None: none.
+
+        Returns:
+            A row per gene, and a row per set.
 
         Raises:
-            ValueError: A gene that is not known, no genes or no permutations.
+            ValueError: A method that does not attend to known regions with genes, or arguments out of bounds.
         """
         method = self._fitted()
-        for name, value in (("repeats", repeats), ("top", top), ("genes", 1 if genes is None else len(genes))):
-            if value < 1:
-                raise ValueError(f"{name} must be {'given' if name == 'genes' else '>= 1'}, got {value}")
-        return permuted(method, self.regions_, genes, repeats, top, self.seed, self.progress)
+        attention = attention_of(method)
+        if attention is None or not attention.needs_genes:
+            raise ValueError(
+                "importance is of methods that attend to known regions with genes: the default, 'attention'"
+            )
+        sets = read_gmt(gene_sets) if isinstance(gene_sets, str | Path) else dict(gene_sets or {})
+        return gene_importance(self.regions_, attention, nulls, kind, self.seed, sets)
 
     # ------------------------------------------------------------------ on disk
 
@@ -229,12 +253,17 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         return hasattr(self, "method_")
 
     def _networks(self) -> nn.Module:
-        return nn.ModuleDict({name: part.network for name, part in networks_of(self._fitted()).items()})
+        method = self._fitted()
+        if isinstance(method, NetworkMethod):
+            return nn.ModuleDict({method.name: method.network})
+        return nn.ModuleDict({"arrays": Arrays.of(_named(parted(method.state())[1]))})
 
     def _state(self) -> dict[str, Any]:
         method = self._fitted()
+        plain, arrays = parted(method.state())
         return {
-            "state": method.state() if isinstance(method, NetworkMethod | Blend) else {},
+            "state": plain,
+            "arrays": Arrays.of(_named(arrays)).shapes(),
             "directed": self.regions_.directed,
             "token_dim": self._token_dim,
             "notes": self.regions_.notes,
@@ -242,9 +271,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         }
 
     def _tables(self) -> dict[str, pd.DataFrame]:
-        """The regions learned from, which are part of the model: a kernel ridge is made of them, and methods without a
-        network are fitted again when it is loaded.
-        """
+        """The regions learned from, which are part of the model: new ones are compared with them."""
         return _tables(self.regions_)
 
     def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
@@ -254,12 +281,14 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         if width is not None and width * len(train.genes) > weights.numbers:
             raise ValueError(f"fitted.token_dim={width} is more than the weights hold")
         method = self.make(None if width is None else np.zeros((len(train.genes), width), np.float32))
-        if isinstance(method, NetworkMethod | Blend):
-            # In the order in which the method learned: sums are then the same to the bit.
-            ordered = train.take(sorted(range(len(train)), key=train.names.__getitem__))
-            method.restore(fitted["state"], ordered, weights)
+        # In the order in which the method learned: sums are then the same to the bit.
+        ordered = train.take(sorted(range(len(train)), key=train.names.__getitem__))
+        if isinstance(method, NetworkMethod):
+            method.built(fitted["state"], ordered, weights)
         else:
-            method.fit(train, np.arange(len(train)), self.seed)
+            arrays = weights.build(partial(Arrays.empty, fitted["arrays"]), "arrays.").arrays()
+            there = {name.replace(SLASH, "/"): array for name, array in arrays.items()}
+            method.restore(joined(fitted["state"], there), ordered)
         self.regions_, self.method_ = train, method
         self._token_dim, self.seconds_ = width, fitted["seconds"]
 
@@ -272,12 +301,17 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     @property
     def history_(self) -> dict[str, list[dict[str, Any]]]:
-        return {name: part.history for name, part in networks_of(self._fitted()).items()}
+        return {part.name: part.history for part in self._with_history()}
 
     @history_.setter
     def history_(self, histories: dict[str, list[dict[str, Any]]]) -> None:
-        for name, part in networks_of(self._fitted()).items():
-            part.history = histories.get(name, []) if isinstance(histories, dict) else []
+        for part in self._with_history():
+            part.history = histories.get(part.name, []) if isinstance(histories, dict) else []
+
+    def _with_history(self) -> list[NetworkMethod | SetAttention]:
+        method = self._fitted()
+        parts = method.fitted.values() if isinstance(method, Blend) else [method]
+        return [part for part in parts if isinstance(part, NetworkMethod | SetAttention)]
 
     @property
     def weights_(self) -> dict[str, float]:
@@ -288,52 +322,57 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
     def check_arguments(self) -> None:
         """Raise the ValueError that fit would, where that can be said without regions."""
         self.check_options()
-        names = ("attention",) if self.architecture != "multiset" else ("blend", "no-attention", "attention", *METHODS)
+        names = ("attention",) if self.architecture != "multiset" else (*OWN, *METHODS)
         if self.method is not None and self.method not in names:
             raise ValueError(
                 f"method must be one of {', '.join(names)} with architecture={self.architecture!r}, got {self.method!r}"
             )
-        if self._dim % self.num_heads:
-            raise ValueError(f"dim must be divisible by num_heads, got dim={self._dim} and num_heads={self.num_heads}")
+        if self.architecture != "multiset" and self.dim % (self.num_heads or 4):
+            raise ValueError(
+                f"dim must be divisible by num_heads, got dim={self.dim} and num_heads={self.num_heads or 4}"
+            )
         devices.find(self.device)
 
     def make(
         self,
         vectors: Float[np.ndarray, "genes token_dim"] | None = None,
         say: Callable[[str], None] = lambda line: None,
+        also: Sequence[Regions] = (),
     ) -> Method:
         """The method that these arguments stand for, not fitted."""
+        method = self._made(vectors, say, also)
+        method.held_out = self.held_out
+        return method
+
+    def _made(
+        self, vectors: Float[np.ndarray, "genes token_dim"] | None, say: Callable[[str], None], also: Sequence[Regions]
+    ) -> Method:
         if self.architecture != "multiset":
-            names = ["num_heads", "depth", "pooling", "dropout", "bins"] + ["cls"] * (self.architecture == "seed")
+            names = ["dim", "depth", "pooling", "dropout", "bins"] + ["cls"] * (self.architecture == "seed")
             return SeedMethod(
                 self.architecture,
                 vectors,
-                {"dim": self._dim, **self._named(names)},
+                {"num_heads": self.num_heads or 4, **self._named(names)},
                 batch_size=self.batch_size or 23,
                 learning_rate=self.learning_rate or 1e-3,
                 **self._named(["epochs", "weight_decay", "symmetry", "device", "progress"]),
             )
         attention = partial(
-            Attention,
-            dim=self._dim,
-            batch_size=self.batch_size or 40,
-            learning_rate=self.learning_rate or 2e-3,
-            **self._named(["axes", "num_heads", "num_queries", "dropout", "seen", "steps", "weight_decay", "device"]),
+            SetAttention,
+            num_heads=self.num_heads or 8,
+            batch_size=self.batch_size or 200,
+            learning_rate=self.learning_rate or 0.05,
+            also=also,
+            **self._named(["components", "steps", "device"]),
         )
-        if self.method in (None, "blend"):
-            return Blend(attention, say)
-        if self.method == "no-attention":
-            return Blend(None, say)
-        if self.method == "attention":
-            return attention(progress=self.progress)
+        if self.method in (None, "blend", "blend-position", "no-attention"):
+            return Blend(attention, self.method != "blend-position", self.method != "no-attention", say)
+        if self.method in ("attention", "attention-position"):
+            return attention(name=self.method, genes_too=self.method == "attention")
         return METHODS[self.method]()
 
     def _named(self, options: Sequence[str]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in options}
-
-    @property
-    def _dim(self) -> int:
-        return self.dim or (32 if self.architecture == "multiset" else 128)
 
     def _fitted(self) -> Method:
         self.require_fitted()
@@ -360,25 +399,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
 
     def aligned(self, regions: Regions) -> Regions:
         """With the genes of the fit, in their order; NaN where one is not there."""
-        genes = self.regions_.genes
-        if regions.genes == genes:
-            return regions.with_(directed=self.regions_.directed)
-        joined = match(genes, regions.genes)
-        if not joined.matched:
-            raise ValueError(
-                f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
-            )
-        values = np.full((len(regions), len(genes)), np.nan, np.float32)
-        here = joined.positions >= 0
-        values[:, here] = regions.expression[:, joined.positions[here]]
-        share = 1 - here.mean()
-        if share > 0.1:
-            warnings.warn(
-                f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {joined.unmatched[0]!r}: they "
-                "count as not measured",
-                stacklevel=4,
-            )
-        return regions.with_(genes=list(genes), expression=values, directed=self.regions_.directed)
+        return _aligned(regions, self.regions_.genes, self.regions_.directed)
 
     def _with_vectors(
         self, regions: Regions, given: GeneVectors | str | Path | None
@@ -401,6 +422,33 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         notes = [*regions.notes, f"gene vectors: {joined.sentence()}; only genes with a vector are used"]
         genes = [regions.genes[g] for g in here]
         return regions.with_(genes=genes, expression=regions.expression[:, here], notes=notes), chosen[here]
+
+
+def _named(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By names that a module may have."""
+    return {name.replace("/", SLASH): array for name, array in arrays.items()}
+
+
+def _aligned(regions: Regions, genes: list[str], directed: bool) -> Regions:
+    """With these genes, in this order; NaN where one is not there."""
+    if regions.genes == genes:
+        return regions.with_(directed=directed)
+    found = match(genes, regions.genes)
+    if not found.matched:
+        raise ValueError(
+            f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
+        )
+    values = np.full((len(regions), len(genes)), np.nan, np.float32)
+    here = found.positions >= 0
+    values[:, here] = regions.expression[:, found.positions[here]]
+    share = 1 - here.mean()
+    if share > 0.1:
+        warnings.warn(
+            f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {found.unmatched[0]!r}: they "
+            "count as not measured",
+            stacklevel=5,
+        )
+    return regions.with_(genes=list(genes), expression=values, directed=directed)
 
 
 def _tables(train: Regions) -> dict[str, pd.DataFrame]:

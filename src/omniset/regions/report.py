@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
 
-from omniset.regions.blend import NETWORK, OVER, Blend
-from omniset.regions.evaluate import DECISIVE, Evaluation
+from omniset.regions.blend import Blend
+from omniset.regions.evaluate import DECISIVE, PLACES, Evaluation
 from omniset.regions.figures import (
     GENES,
     NEEDS,
@@ -51,9 +50,13 @@ from omniset.report.blocks import (
 )
 from omniset.trials.comparison import OURS
 
+SHOWN = 100  # genes in a table
 METHODS = {
     OURS: "omniset (ours)",
+    PLACES: "ours, places only",
     "distance": "distance decay",
+    "geometry": "distance and mirrored distance",
+    "copy": "nearest mirrored pair",
     "cge": "co-expression",
     "gaussian": "Gaussian kernel",
     "ridge-genes": "kernel ridge, genes",
@@ -63,13 +66,21 @@ METHODS = {
     "boosting-position": "boosted trees, places",
     "boosting": "boosted trees",
     "bilinear": "low-rank bilinear",
+    "mlp-position": "MLP, places",
     "mlp": "MLP",
 }
-PARTS = {**METHODS, "distance": "distance", "attention": "cross-attention", "seed": "cross-attention"}
+PARTS = {
+    **METHODS,
+    "attention": "attention to known regions",
+    "attention-position": "attention to known regions, places",
+    "seed": "cross-attention",
+}
+NULLS = {"spin": "spins", "moran": "Moran", "variogram": "variogram", "file": "spins of the file"}
 CAVEAT = (
-    "Attention says where the network looked, not what its prediction rests on: a gene may be looked at and change "
-    "nothing. Importance is the fall of Pearson's r when the gene's values change places among the regions learned "
-    "from. Genes that vary together stand in for one another, which lowers the importance of each."
+    "Importance is how far Pearson's r of regions that were not seen falls, to first order, where the gene's map is "
+    "made flat; p says how often a map of other places is as important. Genes that vary together stand in for one "
+    "another, which lowers the importance of each. What is read from says where the network looked, not what would "
+    "change."
 )
 
 
@@ -77,7 +88,7 @@ CAVEAT = (
 
 
 def of_fit(
-    run: frame.Run, predictor: ConnectivityPredictor, importance: pd.DataFrame | None
+    run: frame.Run, predictor: ConnectivityPredictor, importance: tuple[pd.DataFrame, pd.DataFrame] | None
 ) -> tuple[Report, dict[str, Any]]:
     """The report on a fitted model.
 
@@ -121,7 +132,7 @@ def of_fit(
             "seconds": predictor.seconds_,
             "history": predictor.history_,
             "pearson_of_training_pairs": r,
-            "importance": [] if importance is None else importance.to_dict("records"),
+            "importance": [] if importance is None else importance[0].to_dict("records"),
         },
         headline=[
             ("regions", len(regions), "learned from"),
@@ -135,10 +146,7 @@ def of_fit(
 
 def part_name(name: str) -> str:
     """A part of a blend, or a network, in words."""
-    if name == "blend":
-        return "all together"
-    begin, method = ("distance + ", name.removeprefix(OVER)) if name.startswith(OVER) else ("", name)
-    return begin + PARTS.get(method, method)
+    return "all together" if name == "blend" else PARTS.get(name, name)
 
 
 def _weights_of(weights: dict[str, float], scores: dict[str, float]) -> Section:
@@ -147,9 +155,8 @@ def _weights_of(weights: dict[str, float], scores: dict[str, float]) -> Section:
     rows = [[part_name(name), weights.get(name), scores.get(name)] for name in {**scores, **weights}]
     caption = "Weights of the parts, and Pearson's r of each in validation."
     text = (
-        'Parts with "distance +" are fitted to what distance leaves, and added to it. The weights are those that '
-        "predict best, by least squares with a pull towards equal ones, pairs of regions that no part had seen; a part "
-        "of weight 0 is left out."
+        "The weights are those that predict best, by least squares with a pull towards equal ones, pairs of regions "
+        "that no part had seen; a part of weight 0 is left out."
     )
     if scores:
         text += " The score of all together is of the very pairs that the weights were fitted to."
@@ -157,33 +164,28 @@ def _weights_of(weights: dict[str, float], scores: dict[str, float]) -> Section:
 
 
 def _learning(predictor: ConnectivityPredictor) -> Section:
-    text = "Connectivity is standardised over the pairs learned from."
-    if predictor.weights_.get(NETWORK) == 0:
-        text += " Validation gave the network the weight 0: predictions do not use it."
+    text = "Squared error of what was hidden, as a multiple of the variance of connectivity."
     return frame.learning({part_name(name): history for name, history in predictor.history_.items()}, text=text)
 
 
-def _importance(importance: pd.DataFrame | None, title: str, text: str = CAVEAT) -> Section:
-    if importance is None or importance.empty:
+def _importance(tables: tuple[pd.DataFrame, pd.DataFrame] | None, title: str, text: str = CAVEAT) -> Section:
+    if tables is None or tables[0].empty:
         return Section(title, "The importance of genes was not measured in this run.")
-    top = importance.head(GENES)
+    genes, sets = tables
+    top = genes.head(GENES)
     named = dict(zip(top["gene"], top["importance"].tolist(), strict=True))
     bars = figures.bars(top["gene"].tolist(), top["importance"].tolist(), "fall of Pearson's r")
     few_ticks(bars)
     blocks: list[Block] = [Plot(bars, f"Bars of importance: {listed(named)}.", "The most important genes.")]
-    both = importance.dropna(subset=["importance", "attention"])
-    if len(both) >= FEWEST and both["attention"].nunique() > 1 and both["importance"].nunique() > 1:
-        rank = float(spearmanr(both["attention"], both["importance"]).statistic)
-        caption = f"Attention and importance of {many(len(both), 'gene')}: Spearman's correlation {text_of(rank)}."
-        drawn = figures.points(
-            both["attention"].to_numpy(np.float64), both["importance"].to_numpy(np.float64), "attention", "importance"
-        )
-        few_ticks(drawn)
-        blocks.append(Plot(drawn, caption, caption))
-    elif importance["attention"].isna().all():
-        text = f"{text} This method has no attention.".strip()
-    rows = [[row["gene"], row["importance"], row["attention"]] for row in importance.to_dict("records")]
-    blocks.append(Table("Importance of genes, beside attention.", ["gene", "importance", "attention"], rows, half=True))
+    columns = ["importance", "null", "p", "q"]
+    rows = [[row["gene"], *(row[name] for name in columns)] for row in genes.head(SHOWN).to_dict("records")]
+    sure = int((genes["q"] < 0.05).sum())
+    caption = f"Genes, most important first; {sure:,} of {len(genes):,} have q < .05. null: mean of surrogate maps."
+    blocks.append(Table(caption, ["gene", *columns], rows, half=True))
+    if len(sets):
+        rows = [[row["set"], row["genes"], *(row[name] for name in columns)] for row in sets.to_dict("records")]
+        caption = "Sets of genes: the mean importance of their genes, beside that of surrogate maps."
+        blocks.append(Table(caption, ["set", "genes", *columns], rows, half=True))
     return Section(title, text, blocks)
 
 
@@ -224,7 +226,10 @@ def of_evaluation(run: frame.Run, evaluation: Evaluation) -> tuple[Report, dict[
         ],
         {**evaluation.numbers(), "shown": shown, "by_distance": by_distance, "distances_kept_by_spins": distances_kept},
         headline=headline,
-        summary=[] if comparison.gates else [Note("warning", f"Nothing is said of ours beside baselines: {alone}.")],
+        summary=[
+            *([Note("info", evaluation.genes_add())] if evaluation.genes_add() else []),
+            *([] if comparison.gates else [Note("warning", f"Nothing is said of ours beside baselines: {alone}.")]),
+        ],
         comparison=comparison,
     )
 
@@ -255,15 +260,15 @@ def _methods(evaluation: Evaluation) -> Section:
     alt = f"Pearson's r by method: {listed(dict(zip(names, table['pearson'].tolist(), strict=True)))}."
     plotted = "Pearson's r of test pairs, with 95 % intervals. Filled: ours. Open: baselines."
     others = (
-        "Other scores, means over folds and seeds. Null: Pearson's r with expression from other places. Gain: what the "
-        "first seed has more than that. Fit: median seconds of a fold."
+        "Other scores, means over folds and seeds. Slope: of connectivity over prediction; 1 is calibrated. Fit: "
+        "median seconds of a fold."
     )
     rows = [
         [
             label(method),
             *_numbers(row, ("spearman", "r2")),
             Cell(text_of(row["mse"]), row["mse"]),
-            *_numbers(row, ("null", "gain")),
+            *_numbers(row, ("slope",)),
             rounded(row["seconds"], 1),
         ]
         for method, row in table.iterrows()
@@ -277,7 +282,25 @@ def _methods(evaluation: Evaluation) -> Section:
     by_part = [[label(method), *_numbers(row, (f"pearson_{p}" for p in parts))] for method, row in table.iterrows()]
     by_fold = _by_fold(evaluation.by_fold, ["pearson", "spearman", "r2"])
     folds = int(evaluation.by_fold["fold"].nunique())
+    text = _divided(evaluation, folds)
+    return Section(
+        "Methods",
+        text,
+        [
+            Plot(drawn, alt, plotted, half=False),
+            frame.methods(comparison, evaluation.split, [DECISIVE.name], label=label),
+            Table(others, ["method", "Spearman", square, "MSE", "slope", "fit, s"], rows),
+            Table(where, ["method", *parts], by_part),
+            Table("Every fold", ["seed", "fold", "method", "Pearson", "Spearman", square], by_fold, folded=True),
+        ],
+    )
+
+
+def _divided(evaluation: Evaluation, folds: int) -> str:
+    """How the regions were divided, and what the intervals are of."""
     how = {
+        "bilateral": "neighbourhoods with their mirror images, so that a test region has few neighbours and few twins "
+        "in the other hemisphere among those learned from",
         "spatial": "neighbourhoods, so that a test region has few neighbours among those learned from",
         "random": "drawn at random, so that most test regions have neighbours among those learned from",
     }.get(evaluation.split, evaluation.split)
@@ -288,17 +311,12 @@ def _methods(evaluation: Evaluation) -> Section:
         f"{many(len(evaluation.seeds), 'seed')}. Its intervals are of what other brain regions would give: regions, "
         "with all of their pairs, are drawn again."
     )
-    return Section(
-        "Methods",
-        text,
-        [
-            Plot(drawn, alt, plotted, half=False),
-            frame.methods(comparison, evaluation.split, [DECISIVE.name], label=label),
-            Table(others, ["method", "Spearman", square, "MSE", "null", "gain", "fit, s"], rows),
-            Table(where, ["method", *parts], by_part),
-            Table("Every fold", ["seed", "fold", "method", "Pearson", "Spearman", square], by_fold, folded=True),
-        ],
-    )
+    if np.isfinite(evaluation.twinned):
+        text += (
+            f" The mirror image of {evaluation.twinned:.0%} of the test pairs, in the other hemisphere, is among the "
+            "pairs learned from: connectivity of the two agrees, so that these can be copied."
+        )
+    return text
 
 
 # ---------------------------------------------------------------------- test pairs of the first seed
@@ -386,31 +404,29 @@ def _distances(evaluation: Evaluation, shown: str, bins: list[dict[str, Any]], r
 
 
 def _nulls(evaluation: Evaluation, distances_kept: float | None) -> Section:
-    null = evaluation.null
-    if not len(null):
+    if not evaluation.nulls:
         return Section("Null model", "No null model was asked for: how much of r is owed to smoothness is not known.")
-    first = evaluation.by_fold[evaluation.by_fold["seed"] == null["seed"].iloc[0]]
     blocks: list[Block] = []
     rows = []
-    for method, spun in null.groupby("method", sort=False):
-        values = spun.groupby("spin")["pearson"].mean().to_numpy(np.float64)
-        seen = float(first[first["method"] == method]["pearson"].mean())
-        above = int((values >= seen).sum())
-        p = (1 + above) / (1 + len(values))
+    for result in evaluation.nulls:
+        about = result.as_dict()
+        title = f"{result.what}, {NULLS[result.kind]}"
         caption = (
-            f"{label(method)}: r {text_of(seen)}; with spun expression {text_of(float(values.mean()))} on average, "
-            f"as high in {above} of {many(len(values), 'spin')}."
+            f"{title}: r {text_of(result.observed)}; with nulls {text_of(about['mean'])} on average, "
+            f"p {result.p:.3g} of {many(len(result.nulls), 'null')}."
         )
-        drawn = against_null(values, f"observed: {seen:.3f}", seen)
+        drawn = against_null(result.nulls, f"observed: {result.observed:.3f}", result.observed)
         blocks.append(Plot(drawn, f"Histogram. {caption}", caption))
-        ends = between(values.min(), values.max())
-        rows.append([label(method), rounded(seen), rounded(values.mean()), ends, rounded(seen - values.mean()), p])
-    columns = ["method", "observed", "mean of spins", "lowest to highest", "gain", "p"]
-    blocks.append(Table("Mean over the folds of the first seed. p: (1 + spins as high) / (1 + spins).", columns, rows))
+        cells = [rounded(about[name]) for name in ("observed", "mean", "highest", "gain")]
+        rows.append([result.what, NULLS[result.kind], *cells, between(about["gain_low"], about["gain_high"]), result.p])
+    columns = ["kernel ridge of", "null", "observed", "mean of nulls", "highest", "gain", "of 95 % of nulls", "p"]
+    blocks.append(Table("Mean over the folds of the first seed. p: (1 + nulls as high) / (1 + nulls).", columns, rows))
     text = (
-        "Each hemisphere is laid on a sphere and turned, cortex and subcortex each for themselves; every region takes "
-        "the expression of that which came to lie on it, and the method is fitted anew. What it still reaches comes "
-        "from places and from how smooth maps of the brain are, not from genes."
+        "A kernel ridge over what distance says, with expression as it is and with maps that mean nothing; what it "
+        "reaches then comes from places and from how smooth maps of the brain are, not from genes. It is the best of "
+        "the same few rates and penalties for all. Spins: each hemisphere is laid on a sphere and turned, cortex and "
+        "subcortex each for themselves. Moran: the spatial scales of the maps get other signs. Variogram: rows are "
+        "permuted and smoothed until neighbours are as alike as before. The last two have both hemispheres alike."
     )
     if distances_kept is not None:
         text += (
@@ -482,43 +498,63 @@ def _regions(evaluation: Evaluation) -> Section:
 
 
 def of_explanation(
-    run: frame.Run, pairs_table: pd.DataFrame, importance: pd.DataFrame, first: str, second: str
+    run: frame.Run,
+    looked: pd.DataFrame,
+    importance: tuple[pd.DataFrame, pd.DataFrame] | None,
+    first: str,
+    second: str,
 ) -> tuple[Report, dict[str, Any]]:
-    """The report on the genes behind a pair of regions.
+    """The report on a pair of regions.
 
     Args:
-        pairs_table: What `ConnectivityPredictor.explain` gave: `gene_i`, `gene_j`, `weight`.
-        importance: What `ConnectivityPredictor.importance` gave: `gene`, `importance`, `attention`.
+        looked: What `ConnectivityPredictor.explain` gave: known regions that were read from, or pairs of genes.
+        importance: What `ConnectivityPredictor.importance` gave; None: the method has none.
         first, second: Names of the regions.
     """
     blocks: list[Block] = []
-    if len(pairs_table):
-        rows, columns, weights = top_genes(pairs_table, GENES)
-        strong = pairs_table.sort_values("weight", ascending=False)[["gene_i", "gene_j", "weight"]].values.tolist()
-        gene_i, gene_j, most = strong[0]
-        alt = (
-            f"Heat map of {len(rows)} by {len(columns)} genes. The largest weight, {text_of(most)}, is of {gene_i} and "
-            f"{gene_j}."
-        )
-        caption = (
-            f"Attention of genes of {first} (rows) to genes of {second} (columns): of either, at most {GENES} with the "
-            "largest weights. Grey: below those of the table."
-        )
-        ends = (float(strong[-1][2]), float(most)) if most > strong[-1][2] else (0.0, float(most) or 1.0)
-        blocks.append(Plot(heat_map(weights, rows, columns, "weight", ends, "viridis", numbers=False), alt, caption))
-        names = [f"gene of {first}", f"gene of {second}", "weight"]
-        blocks.append(Table("Pairs of genes, largest weight first.", names, strong, half=True))
-    text = "Which genes of the first region attend to which of the second." if blocks else "No weights were found."
-    lead = f"Where the network looked for the connectivity of {first} and {second}, and what its predictions rest on."
+    if "known" in looked.columns:
+        for name in (first, second):
+            mine = looked[looked["region"] == name]
+            top = mine.head(GENES)
+            named = dict(zip(top["known"], top["weight"].tolist(), strict=True))
+            bars = figures.bars(top["known"].tolist(), top["weight"].tolist(), "weight")
+            few_ticks(bars)
+            blocks.append(Plot(bars, f"Bars: {listed(named)}.", f"Known regions whose connectivity {name} reads."))
+            rows = mine[["known", "weight"]].values.tolist()
+            blocks.append(Table(f"Read by {name}.", ["known region", "weight"], rows, half=True))
+        title, text = "Read from", "Known regions that each region attends to, mean over heads."
+    else:
+        title, text = "Pairs of genes", "Which genes of the first region attend to which of the second."
+        if len(looked):
+            blocks += _pairs_of_genes(looked, first, second)
     return frame.compose(
         run,
-        lead,
-        [Section("Pairs of genes", text, blocks), _importance(importance, "Importance of genes", "")],
+        f"Where the network looked for the connectivity of {first} and {second}, and what its predictions rest on.",
+        [Section(title, text, blocks), _importance(importance, "Importance of genes", "")],
         {
             "first": first,
             "second": second,
-            "pairs": pairs_table.to_dict("records"),
-            "importance": importance.to_dict("records"),
+            "pairs": looked.to_dict("records"),
+            "importance": [] if importance is None else importance[0].to_dict("records"),
+            "sets": [] if importance is None else importance[1].to_dict("records"),
         },
         summary=[Note("warning", CAVEAT)],
     )
+
+
+def _pairs_of_genes(pairs_table: pd.DataFrame, first: str, second: str) -> list[Block]:
+    rows, columns, weights = top_genes(pairs_table, GENES)
+    strong = pairs_table.sort_values("weight", ascending=False)[["gene_i", "gene_j", "weight"]].values.tolist()
+    gene_i, gene_j, most = strong[0]
+    alt = (
+        f"Heat map of {len(rows)} by {len(columns)} genes. The largest weight, {text_of(most)}, is of {gene_i} and "
+        f"{gene_j}."
+    )
+    caption = (
+        f"Attention of genes of {first} (rows) to genes of {second} (columns): of either, at most {GENES} with the "
+        "largest weights. Grey: below those of the table."
+    )
+    ends = (float(strong[-1][2]), float(most)) if most > strong[-1][2] else (0.0, float(most) or 1.0)
+    drawn = heat_map(weights, rows, columns, "weight", ends, "viridis", numbers=False)
+    names = [f"gene of {first}", f"gene of {second}", "weight"]
+    return [Plot(drawn, alt, caption), Table("Pairs of genes, largest weight first.", names, strong, half=True)]

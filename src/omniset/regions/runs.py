@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from omniset.regions import report
-from omniset.regions.blend import Blend
+from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import Regions
 from omniset.regions.evaluate import Evaluation
 from omniset.regions.evaluate import evaluate as run_evaluation
+from omniset.regions.importance import write_tables
+from omniset.regions.nulls import as_spins
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.reading import read_regions
 from omniset.regions.splits import split as divide
@@ -28,9 +29,7 @@ from omniset.tables.files import TableFile, TableWriter, kind_of
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import read_aliases
 
-GENES = 100  # whose importance the report of fit has, at most
-SECONDS = 60.0  # that this may take, about
-FEWEST = 5  # genes, or none: less is not worth the wait
+FIT_NULLS = 200  # surrogates of each gene in the report of fit
 
 
 def fit(
@@ -57,7 +56,7 @@ def fit(
         if isinstance(predictor.method_, Blend) and "blend" in predictor.method_.scores:
             r = predictor.method_.scores["blend"]
             lines.append(f"  Pearson's r on regions held back within the training: {r:.3f}")
-        genes = measured_importance(predictor, talk)
+        genes = measured_importance(predictor, talk, FIT_NULLS, "spin", None)
         talk("writing the report")
         about = folder.about(f"Model of {_title(files)}", predictor.notes_)
         folder.write(
@@ -108,26 +107,27 @@ def explain(
     second: str,
     out: Path,
     top: int,
-    repeats: int,
+    nulls: int,
+    kind: str,
+    gene_sets: Path | None,
     rescale: str | None = None,
 ) -> pd.DataFrame:
     """See `omniset.cli.regions.explain_pair`."""
     with working_folder(out, "regions", "explanation") as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**overrides)
         regions = _given(files, aliases)
-        attended = predictor.explain(first, second, regions, top=top, rescale=rescale)
-        telling(predictor.progress)("permuting genes")
-        genes = predictor.importance(repeats=repeats, top=top)
-        for name, table in (("pairs", attended), ("genes", genes)):
-            with TableWriter(out / f"{name}.tsv") as writer:
-                writer.write(table)
-        lines = [f"{first} attends to {second}\n  {'gene':16}{'attends to':16}{'weight':>12}"]
-        for row in attended.head(10).to_dict("records"):
-            lines.append(f"  {row['gene_i']:16}{row['gene_j']:16}{row['weight']:>12.3g}")
+        looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
+        importance = measured_importance(predictor, telling(predictor.progress), nulls, kind, gene_sets)
+        with TableWriter(out / "pairs.tsv") as writer:
+            writer.write(looked)
+        written = [] if importance is None else list(write_tables(out, *importance))
+        names = looked.columns.tolist()
+        lines = [f"{first} and {second}\n  {names[0]:24}{names[1]:24}{'weight':>12}"]
+        lines += [f"  {a:24}{b:24}{weight:>12.3g}" for a, b, weight in looked.head(10).itertuples(index=False)]
         about = folder.about(f"{first} and {second}", (regions or predictor.regions_).notes)
-        made = report.of_explanation(about, attended, genes, first, second)
-        folder.write(made, files=["pairs.tsv (attention)", "genes.tsv (importance and attention)"], lines=lines)
-        return attended
+        made = report.of_explanation(about, looked, importance, first, second)
+        folder.write(made, files=["pairs.tsv (attention)", *written], lines=lines)
+        return looked
 
 
 def evaluate(
@@ -141,9 +141,10 @@ def evaluate(
     methods: Sequence[str] | None,
     out: Path,
     resume: bool,
-    **more: int,
+    spins: Path | None = None,
+    **more: Any,
 ) -> Evaluation:
-    """See `omniset.cli.regions.evaluate`, which has `more`: seeds and null."""
+    """See `omniset.cli.regions.evaluate`, which has `more`: seeds, null and null_kinds."""
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()  # before a folder of rows is made
     if gene_vectors is not None and predictor.architecture == "multiset":
@@ -152,6 +153,7 @@ def evaluate(
     with working_folder(out, "regions", "evaluation", seed=predictor.seed, resume=resume) as folder:
         regions = _read(files, aliases, read)
         divide(split, regions, folds, predictor.seed)
+        spun = None if spins is None else read_spins(spins, len(regions))
         talk = telling(predictor.progress)
         evaluation = run_evaluation(
             regions,
@@ -161,6 +163,7 @@ def evaluate(
             gene_vectors=vectors,
             folder=out,
             resume=resume,
+            spun=spun,
             say=talk,
             **{**arguments, **more, "progress": False},
         )
@@ -181,17 +184,28 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     """Methods, best first, the verdict and the gates."""
     number = many(len(evaluation.seeds), "seed")
     yield f"\n{evaluation.split.capitalize()} split, {evaluation.by_fold['fold'].nunique()} folds x {number}."
-    yield "Pearson's r between regions that were not seen, with a 95 % interval; null: expression without meaning\n"
-    yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'null':>8}{'gain':>8}{'fit, s':>9}"
+    if evaluation.genes_add():
+        yield evaluation.genes_add()
+    if np.isfinite(evaluation.twinned):
+        yield f"The mirror image of {evaluation.twinned:.0%} of the test pairs is among the pairs learned from."
+    yield "Pearson's r between regions that were not seen, with a 95 % interval; slope: 1 is calibrated\n"
+    yield f"  {'':20}{'r':>8}{'interval':>18}{'Spearman':>10}{'R2':>8}{'slope':>8}{'fit, s':>9}"
     for method, row in evaluation.table().iterrows():
-        r, low, high, spearman, r2, null, gain = (
+        r, low, high, spearman, r2, slope = (
             "-" if np.isnan(row[name]) else f"{row[name]:.3f}"
-            for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "null", "gain")
+            for name in ("pearson", "pearson_low", "pearson_high", "spearman", "r2", "slope")
         )
-        scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{null:>8}{gain:>8}"
+        scores = f"{r:>8}{f'{low} to {high}':>18}{spearman:>10}{r2:>8}{slope:>8}"
         yield f"  {method:20}{scores}{row['seconds']:>9,.1f}"
     for name, why in evaluation.not_run.items():
         yield f"  {name} was not run: {why}"
+    for one in evaluation.nulls:
+        about = one.as_dict()
+        ends = f"{about['gain_low']:+.3f} to {about['gain_high']:+.3f}"
+        yield (
+            f"  null, {one.kind}: a kernel ridge of {one.what} reaches {one.observed:.3f}, {about['mean']:.3f} with "
+            f"{len(one.nulls):,} nulls: {about['gain']:+.3f} ({ends}), p {one.p:.3g}"
+        )
     yield from evaluation.comparison.lines([])
 
 
@@ -221,18 +235,36 @@ def _given(files: dict[str, Path | None], aliases: Path | None) -> Regions | Non
     return _read(files, aliases, {})
 
 
-def measured_importance(predictor: ConnectivityPredictor, talk: Callable[[str], None]) -> pd.DataFrame | None:
-    """Of as many genes as can be permuted in about a minute: a network may take long for each. None: of too few."""
-    most = min(GENES, len(predictor.regions_.genes))
-    start = time.perf_counter()
-    predictor.predict_matrix()
-    number = min(most, int(SECONDS / (time.perf_counter() - start)))
-    if number < min(FEWEST, most):
-        talk("  importance of genes is left out, it would take long: `omniset regions explain` measures it")
+def measured_importance(
+    predictor: ConnectivityPredictor, talk: Callable[[str], None], nulls: int, kind: str, gene_sets: Path | None
+) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """See `ConnectivityPredictor.importance`. None: the method has none."""
+    attention = attention_of(predictor.method_)
+    if attention is None or not attention.needs_genes:
+        if gene_sets is not None:
+            raise ValueError("gene_sets are for methods that attend to known regions with genes: the default")
         return None
-    if number < most:
-        talk(f"  importance of {number} genes only, to save time: `omniset regions explain` measures more")
-    return predictor.importance(top=number)
+    talk("importance of genes")
+    return predictor.importance(nulls=nulls, kind=kind, gene_sets=gene_sets)
+
+
+def read_spins(path: Path, regions: int) -> Int[np.ndarray, "number regions"]:
+    """Spins of a file: .npy, or a table of numbers without a header.
+
+    Raises:
+        ValueError: It cannot be read, or is no spins of these regions: see `omniset.regions.nulls.as_spins`.
+    """
+    try:
+        if path.suffix == ".npy":
+            array = np.load(path, allow_pickle=False)
+        else:
+            array = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of numbers: {' '.join(str(error).split())}") from error
+    try:
+        return as_spins(array, regions)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_pairs(path: Path, names: Sequence[str]) -> pd.DataFrame:

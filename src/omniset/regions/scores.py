@@ -16,7 +16,7 @@ from omniset.trials.intervals import Draws, Values
 BETWEEN = LEFT + RIGHT
 FEWEST = 3  # pairs that a score needs: two always lie on a line
 ROUNDING = 1e-12  # of squares, below which what is left of them is rounding
-SCORES = ("pearson", "spearman", "r2", "mse")
+SCORES = ("pearson", "spearman", "r2", "mse", "slope")
 DISTANCES = ("short", "mid", "long")
 HEMISPHERES = {"left": LEFT, "right": RIGHT, "between": BETWEEN}
 
@@ -31,6 +31,7 @@ def scores(
 
         r2  = 1 - sum (truth - predicted)^2 / sum (truth - mean truth)^2
         mse = mean (truth - predicted)^2
+        slope = of truth over predicted, by least squares: 1 is calibrated, above it predictions are squeezed
 
     Args:
         truth: Connectivity of each pair.
@@ -39,7 +40,8 @@ def scores(
         hemisphere_pairs: Of each pair, see `pair_hemispheres`.
 
     Returns:
-        `pearson`, `spearman` (Pearson's r of ranks, ties share their mean), `r2`, `mse` and `pairs`, their number.
+        `pearson`, `spearman` (Pearson's r of ranks, ties share their mean), `r2`, `mse`, `slope` and `pairs`, their
+        number.
         With distances, `pearson_short`, `pearson_mid` and `pearson_long`: up to the first tercile of these distances,
         from there up to the second, beyond; equal distances stay together. With hemispheres, `pearson_left`,
         `pearson_right` and `pearson_between`.
@@ -60,6 +62,8 @@ def scores(
         measured["spearman"] = pearson(rankdata(x), rankdata(y))
         measured["r2"] = float(1 - squares.sum() / spread) if spread > 0 else np.nan
         measured["mse"] = float(squares.mean())
+        a, b = _centred(y), _centred(x)
+        measured["slope"] = float(a @ b / (a @ a)) if a.any() else np.nan
     if distance is not None:
         d = _numbers("distance", distance, len(x))
         edges = np.quantile(d, [1 / 3, 2 / 3], method="inverted_cdf") if len(d) else np.zeros(2)

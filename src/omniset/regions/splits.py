@@ -2,7 +2,8 @@
 
 Test pairs are those within a fold, training pairs those within the rest, so neither region of a test pair is in any
 training pair; pairs of one and the other belong to neither. Random folds leave neighbours of every test region in
-training, and neighbours are alike in expression and in connectivity. Spatial folds take whole neighbourhoods out.
+training, and neighbours are alike in expression and in connectivity. Spatial folds take whole neighbourhoods out, but
+leave most of their mirror images in the other hemisphere, which are as alike. Bilateral folds take both out.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from jaxtyping import Float, Int
 
 from omniset.regions.data import Regions
 
-KINDS = ("random", "spatial")
+KINDS = ("bilateral", "spatial", "random")
 FEWEST = 3  # regions of a fold: as many pairs, the fewest that have a correlation other than 1 or -1
 
 
 def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.ndarray, " _"]]:
-    """Folds of the given kind, `random_folds` or `spatial_folds`: sorted positions.
+    """Folds of the given kind: sorted positions.
 
     Args:
-        kind: "random" or "spatial".
-        regions: To be divided; spatial folds need their coordinates.
+        kind: "bilateral", `spatial_folds` of (|x|, y, z): a neighbourhood and its mirror image; "spatial"; or "random",
+            `random_folds`.
+        regions: To be divided; all but random folds need their coordinates.
         folds: At least 2.
         seed: The same seed and order of the regions give the same folds.
 
     Raises:
-        ValueError: An unknown kind, a region without coordinates where folds are spatial, fewer than 2 folds, or fewer
+        ValueError: An unknown kind, a region without coordinates where folds need them, fewer than 2 folds, or fewer
             than 3 regions for each.
     """
     if kind not in KINDS:
@@ -36,20 +38,21 @@ def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.nda
     if kind == "random":
         return random_folds(len(regions), folds, seed)
     if regions.coordinates is None:
-        raise ValueError("coordinates are not known of these regions: spatial folds need them")
+        raise ValueError(f"coordinates are not known of these regions: {kind} folds need them")
     check_places(regions.coordinates, regions.names)
-    return spatial_folds(regions.coordinates, folds, seed)
+    return spatial_folds(mirrored(regions.coordinates) if kind == "bilateral" else regions.coordinates, folds, seed)
 
 
-def held_back(train: Regions, folds: int, seed: int) -> list[tuple[Regions, Regions]]:
+def held_back(train: Regions, folds: int, seed: int, kind: str = KINDS[0]) -> list[tuple[Regions, Regions]]:
     """Of each fold of the regions that a method learns from: all but the fold, and the fold.
 
-    Folds are spatial where all places are known, else random; fewer of few regions, none where that leaves one.
+    Folds are of the given kind where all places are known, else random; fewer of few regions, none where that leaves
+    one.
     """
     folds = min(folds, len(train) // FEWEST)
     if folds < 2:
         return []
-    parts = split("spatial" if train.placed else "random", train, folds, seed)
+    parts = split(kind if train.placed else "random", train, folds, seed)
     return [(train.take(np.setdiff1d(np.arange(len(train)), rows)), train.take(rows)) for rows in parts]
 
 
@@ -80,6 +83,45 @@ def spatial_folds(coordinates: Float[np.ndarray, "regions 3"], folds: int, seed:
         parts.append(np.sort(left[near]))
         left = np.delete(left, near)
     return parts
+
+
+def mirrored(coordinates: Float[np.ndarray, "regions 3"]) -> Float[np.ndarray, "regions 3"]:
+    """(|x|, y, z): of a region and its mirror image the same."""
+    return np.column_stack([np.abs(coordinates[:, 0]), coordinates[:, 1:]])
+
+
+def twins(coordinates: Float[np.ndarray, "regions 3"]) -> Int[np.ndarray, " regions"]:
+    """Of each region the one on the other side that is nearest to its mirror image; -1 where that side is empty.
+
+    A side is x < 0 or x >= 0.
+    """
+    right = coordinates[:, 0] >= 0
+    nearest = np.full(len(coordinates), -1)
+    for side in (right, ~right):
+        here, there = np.flatnonzero(side), np.flatnonzero(~side)
+        if len(here) and len(there):
+            places = mirrored(coordinates)
+            apart = np.linalg.norm(places[here, None] - places[there], axis=-1)
+            nearest[here] = there[apart.argmin(1)]
+    return nearest
+
+
+def twinned(
+    coordinates: Float[np.ndarray, "regions 3"], pairs: Int[np.ndarray, "pairs 2"], folds: Int[np.ndarray, " regions"]
+) -> float:
+    """The share of test pairs (i, j) whose mirror image, both `twins`, is a pair that is learned from.
+
+    Connectivity of a pair and of its mirror image agree, so such a pair can be copied. NaN without pairs.
+
+    Args:
+        pairs: Within folds.
+        folds: The fold of each region.
+    """
+    if not len(pairs):
+        return float("nan")
+    twin = twins(coordinates)
+    learned = (twin >= 0) & (folds[twin] != folds)
+    return float(learned[pairs].all(1).mean())
 
 
 def check_places(coordinates: Float[np.ndarray, "regions 3"], names: Sequence[str] | None = None) -> None:

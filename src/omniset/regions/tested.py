@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from omniset.regions.data import Pairs, PairValues
-from omniset.regions.evaluate import DECISIVE, Evaluation, groups_of
+from omniset.regions.evaluate import DECISIVE, Evaluation
 from omniset.regions.nulls import distortion, spins
 from omniset.regions.scores import pair_distance, pearson
+from omniset.regions.structures import groups_of
 
 BINS = 6  # of distance
 NULLS = 100  # spins, at most, whose distortion is measured
@@ -81,11 +82,11 @@ def r_by_network(
 
 def kept_by_spins(evaluation: Evaluation) -> float | None:
     """Pearson's r of distances before and after a spin, mean over spins; None without spins."""
-    regions, number = evaluation.regions, int(evaluation.null["spin"].nunique()) if len(evaluation.null) else 0
-    if not number or regions.coordinates is None:
+    regions = evaluation.regions
+    spun = next((len(one.nulls) for one in evaluation.nulls if one.kind == "spin"), 0)
+    if not spun or regions.coordinates is None:
         return None
-    seed = int(evaluation.null["seed"].iloc[0])
-    turned = spins(regions.coordinates, regions.hemisphere, min(number, NULLS), seed, groups_of(regions))
+    turned = spins(regions.coordinates, regions.hemisphere, min(spun, NULLS), evaluation.seeds[0], groups_of(regions))
     correlations = distortion(regions.coordinates, regions.hemisphere, turned)
     correlations = correlations[np.isfinite(correlations)]
     return float(correlations.mean()) if len(correlations) else None

@@ -13,21 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from omniset.regions.data import Pairs, PairValues, Regions
 from omniset.regions.methods import Method
-from omniset.regions.model import RegionAttention
-from omniset.regions.scaling import (
-    Components,
-    Scaling,
-    centred_target,
-    known_pairs,
-    mirrored_places,
-    places_of,
-    squared_distances,
-)
+from omniset.regions.scaling import centred_target, known_pairs, places_of
 from omniset.regions.seed import CrossAttention, PairNetwork, SelfAttentionConcat
 from omniset.regions.splits import FEWEST, split
 from omniset.runs import devices
@@ -35,13 +25,8 @@ from omniset.training.artefacts import Weights
 from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
-ROUNDS = 10  # what the training loop takes for an epoch is a tenth of the steps
-REGIONS_TOGETHER = 64  # on either side of the pairs that are computed at a time
 COLUMNS_TOGETHER = 4  # of the seed's grid
-CENTRES = 16  # of places
 PATIENCE = 10
-# What another value of makes another network.
-SHAPING = ("axes", "dim", "num_heads", "num_queries", "dropout", "seen")
 LEARNING = ("batch_size", "learning_rate", "weight_decay")
 VALIDATION_FOLDS = 5  # one of which is kept back
 
@@ -125,20 +110,19 @@ class NetworkMethod(Method):
         return {**more, **{name: getattr(self, name) for name in names}, "seed": seed, "data": checksum(train)}
 
     def state(self) -> dict[str, Any]:
-        """What else than the weights is needed to predict, as plain numbers, text and lists."""
+        """What else than the weights is needed to predict."""
         return {"mean": self._mean, "scale": self._scale}
 
-    def restore(self, state: dict[str, Any], train: Regions, weights: Weights | None = None) -> NetworkMethod:
-        """Become as when `state` was taken; without `weights`, but for those of the network."""
+    def built(self, state: dict[str, Any], train: Regions, weights: Weights) -> NetworkMethod:
+        """Become as when `state` was taken, with the network of an artefact."""
         self.genes, self.directed = list(train.genes), train.directed
         self._mean, self._scale, self.history = state["mean"], state["scale"], []
-        make = self._maker(state, train)
-        self.network = make().eval() if weights is None else weights.build(make, f"{self.name}.")
+        self.network = weights.build(self._maker(train), f"{self.name}.")
         return self
 
     @abstractmethod
-    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
-        """Makes the network that `restore` gives its weights."""
+    def _maker(self, train: Regions) -> Callable[[], nn.Module]:
+        """Makes the network that `built` gives its weights."""
 
 
 def checksum(regions: Regions) -> int:
@@ -190,176 +174,6 @@ class PairsModule(TrainingModule):
         return error.sum() / known.sum().clamp(min=1)
 
 
-# ---------------------------------------------------------------------- the default's network
-
-
-class AttentionModule(PairsModule):
-    """Each step of training sees a random part of the genes: the others are taken for not measured.
-
-    Args:
-        multiplicity: (N, G)
-        places: (N, P); None: not known.
-        seen: Number of genes that a step sees.
-    """
-
-    def __init__(
-        self,
-        *arguments: Any,
-        multiplicity: Float[Tensor, "regions genes"],
-        places: Float[Tensor, "regions places"] | None,
-        seen: int,
-        **more: Any,
-    ) -> None:
-        super().__init__(*arguments, **more)
-        self.multiplicity, self.places, self.seen = multiplicity, places, seen
-
-    def matrix(self, rows: Int[Tensor, " rows"]) -> Float[Tensor, "rows rows"]:
-        m = self.multiplicity[rows.cpu()]
-        places = None if self.places is None else self.places[rows.cpu()].to(rows.device)
-        genes = None
-        if self.training and self.seen < m.shape[1]:
-            genes = torch.randperm(m.shape[1])[: self.seen]
-            m, genes = m[:, genes], genes.to(rows.device)
-        return self.network(m.to(rows.device), places, genes=genes)
-
-
-@dataclass(eq=False)
-class Attention(NetworkMethod):
-    """Genes of one region attend to those of the other: see `omniset.regions.model.RegionAttention`.
-
-    A gene is in a region (x - low) / (high - low) times, within 0 and 1, with the gene's lowest and highest expression
-    x among the training regions. Places are exp(-|c - k|^2 / 2) for 16 centres k (k-means) of the training regions'
-    standardised (|x|, y, z), if these are known.
-
-    Args:
-        axes: Number of principal axes on which genes' tokens lie.
-        dim, num_heads, num_queries, dropout: Of the network.
-        seen: Genes that a step of training sees, drawn anew each time.
-        steps: Of the optimiser, or some more: ten epochs of whole passes over the regions.
-        batch_size: Regions per step, all of whose pairs are learned from.
-        learning_rate, weight_decay: Of AdamW.
-        device: Where to compute.
-        progress: Show it.
-    """
-
-    name = "attention"
-    network: RegionAttention = field(init=False)
-    axes: int = 16
-    dim: int = 32
-    num_heads: int = 4
-    num_queries: int = 1
-    dropout: float = 0.1
-    seen: int = 128
-    steps: int = 150
-    batch_size: int = 40
-    learning_rate: float = 2e-3
-    weight_decay: float = 1e-2
-    device: str = "cpu"
-    progress: bool = False
-
-    def _fit(self, train: Regions, seed: int) -> None:
-        self._standardise(train)
-        self._learn_scales(train, seed)
-        _, target = centred_target(train)
-        network = self._network(seed)
-        size = min(self.batch_size, len(train))
-        passes = -(-self.steps // (ROUNDS * (len(train) // size)))
-        multiplicity, places = self._inputs(train)
-        module = AttentionModule(
-            network,
-            self.learning_rate,
-            self.weight_decay,
-            seed,
-            self._fingerprint(train, seed, (*SHAPING, "steps", *LEARNING)),
-            multiplicity=multiplicity,
-            places=places,
-            target=torch.from_numpy(target / self._scale).float(),
-            seen=self.seen,
-        )
-        self._run(module, position_lesson(len(train), size, passes, seed), ROUNDS, None)
-
-    def _learn_scales(self, train: Regions, seed: int) -> None:
-        known = np.isfinite(train.expression)
-        low = np.where(known, train.expression, np.inf).min(0)
-        high = np.where(known, train.expression, -np.inf).max(0)
-        self._low, self._high = (np.where(known.any(0), ends, 0) for ends in (low, high))
-        components = Components(train, self.axes)
-        spread = np.sqrt(np.square(components(train)).mean(0)) if components.axes.size else np.zeros(0)
-        axes = components.axes * spread
-        size = np.sqrt(np.square(axes).mean()) if axes.size else 1.0
-        self._axes = torch.from_numpy(axes / (size or 1.0)).float()
-        self._centres = None
-        if train.placed:
-            self._of_places = Scaling.of(mirrored_places(train))
-            scaled = self._of_places(mirrored_places(train))
-            number = min(CENTRES, len(np.unique(scaled, axis=0)))
-            self._centres = KMeans(number, n_init=1, random_state=seed).fit(scaled).cluster_centers_
-
-    def _network(self, seed: int) -> RegionAttention:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return RegionAttention(
-                self._axes,
-                0 if self._centres is None else len(self._centres),
-                self.dim,
-                self.num_heads,
-                self.num_queries,
-                dropout=self.dropout,
-                directed=self.directed,
-            )
-
-    def _inputs(self, regions: Regions) -> tuple[Tensor, Tensor | None]:
-        share = (regions.expression - self._low) / np.where(self._high > self._low, self._high - self._low, 1)
-        share = np.where(np.isfinite(share) & (self._high > self._low), share.clip(0, 1), 0)
-        m = torch.from_numpy(share).float()
-        if self._centres is None:
-            return m, None
-        if not regions.placed:
-            raise ValueError("coordinates must be known of every region, as they were of those learned from")
-        near = np.exp(-squared_distances(self._of_places(mirrored_places(regions)), self._centres) / 2)
-        return m, torch.from_numpy(near).float()
-
-    @torch.no_grad()
-    def _predict(self, regions: Regions, pairs: Pairs) -> PairValues:
-        device = devices.find(self.device)
-        network = self.network.to(device).eval()
-        m, places = self._inputs(regions)
-        parts = m.to(device).split(REGIONS_TOGETHER)
-        near = [None] * len(parts) if places is None else places.to(device).split(REGIONS_TOGETHER)
-        values = np.empty(len(pairs))
-        block, within = np.divmod(pairs, REGIONS_TOGETHER)
-        for a, b in np.unique(block, axis=0).tolist():
-            here = np.flatnonzero((block == [a, b]).all(1))
-            i, j = torch.from_numpy(within[here]).T
-            values[here] = network(parts[a], near[a], parts[b], near[b]).cpu()[i, j].numpy()
-        network.to("cpu")
-        return values * self._scale + self._mean
-
-    @torch.no_grad()
-    def weights(self, pair: Regions) -> Float[np.ndarray, "genes genes"]:
-        """Of two regions: how much each gene of the first stands for its queries, times how much these attend to each
-        gene of the second; mean over queries and heads. All sum to 1.
-        """
-        m, places = self._inputs(pair)
-        pooled, crossed = self.network.weights(m[:1], None if places is None else places[:1], m[1:])
-        return torch.einsum("qg,qh->gh", pooled[0], crossed[0]).div(len(pooled[0])).double().numpy()
-
-    @torch.no_grad()
-    def gene_weights(self, regions: Regions) -> Float[np.ndarray, " genes"]:
-        """Mean weight with which each gene is pooled in any region, and attended to by any, half and half."""
-        m, places = self._inputs(regions)
-        pooled, crossed = self.network.weights(m, places, m.mean(0, keepdim=True))
-        return ((pooled.mean((0, 1)) + crossed.mean((0, 1))) / 2).double().numpy()
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "centres": None if self._centres is None else self._centres.tolist()}
-
-    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
-        self._learn_scales(train, 0)
-        self._centres = None if state["centres"] is None else np.array(state["centres"])
-        return partial(self._network, 0)
-
-
 # ---------------------------------------------------------------------- the seed's networks
 
 
@@ -388,8 +202,9 @@ class SeedMethod(NetworkMethod):
 
     The document's batches are of 512 pairs; these are all pairs among 23 regions, 529 with those of a region with
     itself, which no loss reads. The loss is mean((f(i, j) - y)^2) + symmetry mean((f(i, j) - f(j, i))^2). One of five
-    folds of the training regions, spatial where places are known, is watched: training stops after 10 epochs without
-    progress there, and the weights of the best epoch are taken. An epoch has as many batches as the pairs need.
+    folds of the training regions, divided as `held_out` says where places are known, is watched: training stops after
+    10 epochs without progress there, and the weights of the best epoch are taken. An epoch has as many batches as the
+    pairs need.
 
     Args:
         name: "seed" (`CrossAttention`) or "concat" (`SelfAttentionConcat`).
@@ -448,7 +263,7 @@ class SeedMethod(NetworkMethod):
         everything = np.arange(len(train))
         if len(train) < VALIDATION_FOLDS * FEWEST:
             return everything, everything[:0]
-        watched = split("spatial" if train.placed else "random", train, VALIDATION_FOLDS, seed)[0]
+        watched = split(self.held_out if train.placed else "random", train, VALIDATION_FOLDS, seed)[0]
         return np.setdiff1d(everything, watched), watched
 
     def _network(self, genes: int, seed: int) -> PairNetwork:
@@ -488,7 +303,7 @@ class SeedMethod(NetworkMethod):
         expression, both = torch.from_numpy(pair.expression).float(), torch.tensor([[0, 1]])
         return self.network.attention(expression, both, self._coordinates(pair))[0].double().numpy()
 
-    def _maker(self, state: dict[str, Any], train: Regions) -> Callable[[], nn.Module]:
+    def _maker(self, train: Regions) -> Callable[[], nn.Module]:
         return partial(self._network, len(train.genes), 0)
 
 
