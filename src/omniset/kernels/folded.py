@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import private
+from omniset.kernels import blocks, private
+from omniset.kernels.blockwise import FFN, BlockGather, BlockSpread
 from omniset.kernels.gather import Gather
 from omniset.kernels.spread import ACTIVATIONS, Spread
 from omniset.kernels.tiles import PRECISION
@@ -117,7 +118,8 @@ def gather(
     offset = torch.einsum("bhqc,hc->bhq", q, _project(key, bias).unflatten(0, by_head))[..., None]
     log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
     given = None if peak is None else peak.flatten(1, 2)
-    sums = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
+    apply = BlockGather.apply if blocks.takes(elements) else Gather.apply
+    sums = apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
     measured_peak, weight_sum, total = (v.unflatten(1, by_head) for v in sums)
     w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
     b_v = _project(value, bias).unflatten(0, by_head).to(total)
@@ -146,7 +148,8 @@ def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
         weight, bias = parts.norm_ffn.weight.to(dtype), parts.norm_ffn.bias.to(dtype)
         ffn = first.weight.to(dtype) * weight, _project(first, bias), second.weight.to(dtype), second.bias.to(dtype)
     keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
-    return Spread.apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
+    apply = BlockSpread.apply if activation in FFN and blocks.takes(elements) else Spread.apply
+    return apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
 
 
 def _project(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Gather(torch.autograd.Function):
         weight, total = (wide(folded.new_zeros((sets, points, size))) for size in (1, dim))
         moments = Moments(ctx, folded, x)
         # exp(u . z + a - peak) with peak = top + a never needs a; gradient (4) still does.
-        known = peak is not None or _moderate(rows, log_m)
+        known = peak is not None or moderate(rows, log_m)
         start = 0 if known else -torch.inf
         top = folded.new_full((sets, points, 1), start) if peak is None else peak.to(folded.dtype) - offset
         shifted = bool(top.any())
@@ -156,7 +156,7 @@ def _products(points: Tensor, z: Tensor, out: Tensor) -> Tensor:
     return product.view(-1, sets, elements).transpose(0, 1)
 
 
-def _moderate(points: Tensor, log_m: Tensor | None) -> bool:
+def moderate(points: Tensor, log_m: Tensor | None) -> bool:
     """Whether no score can be so large or small that its exponential would have to be measured against a peak.
 
     A normalised element is no longer than sqrt(D), so that its product with a point is bounded by the point's length.

@@ -1,0 +1,104 @@
+"""Work on sets shared out over threads, once: each takes whole pieces and does them alone.
+
+A team of threads that shares out every operation, as PyTorch's own does, meets thousands of times in a pass. Each
+meeting waits for the slowest, and where other programs run beside, the slowest one is often not running at all. Here
+threads meet once, at the end. Sums are made piece by piece and added up in the order of the pieces, so that they are the
+same to the bit, whichever thread did what, and however many there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import torch
+
+SMALLEST = 1 << 15  # numbers of the elements of a piece, but of the last ones
+PIECES = 32  # at most: so many sums there are of each kind
+
+R = TypeVar("R")
+
+
+class Piece(NamedTuple):
+    """Elements from `start` to `stop` of sets from `first` to `last`: whole sets, or a part of one."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+def pieces(sets: int, elements: int, dim: int) -> list[Piece]:
+    """All elements of all sets, in pieces of about one size, which depends on nothing else.
+
+    >>> pieces(1, 70_000, 1)
+    [Piece(first=0, last=1, start=0, stop=35008), Piece(first=0, last=1, start=35008, stop=70000)]
+    """
+    rows = sets * elements
+    if not rows:
+        return []
+    number = max(min(PIECES, rows * dim // SMALLEST), 1)
+    if sets >= number:
+        step = -(-sets // number)
+        return [Piece(first, min(first + step, sets), 0, elements) for first in range(0, sets, step)]
+    step = -(-elements * sets // number)
+    step = min(-(-step // 64) * 64, elements)  # whole blocks
+    return [
+        Piece(one, one + 1, start, min(start + step, elements))
+        for one in range(sets)
+        for start in range(0, elements, step)
+    ]
+
+
+_threads: dict[int, ThreadPoolExecutor] = {}  # by process: a child that was forked has none of its parent's
+
+
+def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
+    """What `work` makes of each piece, in their order, in as many threads as PyTorch has for one operation."""
+    threads = min(torch.get_num_threads(), len(parts))
+    results: dict[int, R] = {}
+    turns = itertools.count()  # a single step of the interpreter: no two threads get the same
+
+    def take() -> None:
+        with torch.no_grad():
+            while (turn := next(turns)) < len(parts):
+                results[turn] = work(parts[turn])
+
+    if threads < 2:
+        take()
+    else:
+        others = [_pool(threads - 1).submit(_alone, take) for _ in range(threads - 1)]
+        try:
+            _alone(take)
+        finally:
+            _wait(others, turns, len(parts))
+    return [results[turn] for turn in range(len(parts))]
+
+
+def _alone(take: Callable[[], None]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # of this thread only
+    try:
+        take()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _wait(others: list[Future], turns: itertools.count, number: int) -> None:
+    """None still works on memory that its caller gives up; an error of any is the caller's."""
+    for other in others:
+        other.cancel()  # it has not begun, and there is nothing left
+    for other in others:
+        if not other.cancelled():
+            other.result()
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    process = os.getpid()
+    pool = _threads.get(process)
+    if pool is None or pool._max_workers < threads:
+        pool = _threads[process] = ThreadPoolExecutor(threads, "omniset")
+    return pool
