@@ -19,34 +19,62 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from omniset.kernels import private
+
 SOURCE = Path(__file__).with_name("blocks.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 SECONDS = 120.0  # that the compiler may take
+NARROW = 128  # numbers of an element
 KINDS = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 
 
+class Part(NamedTuple):
+    """Some rows of an array, and how many numbers of the array are before them."""
+
+    rows: Tensor
+    before: int
+
+
 def takes(elements: Tensor) -> bool:
-    """Whether elements on this device, of this type, can be computed with in blocks."""
-    return elements.device.type == "cpu" and elements.dtype in KINDS and library() is not None
+    """Whether elements on this device, of this type, are computed with in blocks.
+
+    Wide ones in bfloat16 are not where the processor has units for their products, which blocks do not use.
+    """
+    if elements.device.type != "cpu" or elements.dtype not in KINDS:
+        return False
+    units = elements.dtype == torch.bfloat16 and private.HALF_UNITS
+    return not (units and elements.shape[-1] > NARROW) and library() is not None
 
 
-def call(name: str, dtype: torch.dtype, arrays: Sequence[Tensor | int | None], numbers: Sequence[int], eps: float) -> None:
-    """Call a function of blocks.cpp for elements of this type. Arrays are contiguous, or an address.
+def call(
+    name: str, dtype: torch.dtype, arrays: Sequence[Tensor | Part | None], numbers: Sequence[int], eps: float
+) -> None:
+    """Call a function of blocks.cpp for elements of this type; all arrays are contiguous (`whole`).
 
     Raises:
         MemoryError: There is no memory for a block.
     """
-    found: Any = library()
-    pointers = [x.data_ptr() if isinstance(x, Tensor) else x for x in arrays]
-    function = getattr(found, f"{name}_{KINDS[dtype]}")
+    function = getattr(library(), f"{name}_{KINDS[dtype]}")
+    pointers = [_address(x) for x in arrays]
     packed = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_long * len(numbers))(*numbers)
     if function(*packed, ctypes.c_double(eps)):
         raise MemoryError("no memory for a block of elements")
+
+
+def whole(*arrays: Tensor | None) -> list[Tensor | None]:
+    """As blocks read them, without gaps."""
+    return [None if x is None else x.contiguous() for x in arrays]
+
+
+def _address(x: Tensor | Part | None) -> int | None:
+    if x is None or isinstance(x, Tensor):
+        return None if x is None else x.data_ptr()
+    return x.rows.data_ptr() - x.before * x.rows.element_size()
 
 
 @functools.cache

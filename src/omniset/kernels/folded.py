@@ -4,7 +4,7 @@ With k points, h heads and n elements of width d, a score is a product of two pr
 the points: (W_q p) . (W_k x) = (W_k^T W_q p) . x. What the points attend to is then the elements themselves, and the
 weighted sum of the elements is projected once, not each element. LayerNorm's affine part moves over in the same way,
 so that only an element less its mean, over its deviation, is left. Two functions of elements remain, each with the
-gradient written out, each in tiles that stay in the processor's cache, and neither keeps anything of the size of the
+gradient written out, each in pieces that stay in the processor's cache, and neither keeps anything of the size of the
 set but its input: `gather` (points attend to elements) and `spread` (elements attend to points, then the FFN).
 
 Scores lie with the elements innermost, (points, elements), as a softmax over a handful of neighbours in memory is slow.
@@ -21,11 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import blocks, private
-from omniset.kernels.blockwise import FFN, BlockGather, BlockSpread
+from omniset.kernels import private
 from omniset.kernels.gather import Gather
-from omniset.kernels.spread import ACTIVATIONS, Spread
-from omniset.kernels.tiles import PRECISION
+from omniset.kernels.spread import Spread
+from omniset.kernels.tiles import ACTIVATIONS, PRECISION
 
 LEAST = 1 << 18  # numbers of the elements, from where on folding is faster (on two cores, D from 32 to 256)
 PLAIN = None, None
@@ -118,8 +117,7 @@ def gather(
     offset = torch.einsum("bhqc,hc->bhq", q, _project(key, bias).unflatten(0, by_head))[..., None]
     log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
     given = None if peak is None else peak.flatten(1, 2)
-    apply = BlockGather.apply if blocks.takes(elements) else Gather.apply
-    sums = apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
+    sums = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
     measured_peak, weight_sum, total = (v.unflatten(1, by_head) for v in sums)
     w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
     b_v = _project(value, bias).unflatten(0, by_head).to(total)
@@ -148,8 +146,7 @@ def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
         weight, bias = parts.norm_ffn.weight.to(dtype), parts.norm_ffn.bias.to(dtype)
         ffn = first.weight.to(dtype) * weight, _project(first, bias), second.weight.to(dtype), second.bias.to(dtype)
     keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
-    apply = BlockSpread.apply if activation in FFN and blocks.takes(elements) else Spread.apply
-    return apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
+    return Spread.apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
 
 
 def _project(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -15,9 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 SMALLEST = 1 << 15  # numbers of the elements of a piece, but of the last ones
-PIECES = 32  # at most: so many sums there are of each kind
+PIECES = 32  # about, at most: so many sums there are of each kind
+WHOLE = 64  # elements, of which a part of a set has a multiple
 
 R = TypeVar("R")
 
@@ -31,26 +33,31 @@ class Piece(NamedTuple):
     stop: int
 
 
-def pieces(sets: int, elements: int, dim: int) -> list[Piece]:
-    """All elements of all sets, in pieces of about one size, which depends on nothing else.
+def pieces(x: Tensor) -> list[Piece]:
+    """All elements of sets (B, N, D), in pieces of about one size, which depends on the shape only: some sets each, or
+    as many of each set. At least one, even of nothing; on an accelerator, which shares out by itself, one.
 
-    >>> pieces(1, 70_000, 1)
+    >>> pieces(torch.empty(1, 70_000, 1))
     [Piece(first=0, last=1, start=0, stop=35008), Piece(first=0, last=1, start=35008, stop=70000)]
+    >>> len(pieces(torch.empty(3, 70_000, 32)))
+    33
     """
-    rows = sets * elements
-    if not rows:
-        return []
-    number = max(min(PIECES, rows * dim // SMALLEST), 1)
+    sets, elements, dim = x.shape
+    number = max(min(PIECES, x.numel() // SMALLEST), 1) if x.device.type == "cpu" else 1
     if sets >= number:
-        step = -(-sets // number)
-        return [Piece(first, min(first + step, sets), 0, elements) for first in range(0, sets, step)]
-    step = -(-elements * sets // number)
-    step = min(-(-step // 64) * 64, elements)  # whole blocks
-    return [
-        Piece(one, one + 1, start, min(start + step, elements))
-        for one in range(sets)
-        for start in range(0, elements, step)
-    ]
+        step = max(-(-sets // number), 1)
+        firsts = range(0, max(sets, 1), step)
+        return [Piece(first, min(first + step, sets), 0, elements) for first in firsts]
+    of_set = -(-number // sets)
+    step = -(-elements // of_set // WHOLE) * WHOLE
+    starts = range(0, elements, step)
+    return [Piece(one, one + 1, start, min(start + step, elements)) for one in range(sets) for start in starts]
+
+
+def by_set(parts: Sequence[Tensor], sets: int) -> Tensor:
+    """What pieces have said of their sets, put together: (B, pieces of each set, ...)."""
+    joined = torch.cat([*parts])
+    return joined.view(sets, max(len(parts) // max(sets, 1), 1), *joined.shape[1:])
 
 
 _threads: dict[int, ThreadPoolExecutor] = {}  # by process: a child that was forked has none of its parent's
@@ -74,7 +81,7 @@ def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
         try:
             _alone(take)
         finally:
-            _wait(others, turns, len(parts))
+            _wait(others)
     return [results[turn] for turn in range(len(parts))]
 
 
@@ -87,7 +94,7 @@ def _alone(take: Callable[[], None]) -> None:
         torch.set_num_threads(before)
 
 
-def _wait(others: list[Future], turns: itertools.count, number: int) -> None:
+def _wait(others: list[Future]) -> None:
     """None still works on memory that its caller gives up; an error of any is the caller's."""
     for other in others:
         other.cancel()  # it has not begun, and there is nothing left
