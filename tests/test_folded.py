@@ -281,11 +281,13 @@ def forms(layer, x, m=None):
     return folded.form(layer.gather, layer.points, x, m)[0], folded.form(layer.spread, x, context, None)[0]
 
 
-def test_what_is_folded_and_when(monkeypatch):
+def test_what_is_folded_and_when(pieces_of_sets, monkeypatch):
     x, m = sets(2, 101)
     assert forms(MAKE["U-ISAB"]().double(), x, m) == ("gather", "spread")
     # Eight points with four heads are as many products of width 24 as projecting the elements takes.
-    assert forms(InducedSetAttentionBlock(D, H, 8).double(), x) == (None, None)
+    both = ("gather", "spread") if pieces_of_sets == "blocks" else (None, None)
+    assert forms(InducedSetAttentionBlock(D, H, 8).double(), x) == both
+    assert forms(InducedSetAttentionBlock(D, H, 60).double(), x) == (None, None)
     assert forms(InducedSetAttentionBlock(D, 1, 100).double(), x) == ("gather", "spread")
     assert forms(MAKE["U-ISAB"](norm="post").double(), x) == (None, None)
     layer = MAKE["U-ISAB"](dropout=0.1).double()

@@ -61,7 +61,7 @@ class Gather(torch.autograd.Function):
         known = peak is not None or _moderate(rows, log_m)
         start = folded.new_full((len(x), folded.shape[1], 1), 0 if known else -torch.inf)
         start = start if peak is None else peak.to(folded.dtype) - offset
-        work = _in_blocks if blocks.takes(x) else partial(partial, tiles.gather)
+        work: Any = _in_blocks if blocks.takes(x) else partial(partial, tiles.gather)
         sums = share_out(pieces(x), work(x, log_m, rows, start, known, eps))
         tops, weights, totals = (by_set(some, len(x)) for some in zip(*sums, strict=True))
         top = tops.amax(1)
@@ -97,7 +97,7 @@ class Gather(torch.autograd.Function):
         d_x = empty(x.shape, x) if ctx.needs_input_grad[0] else None
         d_log_m = torch.empty_like(log_m) if log_m is not None and ctx.needs_input_grad[1] else None
         d_weight, d_total = d_weight.to(dtype), centred(d_total.to(dtype))
-        work = _in_blocks_backward if blocks.takes(x) else partial(partial, tiles.gather_backward)
+        work: Any = _in_blocks_backward if blocks.takes(x) else partial(partial, tiles.gather_backward)
         parts = share_out(pieces(x), work(x, log_m, rows, top, d_weight, d_total, d_x, d_log_m, ctx.eps))
         d_rows, d_offset = (torch.stack(some).sum(0) for some in zip(*parts, strict=True))
         return d_x, d_log_m, centred(d_rows).to(dtype)[None], d_offset.to(dtype)[None, :, None], None, None

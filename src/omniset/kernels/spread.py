@@ -61,7 +61,7 @@ class Spread(torch.autograd.Function):
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
         x = x.contiguous()
         out, ffn = empty(x.shape, x), None if w1 is None else (centred(w1), b1, w2, b2)
-        work = _in_blocks if _compiled(x, activation) else partial(partial, tiles.spread)
+        work: Any = _in_blocks if _compiled(x, activation) else partial(partial, tiles.spread)
         how = heads, activation, eps
         share_out(pieces(x), work(x, centred(keys), offset, values, *how, ffn, out))
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
@@ -87,7 +87,7 @@ class Spread(torch.autograd.Function):
             return *gradients[:4], None, None, None, *gradients[4:]
         dtype, d_x = keys.dtype, empty(x.shape, x)
         ffn = None if w1 is None else (centred(w1), b1, w2, b2)
-        work = _in_blocks_backward if _compiled(x, ctx.how[1]) else partial(partial, tiles.spread_backward)
+        work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else partial(partial, tiles.spread_backward)
         parts = share_out(pieces(x), work(x, d_out, centred(keys), offset, values, *ctx.how, ffn, d_x))
         sums = [*zip(*parts, strict=True)]
         d_keys, d_offset, d_values = (by_set(some, len(x)).sum(1).to(dtype) for some in sums[:3])
@@ -135,15 +135,14 @@ def _in_blocks_backward(
 ) -> Callable[[Piece], list[Tensor]]:
     """`tiles.spread_backward`, compiled."""
     points, dim = keys.shape[1:]
-    w1, b1, w2, b2 = ffn or (None,) * 4
-    transposed = (None, None) if ffn is None else (ffn[0].mT, ffn[2].mT)
-    weights = blocks.whole(keys, keys.mT, offset, values, values.mT, w1, transposed[0], b1, transposed[1])
+    of_ffn = [None] * 4 if ffn is None else [ffn[0], ffn[0].mT, ffn[1], ffn[2].mT]
+    weights = blocks.whole(keys, keys.mT, offset, values, values.mT, *of_ffn)
     numbers = x.shape[1], dim, points, heads, 0 if ffn is None else len(ffn[0])
 
     def sums(piece: Piece) -> list[Tensor]:
         number = piece.last - piece.first
-        shapes = [(number, points, dim), (number, points, 1), (number, points, dim)]
-        shapes += [] if ffn is None else [v.shape for v in (ffn[0], ffn[1], ffn[2].mT, ffn[3])]
+        shapes: list[tuple[int, ...]] = [(number, points, dim), (number, points, 1), (number, points, dim)]
+        shapes += [] if ffn is None else [tuple(v.shape) for v in (ffn[0], ffn[1], ffn[2].mT, ffn[3])]
         some = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
         # A gradient may be one number for all, as that of a sum is: it is written out a piece at a time.
         part = d_out[piece.first : piece.last, piece.start : piece.stop].contiguous()

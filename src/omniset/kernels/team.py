@@ -2,8 +2,8 @@
 
 A team of threads that shares out every operation, as PyTorch's own does, meets thousands of times in a pass. Each
 meeting waits for the slowest, and where other programs run beside, the slowest one is often not running at all. Here
-threads meet once, at the end. Sums are made piece by piece and added up in the order of the pieces, so that they are the
-same to the bit, whichever thread did what, and however many there are.
+threads meet once, at the end. Sums are made piece by piece and added up in the order of the pieces: the same to the bit,
+whichever thread did what, and however many there are.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pieces(x: Tensor) -> list[Piece]:
     >>> len(pieces(torch.empty(3, 70_000, 32)))
     33
     """
-    sets, elements, dim = x.shape
+    sets, elements = x.shape[:2]
     number = max(min(PIECES, x.numel() // SMALLEST), 1) if x.device.type == "cpu" else 1
     if sets >= number:
         step = max(-(-sets // number), 1)
