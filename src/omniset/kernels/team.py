@@ -2,8 +2,8 @@
 
 A team of threads that shares out every operation, as PyTorch's own does, meets thousands of times in a pass. Each
 meeting waits for the slowest, and where other programs run beside, the slowest one is often not running at all. Here
-threads meet once, at the end. Sums are made piece by piece and added up in the order of the pieces: the same to the bit,
-whichever thread did what, and however many there are.
+threads meet once, at the end. Sums are made piece by piece and added up in the order of the pieces, so that they are
+the same to the bit, whichever thread did what, and however many there are.
 """
 
 from __future__ import annotations
