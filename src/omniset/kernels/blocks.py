@@ -7,6 +7,7 @@ loaded only if nobody else could have written it. OMNISET_COMPILE=0 switches all
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -105,6 +106,7 @@ def _built(compiler: str) -> Path:
             pass
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="omniset-"))  # for this process
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / name
     if not (file.is_file() and _private(file)):
         with tempfile.TemporaryDirectory(dir=folder) as place:

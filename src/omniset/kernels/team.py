@@ -44,7 +44,7 @@ def pieces(x: Tensor) -> list[Piece]:
     """
     sets, elements = x.shape[:2]
     number = max(min(PIECES, x.numel() // SMALLEST), 1) if x.device.type == "cpu" else 1
-    if sets >= number:
+    if sets >= number or not sets:
         step = max(-(-sets // number), 1)
         firsts = range(0, max(sets, 1), step)
         return [Piece(first, min(first + step, sets), 0, elements) for first in firsts]
