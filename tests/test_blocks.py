@@ -69,8 +69,10 @@ def test_pieces_are_all_elements_once():
             x[piece.first : piece.last, piece.start : piece.stop] += 1
         assert bool((x == 1).all())
         assert 1 <= len(parts) <= 2 * team.PIECES
-        joined = team.by_set([torch.zeros(piece.last - piece.first, 2) for piece in parts], shape[0])
-        assert joined.shape[::2] == (shape[0], 2)
+        owners = torch.full((team.slots(parts),), -1)
+        for piece in parts:
+            owners[piece.slot : piece.slot + piece.last - piece.first] = torch.arange(piece.first, piece.last)
+        assert bool((team.by_set(owners, shape[0]) == torch.arange(shape[0])[:, None]).all())
 
 
 def test_threads_take_all_pieces_and_raise_the_error_of_any():

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -20,25 +21,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from omniset.kernels import private
+from omniset.kernels.team import Piece, together
 
 SOURCE = Path(__file__).with_name("blocks.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 SECONDS = 120.0  # that the compiler may take
 NARROW = 128  # numbers of an element
 KINDS = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
-
-
-class Part(NamedTuple):
-    """Some rows of an array, and how many numbers of the array are before them."""
-
-    rows: Tensor
-    before: int
 
 
 def takes(elements: Tensor) -> bool:
@@ -52,30 +46,39 @@ def takes(elements: Tensor) -> bool:
     return not (units and elements.shape[-1] > NARROW) and library() is not None
 
 
-def call(
-    name: str, dtype: torch.dtype, arrays: Sequence[Tensor | Part | None], numbers: Sequence[int], eps: float
+def run(
+    name: str,
+    dtype: torch.dtype,
+    arrays: Sequence[Tensor | None],
+    numbers: Sequence[int],
+    eps: float,
+    parts: Sequence[Piece],
 ) -> None:
-    """Call a function of blocks.cpp for elements of this type; all arrays are contiguous (`whole`).
+    """Have threads do all pieces by a function of blocks.cpp for elements of this type.
+
+    Args:
+        arrays: Without gaps (`whole`), but for those whose strides are among the numbers.
 
     Raises:
         MemoryError: There is no memory for a block.
     """
     function = getattr(library(), f"{name}_{KINDS[dtype]}")
-    pointers = [_address(x) for x in arrays]
-    packed = (ctypes.c_void_p * len(pointers))(*pointers), (ctypes.c_long * len(numbers))(*numbers)
-    if function(*packed, ctypes.c_double(eps)):
+    packed = (ctypes.c_void_p * len(arrays))(*(None if x is None else x.data_ptr() for x in arrays))
+    sizes, pieces = ((ctypes.c_long * len(some))(*some) for some in (numbers, [*itertools.chain(*parts)]))
+    turn, failed = ctypes.c_long(0), []
+
+    def take() -> None:
+        if function(packed, sizes, ctypes.c_double(eps), pieces, ctypes.c_long(len(parts)), ctypes.byref(turn)):
+            failed.append(name)
+
+    together(take, len(parts))
+    if failed:
         raise MemoryError("no memory for a block of elements")
 
 
 def whole(*arrays: Tensor | None) -> list[Tensor | None]:
     """As blocks read them, without gaps."""
     return [None if x is None else x.contiguous() for x in arrays]
-
-
-def _address(x: Tensor | Part | None) -> int | None:
-    if x is None or isinstance(x, Tensor):
-        return None if x is None else x.data_ptr()
-    return x.rows.data_ptr() - x.before * x.rows.element_size()
 
 
 @functools.cache

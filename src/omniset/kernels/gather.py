@@ -25,7 +25,6 @@ The numbers of z_n sum to 0. So products with z_n are the same with u_p less its
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -38,7 +37,7 @@ from omniset.core.states import wide
 from omniset.kernels import blocks, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
-from omniset.kernels.team import Piece, by_set, pieces, share_out
+from omniset.kernels.team import by_set, pieces, share_out, slots
 from omniset.kernels.tiles import centred
 
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
@@ -61,9 +60,8 @@ class Gather(torch.autograd.Function):
         known = peak is not None or _moderate(rows, log_m)
         start = folded.new_full((len(x), folded.shape[1], 1), 0 if known else -torch.inf)
         start = start if peak is None else peak.to(folded.dtype) - offset
-        work: Any = _in_blocks if blocks.takes(x) else partial(partial, tiles.gather)
-        sums = share_out(pieces(x), work(x, log_m, rows, start, known, eps))
-        tops, weights, totals = (by_set(some, len(x)) for some in zip(*sums, strict=True))
+        work = _in_blocks if blocks.takes(x) else _in_tiles
+        tops, weights, totals = (by_set(some, len(x)) for some in work(x, log_m, rows, start, known, eps))
         top = tops.amax(1)
         if not known:
             factor = torch.exp(wide(tops) - wide(zero_if_minus_inf(top))[:, None])
@@ -97,27 +95,31 @@ class Gather(torch.autograd.Function):
         d_x = empty(x.shape, x) if ctx.needs_input_grad[0] else None
         d_log_m = torch.empty_like(log_m) if log_m is not None and ctx.needs_input_grad[1] else None
         d_weight, d_total = d_weight.to(dtype), centred(d_total.to(dtype))
-        work: Any = _in_blocks_backward if blocks.takes(x) else partial(partial, tiles.gather_backward)
-        parts = share_out(pieces(x), work(x, log_m, rows, top, d_weight, d_total, d_x, d_log_m, ctx.eps))
-        d_rows, d_offset = (torch.stack(some).sum(0) for some in zip(*parts, strict=True))
+        work = _in_blocks_backward if blocks.takes(x) else _in_tiles_backward
+        sums = work(x, log_m, rows, top, d_weight, d_total, d_x, d_log_m, ctx.eps)
+        d_rows, d_offset = (some.sum(0) for some in sums)
         return d_x, d_log_m, centred(d_rows).to(dtype)[None], d_offset.to(dtype)[None, :, None], None, None
 
 
 def _in_blocks(
     x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float
-) -> Callable[[Piece], tuple[Tensor, Tensor, Tensor]]:
-    """`tiles.gather`, compiled."""
-    inputs = blocks.whole(x, log_m, rows)
-    points, dim = rows.shape
+) -> tuple[Tensor, Tensor, Tensor]:
+    """top, c and t of each slot."""
+    parts, (points, dim) = pieces(x), rows.shape
+    number = slots(parts)
+    tops = top.repeat_interleave(number // max(len(x), 1), 0).contiguous()
+    weights, totals = (torch.zeros((number, points, size), dtype=torch.float64) for size in (1, dim))
+    arrays = [*blocks.whole(x, log_m, rows), tops, weights, totals]
+    blocks.run("gather", x.dtype, arrays, (x.shape[1], dim, points, known), eps, parts)
+    return tops, weights, totals
 
-    def sums(piece: Piece) -> tuple[Tensor, Tensor, Tensor]:
-        here = top[piece.first : piece.last].clone(memory_format=torch.contiguous_format)
-        weight, total = (torch.zeros((len(here), points, size), dtype=torch.float64) for size in (1, dim))
-        numbers = x.shape[1], dim, points, *piece, known
-        blocks.call("gather", x.dtype, [*inputs, here, weight, total], numbers, eps)
-        return here, weight, total
 
-    return sums
+def _in_tiles(
+    x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    sums = share_out(pieces(x), partial(tiles.gather, x, log_m, rows, top, known, eps))
+    tops, weights, totals = (torch.cat(some) for some in zip(*sums, strict=True))
+    return tops, weights, totals
 
 
 def _in_blocks_backward(
@@ -130,18 +132,20 @@ def _in_blocks_backward(
     d_x: Tensor | None,
     d_log_m: Tensor | None,
     eps: float,
-) -> Callable[[Piece], tuple[Tensor, Tensor]]:
-    """`tiles.gather_backward`, compiled."""
+) -> tuple[Tensor, Tensor]:
+    """d(u) and d(a) of each piece."""
+    parts, (points, dim) = pieces(x), rows.shape
+    d_rows, d_offset = (torch.zeros((len(parts), points, *more), dtype=torch.float64) for more in ((dim,), ()))
     after = torch.cat((d_total.mT, rows.mT.expand(len(x), -1, -1)), 2)
-    inputs = blocks.whole(x, log_m, rows, top, d_weight, d_total, after)
+    arrays = [*blocks.whole(x, log_m, rows, top, d_weight, d_total, after), d_x, d_log_m, d_rows, d_offset]
+    blocks.run("gather_backward", x.dtype, arrays, (x.shape[1], dim, points), eps, parts)
+    return d_rows, d_offset
 
-    def sums(piece: Piece) -> tuple[Tensor, Tensor]:
-        d_rows, d_offset = (torch.zeros(shape, dtype=torch.float64) for shape in (rows.shape, len(rows)))
-        numbers = x.shape[1], x.shape[2], len(rows), *piece
-        blocks.call("gather_backward", x.dtype, [*inputs, d_x, d_log_m, d_rows, d_offset], numbers, eps)
-        return d_rows, d_offset
 
-    return sums
+def _in_tiles_backward(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    sums = share_out(pieces(x), partial(tiles.gather_backward, x, *arguments))
+    d_rows, d_offset = (torch.stack(some) for some in zip(*sums, strict=True))
+    return d_rows, d_offset
 
 
 def _moderate(points: Tensor, log_m: Tensor | None) -> bool:

@@ -32,7 +32,6 @@ and u_n sum to 0, k_p and the rows of W_1 stand here less their means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,7 +42,7 @@ from torch import Tensor, nn
 from omniset.kernels import blocks, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
-from omniset.kernels.team import Piece, by_set, pieces, share_out
+from omniset.kernels.team import by_set, pieces, share_out, slots
 from omniset.kernels.tiles import centred
 
 FFN = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -61,9 +60,8 @@ class Spread(torch.autograd.Function):
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
         x = x.contiguous()
         out, ffn = empty(x.shape, x), None if w1 is None else (centred(w1), b1, w2, b2)
-        work: Any = _in_blocks if _compiled(x, activation) else partial(partial, tiles.spread)
-        how = heads, activation, eps
-        share_out(pieces(x), work(x, centred(keys), offset, values, *how, ffn, out))
+        work, how = _in_blocks if _compiled(x, activation) else _in_tiles, (heads, activation, eps)
+        work(x, centred(keys), offset, values, *how, ffn, out)
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
         ctx.how = how
         return out
@@ -87,11 +85,10 @@ class Spread(torch.autograd.Function):
             return *gradients[:4], None, None, None, *gradients[4:]
         dtype, d_x = keys.dtype, empty(x.shape, x)
         ffn = None if w1 is None else (centred(w1), b1, w2, b2)
-        work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else partial(partial, tiles.spread_backward)
-        parts = share_out(pieces(x), work(x, d_out, centred(keys), offset, values, *ctx.how, ffn, d_x))
-        sums = [*zip(*parts, strict=True)]
+        work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else _in_tiles_backward
+        sums = work(x, d_out, centred(keys), offset, values, *ctx.how, ffn, d_x)
         d_keys, d_offset, d_values = (by_set(some, len(x)).sum(1).to(dtype) for some in sums[:3])
-        d_ffn = [torch.stack(some).sum(0).to(dtype) for some in sums[3:]]
+        d_ffn = [some.sum(0).to(dtype) for some in sums[3:]]
         gradients = [centred(d_ffn[0]), *d_ffn[1:]] if d_ffn else [None] * 4
         return d_x, centred(d_keys), d_offset, d_values, None, None, None, *gradients
 
@@ -110,15 +107,14 @@ def _in_blocks(
     eps: float,
     ffn: FFN | None,
     out: Tensor,
-) -> Callable[[Piece], None]:
-    """`tiles.spread`, compiled."""
+) -> None:
     arrays = blocks.whole(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
     numbers = x.shape[1], x.shape[2], keys.shape[1], heads, 0 if ffn is None else len(ffn[0])
+    blocks.run("spread", x.dtype, arrays, numbers, eps, pieces(x))
 
-    def write(piece: Piece) -> None:
-        blocks.call("spread", x.dtype, arrays, (*numbers, *piece), eps)
 
-    return write
+def _in_tiles(x: Tensor, *arguments: Any) -> None:
+    share_out(pieces(x), partial(tiles.spread, x, *arguments))
 
 
 def _in_blocks_backward(
@@ -132,23 +128,26 @@ def _in_blocks_backward(
     eps: float,
     ffn: FFN | None,
     d_x: Tensor,
-) -> Callable[[Piece], list[Tensor]]:
-    """`tiles.spread_backward`, compiled."""
-    points, dim = keys.shape[1:]
-    of_ffn = [None] * 4 if ffn is None else [ffn[0], ffn[0].mT, ffn[1], ffn[2].mT]
+) -> list[Tensor]:
+    """d(k), d(a) and d(v) of each slot; d(W_1), d(b_1), d(W_2) and d(b_2) of each piece."""
+    parts, (points, dim) = pieces(x), keys.shape[1:]
+    shapes: list[tuple[int, ...]] = [(slots(parts), points, size) for size in (dim, 1, dim)]
+    of_ffn: list[Tensor | None] = [None] * 4
+    if ffn is not None:
+        w1, b1, w2, b2 = ffn
+        of_ffn = [w1, w1.mT, b1, w2.mT]
+        shapes += [(len(parts), *v.shape) for v in (w1, b1, w2.mT, b2)]
+    sums = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
     weights = blocks.whole(keys, keys.mT, offset, values, values.mT, *of_ffn)
-    numbers = x.shape[1], dim, points, heads, 0 if ffn is None else len(ffn[0])
+    width = 0 if ffn is None else len(ffn[0])
+    # A gradient may be one number for all, as that of a sum is, which is nowhere written out.
+    numbers = x.shape[1], dim, points, heads, width, *d_out.stride()
+    arrays = [x, d_out, *weights, d_x, *sums, *[None] * (7 - len(sums))]
+    blocks.run("spread_backward", x.dtype, arrays, numbers, eps, parts)
+    return sums if ffn is None else [*sums[:5], sums[5].mT, sums[6]]
 
-    def sums(piece: Piece) -> list[Tensor]:
-        number = piece.last - piece.first
-        shapes: list[tuple[int, ...]] = [(number, points, dim), (number, points, 1), (number, points, dim)]
-        shapes += [] if ffn is None else [tuple(v.shape) for v in (ffn[0], ffn[1], ffn[2].mT, ffn[3])]
-        some = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
-        # A gradient may be one number for all, as that of a sum is: it is written out a piece at a time.
-        part = d_out[piece.first : piece.last, piece.start : piece.stop].contiguous()
-        before = (piece.first * x.shape[1] + piece.start) * dim
-        arrays = [x, blocks.Part(part, before), *weights, d_x, *some, *[None] * (7 - len(some))]
-        blocks.call("spread_backward", x.dtype, arrays, (*numbers, *piece), eps)
-        return some if ffn is None else [*some[:5], some[5].mT, some[6]]
 
-    return sums
+def _in_tiles_backward(x: Tensor, *arguments: Any) -> list[Tensor]:
+    sums = share_out(pieces(x), partial(tiles.spread_backward, x, *arguments))
+    of_sets, of_ffn = [*zip(*sums, strict=True)][:3], [*zip(*sums, strict=True)][3:]
+    return [torch.cat(some) for some in of_sets] + [torch.stack(some) for some in of_ffn]

@@ -25,12 +25,16 @@ R = TypeVar("R")
 
 
 class Piece(NamedTuple):
-    """Elements from `start` to `stop` of sets from `first` to `last`: whole sets, or a part of one."""
+    """Elements from `start` to `stop` of sets from `first` to `last`: whole sets, or a part of one.
+
+    What is summed for each set has a slot for each set of each piece; those of this one are from `slot` on.
+    """
 
     first: int
     last: int
     start: int
     stop: int
+    slot: int
 
 
 def pieces(x: Tensor) -> list[Piece]:
@@ -38,7 +42,7 @@ def pieces(x: Tensor) -> list[Piece]:
     as many of each set. At least one, even of nothing; on an accelerator, which shares out by itself, one.
 
     >>> pieces(torch.empty(1, 70_000, 1))
-    [Piece(first=0, last=1, start=0, stop=35008), Piece(first=0, last=1, start=35008, stop=70000)]
+    [Piece(first=0, last=1, start=0, stop=35008, slot=0), Piece(first=0, last=1, start=35008, stop=70000, slot=1)]
     >>> len(pieces(torch.empty(3, 70_000, 32)))
     33
     """
@@ -47,25 +51,29 @@ def pieces(x: Tensor) -> list[Piece]:
     if sets >= number or not sets:
         step = max(-(-sets // number), 1)
         firsts = range(0, max(sets, 1), step)
-        return [Piece(first, min(first + step, sets), 0, elements) for first in firsts]
+        return [Piece(first, min(first + step, sets), 0, elements, first) for first in firsts]
     of_set = -(-number // sets)
     step = -(-elements // of_set // WHOLE) * WHOLE
-    starts = range(0, elements, step)
-    return [Piece(one, one + 1, start, min(start + step, elements)) for one in range(sets) for start in starts]
+    parts = [(one, start) for one in range(sets) for start in range(0, elements, step)]
+    return [Piece(one, one + 1, start, min(start + step, elements), slot) for slot, (one, start) in enumerate(parts)]
 
 
-def by_set(parts: Sequence[Tensor], sets: int) -> Tensor:
-    """What pieces have said of their sets, put together: (B, pieces of each set, ...)."""
-    joined = torch.cat([*parts])
-    return joined.view(sets, max(len(parts) // max(sets, 1), 1), *joined.shape[1:])
+def slots(parts: Sequence[Piece]) -> int:
+    """How many there are."""
+    last = parts[-1]
+    return last.slot + last.last - last.first
+
+
+def by_set(sums: Tensor, sets: int) -> Tensor:
+    """Sums (slots, ...) set by set: (B, pieces of each set, ...)."""
+    return sums.view(sets, len(sums) // max(sets, 1), *sums.shape[1:])
 
 
 _threads: dict[int, ThreadPoolExecutor] = {}  # by process: a child that was forked has none of its parent's
 
 
 def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
-    """What `work` makes of each piece, in their order, in as many threads as PyTorch has for one operation."""
-    threads = min(torch.get_num_threads(), len(parts))
+    """What `work` makes of each piece, in their order."""
     results: dict[int, R] = {}
     turns = itertools.count()  # a single step of the interpreter: no two threads get the same
 
@@ -74,22 +82,25 @@ def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
             while (turn := next(turns)) < len(parts):
                 results[turn] = work(parts[turn])
 
-    if threads < 2:
-        take()
-    else:
-        others = [_pool(threads - 1).submit(_alone, take) for _ in range(threads - 1)]
-        try:
-            _alone(take)
-        finally:
-            _wait(others)
+    together(take, len(parts))
     return [results[turn] for turn in range(len(parts))]
 
 
-def _alone(take: Callable[[], None]) -> None:
+def together(work: Callable[[], None], most: int) -> None:
+    """Do the work once in each thread, of as many as PyTorch has for one operation, at most so many."""
+    threads = min(torch.get_num_threads(), most)
+    others = [_pool(threads - 1).submit(_alone, work) for _ in range(threads - 1)]
+    try:
+        _alone(work)
+    finally:
+        _wait(others)
+
+
+def _alone(work: Callable[[], None]) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # of this thread only
     try:
-        take()
+        work()
     finally:
         torch.set_num_threads(before)
 
