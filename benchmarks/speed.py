@@ -4,13 +4,16 @@ Contenders take turns, so that a slow spell of the machine meets all of them. Ab
 its other load; the ratios are what counts. Memory is measured in a process of its own for each.
 """
 
+import argparse
 import json
 import math
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks.machine import Memory, limit, rates
 from benchmarks.results import ROOT, record
+from omniset.kernels import blocks
 from omniset.layers import InducedSetAttentionBlock
 
 Contender = Callable[[Tensor], Tensor]
@@ -141,6 +145,25 @@ def in_turn(work: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[
     return {name: {"median": statistics.median(s), "least": min(s), "most": max(s)} for name, s in seconds.items()}
 
 
+def faults(work: Callable[[], Any]) -> int:
+    """Pages of memory that the system hands out anew while the work is done once more."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Beside other programs that never rest."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 def measure(case: Case, what: str, seed: int, machine: dict[str, float], weigh: bool = True) -> dict[str, Any]:
     torch.manual_seed(seed)
     layers = {name: make(case) for name, make in KINDS[case.kind].items()}
@@ -160,26 +183,8 @@ def measure(case: Case, what: str, seed: int, machine: dict[str, float], weigh: 
         "memory_ratio": memory and memory["omniset"] / max(min(m for n, m in memory.items() if n != "omniset"), 1),
         "limit": least,
         "share_of_limit": least["seconds"] / seconds["omniset"]["median"],
-        "profile": profile(work["omniset"]),
+        "faults": {name: faults(function) for name, function in work.items()},
     }
-
-
-PARTS = {
-    "products": ("mm", "bmm", "addmm", "addmm_", "baddbmm", "_linear_pointwise"),
-    "norms and sums": ("native_layer_norm", "native_layer_norm_backward", "linalg_vector_norm", "mean", "sum"),
-    "exponentials": ("exp_", "_softmax", "_softmax_backward_data"),
-    "copies": ("copy_",),
-}
-
-
-def profile(work: Callable[[], Any]) -> dict[str, float]:
-    """Where the time goes, as shares of the processor's time under PyTorch's profiler."""
-    with torch.profiler.profile() as profiler:
-        work()
-    events = {event.key.split("::")[-1]: event.self_cpu_time_total for event in profiler.key_averages()}
-    total = sum(events.values())
-    shares = {part: sum(events.get(name, 0) for name in names) / total for part, names in PARTS.items()}
-    return shares | {"the rest": 1 - sum(shares.values())}
 
 
 def extra_memory(case: Case, name: str, what: str) -> int:
@@ -227,20 +232,28 @@ def half(case: Case, seed: int) -> dict[str, Any]:
     }
 
 
-def main(seed: int = 0, names: str = "ABCD") -> None:
+def main(seed: int = 0) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks speed", description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", default="ABCD")
+    parser.add_argument("--beside", type=int, default=1, help="busy processes beside which all is measured once more")
+    given = parser.parse_args(sys.argv[2:])
     torch.set_num_threads(2)
     machine = rates()
     print(machine, file=sys.stderr)
     rows = []
     for case in CASES:
-        for what in WORK if case.name in names else ():
-            rows.append(measure(case, what, seed, machine))
-            row = rows[-1]
+        for what, others in (("forward", 0), ("forward+backward", 0), ("forward+backward", given.beside)):
+            if case.name not in given.cases:
+                continue
+            with busy(others):
+                row = measure(case, what, seed, machine, weigh=not others) | {"beside": others}
+            rows.append(row)
+            memory = f", memory {row['memory_ratio']:.2f}" if row["memory_ratio"] else ""
             print(
-                f"{case.name} {what}: {row['speedup']:.2f} x {row['faster_peer']}, memory {row['memory_ratio']:.2f}, "
+                f"{case.name} {what}, beside {others}: {row['speedup']:.2f} x {row['faster_peer']}{memory}, "
                 f"{row['share_of_limit']:.0%} of the limit ({row['limit']['by']})",
                 file=sys.stderr,
                 flush=True,
             )
     values = {"layers": LAYERS, "machine": machine, "rows": rows, "bfloat16": half(CASES[2], seed)}
-    record("benchmarks/speed", values, seed=seed)
+    record("benchmarks/speed", values | {"compiled": blocks.library() is not None}, seed=seed)

@@ -92,9 +92,12 @@ def speed(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         case, by = row["case"], row["limit"]["by"]
         shape = f"{case['sets']} x {case['elements']:,}, {case['dim']}, {case['inducing']}"
+        busy = f"{row['beside']} other busy process" + "es" * (row["beside"] != 1)
+        work = f"{row['what']}, {busy}" if row.get("beside") else row["what"]
+        memory = f"{row['memory_ratio']:.2f}" if row["memory_ratio"] else "-"
+        share = "-" if row.get("beside") else f"{row['share_of_limit']:.0%} ({by})"
         lines.append(
-            f"| {case['name']} | {shape} | {row['what']} | {row['speedup']:.2f} x {row['faster_peer']} | "
-            f"{row['memory_ratio']:.2f} | {row['share_of_limit']:.0%} ({by}) |"
+            f"| {case['name']} | {shape} | {work} | {row['speedup']:.2f} x {row['faster_peer']} | {memory} | {share} |"
         )
     half, machine = found["bfloat16"], found["machine"]
     rates = [f"{name.removesuffix('_gflops')} {rate:.0f} GF/s" for name, rate in machine.items() if "flops" in name]
@@ -107,13 +110,13 @@ def speed(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def profile(found: dict[str, Any]) -> list[str]:
-    rows = [row for row in found["rows"] if row["what"] != "forward"]
-    parts = list(rows[0]["profile"])
-    lines = [f"| case | {' | '.join(parts)} | of the limit |", "|---" * (len(parts) + 2) + "|"]
-    for row in rows:
-        shares = " | ".join(f"{row['profile'][part]:.0%}" for part in parts)
-        lines.append(f"| {row['case']['name']} | {shares} | {row['share_of_limit']:.0%} ({row['limit']['by']}) |")
+def faults(found: dict[str, Any]) -> list[str]:
+    lines = ["| case | pages, Omniset | the peer | seconds, Omniset | the peer |", "|---|---|---|---|---|"]
+    for row in found["rows"]:
+        if row["what"] != "forward" and not row["beside"]:
+            peer, pages, seconds = row["faster_peer"], row["faults"], row["seconds"]
+            times = f"{seconds['omniset']['median']:.3f} | {seconds[peer]['median']:.3f}"
+            lines.append(f"| {row['case']['name']} | {pages['omniset']:,} | {pages[peer]:,} | {times} |")
     return lines
 
 
@@ -542,7 +545,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
     "speed": ("benchmarks/speed.json", speed),
-    "profile": ("benchmarks/speed.json", profile),
+    "faults": ("benchmarks/speed.json", faults),
     "grid": ("benchmarks/grid.json", grid),
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import folded, private, products, spread
+from omniset.kernels import blocks, folded, private, products, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock
 from omniset.testing import relative_error
 
 D, H, K = 24, 4, 5
 PLAIN = {
-    "moments": private.plain_moments,
-    "normalised_backward": private.plain_normalised_backward,
     "softmax": private.plain_softmax,
     "softmax_backward": private.plain_softmax_backward,
     "relu_backward": private.plain_relu_backward,
@@ -55,8 +53,9 @@ def all_missing(monkeypatch):
     for name, plain in PLAIN.items():
         monkeypatch.setattr(private, name, plain)
     for kind, name in ((nn.ReLU, "relu"), (nn.GELU, "gelu"), (nn.SiLU, "silu")):
-        monkeypatch.setitem(spread.ACTIVATIONS, kind, (spread.ACTIVATIONS[kind][0], PLAIN[f"{name}_backward"]))
+        monkeypatch.setitem(tiles.ACTIVATIONS, kind, (tiles.ACTIVATIONS[kind][0], PLAIN[f"{name}_backward"]))
     monkeypatch.setattr(private, "HAS_ONEDNN", False)
+    monkeypatch.setattr(blocks, "takes", lambda _: False)
     monkeypatch.setattr(folded, "LEAST", 0)
 
 

@@ -4,7 +4,7 @@ With k points, h heads and n elements of width d, a score is a product of two pr
 the points: (W_q p) . (W_k x) = (W_k^T W_q p) . x. What the points attend to is then the elements themselves, and the
 weighted sum of the elements is projected once, not each element. LayerNorm's affine part moves over in the same way,
 so that only an element less its mean, over its deviation, is left. Two functions of elements remain, each with the
-gradient written out, each in tiles that stay in the processor's cache, and neither keeps anything of the size of the
+gradient written out, each in pieces that stay in the processor's cache, and neither keeps anything of the size of the
 set but its input: `gather` (points attend to elements) and `spread` (elements attend to points, then the FFN).
 
 Scores lie with the elements innermost, (points, elements), as a softmax over a handful of neighbours in memory is slow.
@@ -21,12 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import private
+from omniset.kernels import blocks, private
 from omniset.kernels.gather import Gather
-from omniset.kernels.spread import ACTIVATIONS, Spread
-from omniset.kernels.tiles import PRECISION
+from omniset.kernels.spread import Spread
+from omniset.kernels.tiles import ACTIVATIONS, PRECISION
 
-LEAST = 1 << 18  # numbers of the elements, from where on folding is faster (on two cores, D from 32 to 256)
+LEAST = 1 << 16  # numbers of the elements, from where on folding is faster (D from 32 to 256)
+DEARER = 1.8  # operations in compiled blocks that take the time of one of the plain form
 PLAIN = None, None
 
 
@@ -81,8 +82,9 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     products, else None.
 
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
-    4 N H P D folded, the projections of elements 4 N D^2 plain and none folded. So folding wins where P (H - 1) < D,
-    and where the elements of all sets are so many (LEAST) that its many small steps take no time.
+    4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
+    takes fewer where P (H - 1) < D; compiled, it is faster for somewhat more points too. The elements of all sets have
+    to be so many (LEAST) that its small steps take no time.
     """
     # A program that is compiled for many sizes must not ask for the size.
     if torch.compiler.is_compiling() or max(queries.numel(), elements.numel()) < LEAST:
@@ -92,12 +94,19 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     shared = queries.shape[0] == 1  # learned points are the same for all sets
     few = multiplicity is None and queries.shape[0] == elements.shape[0] and points > 0
     dim = queries.shape[2]
-    if not (few if spreads else shared) or points * (block.num_heads - 1) >= dim:
+    worth = DEARER if blocks.takes(queries if spreads else elements) else 1.0
+    operations, plain = _operations(points * block.num_heads, dim), _operations(points, dim, projections=8)
+    if not (few if spreads else shared) or operations >= worth * plain:
         return PLAIN
     if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return PLAIN
     parts = None if private.plain_only() else block.foldable()
     return PLAIN if parts is None else ("spread" if spreads else "gather", parts)
+
+
+def _operations(columns: int, dim: int, projections: int = 0) -> int:
+    """Of an element, by its width: scores and averages in both halves, the FFN, and projections."""
+    return 8 * columns + (4 + projections) * dim
 
 
 def gather(

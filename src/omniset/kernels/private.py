@@ -49,17 +49,6 @@ onednn_add_linear = tried(
 HAS_ONEDNN = onednn_linear is not F.linear and onednn_add_linear is not plain_add_linear
 
 
-def plain_moments(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Means of rows and 1 / sqrt(variance + eps)."""
-    return x.mean(-1, True), (x.var(-1, correction=0, keepdim=True) + eps).rsqrt()
-
-
-def plain_normalised_backward(d: Tensor, x: Tensor, mean: Tensor, inverse_deviation: Tensor) -> Tensor:
-    """From the gradient of (x - mean) * inverse_deviation to that of x, given x and its moments."""
-    z = (x - mean) * inverse_deviation
-    return inverse_deviation * (d - d.mean(-1, True) - z * (d * z).mean(-1, True))
-
-
 def plain_softmax(x: Tensor, dim: int) -> Tensor:
     """In place."""
     return x.copy_(x.softmax(dim))
@@ -85,18 +74,6 @@ def plain_silu_backward(d: Tensor, x: Tensor) -> Tensor:
     return d * s * (1 + x * (1 - s))
 
 
-moments = tried(
-    lambda x, eps: torch.native_layer_norm(x, x.shape[-1:], None, None, eps)[1:],
-    plain_moments,
-    lambda f: torch.cat(f(_numbers(2, 3, 5), 0.1)),
-)
-normalised_backward = tried(
-    lambda d, x, *moments: torch.ops.aten.native_layer_norm_backward(
-        d, x, x.shape[-1:], *moments, None, None, [True, False, False]
-    )[0],
-    plain_normalised_backward,
-    lambda f: f(_numbers(2, 3, 5).flip(2), _numbers(2, 3, 5), *plain_moments(_numbers(2, 3, 5), 0.1)),
-)
 softmax = tried(lambda x, dim: torch._softmax(x, dim, False, out=x), plain_softmax, lambda f: f(_numbers(2, 3, 5), 1))
 softmax_backward = tried(
     lambda d, p, dim, out: torch._softmax_backward_data(d, p, dim, p.dtype, grad_input=out),

@@ -26,43 +26,27 @@ without an FFN d(y) = d(out); then of the attention,
     (11) d(x_n) = d(y_n) + norm'(d(z_n))                x is in y itself, and in z
 
 where norm'(d) = (d - mean of d - z times the mean of d z) / deviation is the backward of LayerNorm without weights.
-Nothing of one element meets another but in the sums over n, so elements come in tiles. As the numbers of z_n and u_n
-sum to 0, k_p and the rows of W_1 stand here less their means, as in `gather`.
+Nothing of one element meets another but in the sums over n: threads take pieces, as in `gather`. As the numbers of z_n
+and u_n sum to 0, k_p and the rows of W_1 stand here less their means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omniset.core.states import wide
-from omniset.kernels import private
+from omniset.kernels import blocks, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
-from omniset.kernels.products import add_linear, batched, faster_by_onednn, linear
-from omniset.kernels.tiles import (
-    Moments,
-    Workspace,
-    buffer_for_backward,
-    centred,
-    narrow,
-    normalised,
-    scaled,
-    tiles,
-    workspace,
-)
+from omniset.kernels.team import by_set, pieces, share_out, slots
+from omniset.kernels.tiles import centred
 
-Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
-ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
-    nn.ReLU: (torch.relu_, private.relu_backward),  # in place: what went in is positive where it was
-    nn.GELU: (F.gelu, private.gelu_backward),
-    nn.SiLU: (F.silu, private.silu_backward),
-}
+FFN = tuple[Tensor, Tensor, Tensor, Tensor]
+COMPILED = nn.ReLU, None  # activations that blocks have; None: no FFN
 
 
 class Spread(torch.autograd.Function):
@@ -74,41 +58,12 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x, keys, offset, values, heads: int, activation: Any, eps: float, w1, b1, w2, b2):
-        out, dtype, low, work = empty(x.shape, x), keys.dtype, narrow(x.dtype), workspace(keys)
-        moments, moments_y = (Moments(ctx, keys, x) for _ in range(2))
-        rows, low_values = centred(keys).to(low), values.to(low)
-        kept_p = buffer_for_backward(ctx, keys, low, x.shape[0], keys.shape[1], x.shape[1])
-        kept_hidden = None if w1 is None else buffer_for_backward(ctx, keys, low, *x.shape[:2], len(w1))
-        kept_y = None if w1 is None else buffer_for_backward(ctx, keys, dtype, *x.shape)
-        act, done = None if w1 is None else ACTIVATIONS[activation][0], []
-        ffn: Any = [] if w1 is None else [v.to(low) for v in (centred(w1), b1, w2, b2)]
-        for b, n in tiles(x):
-            tile = work.cast("tile", x[b, n], dtype)
-            z, far = normalised(tile, eps, moments(b, n), work("z", *tile.shape))
-            z = work.cast("low z", z, low)
-            p = work.cast("low p", _weights(rows[b], offset[b], z, heads, work), low)
-            if kept_p is not None:
-                kept_p[b, :, n] = p
-            # What is made in `out` need not be copied there, but oneDNN makes it elsewhere.
-            direct = x.dtype == dtype and (act is None or not faster_by_onednn(tile.flatten(0, 1), ffn[0]))
-            into = out[b, n] if direct else work("y", *tile.shape)
-            y = torch.add(tile, batched(p.mT, low_values[b].mT, z), out=into)
-            far_y = False
-            if act is not None:
-                u, far_y = normalised(y, eps, moments_y(b, n), work("z", *tile.shape))
-                if kept_y is not None:
-                    kept_y[b, n] = y
-                u = work.cast("low z", u, low).flatten(0, 1)
-                hidden = linear(u, ffn[0], ffn[1], work("hidden", u.shape[0], ffn[0].shape[0], dtype=low))
-                if kept_hidden is not None:
-                    kept_hidden[b, n] = hidden.view(*tile.shape[:2], -1)
-                y = add_linear(y.flatten(0, 1), act(hidden), ffn[2], ffn[3]).view_as(tile)
-            done.append((b, n, far, far_y))
-            if not direct:
-                out[b, n] = y
-        saved = x, keys, offset, values, moments.all, moments_y.all, kept_p, kept_hidden, kept_y
-        ctx.save_for_backward(*saved, w1, b1, w2, b2)
-        ctx.heads, ctx.activation, ctx.eps, ctx.tiles = heads, activation, eps, done
+        x = x.contiguous()
+        out, ffn = empty(x.shape, x), None if w1 is None else (centred(w1), b1, w2, b2)
+        work, how = _in_blocks if _compiled(x, activation) else _in_tiles, (heads, activation, eps)
+        work(x, centred(keys), offset, values, *how, ffn, out)
+        ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
+        ctx.how = how
         return out
 
     @staticmethod
@@ -123,105 +78,76 @@ class Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor):
-        x, keys, offset, values, moments, moments_y, kept_p, kept_hidden, kept_y, w1, b1, w2, b2 = ctx.saved_tensors
+        x, keys, offset, values, w1, b1, w2, b2 = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
-            plain = partial(Spread.plain, ctx.heads, ctx.activation, ctx.eps)
-            gradients = derived(plain, (x, keys, offset, values, w1, b1, w2, b2), (d_out,))
+            inputs = x, keys, offset, values, w1, b1, w2, b2
+            gradients = derived(partial(Spread.plain, *ctx.how), inputs, (d_out,))
             return *gradients[:4], None, None, None, *gradients[4:]
-        dtype, low, work = keys.dtype, narrow(x.dtype), workspace(keys)
-        d_x = empty(x.shape, x)
-        d_keys, d_offset, d_values = (wide(torch.zeros_like(v)) for v in (keys, offset, values))
-        rows, low_values = centred(keys).to(low), values.to(low)
-        ffn = None if w1 is None else _FeedForward.of(w1, b1, w2, b2, ctx.activation, low, work)
-        for b, n, far, far_y in ctx.tiles:
-            tile, d_y = work.cast("tile", x[b, n], dtype), d_out[b, n]
-            z = work.cast("low z", scaled(tile, moments[:, b, n], far, work("z", *tile.shape)), low)
-            if kept_p is None:
-                p = _weights(rows[b], offset[b], z, ctx.heads, work)
-            else:
-                p = work("p", z.shape[0], keys.shape[1], z.shape[1]).copy_(kept_p[b, :, n])
-            low_p = work.cast("low p", p, low)
-            if ffn is not None:
-                if kept_y is None:
-                    y = batched(low_p.mT, low_values[b].mT, work("u", *tile.shape, dtype=low))
-                    y = torch.add(tile, y, out=work("y", *tile.shape))
-                else:
-                    y = kept_y[b, n]
-                hidden = None if kept_hidden is None else kept_hidden[b, n]
-                d_y = ffn.backward(d_y, y, moments_y[:, b, n], far_y, hidden)
-            d_y = work.cast("d_y", d_y, dtype)
-            low_d_y = work.cast("low d_y", d_y, low)
-            d_values[b] += batched(low_p, low_d_y.mT)  # (6)
-            d_p = batched(low_values[b], low_d_y, work("low d_p", *p.shape, dtype=low))  # (7)
-            by_head = p.shape[0], ctx.heads, -1, p.shape[2]
-            p, d_p = p.view(by_head), work.cast("d_p", d_p, dtype).view(by_head)
-            d_s = private.softmax_backward(d_p, p, 2, work("d_s", *p.shape)).flatten(1, 2)  # (8)
-            d_offset[b] += d_s.sum(-1, True)  # (9)
-            low_d_s = work.cast("low p", d_s, low)
-            d_keys[b] += batched(low_d_s, z.mT)  # (9)
-            d_z = work.cast("z", batched(low_d_s.mT, rows[b].mT, z), dtype)  # (10)
-            d_z = private.normalised_backward(d_z, tile, *moments[:, b, n].unbind())
-            if d_x.dtype == dtype:
-                torch.add(d_y, d_z, out=d_x[b, n])  # (11)
-            else:
-                d_x[b, n] = d_z.add_(d_y)
-        d_ffn = [None] * 4 if ffn is None else ffn.gradients(dtype)
-        grads = centred(d_keys).to(dtype), d_offset.to(dtype), d_values.to(dtype)
-        return d_x, *grads, None, None, None, *d_ffn
+        dtype, d_x = keys.dtype, empty(x.shape, x)
+        ffn = None if w1 is None else (centred(w1), b1, w2, b2)
+        work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else _in_tiles_backward
+        sums = work(x, d_out, centred(keys), offset, values, *ctx.how, ffn, d_x)
+        d_keys, d_offset, d_values = (by_set(some, len(x)).sum(1).to(dtype) for some in sums[:3])
+        d_ffn = [some.sum(0).to(dtype) for some in sums[3:]]
+        gradients = [centred(d_ffn[0]), *d_ffn[1:]] if d_ffn else [None] * 4
+        return d_x, centred(d_keys), d_offset, d_values, None, None, None, *gradients
 
 
-class _FeedForward(NamedTuple):
-    """The backward of the FFN, tile by tile.
-
-    Attributes:
-        first: W_1, rows less their means; with `bias` b_1 and `second` W_2 in the precision of products.
-        activation: Act, and its backward.
-        sums: Of the gradients of W_1, b_1, W_2 and b_2.
-    """
-
-    first: Tensor
-    bias: Tensor
-    second: Tensor
-    activation: Activation
-    sums: list[Tensor]
-    work: Workspace
-
-    @classmethod
-    def of(
-        cls, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, activation: Any, low: torch.dtype, work: Workspace
-    ) -> _FeedForward:
-        sums = [wide(torch.zeros_like(v)) for v in (w1, b1, w2, b2)]
-        return cls(centred(w1).to(low), b1.to(low), w2.to(low), ACTIVATIONS[activation], sums, work)
-
-    def backward(self, d_out: Tensor, y: Tensor, moments: Tensor, far: bool, kept_hidden: Tensor | None) -> Tensor:
-        """The d(y) of a tile from its d(out); `kept_hidden` is h if it has been kept."""
-        work, low, (act, act_backward) = self.work, self.first.dtype, self.activation
-        u = scaled(y, moments, far, work("u", *y.shape)).flatten(0, 1)
-        u = work.cast("low u", u, low)
-        flat = work.cast("low d_y", d_out, low).contiguous().flatten(0, 1)
-        size = u.shape[0], self.first.shape[0]
-        before = work("before", *size, dtype=low)
-        if kept_hidden is None:
-            before = linear(u, self.first, self.bias, before)
-        else:
-            before.view(kept_hidden.shape).copy_(kept_hidden)
-        hidden = act(before)
-        d_hidden = linear(flat, self.second.mT, out=work("d_hidden", *size, dtype=low))
-        d_hidden = act_backward(d_hidden, before)  # (2)
-        parts = d_hidden.mT @ u, d_hidden.sum(0), flat.mT @ hidden, flat.sum(0)  # (3), (1)
-        for total, part in zip(self.sums, parts, strict=True):
-            total += part
-        d_u = work.cast("u", linear(d_hidden, self.first.mT, out=u).view_as(y), y.dtype)  # (4)
-        return private.normalised_backward(d_u, y, *moments.unbind()).add_(d_out)  # (5)
-
-    def gradients(self, dtype: torch.dtype) -> list[Tensor]:
-        first, *others = self.sums
-        return [g.to(dtype) for g in (centred(first), *others)]
+def _compiled(x: Tensor, activation: Any) -> bool:
+    return activation in COMPILED and blocks.takes(x)
 
 
-def _weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, work: Workspace) -> Tensor:
-    """(sets, P, elements), which sum to 1 over the points of a head."""
-    shape = z.shape[0], keys.shape[1], z.shape[1]
-    s = batched(keys, z, work("low p", *shape, dtype=z.dtype))
-    s = torch.add(s, offset, out=work("p", *shape)).view(shape[0], heads, -1, shape[2])
-    return private.softmax(s, 2).flatten(1, 2)
+def _in_blocks(
+    x: Tensor,
+    keys: Tensor,
+    offset: Tensor,
+    values: Tensor,
+    heads: int,
+    activation: Any,
+    eps: float,
+    ffn: FFN | None,
+    out: Tensor,
+) -> None:
+    arrays = blocks.whole(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
+    numbers = x.shape[1], x.shape[2], keys.shape[1], heads, 0 if ffn is None else len(ffn[0])
+    blocks.run("spread", x.dtype, arrays, numbers, eps, pieces(x))
+
+
+def _in_tiles(x: Tensor, *arguments: Any) -> None:
+    share_out(pieces(x), partial(tiles.spread, x, *arguments))
+
+
+def _in_blocks_backward(
+    x: Tensor,
+    d_out: Tensor,
+    keys: Tensor,
+    offset: Tensor,
+    values: Tensor,
+    heads: int,
+    activation: Any,
+    eps: float,
+    ffn: FFN | None,
+    d_x: Tensor,
+) -> list[Tensor]:
+    """d(k), d(a) and d(v) of each slot; d(W_1), d(b_1), d(W_2) and d(b_2) of each piece."""
+    parts, (points, dim) = pieces(x), keys.shape[1:]
+    shapes: list[tuple[int, ...]] = [(slots(parts), points, size) for size in (dim, 1, dim)]
+    of_ffn: list[Tensor | None] = [None] * 4
+    if ffn is not None:
+        w1, b1, w2, b2 = ffn
+        of_ffn = [w1, w1.mT, b1, w2.mT]
+        shapes += [(len(parts), *v.shape) for v in (w1, b1, w2.mT, b2)]
+    sums = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    weights = blocks.whole(keys, keys.mT, offset, values, values.mT, *of_ffn)
+    width = 0 if ffn is None else len(ffn[0])
+    # A gradient may be one number for all, as that of a sum is, which is nowhere written out.
+    numbers = x.shape[1], dim, points, heads, width, *d_out.stride()
+    arrays = [x, d_out, *weights, d_x, *sums, *[None] * (7 - len(sums))]
+    blocks.run("spread_backward", x.dtype, arrays, numbers, eps, parts)
+    return sums if ffn is None else [*sums[:5], sums[5].mT, sums[6]]
+
+
+def _in_tiles_backward(x: Tensor, *arguments: Any) -> list[Tensor]:
+    sums = share_out(pieces(x), partial(tiles.spread_backward, x, *arguments))
+    of_sets, of_ffn = [*zip(*sums, strict=True)][:3], [*zip(*sums, strict=True)][3:]
+    return [torch.cat(some) for some in of_sets] + [torch.stack(some) for some in of_ffn]

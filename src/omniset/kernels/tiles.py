@@ -1,41 +1,51 @@
-"""Sets in tiles that stay in the processor's cache: which rows, in which memory, and their LayerNorm."""
+"""Pieces of sets by tensor operations, a tile that stays in the processor's cache at a time.
+
+The four functions are those of blocks.cpp, for devices and types that have no compiled blocks. The formulas and the
+numbers of their steps are in gather.py and spread.py.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from omniset.core.attention import zero_if_minus_inf
+from omniset.core.states import wide
 from omniset.kernels import private
-from omniset.kernels.pages import empty
+from omniset.kernels.products import add_linear, batched, linear
+from omniset.kernels.team import Piece
 
 TILE = 1 << 19  # numbers of a tile of elements: 2 MiB in float32
 SMALL_SETS = 2  # so much smaller is a tile of several sets, whose products are many small ones
 ACCELERATOR_TILE = 1 << 24  # where each tile costs launches; not measured yet
-WIDE = 64  # from this width on, keeping a number should cost less than the product that computes it again
-KEPT = 1 << 26  # bytes of one kind that a call keeps at most: beyond, memory is dearer than time
-FAR = 2.0  # deviations of a row's mean from 0, from where on leaving it in would cost digits
 PRECISION = {
     torch.float64: torch.float64,
     torch.float32: torch.float32,
     torch.bfloat16: torch.float32,
     torch.float16: torch.float32,
 }
+Activation = tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their own gradient and what went in
+    nn.ReLU: (torch.relu_, private.relu_backward),  # in place: what went in is positive where it was
+    nn.GELU: (F.gelu, private.gelu_backward),
+    nn.SiLU: (F.silu, private.silu_backward),
+}
 Rows = tuple[slice, slice]
 
 
-def tiles(x: Tensor) -> Iterator[Rows]:
+def tiles(x: Tensor, piece: Piece) -> Iterator[Rows]:
     """Sets and elements of tiles of about TILE numbers at most: several small sets together, or a part of one."""
-    sets, elements, dim = x.shape
-    rows = max((TILE if x.device.type == "cpu" else ACCELERATOR_TILE) // dim, 64)
-    step = max(rows // SMALL_SETS // max(elements, 1), 1)
-    for first in range(0, sets, step):
-        for start in range(0, elements, rows):
-            yield slice(first, first + step), slice(start, start + rows)
+    rows = max((TILE if x.device.type == "cpu" else ACCELERATOR_TILE) // x.shape[2], 64)
+    step = max(rows // SMALL_SETS // max(piece.stop - piece.start, 1), 1)
+    for first in range(piece.first, piece.last, step):
+        for start in range(piece.start, piece.stop, rows):
+            yield slice(first, min(first + step, piece.last)), slice(start, min(start + rows, piece.stop))
 
 
 _of_thread = threading.local()
@@ -77,48 +87,218 @@ def narrow(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.bfloat16 and private.HALF_UNITS else PRECISION[dtype]
 
 
-class Moments:
-    """Means and 1 / sqrt(variance + eps) of a set's rows, (2, B, N, 1): of all where a gradient is wanted."""
-
-    def __init__(self, ctx: Any, like: Tensor, x: Tensor) -> None:
-        self.work = workspace(like)
-        self.all = empty((2, *x.shape[:2], 1), like) if any(ctx.needs_input_grad) else None
-        self.shape = x.shape
-
-    def __call__(self, b: slice, n: slice) -> Tensor:
-        if self.all is not None:
-            return self.all[:, b, n]
-        sizes = (len(range(*part.indices(size))) for part, size in zip((b, n), self.shape, strict=False))
-        return self.work("moments", 2, *sizes, 1)
-
-
-def buffer_for_backward(ctx: Any, like: Tensor, dtype: torch.dtype, *shape: int) -> Tensor | None:
-    """Memory for what the backward pass would have to compute again, where it is worth keeping."""
-    worth = any(ctx.needs_input_grad) and like.shape[-1] >= WIDE and like.device.type == "cpu"
-    return empty(shape, like, dtype) if worth and math.prod(shape) * dtype.itemsize <= KEPT else None
-
-
-def normalised(x: Tensor, eps: float, moments: Tensor, out: Tensor) -> tuple[Tensor, bool]:
-    """`scaled`, and whether its rows are `far`; mean and 1 / sqrt(variance + eps) are written to `moments` (2, ...)."""
-    mean, inverse_deviation = moments.unbind()
-    far = True
-    if x.device.type == "cpu":  # where PyTorch's own kernel takes several times as long as two sums
-        torch.mean(x, -1, True, out=mean)
-        torch.linalg.vector_norm(x, dim=-1, keepdim=True, out=inverse_deviation)
-        inverse_deviation.square_().addcmul_(mean, mean, value=-x.shape[-1]).div_(x.shape[-1]).add_(eps).rsqrt_()
-        low, high = torch.aminmax(mean * inverse_deviation)
-        far = not bool((low >= -FAR) & (high <= FAR))  # not a number: far
-    if far:
-        moments[0], moments[1] = private.moments(x, eps)
-    return scaled(x, moments, far, out), far
-
-
-def scaled(x: Tensor, moments: Tensor, far: bool, out: Tensor) -> Tensor:
-    """Rows over their deviations, less their means only where one is far from 0: they meet what sums to 0 anyway."""
-    mean, inverse_deviation = moments.unbind()
-    return torch.sub(x, mean, out=out).mul_(inverse_deviation) if far else torch.mul(x, inverse_deviation, out=out)
-
-
 def centred(x: Tensor) -> Tensor:
-    """What gives the same products with a row as with the row less its mean."""
+    """What gives the same products with a normalised row, whose numbers sum to 0, and loses no digits."""
     return x - x.mean(-1, True)
+
+
+def normalised(x: Tensor, eps: float, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Z = (x - mean) / deviation of each row, and 1 / deviation."""
+    z = torch.sub(x, x.mean(-1, True), out=out)
+    # Faster than PyTorch's own kernel on a CPU.
+    inverse = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return z.mul_(inverse), inverse
+
+
+def normalised_backward(d: Tensor, z: Tensor, inverse: Tensor) -> Tensor:
+    """(d - mean of d - z times the mean of d z) / deviation, in place of d."""
+    second = torch.linalg.vecdot(d, z).div_(z.shape[-1])[..., None]
+    return d.sub_(d.mean(-1, True)).addcmul_(z, second, value=-1).mul_(inverse)
+
+
+# ---------------------------------------------------------------------------------------------------- gather
+
+
+def gather(
+    x: Tensor, log_m: Tensor | None, rows: Tensor, top: Tensor, known: bool, eps: float, piece: Piece
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(top, c, t) of the sets of a piece: (b, P, 1), (b, P, 1) and (b, P, D), for points `rows` (P, D)."""
+    dtype, low, work = rows.dtype, narrow(x.dtype), workspace(rows)
+    low_rows, top = rows.to(low), top[piece.first : piece.last].clone()
+    weight, total = (wide(rows.new_zeros(*top.shape[:2], size)) for size in (1, rows.shape[1]))
+    shifted = not known or bool(top.any())
+    for b, n in tiles(x, piece):
+        here = slice(b.start - piece.first, b.stop - piece.first)
+        tile = work.cast("tile", x[b, n], dtype)
+        z = work.cast("low z", normalised(tile, eps, work("z", *tile.shape))[0], low)
+        w = work.cast("w", _products(low_rows, z, work), dtype)
+        if log_m is not None:
+            w += log_m[b, None, n]
+        if not known:
+            peak = torch.maximum(top[here], w.amax(-1, True))
+            factor = torch.exp(wide(top[here]) - wide(zero_if_minus_inf(peak)))
+            weight[here] *= factor
+            total[here] *= factor
+            top[here] = peak
+        if shifted:
+            w -= zero_if_minus_inf(top[here])
+        w.exp_()
+        weight[here] += w.sum(-1, True)
+        total[here] += batched(work.cast("low w", w, low), z.mT)
+    return top, weight, total
+
+
+def gather_backward(
+    x: Tensor,
+    log_m: Tensor | None,
+    rows: Tensor,
+    top: Tensor,
+    d_weight: Tensor,
+    d_total: Tensor,
+    d_x: Tensor | None,
+    d_log_m: Tensor | None,
+    eps: float,
+    piece: Piece,
+) -> tuple[Tensor, Tensor]:
+    """d(u) (P, D) and d(a) (P,) of a piece; its part of d_x and of d_log_m is written."""
+    points = rows.shape[0]
+    dtype, low, work = rows.dtype, narrow(x.dtype), workspace(rows)
+    d_rows, d_offset = wide(torch.zeros_like(rows)), wide(rows.new_zeros(points))
+    # The scores of (2) and the products of (1), both with z^T, are one product; so are the two of (6).
+    all_rows = rows.expand_as(d_total)
+    before, after = torch.cat((all_rows, d_total), 1).to(low), torch.cat((d_total, all_rows), 1).to(low)
+    shifted = bool(top.any())
+    for b, n in tiles(x, piece):
+        tile = work.cast("tile", x[b, n], dtype)
+        z, inverse = normalised(tile, eps, work("z", *tile.shape))
+        low_z = work.cast("low z", z, low)
+        both = batched(before[b], low_z, work("low both", z.shape[0], 2 * points, z.shape[1], dtype=low))
+        both = work.cast("both", both, dtype)
+        w, d_s = both[:, :points], both[:, points:]  # d_s is d(t) . z so far
+        if log_m is not None:
+            w += log_m[b, None, n]
+        if shifted:
+            w -= zero_if_minus_inf(top[b])
+        w.exp_()
+        d_s.add_(d_weight[b]).mul_(w)  # (1), (2)
+        if d_log_m is not None:
+            d_log_m[b, n] = d_s.sum(1)  # (3)
+        low_both = work.cast("low both", both, low)
+        d_rows += batched(low_both[:, points:], low_z.mT).sum(0)  # (5); all sets share the points
+        d_offset += d_s.sum((0, 2))  # (4)
+        if d_x is not None:
+            d_z = batched(low_both.mT, after[b].mT, work("low d_z", *z.shape, dtype=low))  # (6)
+            d_x[b, n] = normalised_backward(work.cast("d_z", d_z, dtype), z, inverse)  # (7)
+    return d_rows, d_offset
+
+
+def _products(points: Tensor, z: Tensor, work: Workspace) -> Tensor:
+    """(sets, points, elements) of points (P, D) that all sets share: one product for all sets of a tile."""
+    sets, elements, _ = z.shape
+    out = work("low w", len(points), sets * elements, dtype=z.dtype)
+    return linear(points, z.flatten(0, 1), out=out).view(-1, sets, elements).transpose(0, 1)
+
+
+# ---------------------------------------------------------------------------------------------------- spread
+
+
+def spread(
+    x: Tensor,
+    keys: Tensor,
+    offset: Tensor,
+    values: Tensor,
+    heads: int,
+    activation: Any,
+    eps: float,
+    ffn: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    out: Tensor,
+    piece: Piece,
+) -> None:
+    """The part of `out` of a piece; keys and the rows of W_1 less their means."""
+    dtype, low, work = keys.dtype, narrow(x.dtype), workspace(keys)
+    keys, values = keys.to(low), values.to(low)
+    low_ffn = None if ffn is None else [v.to(low) for v in ffn]
+    for b, n in tiles(x, piece):
+        tile = work.cast("tile", x[b, n], dtype)
+        z = work.cast("low z", normalised(tile, eps, work("z", *tile.shape))[0], low)
+        p = work.cast("low p", _weights(keys[b], offset[b], z, heads, work), low)
+        y = torch.add(tile, batched(p.mT, values[b].mT, z), out=work("y", *tile.shape))
+        if low_ffn is not None:
+            w1, b1, w2, b2 = low_ffn
+            u = work.cast("low z", normalised(y, eps, work("z", *tile.shape))[0], low).flatten(0, 1)
+            hidden = linear(u, w1, b1, work("hidden", u.shape[0], w1.shape[0], dtype=low))
+            y = add_linear(y.flatten(0, 1), ACTIVATIONS[activation][0](hidden), w2, b2).view_as(tile)
+        out[b, n] = y
+
+
+def spread_backward(
+    x: Tensor,
+    d_out: Tensor,
+    keys: Tensor,
+    offset: Tensor,
+    values: Tensor,
+    heads: int,
+    activation: Any,
+    eps: float,
+    ffn: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    d_x: Tensor,
+    piece: Piece,
+) -> list[Tensor]:
+    """d(k), d(a) and d(v) of the sets of a piece; d(W_1), d(b_1), d(W_2) and d(b_2); its part of d_x is written."""
+    dtype, low, work = keys.dtype, narrow(x.dtype), workspace(keys)
+    of_sets = slice(piece.first, piece.last)
+    d_keys, d_offset, d_values = (wide(torch.zeros_like(v[of_sets])) for v in (keys, offset, values))
+    d_ffn = [] if ffn is None else [wide(torch.zeros_like(v)) for v in ffn]
+    low_keys, low_values = keys.to(low), values.to(low)
+    low_ffn = None if ffn is None else [v.to(low) for v in ffn]
+    for b, n in tiles(x, piece):
+        here = slice(b.start - piece.first, b.stop - piece.first)
+        tile = work.cast("tile", x[b, n], dtype)
+        z, inverse = normalised(tile, eps, work("z", *tile.shape))
+        low_z = work.cast("low z", z, low)
+        p = _weights(low_keys[b], offset[b], low_z, heads, work)
+        low_p = work.cast("low q", p, low)
+        d_y = d_out[b, n]
+        if low_ffn is not None:
+            y = batched(low_p.mT, low_values[b].mT, work("low y", *tile.shape, dtype=low))
+            y = torch.add(tile, y, out=work("y", *tile.shape))
+            d_y = _ffn_backward(d_y, y, eps, low_ffn, ACTIVATIONS[activation], d_ffn, work)
+        d_y = work.cast("d_y", d_y, dtype)
+        low_d_y = work.cast("low d_y", d_y, low)
+        d_values[here] += batched(low_p, low_d_y.mT)  # (6)
+        d_p = batched(low_values[b], low_d_y, work("low d_p", *p.shape, dtype=low))  # (7)
+        by_head = p.shape[0], heads, -1, p.shape[2]
+        p, d_p = p.view(by_head), work.cast("d_p", d_p, dtype).view(by_head)
+        d_s = private.softmax_backward(d_p, p, 2, work("d_s", *p.shape)).flatten(1, 2)  # (8)
+        d_offset[here] += d_s.sum(-1, True)  # (9)
+        low_d_s = work.cast("low p", d_s, low)
+        d_keys[here] += batched(low_d_s, low_z.mT)  # (9)
+        d_z = batched(low_d_s.mT, low_keys[b].mT, work("low d_z", *z.shape, dtype=low))  # (10)
+        torch.add(d_y, normalised_backward(work.cast("d_z", d_z, dtype), z, inverse), out=d_y)  # (11)
+        d_x[b, n] = d_y
+    return [d_keys, d_offset, d_values, *d_ffn]
+
+
+def _ffn_backward(
+    d_out: Tensor,
+    y: Tensor,
+    eps: float,
+    ffn: list[Tensor],
+    activation: Activation,
+    sums: list[Tensor],
+    work: Workspace,
+) -> Tensor:
+    """The d(y) of a tile from its d(out), in memory of its own; what the tile adds to the sums of the weights."""
+    w1, b1, w2, _ = ffn
+    act, act_backward = activation
+    u, inverse = normalised(y, eps, work("u", *y.shape))
+    low_u = work.cast("low u", u, w1.dtype).flatten(0, 1)
+    flat = work.cast("low d_out", d_out, w1.dtype).contiguous().flatten(0, 1)
+    size = low_u.shape[0], w1.shape[0]
+    before = linear(low_u, w1, b1, work("before", *size, dtype=w1.dtype))
+    hidden = act(before)
+    d_hidden = linear(flat, w2.mT, out=work("d_hidden", *size, dtype=w1.dtype))
+    d_hidden = act_backward(d_hidden, before)  # (2)
+    parts = d_hidden.mT @ low_u, d_hidden.sum(0), flat.mT @ hidden, flat.sum(0)  # (3), (1)
+    for total, part in zip(sums, parts, strict=True):
+        total += part
+    d_u = linear(d_hidden, w1.mT, out=work("low d_u", *flat.shape, dtype=w1.dtype)).view_as(y)  # (4)
+    return normalised_backward(work.cast("d_u", d_u, y.dtype), u, inverse).add_(d_out)  # (5)
+
+
+def _weights(keys: Tensor, offset: Tensor, z: Tensor, heads: int, work: Workspace) -> Tensor:
+    """(sets, P, elements), which sum to 1 over the points of a head."""
+    shape = z.shape[0], keys.shape[1], z.shape[1]
+    s = batched(keys, z, work("low p", *shape, dtype=z.dtype))
+    s = torch.add(s, offset, out=work("p", *shape)).view(shape[0], heads, -1, shape[2])
+    return private.softmax(s, 2).flatten(1, 2)

@@ -1,0 +1,112 @@
+"""Compiled blocks: built once, by whatever compiler there is, in a folder of the user's alone; and work for threads."""
+
+import os
+import threading
+
+import pytest
+import torch
+
+from omniset.kernels import blocks, team
+
+
+@pytest.fixture
+def anew(monkeypatch, tmp_path):
+    """What `library` finds out when it is asked first, with a cache folder of its own."""
+    blocks.library()  # that of the other tests is in the user's folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("OMNISET_COMPILE", raising=False)
+    return blocks.library.__wrapped__
+
+
+def fake(tmp_path, script):
+    """A compiler."""
+    path = tmp_path / "compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 1", '[ "$1" = --version ] || exit 1', 'for last; do :; done; echo nonsense > "$last"', None]
+)
+def test_without_a_compiler_that_works_there_is_no_library(script, anew, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "/there/is/none" if script is None else fake(tmp_path, script))
+    assert anew() is None
+
+
+def test_it_can_be_switched_off(anew, monkeypatch):
+    monkeypatch.setenv("OMNISET_COMPILE", "0")
+    assert anew() is None
+
+
+def test_it_is_built_once_and_only_where_nobody_else_writes(anew, monkeypatch, tmp_path):
+    """The compiler leaves a line in a file each time it is called for more than its version."""
+    if blocks.library() is None:
+        pytest.skip("there is no compiler here")
+    count = tmp_path / "count"
+    script = f'[ "$1" = --version ] && echo 1 || echo built >> {count}; exec c++ -x c++ "$@"'
+    monkeypatch.setenv("CXX", fake(tmp_path, script))
+    monkeypatch.setattr(blocks, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
+    assert anew() is not None
+    (kept,) = (tmp_path / "omniset").glob("blocks-*.so")
+    assert anew() is not None
+    assert count.read_text() == "built\n"
+    kept.chmod(0o766)  # others could have changed it
+    assert anew() is not None
+    assert count.read_text() == "built\n" * 2
+    assert not kept.stat().st_mode & 0o022
+    (tmp_path / "omniset").chmod(0o777)  # others could exchange it
+    assert anew() is not None
+    assert count.read_text() == "built\n" * 3
+    assert [*(tmp_path / "omniset").iterdir()] == [kept]
+
+
+def test_pieces_are_all_elements_once():
+    for shape in ((0, 5, 3), (5, 0, 3), (1, 1, 1), (1, 100_003, 7), (3, 70_001, 32), (41, 1_009, 64), (1_009, 3, 512)):
+        x = torch.zeros(shape)
+        parts = team.pieces(x)
+        for piece in parts:
+            x[piece.first : piece.last, piece.start : piece.stop] += 1
+        assert bool((x == 1).all())
+        assert 1 <= len(parts) <= 2 * team.PIECES
+        owners = torch.full((team.slots(parts),), -1)
+        for piece in parts:
+            owners[piece.slot : piece.slot + piece.last - piece.first] = torch.arange(piece.first, piece.last)
+        assert bool((team.by_set(owners, shape[0]) == torch.arange(shape[0])[:, None]).all())
+
+
+def test_threads_take_all_pieces_and_raise_the_error_of_any():
+    torch.set_num_threads(3)
+    parts = team.pieces(torch.empty(1, 1 << 20, 1))
+    seen = set()
+    both = threading.Barrier(2, timeout=60)
+
+    def work(piece):
+        if piece in parts[:2]:
+            both.wait()  # two threads at once
+        seen.add(threading.current_thread())
+        assert torch.get_num_threads() == 1
+        return piece
+
+    assert team.share_out(parts, work) == parts
+    assert len(seen) >= 2
+    assert torch.get_num_threads() == 3
+
+    def fails(piece):
+        if piece == parts[5]:
+            raise RuntimeError("the sixth")
+
+    with pytest.raises(RuntimeError, match="the sixth"):
+        team.share_out(parts, fails)
+    assert torch.get_num_threads() == 3
+
+
+def test_a_child_that_is_forked_has_threads_of_its_own():
+    torch.set_num_threads(2)
+    parts = team.pieces(torch.empty(1, 1 << 20, 1))
+    assert team.share_out(parts, lambda piece: piece) == parts
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(2)
+        os._exit(team.share_out(parts, lambda piece: piece) != parts)
+    assert os.waitpid(child, 0)[1] == 0
