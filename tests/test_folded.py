@@ -1,14 +1,11 @@
 """The folded form of induced attention is the plain one: outputs, states, gradients of either order."""
 
 import functools
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
-from omniset import encoders
 from omniset.kernels import blocks, folded, gather, private, spread, team, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention
 from omniset.testing import relative_error
@@ -337,31 +334,3 @@ def test_under_transforms_of_functions():
 
     got = torch.func.vmap(run)(stacked)
     assert_close([*got], [layer(x, m) for layer in layers], 1e-13)
-
-
-COMPILED = """
-import torch
-from omniset import SetBatch, encoders
-from omniset.testing import relative_error
-for name in encoders.ENCODERS:
-    torch._dynamo.reset()
-    encoder = encoders.build(name, input_dim=3, dim=8, depth=2, num_heads=2, num_inducing=3, num_outputs=2).double()
-    x, m = torch.randn(2, 17, 3, dtype=torch.float64), torch.randint(0, 3, (2, 17))
-    def run(x, m):
-        out = encoder(SetBatch(x, m, validate=False))
-        return (out.summary,) if out.elements is None else (out.summary, out.elements)
-    compiled = torch.compile(run, fullgraph=True, backend="eager")
-    torch.manual_seed(0)  # random slots
-    outputs = compiled(x, m)
-    torch.manual_seed(0)
-    for got, expected in zip(outputs, run(x, m), strict=True):
-        assert relative_error(got, expected) < 1e-13, name
-    print(name)
-"""
-
-
-def test_whole_encoders_compile_to_one_graph(tmp_path):
-    """In a process of its own: the type checks of the test run cannot be traced."""
-    (tmp_path / "compiled.py").write_text(COMPILED, encoding="utf-8")
-    done = subprocess.run([sys.executable, tmp_path / "compiled.py"], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == [*encoders.ENCODERS], done.stderr
