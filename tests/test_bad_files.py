@@ -368,6 +368,7 @@ def test_paths(here, model, capsys):
         ("t.parquet.gz", ends),
         ("folder.csv", "folder.csv is a directory, it must be a file"),
         ("none.csv", "none.csv: No such file or directory"),
+        ("none", "none: No such file or directory"),
         ("none/t.parquet", "none/t.parquet: No such file or directory"),
     ):
         fails(capsys, here, fit.format(path), message)

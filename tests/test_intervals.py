@@ -184,6 +184,16 @@ def test_the_opponent_is_the_best_baseline_whatever_is_better():
     assert [g.verdict for g in comparison(-0.2).gates] == ["falls short", "falls short"]
 
 
+def test_of_equal_baselines_the_next_score_decides():
+    rows = pd.DataFrame({"condition": "all", "unit": list("ab") * 3, "method": np.repeat(["one", "two", "omniset"], 2)})
+    rows["right"], rows["loss"] = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0], [0.5, 0.5, 0.4, 0.5, 0.1, 0.1]
+    scores = [Score("right", "right"), Score("loss", "loss", larger=False)]
+    made = Comparison(rows, scores, "unit", "unit", [], ["one", "two"], [Aim("all", "right")])
+    assert made.best_baseline("right", "all") == "two"
+    assert made.gates[0].opponent == "two"
+    assert made.best_baseline("loss", "all") == "two"
+
+
 @pytest.mark.parametrize(
     ("gap", "units", "words"),
     [(0.2, 40, "Ours beats strong, the best baseline"), (-0.2, 7, "Use strong"), (0.0, 7, "tie"), (0.2, 1, "too few")],

@@ -160,7 +160,7 @@ def test_what_each_method_is_worth():
 def test_a_model_says_its_folds_and_weights(monkeypatch):
     elements, counts, numbers = some_sets(19)
     model = SetClassifier(**SMALL | {"folds": 3, "repeats": 2}).fit(of(elements, counts), numbers > 0)
-    assert any(note.startswith("3 folds of the sets, dealt 2 times") for note in model.notes_)
+    assert any(note.startswith("3 folds of the sets, dealt 2 times: the table has the mean") for note in model.notes_)
     assert worth(model.network_, model.targets_)[0] in model.notes_
     assert not any("drawn anew for each epoch" in note for note in model.notes_)
     monkeypatch.setattr("omniset.estimators.learning.DRAWN", 5)

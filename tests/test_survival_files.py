@@ -110,7 +110,6 @@ def test_columns_of_other_names_and_columns_of_the_table(tmp_path):
     [
         ("set,time,event", None, "auto", True),
         ("event,time,set,ward", "ward", "auto", True),
-        ("set,time,event,ward", None, "auto", False),
         ("set,time", None, "auto", False),
         ("set,element,time,event", None, "auto", False),
         ("set,time,event", None, "regression", False),
@@ -123,6 +122,16 @@ def test_auto_is_survival_where_there_is_nothing_else(tmp_path, columns, group, 
     assert survival_columns(tmp_path / "labels.csv", None, group, task, ("time", "event")) == wanted
     if task == "auto":
         assert survival_columns(tmp_path / "labels.csv", ["time"], group, task, ("time", "event")) is None
+
+
+def test_time_and_event_among_other_columns_are_asked_about(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("set,time,event,ward\n")
+    said = r"labels.csv: has the columns time and event, and others \(ward\): --task survival learns .*--target_columns"
+    with pytest.raises(ValueError, match=said):
+        survival_columns(path, None, None, "auto", ("time", "event"))
+    assert survival_columns(path, ["ward"], None, "auto", ("time", "event")) is None
+    assert survival_columns(path, None, None, "classification", ("time", "event")) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,9 @@ def add(parser: Any, function: Callable[..., None]) -> dict[str, str]:
         defaults, types_of = taken.defaults(), hints(taken.cls)
         for name, about in taken.options().items():
             other = taken.as_at_fit and name not in ("device", "progress")
-            sentence = shell_sentence(about) + (AS_AT_FIT if other else "")
+            sentence = shell_sentence(about)
+            if other:  # what a fit without it does, is no longer what null means
+                sentence = re.sub(r" null: [^.]*\.", "", sentence) + AS_AT_FIT
             kind = types_of[name] | None if other else types_of[name]
             parser.add_argument(f"--{name}", type=_of_words(kind), default=_words(defaults[name]), help=sentence)
             groups[name] = about.group

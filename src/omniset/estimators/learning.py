@@ -122,11 +122,18 @@ def mixture(model: SetEstimator, given: Given) -> None:
     model.network_ = stack
     regime = material.regime
     dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
+    loss = "log loss" if model.classifies else "partial likelihood" if model.kind.risks else "squared error"
+    mean = "" if regime.repeats == 1 else "the mean over these of "
     model.notes_ += [
-        f"{regime.folds} folds of the sets, dealt {dealt}: what each method says of sets left out is in the table, and "
-        "what it is worth in the weights",
+        f"{regime.folds} folds of the sets, dealt {dealt}: the table has {mean}what each method says of sets left out; "
+        f"weights follow its {loss} there",
         *worth(stack, model.targets_),
     ]
+    if model.importance is None and not material.keep:
+        model.notes_.append(
+            f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} features "
+            f"are more than {importance.CHEAP:,}; importance=True measures it"
+        )
     if model.out_of_fold_.stacks:
         y, left_out = given.targets.numpy(), model.out_of_fold_
         model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)

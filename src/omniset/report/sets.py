@@ -143,7 +143,7 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
     return frame.compose(
         about,
         _lead(run),
-        [_data(run.data), _learning(run), *targets, *mattered, _examples(run.examples)],
+        [_data(run.data), _learning(run), *targets, *mattered, _examples(run.examples, learned=bool(run.history))],
         _numbers(run),
         headline=headline,
         summary=summary,
@@ -357,13 +357,15 @@ def _survival(outcome: Outcome) -> list[Block]:
     return [Plot(figure, alt, caption), Table("Thirds of the predicted risk.", columns, rows, half=True)]
 
 
-def _examples(examples: list[Example]) -> Section:
+def _examples(examples: list[Example], learned: bool) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
     text = (
         "What drove the prediction for a few sets. A score, by self-attention attribution, says how much all copies of "
         "an element drove it; the set's highest is 1."
     )
+    if learned:
+        text += " The predictions here are of the finished model, which has learned from most of these sets."
     return Section("Examples", text, [block for example in examples for block in _example(example)])
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from omniset.core.features import MISSING, RowNumbers, doubt, meant
 from omniset.core.sets import Sets
-from omniset.tables.files import Chunk, Origin, TableFile
+from omniset.tables.files import Chunk, Origin, TableFile, listed
 from omniset.tables.sheets import INFINITE, NUMBER
 
 Task = Literal["classification", "regression", "survival"]
@@ -59,6 +59,7 @@ class LabelFile:
         self._group = group
         self._key = ["set", "element"] if self.level == "element" else ["set"]
         self.frame = self._read()
+        self._remedy = "; --target_columns chooses others" if columns is None and len(self.columns) > 1 else ""
         if columns is None:
             numbered = RowNumbers(self.columns)
             values = np.stack([_numbers(self.frame[c]) for c in self.columns], 1)
@@ -129,7 +130,9 @@ class LabelFile:
             if empty.any():
                 row, column = np.argwhere(empty)[0]
                 at = int(self.frame[ROW].iloc[row])
-                raise self.file.error(at, f"column {self.columns[column]!r} is empty: each set needs a label")
+                raise self.file.error(
+                    at, f"column {self.columns[column]!r} is empty: each set needs a label{self._remedy}"
+                )
         return frame.reindex(wanted)
 
     def groups(self, sets: Sets) -> np.ndarray | None:
@@ -309,7 +312,7 @@ def survival_columns(
         set_column: Another name of the column `set`.
 
     Raises:
-        ValueError: Targets that were asked for beside --task survival.
+        ValueError: Targets that were asked for beside --task survival; "auto": columns beside time and event.
     """
     if task == "survival":
         if columns is not None and sorted(columns) != sorted(named):
@@ -321,6 +324,12 @@ def survival_columns(
     if task != "auto" or labels is None or columns is not None:
         return None
     targets = set(TableFile(labels).columns) - {group, "set", set_column}
+    if targets - {"element"} > {*named}:
+        others = listed(sorted(targets - {*named}, key=str))
+        raise ValueError(
+            f"{labels}: has the columns {' and '.join(named)}, and others ({others}): --task survival learns times "
+            "until an event, --target_columns names other targets"
+        )
     return [*named] if targets == {*named} else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +106,8 @@ def open_sets(
             wanted = listed(encoding.features)
             raise ValueError(f"{path}: its features have no names, those of the model are {wanted}")
         return opened
+    if not path.suffix and not path.exists():  # a folder, meant to be one of features
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     try:
         kind_of(path)
     except ValueError as error:

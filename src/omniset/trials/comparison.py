@@ -182,11 +182,17 @@ class Comparison:
         return self._intervals[key]
 
     def best_baseline(self, name: str, condition: str) -> str | None:
-        """None: no baseline has a value."""
-        values = {m: self.interval(name, condition, m).value for m in self.baselines if m in self.methods}
-        values = {m: value for m, value in values.items() if math.isfinite(value)}
-        pick = max if self.score(name).larger else min
-        return pick(values, key=lambda m: values[m]) if values else None
+        """None: no baseline has a value. Of several that are equal by this score, the next scores decide."""
+        best = [m for m in self.baselines if m in self.methods]
+        for score in [self.score(name), *(s for s in self.scores if s.name != name)]:
+            values = {m: self.interval(score.name, condition, m).value for m in best}
+            values = {m: value if score.larger else -value for m, value in values.items() if math.isfinite(value)}
+            if not values and score.name == name:
+                return None
+            best = [m for m in best if values.get(m) == max(values.values())] if values else best
+            if len(best) == 1:
+                break
+        return best[0] if best else None
 
     @cached_property
     def gates(self) -> list[Gate]:
@@ -225,7 +231,8 @@ class Comparison:
         if gate.verdict == SHORT:
             return f"Use {gate.opponent}{best}: it beats ours ({amount}{few})."
         if gate.verdict == TIE:
-            return f"Ours and {gate.opponent}{best}{best[:1]} are a tie ({amount}{few})."
+            pair = f"Ours and {gate.opponent}{best}{best[:1]} are a tie"
+            return f"{pair} ({amount}{few}): these {plural(self.unit)} do not tell them apart."
         few = f"too few units ({interval.units}) for an interval"
         return f"Ours minus {gate.opponent}: {text} {interval.value:+.3f}; {few}."
 
