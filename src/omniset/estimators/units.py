@@ -52,6 +52,8 @@ def require_spread(model: SetEstimator, targets: Shaped[Tensor, "sets targets"],
     left_out = model.single is None or model.folds is not None
     if groups is None or model.level == "element" or not (left_out or model.kept_back(len(targets))):
         return
+    if len(np.unique(groups.astype(str))) == 1:  # which is refused where sets are dealt
+        return
     if model.kind.risks:
         events = np.unique(groups[(targets[:, 0] > 0).numpy()].astype(str)).tolist()
         if left_out and len(events) == 1:

@@ -66,7 +66,7 @@ def slots(parts: Sequence[Piece]) -> int:
 
 def by_set(sums: Tensor, sets: int) -> Tensor:
     """Sums (slots, ...) set by set: (B, pieces of each set, ...)."""
-    return sums.view(sets, len(sums) // max(sets, 1), *sums.shape[1:])
+    return sums.view(sets, max(len(sums) // max(sets, 1), 1), *sums.shape[1:])
 
 
 _threads: dict[int, ThreadPoolExecutor] = {}  # by process: a child that was forked has none of its parent's
