@@ -204,6 +204,13 @@ def memory(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def coverage(found: dict[str, Any]) -> list[str]:
+    lines = ["| sets | simulated data sets | accuracy of new sets within the interval | expected minus that, mean |"]
+    lines.append("|---|---|---|---|")
+    rows = found["rows"]
+    return lines + [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in rows]
+
+
 def folders(found: dict[str, Any]) -> list[str]:
     lines = ["| command | sets | folder | peak resident memory | seconds |", "|---|---|---|---|---|"]
     for row in found["rows"]:
@@ -557,6 +564,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_max": ("studies/max-regression/isab.json", study("max-regression")),
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "sets": ("sets/methods.json", sets),
+    "coverage": ("sets/coverage.json", coverage),
     "folders": ("sets/folders.json", folders),
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
