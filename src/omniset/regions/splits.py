@@ -23,8 +23,8 @@ def split(kind: str, regions: Regions, folds: int, seed: int) -> list[Int[np.nda
     """Folds of the given kind: sorted positions.
 
     Args:
-        kind: "bilateral", `spatial_folds` of (|x|, y, z): a neighbourhood and its mirror image; "spatial"; or "random",
-            `random_folds`.
+        kind: "bilateral", `spatial_folds` of places mirrored into one hemisphere: a neighbourhood and its mirror image;
+            "spatial"; or "random", `random_folds`.
         regions: To be divided; all but random folds need their coordinates.
         folds: At least 2.
         seed: The same seed and order of the regions give the same folds.
