@@ -22,7 +22,7 @@ types: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev  ## docs/_build/html; a warning is an error
 	@rm -rf docs/api  # pages of names that are gone
-	$(BIN)/sphinx-build -W --keep-going -q -E -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -W --keep-going -q -E -b html docs docs/_build/html
 
 check: lint types docs
 

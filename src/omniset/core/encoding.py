@@ -389,8 +389,8 @@ def _missing(block: Block, column: str, values: pa.Array, words: Sequence[str]) 
     if _is_number_type(values.type):
         return pc.is_null(values).to_numpy(zero_copy_only=False)
     text = pc.utf8_lower(pc.utf8_trim_whitespace(block.as_text(column, values)))
-    said: Shaped[np.ndarray, " rows"] = pc.is_in(text, pa.array(words)).to_numpy(zero_copy_only=False)
-    return said | pc.is_null(text).to_numpy(zero_copy_only=False)
+    listed: Shaped[np.ndarray, " rows"] = pc.is_in(text, pa.array(words)).to_numpy(zero_copy_only=False)
+    return listed | pc.is_null(text).to_numpy(zero_copy_only=False)
 
 
 def _filled(block: Block, column: str, values: pa.Array, gone: Bool[np.ndarray, " rows"]) -> pa.Array:

@@ -138,10 +138,10 @@ class ParquetSource(Source):
         if values.null_count:
             first = row + values.is_null().to_pylist().index(True) + 1
             raise ValueError(f"{self.path}, row {first:,}: {name} is missing")
-        found = values.to_numpy(zero_copy_only=False)
-        if found.dtype.kind not in "biuf":
+        numbers = values.to_numpy(zero_copy_only=False)
+        if numbers.dtype.kind not in "biuf":
             raise ValueError(f"{self.path}: column {name!r} must hold numbers, it holds {values.type}")
-        return found.astype(np.float32 if found.dtype != np.float64 else np.float64)
+        return numbers.astype(np.float32 if numbers.dtype != np.float64 else np.float64)
 
 
 class FunctionSource(Source):
@@ -223,19 +223,19 @@ def _where(place: str) -> Iterator[None]:
 
 
 def _mapped(array: np.ndarray | str | Path, name: str, axes: int) -> Shaped[np.ndarray, "..."]:
-    found: Any = array
+    loaded: Any = array
     if isinstance(array, str | Path):
         try:
-            found = np.load(array, mmap_mode="r", allow_pickle=False)
+            loaded = np.load(array, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError):
-            found = None
-        if not isinstance(found, np.ndarray):
+            loaded = None
+        if not isinstance(loaded, np.ndarray):
             raise ValueError(f"{name}: {array} is no .npy file")
-    if not isinstance(found, np.ndarray):
-        raise TypeError(f"{name} must be a NumPy array or the path of a .npy file, got {type(found).__name__}")
-    if found.ndim != axes or found.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be numbers with {axes} axes, got {found.dtype} of shape {found.shape}")
-    return found
+    if not isinstance(loaded, np.ndarray):
+        raise TypeError(f"{name} must be a NumPy array or the path of a .npy file, got {type(loaded).__name__}")
+    if loaded.ndim != axes or loaded.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers with {axes} axes, got {loaded.dtype} of shape {loaded.shape}")
+    return loaded
 
 
 def _tensor(block: Shaped[np.ndarray, "..."]) -> Shaped[torch.Tensor, "..."]:

@@ -52,7 +52,7 @@ class SetTransformerXL(AttentionEncoder):
         if self.class_tokens is not None:
             x = torch.cat([self.class_tokens.expand(len(x), -1, -1), x], 1)
             m = torch.cat([m.new_ones(len(m), tokens), m], 1)
-        kept: Memory = []
+        memories: Memory = []
         for number, layer in enumerate(self.layers):
             elements, multiplicity = x, m
             if memory is not None:
@@ -61,7 +61,7 @@ class SetTransformerXL(AttentionEncoder):
             before = elements.shape[1] - x.shape[1]
             places = torch.cat([torch.arange(before), torch.arange(before + tokens, elements.shape[1])])
             places = places[max(len(places) - self.memory, 0) :].to(x.device)
-            kept.append((elements[:, places].detach(), multiplicity[:, places]))
+            memories.append((elements[:, places].detach(), multiplicity[:, places]))
             if isinstance(layer, InducedSetAttentionBlock):
                 x = layer.map(x, layer.gather(layer.points, elements, multiplicity))
             else:
@@ -69,4 +69,4 @@ class SetTransformerXL(AttentionEncoder):
                 x = layer.block(x, elements, multiplicity)
         summary = x[:, :tokens] if self.pool is None else self.pool(x, m)
         x, m = x[:, tokens:], m[:, tokens:]
-        return self.decoder(summary), torch.where(m[..., None] > 0, x, 0), kept
+        return self.decoder(summary), torch.where(m[..., None] > 0, x, 0), memories

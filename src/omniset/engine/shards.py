@@ -212,8 +212,8 @@ class StoredShards(RecomputedShards):
     def output_gradient(self, t: int, i: int, x: Tensor, m: Tensor) -> Tensor | None:
         if t == self.last:
             return super().output_gradient(t, i, x, m)
-        own, others = self.store.take(("d", t, i)), self.store.take(("d of others", t, i))
-        return own if others is None else others if own is None else own + others
+        gradient, others = self.store.take(("d", t, i)), self.store.take(("d of others", t, i))
+        return gradient if others is None else others if gradient is None else gradient + others
 
     def put_input_gradient(self, t: int, i: int, d_x: Tensor | None, d_m: Tensor | None) -> None:
         super().put_input_gradient(t, i, d_x, d_m)

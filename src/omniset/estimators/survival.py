@@ -170,10 +170,10 @@ class SetSurvival(SetEstimator):
         weights: Float[np.ndarray, " sets"] | None,
     ) -> dict[str, Steps]:
         if self.out_of_fold_ is not None:
-            risks = {method: said[:, 0] for method, said in self.out_of_fold_.predictions.items()}
+            risks = {method: tables[:, 0] for method, tables in self.out_of_fold_.predictions.items()}
         else:
-            said = baselines.by_method(self, (sets[number] for number in range(len(sets))))
-            risks = {method: table[RISK].to_numpy() for method, table in said.items()}
+            tables = baselines.by_method(self, (sets[number] for number in range(len(sets))))
+            risks = {method: table[RISK].to_numpy() for method, table in tables.items()}
         return {method: breslow(time, event, risk, weights) for method, risk in risks.items()}
 
     def _encode_targets(self, y: np.ndarray) -> tuple[Tensor, list[int]]:

@@ -90,14 +90,14 @@ class Probe(nn.Module):
             return
         peak, weight = self.normalisers[self.turn]
         weights, values = measure(peak)
-        found = weights / torch.where(weight == 0, 1, weight)
+        attributed = weights / torch.where(weight == 0, 1, weight)
         if self.gradient is not None:
             rows = self.gradient[:, :, self.place : self.place + weights.shape[2]]
-            found = found * (rows.to(values) @ values.mT)
-        positive = found.clamp(min=0).sum((1, 2))
+            attributed = attributed * (rows.to(values) @ values.mT)
+        positive = attributed.clamp(min=0).sum((1, 2))
         if self.shard < len(self.scores):
             self.scores[self.shard] = self.scores[self.shard] + positive
         else:
             self.scores.append(positive)
-        self.total = self.total + found.sum((1, 2, 3))
+        self.total = self.total + attributed.sum((1, 2, 3))
         self.shard += 1

@@ -15,8 +15,8 @@ T = TypeVar("T")
 def kept_of(kind: type) -> Kept:
     """The attributes that a class is made of: its KEPT; of a dataclass else all fields."""
     if hasattr(kind, "KEPT"):
-        kept: Kept = kind.KEPT
-        return kept
+        fields: Kept = kind.KEPT
+        return fields
     return dict.fromkeys(field.name for field in dataclasses.fields(kind))
 
 
@@ -40,11 +40,11 @@ def unpacked(kind: type[T], state: Mapping[str, Any]) -> T:
 
 def take(made: Any, state: Mapping[str, Any]) -> None:
     """Give an object the attributes that `packed` was given. Raises: as `unpacked`."""
-    kept = kept_of(type(made))
-    if not isinstance(state, Mapping) or state.keys() != kept.keys():
+    fields = kept_of(type(made))
+    if not isinstance(state, Mapping) or state.keys() != fields.keys():
         have = sorted(state) if isinstance(state, Mapping) else state
-        raise ValueError(f"{type(made).__name__} must have {', '.join(sorted(kept))}, got {have}")
-    for name, of in kept.items():
+        raise ValueError(f"{type(made).__name__} must have {', '.join(sorted(fields))}, got {have}")
+    for name, of in fields.items():
         value = state[name]
         object.__setattr__(made, name, value if of is None or value is None else unpacked(of, value))
 

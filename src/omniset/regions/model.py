@@ -88,13 +88,13 @@ class RegionSetAttention(nn.Module):
         known: Float[Tensor, "n n"],
     ) -> Float[Tensor, "q q"]:
         """The part that the softmax reads: sum of C_gh F_gh."""
-        asked, offered = self._projected(queries, keys)
+        projected, offered = self._projected(queries, keys)
         both = torch.cat([known * values, known], 1)
-        total, weight = multiset_attention(asked, offered, both, scale=1.0).chunk(2, -1)  # (H, q, n) each
+        total, weight = multiset_attention(projected, offered, both, scale=1.0).chunk(2, -1)  # (H, q, n) each
         rows = total / (weight + NOTHING)
         there = (known > 0).any(0)
         columns = torch.einsum("gh,hib->gbi", self.mix, rows)
-        return multiset_attention(asked, offered, columns, there, scale=1.0).sum(0).mT
+        return multiset_attention(projected, offered, columns, there, scale=1.0).sum(0).mT
 
     def solved(
         self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"], values: Float[Tensor, "n n"]
@@ -111,8 +111,8 @@ class RegionSetAttention(nn.Module):
         self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"]
     ) -> Float[Tensor, "heads q n"]:
         """A: how much each head of each query reads of each known region; sums to 1."""
-        asked, offered = self._projected(queries, keys)
-        return torch.softmax(asked @ offered.mT, -1)
+        projected, offered = self._projected(queries, keys)
+        return torch.softmax(projected @ offered.mT, -1)
 
     def _projected(
         self, queries: Float[Tensor, "q columns"], keys: Float[Tensor, "n columns"]

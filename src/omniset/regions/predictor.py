@@ -433,18 +433,18 @@ def _aligned(regions: Regions, genes: list[str], directed: bool) -> Regions:
     """With these genes, in this order; NaN where one is not there."""
     if regions.genes == genes:
         return regions.with_(directed=directed)
-    found = match(genes, regions.genes)
-    if not found.matched:
+    matched = match(genes, regions.genes)
+    if not matched.matched:
         raise ValueError(
             f"none of the model's genes, such as {genes[0]!r}, is there; there are such as {regions.genes[0]!r}"
         )
     values = np.full((len(regions), len(genes)), np.nan, np.float32)
-    here = found.positions >= 0
-    values[:, here] = regions.expression[:, found.positions[here]]
+    here = matched.positions >= 0
+    values[:, here] = regions.expression[:, matched.positions[here]]
     share = 1 - here.mean()
     if share > 0.1:
         warnings.warn(
-            f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {found.unmatched[0]!r}: they "
+            f"{share:.0%} of the model's {len(genes):,} genes are not there, such as {matched.unmatched[0]!r}: they "
             "count as not measured",
             stacklevel=5,
         )

@@ -299,10 +299,10 @@ class _Ridge(Method, Generic[Kernel]):
                 trunks: list[Geometry | None] = [None]
                 if self.needs_coordinates:
                     trunks.append(geometry_of(learn))
-                said = [np.zeros(len(pairs)) if trunk is None else trunk.at(check, pairs) for trunk in trunks]
+                parts = [np.zeros(len(pairs)) if trunk is None else trunk.at(check, pairs) for trunk in trunks]
                 targets = [_rest(learn, trunk)[1] for trunk in trunks]
                 folds.append(
-                    Fold(space.compare(learn), space.compare(check), tuple(targets), tuple(said), pairs, values)
+                    Fold(space.compare(learn), space.compare(check), tuple(targets), tuple(parts), pairs, values)
                 )
         return folds
 

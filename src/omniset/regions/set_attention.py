@@ -209,10 +209,10 @@ class SetAttention(Method):
         for a, rows in enumerate(blocks):
             for columns in blocks[a:] if not self.directed else blocks:
                 both = torch.cat([rows, columns]) if rows is not columns else rows
-                found = self.network(queries[both], *rest).double().numpy()
-                matrix[np.ix_(rows, columns)] = found[: len(rows), -len(columns) :]
+                values = self.network(queries[both], *rest).double().numpy()
+                matrix[np.ix_(rows, columns)] = values[: len(rows), -len(columns) :]
                 if not self.directed:
-                    matrix[np.ix_(columns, rows)] = found[: len(rows), -len(columns) :].T
+                    matrix[np.ix_(columns, rows)] = values[: len(rows), -len(columns) :].T
         return matrix[tuple(pairs.T)] * self.scale + self.trunk.at(regions, pairs)
 
     @torch.no_grad()

@@ -115,5 +115,5 @@ def needs_code(path: Path, remedy: str) -> ValueError:
 
 
 def damaged(path: Path, kind: str, error: BaseException | None = None) -> ValueError:
-    said = f": {tidy(str(error))}" if error is not None and str(error) else ""
-    return ValueError(f"{path} is cut off, damaged or no {kind}{said}")
+    reason = f": {tidy(str(error))}" if error is not None and str(error) else ""
+    return ValueError(f"{path} is cut off, damaged or no {kind}{reason}")

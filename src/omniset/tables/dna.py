@@ -217,8 +217,8 @@ def shares(texts: Sequence[str], k: int) -> Float32[np.ndarray, "sequences words
     >>> shares(["AAAC", "N"], 1).tolist()
     [[0.75, 0.25, 0.0, 0.0], [nan, nan, nan, nan]]
     """
-    found = spectra(texts, k)
+    words = spectra(texts, k)
     counts = np.zeros((len(texts), 4**k), dtype=np.float32)
-    np.add.at(counts, (np.repeat(np.arange(len(texts)), found.sizes.numpy()), found.words.numpy()), 1)
+    np.add.at(counts, (np.repeat(np.arange(len(texts)), words.sizes.numpy()), words.words.numpy()), 1)
     with np.errstate(invalid="ignore"):
         return counts / counts.sum(1, keepdims=True)

@@ -98,8 +98,8 @@ class Events(FileRows):
         whole = (last + 1 - self._first) // max(self._dtype.itemsize, 1)
         events = self._number("$TOT", whole)
         if not (events >= 0 and self._first > 0 and self._first + events * self._dtype.itemsize <= self._size):
-            said = f"{events:,} events of {self._dtype.itemsize} bytes from byte {self._first:,} on"
-            raise ValueError(f"{path}: is cut off or damaged: it says {said}, and has {self._size:,} bytes")
+            claim = f"{events:,} events of {self._dtype.itemsize} bytes from byte {self._first:,} on"
+            raise ValueError(f"{path}: is cut off or damaged: it says {claim}, and has {self._size:,} bytes")
         self.mass = MASS_CYTOMETER.search(self._words.get("$CYT", "")) is not None
         self.notes: list[str] = []
         if "$COMP" in self._words or "$DFC1TO2" in self._words:

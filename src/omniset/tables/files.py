@@ -113,10 +113,10 @@ class Chunk:
                 try:
                     pa.scalar(value, pa.string()).cast(pa.float64())
                 except pa.ArrowInvalid:
-                    found = "is empty" if not value else f"is {short(value)}"
+                    state = "is empty" if not value else f"is {short(value)}"
                     bound = "it must be a number, or left out with --ignore"
                     bound += MARKED if (value or "").lower() in MISSING else ""
-                    raise self.error(row, column, f"{found}, {bound}") from None
+                    raise self.error(row, column, f"{state}, {bound}") from None
             raise
 
     def error(self, row: int, column: str | None, message: str) -> ValueError:
@@ -230,11 +230,11 @@ class TextFile(Origin):
 
     def _malformed(self, message: str) -> ValueError:
         """What pandas says, in our words."""
-        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
-            fields, line, here = map(int, found.groups())
+        if match := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", message):
+            fields, line, here = map(int, match.groups())
             return self.error(line - 2, f"has {here} fields, the header has {fields}")
-        if found := re.search(r"EOF inside string starting at row (\d+)", message):
-            return self.error(int(found[1]) - 1, 'has a quote (") that is never closed')
+        if match := re.search(r"EOF inside string starting at row (\d+)", message):
+            return self.error(int(match[1]) - 1, 'has a quote (") that is never closed')
         return self.error(None, f"is no table of fields separated by {_spell(self.separator or ',')}: {tidy(message)}")
 
 
@@ -498,9 +498,9 @@ class _Counting(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._file.readinto(buffer)
+        number = self._file.readinto(buffer)
         self._table.position = self._file.tell()
-        return found
+        return number
 
     def seek(self, offset: int, whence: int = 0) -> int:
         return self._file.seek(offset, whence)

@@ -66,11 +66,11 @@ class GeneVectors:
             genes: Names in the order of the rows wanted.
             aliases: Other names of genes, see `omniset.tables.genes.match`.
         """
-        found = match(genes, self.names, aliases)
-        here = found.positions >= 0
+        matched = match(genes, self.names, aliases)
+        here = matched.positions >= 0
         chosen = np.zeros((len(genes), self.dim), dtype=np.float32)
-        chosen[here] = self.vectors[found.positions[here]]
-        return chosen, found
+        chosen[here] = self.vectors[matched.positions[here]]
+        return chosen, matched
 
     def checksum(self) -> str:
         """Of names and numbers."""
@@ -110,22 +110,22 @@ def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None
     path.stat()  # not there: FileNotFoundError, whatever would read it
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}
     read |= {".npz": _read_npz, ".npy": _read_npy}
-    own, vectors = read.get(path.suffix.lower(), _read_text)(path)
-    if names is not None and own is not None:
+    inside, vectors = read.get(path.suffix.lower(), _read_text)(path)
+    if names is not None and inside is not None:
         raise ValueError(f"{path} names its genes itself: leave names out")
-    given, source = _names_of_rows(path, names) if own is None else (own, path)
+    given, source = _names_of_rows(path, names) if inside is None else (inside, path)
     rows = [name.strip() for name in given]
     if len(rows) != len(vectors):
         raise ValueError(f"{path} has {len(vectors):,} vectors, {source} has {len(rows):,} names: they must be as many")
     _check(path, rows, vectors)
-    found, differing = _merge(rows, vectors)
+    merged, differing = _merge(rows, vectors)
     if differing:
         warnings.warn(
             f"{path}: {len(differing):,} gene(s) occur more than once with different vectors, such as "
             f"{differing[0]!r}: the mean is taken",
             stacklevel=2,
         )
-    return found
+    return merged
 
 
 def _check(path: Path, names: list[str], vectors: Float[np.ndarray, "rows dim"]) -> None:
@@ -197,7 +197,7 @@ def _read_names(path: Path) -> list[str]:
 def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
     file = TextFile(path)
     lines: Lines = ((row, fields) for row, line in file.lines() if (fields := line.split()))
-    said, lines = _header(file, lines)
+    head, lines = _header(file, lines)
     names: list[str] = []
     parts: list[np.ndarray] = []
     rows: list[int] = []  # of the genes held
@@ -206,10 +206,10 @@ def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
     for row, fields in lines:
         if dim is None:
             dim = len(fields) - 1
-            if said is not None and said[1] != dim:
+            if head is not None and head[1] != dim:
                 raise file.error(
                     row,
-                    f"gene {short(fields[0])} has {dim} numbers, the first line says {said[1]} each{_hint(fields)}",
+                    f"gene {short(fields[0])} has {dim} numbers, the first line says {head[1]} each{_hint(fields)}",
                 )
             if not dim:
                 raise file.error(row, f"gene {short(fields[0])} has no numbers{_hint(fields)}")
@@ -225,8 +225,8 @@ def _read_text(path: Path) -> tuple[list[str], Float[np.ndarray, "rows dim"]]:
         parts.append(_numbers(file, names, rows, texts))
     if not parts:
         raise ValueError(f"{path} has no vectors")
-    if said is not None and said[0] != len(names):
-        raise ValueError(f"{path}: the first line says {said[0]:,} vectors, there are {len(names):,}: is it cut off?")
+    if head is not None and head[0] != len(names):
+        raise ValueError(f"{path}: the first line says {head[0]:,} vectors, there are {len(names):,}: is it cut off?")
     return names, np.concatenate(parts)
 
 
@@ -287,17 +287,17 @@ def _read_safetensors(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "
     try:
         with safetensors.safe_open(path, "pt") as file:
             table: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            said = (file.metadata() or {}).get("names")
+            text = (file.metadata() or {}).get("names")
     except safetensors.SafetensorError as error:
         raise damaged(path, "safetensors file", error) from error
-    if said is None:
+    if text is None:
         return _of_mapping(path, table)
     try:
-        names = json.loads(said)
+        names = json.loads(text)
     except (ValueError, RecursionError):
         names = None
     if not _is_text(names):
-        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {short(said)}")
+        raise ValueError(f"{path}: the metadata key 'names' must be a JSON list of text, it is {short(text)}")
     return names, _matrix(path, _array(path, _the_matrix(path, table)))
 
 

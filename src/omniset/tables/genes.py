@@ -29,8 +29,8 @@ def canonical(name: str) -> str:
         ['TP53', 'ENSG00000141510', 'ENSG00000182378_PAR_Y', 'RP11-34P13.7']
     """
     name = name.strip()
-    found = ENSEMBL.fullmatch(name)
-    return found[1] + (found[2] or "") if found else name
+    match = ENSEMBL.fullmatch(name)
+    return match[1] + (match[2] or "") if match else name
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def match(names: Sequence[str], vocabulary: Sequence[str], aliases: Mapping[str,
             return folded[_folded(name)], "case"
         return -1, "unmatched"
 
-    found = [find(name) for name in names]
-    ways = Counter(way for _, way in found)
-    positions = np.array([position for position, _ in found], dtype=np.int64)
+    entries = [find(name) for name in names]
+    ways = Counter(way for _, way in entries)
+    positions = np.array([position for position, _ in entries], dtype=np.int64)
     hits = np.bincount(positions[positions >= 0], minlength=len(vocabulary))
     return Match(
         positions=positions,
@@ -132,7 +132,7 @@ def match(names: Sequence[str], vocabulary: Sequence[str], aliases: Mapping[str,
         aliases=ways["aliases"],
         case=ways["case"],
         duplicates=[vocabulary[i] for i in np.flatnonzero(hits > 1).tolist()],
-        unmatched=[name for name, (position, _) in zip(names, found, strict=True) if position < 0],
+        unmatched=[name for name, (position, _) in zip(names, entries, strict=True) if position < 0],
         missing=[vocabulary[i] for i in np.flatnonzero(hits == 0).tolist()],
     )
 

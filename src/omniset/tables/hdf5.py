@@ -203,7 +203,7 @@ def _plain_mat(path: str, arrays: str) -> list[tuple[str, str | tuple[Any, Any]]
     from scipy.io.matlab import MatlabOpaque
     from scipy.sparse import issparse
 
-    kept: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     variables: list[tuple[str, str | tuple[Any, Any]]] = []
     for key, value in scipy.io.loadmat(path).items():
         if isinstance(value, MatlabOpaque):  # a string, a table: of one, the name is inside
@@ -217,10 +217,10 @@ def _plain_mat(path: str, arrays: str) -> list[tuple[str, str | tuple[Any, Any]]
         elif value.dtype.kind in "OV":
             variables.append((key, (value.shape, texts(value) or None)))
         else:
-            place = f"v{len(kept)}"
+            place = f"v{len(parts)}"
             variables.append((key, place))
-            kept[place] = value.toarray() if issparse(value) else value
-    np.savez(arrays, **kept)
+            parts[place] = value.toarray() if issparse(value) else value
+    np.savez(arrays, **parts)
     return variables
 
 

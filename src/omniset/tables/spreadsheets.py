@@ -30,11 +30,11 @@ def frame_of_fields(frame: pd.DataFrame) -> pd.DataFrame:
     """Its texts and the names of its columns as fields."""
     if not SAFE.get():
         return frame
-    found = frame.set_axis(fields(frame.columns), axis=1)
+    safe = frame.set_axis(fields(frame.columns), axis=1)
     for place, kind in enumerate(frame.dtypes):
         if kind.kind not in "biufcmM":
-            found.isetitem(place, fields(frame.iloc[:, place]))
-    return found
+            safe.isetitem(place, fields(frame.iloc[:, place]))
+    return safe
 
 
 def _computed(text: str) -> bool:

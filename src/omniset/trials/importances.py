@@ -132,12 +132,14 @@ def in_words(table: pd.DataFrame, unit: str = "set") -> list[str]:
         if matter:
             named = ", ".join(matter[:NAMED]) + (", ..." if len(matter) > NAMED else "")
             words = "matters by itself" if len(matter) == 1 else "matter by themselves"
-            said = f"{len(matter)} of {len(rows)} features {words} ({named}; adjusted p < {ALPHA}); features that go "
-            said += "together share their importance"
+            claim = f"{len(matter)} of {len(rows)} features {words} ({named}; adjusted p < {ALPHA}); features that go "
+            claim += "together share their importance"
         elif (rows["importance"] != 0).any() and not np.isfinite(rows["threshold"]).any():
-            said = f"no feature can be told from chance: there are only {rows['units'].iloc[0]} {unit}s"
+            claim = f"no feature can be told from chance: there are only {rows['units'].iloc[0]} {unit}s"
         else:
-            said = f"no feature alone matters (adjusted p >= {ALPHA}); features that go together can stand in for each "
-            said += "other, so that none of them is needed by itself"
-        sentences.append(f"{target}: {said}")
+            claim = (
+                f"no feature alone matters (adjusted p >= {ALPHA}); features that go together can stand in for each "
+            )
+            claim += "other, so that none of them is needed by itself"
+        sentences.append(f"{target}: {claim}")
     return sentences
