@@ -341,8 +341,8 @@ def _stacked(path: Path, table: Mapping[Any, Any], arrays: Mapping[str, np.ndarr
     first, width = next((gene, vector.size) for gene, vector in arrays.items())
     for gene, vector in arrays.items():
         if vector.ndim != 1 or vector.dtype.kind not in NUMERIC:
-            found = f"{vector.dtype} of shape {tuple(vector.shape)}"
-            raise ValueError(f"{path}: gene {gene!r} has {found}, it must be numbers of shape (dim,)")
+            what = f"{vector.dtype} of shape {tuple(vector.shape)}"
+            raise ValueError(f"{path}: gene {gene!r} has {what}, it must be numbers of shape (dim,)")
         if len(vector) != width:
             raise ValueError(f"{path}: gene {gene!r} has {len(vector):,} numbers, {first!r} has {width:,}")
     return np.stack([_as_float32(vector) for vector in arrays.values()])
