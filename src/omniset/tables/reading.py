@@ -106,13 +106,7 @@ def open_sets(
             wanted = listed(encoding.features)
             raise ValueError(f"{path}: its features have no names, those of the model are {wanted}")
         return opened
-    if not path.suffix and not path.exists():  # a folder, meant to be one of features
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    try:
-        kind_of(path)
-    except ValueError as error:
-        others = "sets are also read from .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
-        raise ValueError(f"{error}; {others}") from None
+    _require_table(path)
     table = TableFile(path)
     if encoding is not None and known is not None:
         table.require([set_column, *encoding.names])
@@ -121,6 +115,17 @@ def open_sets(
             what = "that the model was not fitted with: it knows the features"
             raise table.error(None, f"has a column {extra[0]!r} {what} {encoding.names}")
     return SetTable(path, features, keep, most, folder, ignore, set_column, encoding, missing)
+
+
+def _require_table(path: Path) -> None:
+    """Raise the error of a name that no reader takes."""
+    if not path.suffix and not path.exists():  # a folder, meant to be one of features
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    try:
+        kind_of(path)
+    except ValueError as error:
+        others = "sets are also read from .h5ad, .fcs, .h5, .npy and .pt files, and from folders of the last four"
+        raise ValueError(f"{error}; {others}") from None
 
 
 def _kind_of(path: Path) -> str:
