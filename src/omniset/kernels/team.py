@@ -69,7 +69,7 @@ def by_set(sums: Tensor, sets: int) -> Tensor:
     return sums.view(sets, max(len(sums) // max(sets, 1), 1), *sums.shape[1:])
 
 
-_threads: dict[int, ThreadPoolExecutor] = {}  # by process: a child that was forked has none of its parent's
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process (a child that was forked has none) and threads
 
 
 def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
@@ -115,8 +115,7 @@ def _wait(others: list[Future]) -> None:
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
-    process = os.getpid()
-    pool = _threads.get(process)
-    if pool is None or pool._max_workers < threads:
-        pool = _threads[process] = ThreadPoolExecutor(threads, "omniset")
-    return pool
+    key = os.getpid(), threads
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(threads, "omniset")
+    return _pools[key]
