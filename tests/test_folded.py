@@ -23,6 +23,7 @@ SIZES = [(3, 11), (1, 701), (2, 503), (3, 0), (1, 3)]
 def pieces_of_sets(request, monkeypatch):
     """Folded however small the sets are, in pieces and tiles of 64 elements that two threads share out."""
     monkeypatch.setattr(folded, "LEAST", 0)
+    monkeypatch.setattr(folded, "MORE", 0)
     monkeypatch.setattr(team, "SMALLEST", 64 * D)
     monkeypatch.setattr(tiles, "TILE", 64 * D)
     if request.param == "tiles":
@@ -294,6 +295,9 @@ def test_what_is_folded_and_when(pieces_of_sets, monkeypatch):
     half = x.detach().bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert forms(MAKE["U-ISAB"](), half.float()) == (None, None)
+    monkeypatch.setattr(folded, "MORE", 21)  # 101 elements are less than 21 times 5 points
+    assert forms(MAKE["U-ISAB"]().double(), x) == (None, None)
+    monkeypatch.setattr(folded, "MORE", 20)
     monkeypatch.setattr(folded, "LEAST", x.numel() + 1)
     assert forms(MAKE["U-ISAB"]().double(), x) == (None, None)
     assert forms(MAKE["U-ISAB"]().double(), torch.cat([x, x])) == ("gather", "spread")

@@ -14,6 +14,7 @@ bfloat16 on processors that have units for them.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -23,10 +24,12 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState, log_multiplicity
 from omniset.kernels import blocks, private
 from omniset.kernels.gather import Gather
+from omniset.kernels.points import Average, FoldedPoints, FoldedQueries
 from omniset.kernels.spread import Spread
 from omniset.kernels.tiles import ACTIVATIONS, PRECISION
 
-LEAST = 1 << 16  # numbers of the elements, from where on folding is faster (D from 32 to 256)
+LEAST = 1 << 15  # numbers of the elements, from where on folding is faster (D from 32 to 256)
+MORE = 5  # times as many elements as points in a set, below which folding the points takes longer than it saves
 DEARER = 1.8  # operations in compiled blocks that take the time of one of the plain form
 PLAIN = None, None
 
@@ -84,19 +87,20 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
     4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
     takes fewer where P (H - 1) < D; compiled, it is faster for somewhat more points too. The elements of all sets have
-    to be so many (LEAST) that its small steps take no time.
+    to be so many (LEAST) that its small steps take no time, and those of a set so many (MORE) that folding its points is
+    worth it.
     """
     # A program that is compiled for many sizes must not ask for the size.
     if torch.compiler.is_compiling() or max(queries.numel(), elements.numel()) < LEAST:
         return PLAIN
     spreads = queries.shape[1] > elements.shape[1]
-    points = elements.shape[1] if spreads else queries.shape[1]
+    number, points = (x.shape[1] for x in ((queries, elements) if spreads else (elements, queries)))
     shared = queries.shape[0] == 1  # learned points are the same for all sets
     few = multiplicity is None and queries.shape[0] == elements.shape[0] and points > 0
     dim = queries.shape[2]
     worth = DEARER if blocks.takes(queries if spreads else elements) else 1.0
     operations, plain = _operations(points * block.num_heads, dim), _operations(points, dim, projections=8)
-    if not (few if spreads else shared) or operations >= worth * plain:
+    if number < MORE * points or not (few if spreads else shared) or operations >= worth * plain:
         return PLAIN
     if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return PLAIN
@@ -117,51 +121,40 @@ def gather(
     peak: Tensor | None = None,
 ) -> AttentionState:
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share."""
-    dtype, by_head = PRECISION[elements.dtype], (parts.heads, -1)
-    key, value, norm = parts.key, parts.value, parts.norm_elements
-    q = _project(parts.query, _layer_norm(parts.norm_queries, queries.to(dtype)))
-    q = q.unflatten(-1, by_head).transpose(1, 2) * parts.scale
-    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
-    folded = torch.einsum("bhqc,hcd->bhqd", q, (key.weight.to(dtype) * weight).unflatten(0, by_head))
-    offset = torch.einsum("bhqc,hc->bhq", q, _project(key, bias).unflatten(0, by_head))[..., None]
+    dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_elements.eps
+    own, query, key, value, norm = _weights(
+        dtype, parts.norm_queries, parts.query, parts.key, parts.value, parts.norm_elements
+    )
+    points = queries.to(dtype)
+    folded, offset = FoldedQueries.apply(heads, parts.scale, parts.norm_queries.eps, points, *own, *query, *key, *norm)
     log_m = None if multiplicity is None else log_multiplicity(multiplicity, dtype)
     given = None if peak is None else peak.flatten(1, 2)
-    sums = Gather.apply(elements, log_m, folded.flatten(1, 2), offset.flatten(1, 2), given, norm.eps)
-    measured_peak, weight_sum, total = (v.unflatten(1, by_head) for v in sums)
-    w_v = (value.weight.to(dtype) * weight).unflatten(0, by_head).to(total)
-    b_v = _project(value, bias).unflatten(0, by_head).to(total)
-    average = torch.einsum("bhqd,hcd->bhqc", total, w_v) + weight_sum * b_v[:, None]
-    return AttentionState(measured_peak if peak is None else peak, (weight_sum, average))
+    measured_peak, weight_sum, total = Gather.apply(elements, log_m, folded, offset, given, eps)
+    average = Average.apply(heads, weight_sum, total, *value, *norm)
+    by_head = heads, -1
+    peak = measured_peak.unflatten(1, by_head) if peak is None else peak
+    return AttentionState(peak, (weight_sum.unflatten(1, by_head), average))
 
 
 def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     """As `AttentionBlock.forward` with elements (B, N, D) for queries, which attend to few points (B, P, D)."""
-    dtype, by_head = PRECISION[elements.dtype], (parts.heads, -1)
-    query, output, norm = parts.query, parts.output, parts.norm_queries
-    y = _layer_norm(parts.norm_elements, points.to(dtype))
-    k, v = (_project(part, y).unflatten(-1, by_head).transpose(1, 2) for part in (parts.key, parts.value))
-    k = k * parts.scale
-    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
-    keys = torch.einsum("bhpc,hcd->bhpd", k, (query.weight.to(dtype) * weight).unflatten(0, by_head))
-    offset = torch.einsum("bhpc,hc->bhp", k, _project(query, bias).unflatten(0, by_head))[..., None]
-    # The weights of a head sum to 1, so that every head's values can carry a share of the bias.
-    values = torch.einsum("bhpc,dhc->bhpd", v, output.weight.to(dtype).unflatten(1, by_head))
-    values = values + output.bias.to(dtype) / parts.heads
+    dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_queries.eps
+    own, *weights = _weights(
+        dtype, parts.norm_elements, parts.value, parts.output, parts.key, parts.query, parts.norm_queries
+    )
+    how = heads, parts.scale, parts.norm_elements.eps
+    keys, offset, values = FoldedPoints.apply(*how, points.to(dtype), *own, *itertools.chain(*weights))
     ffn: tuple[Tensor | None, ...] = (None,) * 4
     activation = None
     if parts.ffn is not None:
         first, between, second, _ = parts.ffn
         activation = type(between)
-        weight, bias = parts.norm_ffn.weight.to(dtype), parts.norm_ffn.bias.to(dtype)
-        ffn = first.weight.to(dtype) * weight, _project(first, bias), second.weight.to(dtype), second.bias.to(dtype)
-    keys, offset, values = (x.flatten(1, 2) for x in (keys, offset, values))
-    return Spread.apply(elements, keys, offset, values, parts.heads, activation, norm.eps, *ffn)
+        (w1, b1), w2, (norm, bias) = _weights(dtype, first, second, parts.norm_ffn)
+        ffn = w1 * norm, F.linear(bias, w1, b1), *w2
+    return Spread.apply(elements, keys, offset, values, heads, activation, eps, *ffn)
 
 
-def _project(layer: nn.Linear, x: Tensor) -> Tensor:
-    """In the precision of x."""
-    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
-
-
-def _layer_norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
-    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), layer.bias.to(x.dtype), layer.eps)
+def _weights(dtype: torch.dtype, *layers: Any) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each, in this precision."""
+    pairs = [(layer.weight, layer.bias) for layer in layers]
+    return pairs if pairs[0][0].dtype == dtype else [(weight.to(dtype), bias.to(dtype)) for weight, bias in pairs]

@@ -44,7 +44,7 @@ MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
 
 
 class Gather(torch.autograd.Function):
-    """(peak, c, t) of the points u = `folded` (1, P, D), which all sets share, with a = `offset`.
+    """(peak, c, t) of the points u = `folded` (1, P, D), less their means, which all sets share, with a = `offset`.
 
     Shapes: x (B, N, D), log_m (B, N) or None; offset (1, P, 1); peak (B, P, 1), or given; in float64 c (B, P, 1) and
     t (B, P, D).
@@ -55,18 +55,20 @@ class Gather(torch.autograd.Function):
         ctx: Any, x: Tensor, log_m: Tensor | None, folded: Tensor, offset: Tensor, peak: Tensor | None, eps: float
     ):
         x, log_m = x.contiguous(), None if log_m is None else log_m.contiguous()
-        rows = centred(folded[0])
+        rows = folded[0]
         # exp(u . z + a - peak) with peak = top + a never needs a; gradient (4) still does.
         known = peak is not None or _moderate(rows, log_m)
         start = folded.new_full((len(x), folded.shape[1], 1), 0 if known else -torch.inf)
         start = start if peak is None else peak.to(folded.dtype) - offset
         work = _in_blocks if blocks.takes(x) else _in_tiles
-        tops, weights, totals = (by_set(some, len(x)) for some in work(x, log_m, rows, start, known, eps))
-        top = tops.amax(1)
-        if not known:
-            factor = torch.exp(wide(tops) - wide(zero_if_minus_inf(top))[:, None])
-            weights, totals = weights * factor, totals * factor
-        weight, total = weights.sum(1), totals.sum(1)
+        top, weight, total = work(x, log_m, rows, start, known, eps)
+        if len(top) > len(x):  # a set in several pieces
+            tops, weights, totals = (by_set(some, len(x)) for some in (top, weight, total))
+            top = tops.amax(1)
+            if not known:
+                factor = torch.exp(wide(tops) - wide(zero_if_minus_inf(top))[:, None])
+                weights, totals = weights * factor, totals * factor
+            weight, total = weights.sum(1), totals.sum(1)
         total -= total.mean(-1, True)
         ctx.save_for_backward(x, log_m, folded, offset, top)
         ctx.eps = eps
@@ -91,14 +93,14 @@ class Gather(torch.autograd.Function):
             plain = partial(Gather.plain, (top + offset).detach(), ctx.eps)
             gradients = derived(plain, (x, log_m, folded, offset), (d_weight, d_total))
             return *gradients, None, None
-        dtype, rows = folded.dtype, centred(folded[0])
+        dtype, rows = folded.dtype, folded[0]
         d_x = empty(x.shape, x) if ctx.needs_input_grad[0] else None
         d_log_m = torch.empty_like(log_m) if log_m is not None and ctx.needs_input_grad[1] else None
         d_weight, d_total = d_weight.to(dtype), centred(d_total.to(dtype))
         work = _in_blocks_backward if blocks.takes(x) else _in_tiles_backward
         sums = work(x, log_m, rows, top, d_weight, d_total, d_x, d_log_m, ctx.eps)
         d_rows, d_offset = (some.sum(0) for some in sums)
-        return d_x, d_log_m, centred(d_rows).to(dtype)[None], d_offset.to(dtype)[None, :, None], None, None
+        return d_x, d_log_m, d_rows.to(dtype)[None], d_offset.to(dtype)[None, :, None], None, None
 
 
 def _in_blocks(
@@ -107,7 +109,7 @@ def _in_blocks(
     """top, c and t of each slot."""
     parts, (points, dim) = pieces(x), rows.shape
     number = slots(parts)
-    tops = top.repeat_interleave(number // max(len(x), 1), 0).contiguous()
+    tops = top if number == len(x) else top.repeat_interleave(number // max(len(x), 1), 0)
     weights, totals = (torch.zeros((number, points, size), dtype=torch.float64) for size in (1, dim))
     arrays = [*blocks.whole(x, log_m, rows), tops, weights, totals]
     blocks.run("gather", x.dtype, arrays, (x.shape[1], dim, points, known), eps, parts)

@@ -61,7 +61,7 @@ class Spread(torch.autograd.Function):
         x = x.contiguous()
         out, ffn = empty(x.shape, x), None if w1 is None else (centred(w1), b1, w2, b2)
         work, how = _in_blocks if _compiled(x, activation) else _in_tiles, (heads, activation, eps)
-        work(x, centred(keys), offset, values, *how, ffn, out)
+        work(x, keys, offset, values, *how, ffn, out)
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
         ctx.how = how
         return out
@@ -86,11 +86,11 @@ class Spread(torch.autograd.Function):
         dtype, d_x = keys.dtype, empty(x.shape, x)
         ffn = None if w1 is None else (centred(w1), b1, w2, b2)
         work: Any = _in_blocks_backward if _compiled(x, ctx.how[1]) else _in_tiles_backward
-        sums = work(x, d_out, centred(keys), offset, values, *ctx.how, ffn, d_x)
+        sums = work(x, d_out, keys, offset, values, *ctx.how, ffn, d_x)
         d_keys, d_offset, d_values = (by_set(some, len(x)).sum(1).to(dtype) for some in sums[:3])
         d_ffn = [some.sum(0).to(dtype) for some in sums[3:]]
         gradients = [centred(d_ffn[0]), *d_ffn[1:]] if d_ffn else [None] * 4
-        return d_x, centred(d_keys), d_offset, d_values, None, None, None, *gradients
+        return d_x, d_keys, d_offset, d_values, None, None, None, *gradients
 
 
 def _compiled(x: Tensor, activation: Any) -> bool:

@@ -1,0 +1,246 @@
+"""The weights of a block folded into its few points, with the gradients written out.
+
+By autograd these are some forty small steps with as many of their own in the backward pass, which take longer than the
+elements of a small set do. Here a point p of width D, with H heads of width d = D / H, is folded in three ways. A and B
+are the projections of the points and of the elements, b those's bias, r and s weight and bias of the elements' norm,
+and a subscript h stands for the rows of a head:
+
+    scores    q = scale (A LN(p) + a)           u_h = centred((B_h^T q_h) r)        o_h = q_h . (B s + b)_h
+    values    v = V LN(p) + v_0                 V_h = O_h v_h + o_0 / H             O_h: columns of the output projection
+    average   of the sums c and t of z:         V_h (t r) + c (V s + v_0)_h         V_h: rows of the projection of values
+
+The score of an element z (normalised, without weights) is u . z + o; the numbers of z sum to 0, so that u may be
+centred. Tensors of points of B sets lie heads outermost, (H, B P, ...), where they are multiplied.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from omniset.kernels.derived import derived
+
+
+class Scores(NamedTuple):
+    """How points are scored: weight and bias of the points' projection, of the elements', and of the elements' norm."""
+
+    own: Tensor
+    own_bias: Tensor
+    far: Tensor
+    far_bias: Tensor
+    norm: Tensor
+    norm_bias: Tensor
+
+
+class FoldedQueries(torch.autograd.Function):
+    """u (B, H P, D) and o (B, H P, 1) of points (B, P, D), less the norm's eps."""
+
+    @staticmethod
+    def forward(ctx: Any, heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
+        y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
+        q, turned, bias = _scored(y, Scores(*weights), heads, scale)
+        ctx.save_for_backward(points, w, b, *weights, y, mean, deviation, q, turned, bias)
+        ctx.how = heads, scale, eps
+        return _folded(q, turned, bias, weights[4], len(points))
+
+    @staticmethod
+    def plain(heads: int, scale: float, eps: float, points: Tensor, w: Tensor, b: Tensor, *weights: Tensor):
+        y = F.layer_norm(points, points.shape[-1:], w, b, eps)
+        return _plain_scores(y, Scores(*weights), heads, scale)
+
+    @staticmethod
+    def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor):
+        points, w, b, *weights, y, mean, deviation, q, turned, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            inputs = (points, w, b, *weights)
+            return None, None, None, *derived(partial(FoldedQueries.plain, *ctx.how), inputs, (d_folded, d_offset))
+        d_y, d_weights = _scored_backward(d_folded, d_offset, y, q, turned, bias, Scores(*weights), *ctx.how[:2])
+        return None, None, None, *_norm_backward(d_y, points, mean, deviation, w, b), *d_weights
+
+
+class FoldedPoints(torch.autograd.Function):
+    """As FoldedQueries, and values V (B, H P, D): what elements that attend to points need of them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        heads: int,
+        scale: float,
+        eps: float,
+        points: Tensor,
+        w: Tensor,
+        b: Tensor,
+        value: Tensor,
+        value_bias: Tensor,
+        output: Tensor,
+        output_bias: Tensor,
+        *weights: Tensor,
+    ):
+        y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
+        q, turned, bias = _scored(y, Scores(*weights), heads, scale)
+        v = _split(F.linear(y, value, value_bias), heads)  # (H, B P, d)
+        values = torch.bmm(v, _by_columns(output, heads)) + output_bias / heads
+        ctx.save_for_backward(
+            points, w, b, value, value_bias, output, output_bias, *weights, y, mean, deviation, q, turned, bias, v
+        )
+        ctx.how = heads, scale, eps
+        folded, offset = _folded(q, turned, bias, weights[4], len(points))
+        return folded, offset, _by_sets(values, len(points))
+
+    @staticmethod
+    def plain(
+        heads: int,
+        scale: float,
+        eps: float,
+        points: Tensor,
+        w: Tensor,
+        b: Tensor,
+        value: Tensor,
+        value_bias: Tensor,
+        output: Tensor,
+        output_bias: Tensor,
+        *weights: Tensor,
+    ):
+        y = F.layer_norm(points, points.shape[-1:], w, b, eps)
+        values = torch.bmm(_split(F.linear(y, value, value_bias), heads), _by_columns(output, heads))
+        scores = _plain_scores(y, Scores(*weights), heads, scale)
+        return *scores, _by_sets(values + output_bias / heads, len(points))
+
+    @staticmethod
+    def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor, d_values: Tensor):
+        inputs, kept = ctx.saved_tensors[:13], ctx.saved_tensors[13:]
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            upstream = d_folded, d_offset, d_values
+            return None, None, None, *derived(partial(FoldedPoints.plain, *ctx.how), inputs, upstream)
+        points, w, b, value, _, output, _, *weights = inputs
+        y, mean, deviation, q, turned, bias, v = kept
+        heads, scale, _ = ctx.how
+        d_y, d_weights = _scored_backward(d_folded, d_offset, y, q, turned, bias, Scores(*weights), heads, scale)
+        d = _by_heads(d_values, heads)  # (H, B P, D)
+        d_output = torch.bmm(d.mT, v).transpose(0, 1).reshape(output.shape)
+        d_v = _joined(torch.bmm(d, _by_columns(output, heads).mT))
+        d_y = torch.addmm(d_y, d_v, value)
+        of_values = d_v.mT @ y.flatten(0, 1), d_v.sum(0), d_output, d.sum((0, 1)) / heads
+        return None, None, None, *_norm_backward(d_y, points, mean, deviation, w, b), *of_values, *d_weights
+
+
+class Average(torch.autograd.Function):
+    """The weighted sums of the values, (B, H, P, d), from c (B, H P, 1) and t (B, H P, D), in the precision of these.
+
+    What follows an attention state is in float64, as sums of many elements are.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, heads: int, c: Tensor, t: Tensor, value: Tensor, bias: Tensor, norm: Tensor, shift: Tensor):
+        constant = torch.addmv(bias, value, shift).to(t).view(heads, 1, -1)
+        c_heads, t_heads, rows = _by_heads(c, heads), _by_heads(t, heads), value.to(t).view(heads, -1, value.shape[1])
+        ctx.save_for_backward(c, t, value, bias, norm, shift)
+        ctx.heads = heads
+        average = torch.baddbmm(c_heads * constant, t_heads * norm, rows.mT)
+        return average.view(heads, len(t), t.shape[1] // heads, average.shape[-1]).transpose(0, 1)
+
+    @staticmethod
+    def plain(heads: int, c: Tensor, t: Tensor, value: Tensor, bias: Tensor, norm: Tensor, shift: Tensor):
+        rows, constant = value.to(t).unflatten(0, (heads, -1)), F.linear(shift, value, bias).to(t)
+        c, t = (x.unflatten(1, (heads, -1)) for x in (c, t * norm))
+        return (torch.einsum("bhqd,hcd->bhqc", t, rows) + c * constant.unflatten(0, (heads, 1, -1)),)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor):
+        c, t, value, bias, norm, shift = ctx.saved_tensors
+        heads = ctx.heads
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return None, *derived(partial(Average.plain, heads), (c, t, value, bias, norm, shift), (d,))
+        d = d.transpose(0, 1).flatten(1, 2)
+        c_heads, t_heads, rows = _by_heads(c, heads), _by_heads(t, heads), value.to(t).view(heads, -1, value.shape[1])
+        constant = torch.addmv(bias, value, shift).to(t).view(heads, -1, 1)
+        d_constant = torch.bmm(d.mT, c_heads).flatten()
+        turned = torch.bmm(d, rows)  # (H, B P, D)
+        d_value = torch.bmm(d.mT, t_heads * norm).view(value.shape) + d_constant[:, None] * shift
+        d_c, d_t = _by_sets(torch.bmm(d, constant), len(t)), _by_sets(turned * norm, len(t))
+        d_norm = (turned * t_heads).sum((0, 1)).to(norm)
+        d_shift = torch.mv(value.mT, d_constant.to(value))
+        return None, d_c, d_t, d_value.to(value), d_constant.to(bias), d_norm, d_shift
+
+
+def _scored(y: Tensor, weights: Scores, heads: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """q (H, B P, d), B^T q without the norm's weight, (H, B P, D), and B s + b."""
+    q = _split(F.linear(y, weights.own, weights.own_bias), heads) * scale
+    bias = torch.addmv(weights.far_bias, weights.far, weights.norm_bias)
+    return q, torch.bmm(q, weights.far.view(heads, -1, weights.far.shape[1])), bias
+
+
+def _folded(q: Tensor, turned: Tensor, bias: Tensor, norm: Tensor, sets: int) -> tuple[Tensor, Tensor]:
+    folded, offset = turned * norm, torch.bmm(q, bias.view(len(q), -1, 1))
+    return _by_sets(folded - folded.mean(-1, True), sets), _by_sets(offset, sets)
+
+
+def _plain_scores(y: Tensor, weights: Scores, heads: int, scale: float) -> tuple[Tensor, Tensor]:
+    q, turned, bias = _scored(y, weights, heads, scale)
+    return _folded(q, turned, bias, weights.norm, len(y))
+
+
+def _scored_backward(
+    d_folded: Tensor,
+    d_offset: Tensor,
+    y: Tensor,
+    q: Tensor,
+    turned: Tensor,
+    bias: Tensor,
+    weights: Scores,
+    heads: int,
+    scale: float,
+) -> tuple[Tensor, list[Tensor]]:
+    """d(LN(p)) (B P, D) and the gradients of the weights."""
+    g, o = _by_heads(d_folded - d_folded.mean(-1, True), heads), _by_heads(d_offset, heads)
+    far = weights.far.view(heads, -1, weights.far.shape[1])
+    d_turned = g * weights.norm
+    d_bias = torch.bmm(q.mT, o)  # (H, d, 1)
+    d_q = _joined(torch.baddbmm(o * bias.view(heads, 1, -1), d_turned, far.mT)) * scale
+    d_far = torch.baddbmm(d_bias * weights.norm_bias, q.mT, d_turned).view(weights.far.shape)
+    d_bias = d_bias.flatten()
+    d_norm, d_norm_bias = (g * turned).sum((0, 1)), torch.mv(weights.far.mT, d_bias)
+    d_own = d_q.mT @ y.flatten(0, 1)
+    return d_q @ weights.own, [d_own, d_q.sum(0), d_far, d_bias, d_norm, d_norm_bias]
+
+
+def _norm_backward(
+    d_y: Tensor, points: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    shape = points.shape[-1:]
+    return torch.ops.aten.native_layer_norm_backward(
+        d_y.view(points.shape), points, shape, mean, deviation, w, b, [True] * 3
+    )
+
+
+def _by_columns(output: Tensor, heads: int) -> Tensor:
+    """(D, D) to (H, d, D): of each head the columns, turned."""
+    return output.mT.view(heads, -1, output.shape[0])
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """(B, P, D) to (H, B P, d)."""
+    return x.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
+
+
+def _joined(x: Tensor) -> Tensor:
+    """(H, B P, d) to (B P, D)."""
+    return x.transpose(0, 1).reshape(x.shape[1], -1)
+
+
+def _by_sets(x: Tensor, sets: int) -> Tensor:
+    """(H, B P, n) to (B, H P, n)."""
+    if sets == 1:
+        return x.reshape(1, -1, x.shape[-1])
+    return x.view(len(x), sets, x.shape[1] // max(sets, 1), x.shape[-1]).transpose(0, 1).flatten(1, 2)
+
+
+def _by_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, H P, n) to (H, B P, n)."""
+    if len(x) == 1:
+        return x.view(heads, -1, x.shape[-1])
+    return x.view(len(x), heads, x.shape[1] // heads, x.shape[-1]).transpose(0, 1).flatten(1, 2)
