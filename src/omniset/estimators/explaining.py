@@ -16,7 +16,7 @@ from omniset.core.sources import source_of
 from omniset.core.stored import StoredSet
 from omniset.estimators.stack import INTERPLAY, Stack
 from omniset.explain import LayerAttribution
-from omniset.runs.devices import find
+from omniset.runs.devices import find, threads_for
 from omniset.training.network import SetNetwork
 
 if TYPE_CHECKING:
@@ -60,13 +60,14 @@ def scores(
     for group, source, options in _to_explain(model, sets):
         explained = model.explained(group, target)
         of_networks = []
-        for network in networks_of(model):
-            network.to(find(model.device)).eval()
-            if method == "attention":
-                of_networks.append(explain.attention(network, source, per=per, **options))
-            else:
-                of_networks.append(explain.attribute(network, source, explained, steps, per=per, **options))
-            network.to("cpu")
+        with threads_for(sum(map(len, group)) * model.n_features_in_):
+            for network in networks_of(model):
+                network.to(find(model.device)).eval()
+                if method == "attention":
+                    of_networks.append(explain.attention(network, source, per=per, **options))
+                else:
+                    of_networks.append(explain.attribute(network, source, explained, steps, per=per, **options))
+                network.to("cpu")
         mean = torch.stack(of_networks).mean(0)
         if len(of_networks) > 1:
             mean = mean / mean.amax(1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)

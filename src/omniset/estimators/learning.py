@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,7 @@ from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.stack import INTERPLAY, NETWORKS, PRIOR, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
-from omniset.runs.devices import find
+from omniset.runs.devices import find, threads_for
 from omniset.training.fit import fit
 from omniset.trials.comparison import OURS
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
 
 POOLED = 1 << 28  # numbers up to which sets are pooled for what stands beside one network
-SMALL = 1 << 24  # numbers up to which one thread learns a mixture
 DRAWN = 2048  # elements of a set that a step of a mixture's networks sees
 
 
@@ -110,7 +107,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
     model.validation_ = np.arange(0)
     model.prior_ = model.prior_of(given.targets, given.widths)
     model.warn_of_classes(given.values, given.targets)
-    with _threads(1 if int(sets.sizes.sum()) * sets.dim <= SMALL else None):
+    with threads_for(int(sets.sizes.sum()) * sets.dim):
         stack, model.out_of_fold_, model.history_ = stacking.learn(
             material,
             learning_rate=model.learning_rate or 2e-3,
@@ -143,17 +140,6 @@ def mixture(model: SetEstimator, given: Given) -> None:
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
             "predict from all"
         )
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Compute with so many threads: on small tensors more gain nothing, and wait for each other beside other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if number is None else number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def worth(stack: Stack, targets: list[str]) -> list[str]:

@@ -87,8 +87,8 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
     4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
     takes fewer where P (H - 1) < D; compiled, it is faster for somewhat more points too. The elements of all sets have
-    to be so many (LEAST) that its small steps take no time, and those of a set so many (MORE) that folding its points is
-    worth it.
+    to be so many (LEAST) that its small steps take no time, and those of a set so many (MORE) that it is worth folding
+    its points.
     """
     # A program that is compiled for many sizes must not ask for the size.
     if torch.compiler.is_compiling() or max(queries.numel(), elements.numel()) < LEAST:

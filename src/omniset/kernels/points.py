@@ -1,13 +1,13 @@
 """The weights of a block folded into its few points, with the gradients written out.
 
 By autograd these are some forty small steps with as many of their own in the backward pass, which take longer than the
-elements of a small set do. Here a point p of width D, with H heads of width d = D / H, is folded in three ways. A and B
-are the projections of the points and of the elements, b those's bias, r and s weight and bias of the elements' norm,
-and a subscript h stands for the rows of a head:
+elements of a small set do. With H heads of width d = D / H, points p are folded in three ways. A and a are weight and
+bias of the points' projection, B and b of the elements', r and s of the elements' norm; a subscript h stands for the
+rows of a head:
 
     scores    q = scale (A LN(p) + a)           u_h = centred((B_h^T q_h) r)        o_h = q_h . (B s + b)_h
-    values    v = V LN(p) + v_0                 V_h = O_h v_h + o_0 / H             O_h: columns of the output projection
-    average   of the sums c and t of z:         V_h (t r) + c (V s + v_0)_h         V_h: rows of the projection of values
+    values    v = V LN(p) + v_0                 O_h v_h + o_0 / H                   O: output projection, h: its columns
+    average   V_h (t r) + c (V s + v_0)_h       of the sums c and t of z            V: projection of the values
 
 The score of an element z (normalised, without weights) is u . z + o; the numbers of z sum to 0, so that u may be
 centred. Tensors of points of B sets lie heads outermost, (H, B P, ...), where they are multiplied.
@@ -168,7 +168,7 @@ class Average(torch.autograd.Function):
 
 
 def _scored(y: Tensor, weights: Scores, heads: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """q (H, B P, d), B^T q without the norm's weight, (H, B P, D), and B s + b."""
+    """The projected points q (H, B P, d), B^T q without the norm's weight (H, B P, D), and B s + b."""
     q = _split(F.linear(y, weights.own, weights.own_bias), heads) * scale
     bias = torch.addmv(weights.far_bias, weights.far, weights.norm_bias)
     return q, torch.bmm(q, weights.far.view(heads, -1, weights.far.shape[1])), bias

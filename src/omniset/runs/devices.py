@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from omniset.options import Device
 
 DEVICES = typing.get_args(Device)
+SMALL = 1 << 24  # numbers up to which one thread computes
 
 
 def find(device: str) -> torch.device:
@@ -26,3 +29,18 @@ def find(device: str) -> torch.device:
     if not here[device]:
         raise ValueError(f"device={device!r} is not there on this machine: take 'auto'")
     return torch.device(device)
+
+
+@contextmanager
+def threads_for(numbers: int) -> Iterator[None]:
+    """One thread where tensors hold at most SMALL numbers in all, else as many as before.
+
+    More gain nothing there, and wait for each other at every step where other programs run beside.
+    """
+    before = torch.get_num_threads()
+    if numbers <= SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
