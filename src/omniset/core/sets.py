@@ -109,7 +109,17 @@ class SetBatch:
     def to(self, *args: Any, **kwargs: Any) -> SetBatch:
         """Move to a device; a dtype converts the elements only (multiplicities keep theirs)."""
         elements = self.elements.to(*args, **kwargs)
-        return SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
+        moved = SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
+        if elements.device != self.elements.device and self.elements.device.type == "cpu":
+            moved.lengths = self.lengths  # an accelerator would have to be waited for
+        return moved
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " sets"]:
+        """Entries of each set up to the last one that is present, (B,), on the CPU."""
+        places = torch.arange(1, self.multiplicity.shape[1] + 1, device=self.multiplicity.device)
+        last = (self.multiplicity > 0) * places
+        return last.amax(1).cpu() if len(places) else torch.zeros(len(self), dtype=torch.long)
 
     def __getitem__(self, index: Any) -> SetBatch:
         """Some of the sets, as a batch: a slice, a mask or a list of positions."""

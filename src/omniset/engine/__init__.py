@@ -16,6 +16,7 @@ from omniset.core.sets import SetBatch
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
+from omniset.engine.ragged import in_buckets
 from omniset.engine.self_attention import AllElements
 from omniset.engine.stack import Stack
 from omniset.engine.stores import DeviceStore, open_store
@@ -75,7 +76,7 @@ def execute(
             raise ValueError("gradient='unbiased' is for shards='merged': independent shards have no sums in common")
         return _independent(encoder, batch, parts, gradient)
     if isinstance(parts, list) and len(parts) == 1 and process_group is None:
-        return _whole(encoder, parts[0])
+        return in_buckets(encoder, parts[0], _whole)
     if not encoder.mini_batch_consistent:
         raise ValueError(
             f"{type(encoder).__name__} is not mini-batch consistent: shards='merged' does not exist for it, "

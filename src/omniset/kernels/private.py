@@ -120,6 +120,12 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 CAN_WATCH = all(hasattr(nn.Identity(), name) for name in (*HOOKS, "_modules"))
 
 
+def hooked(module: nn.Module) -> bool:
+    """Whether anything waits for calls of the modules within, as far as this PyTorch tells."""
+    within = (m for m in module.modules() if m is not module)
+    return not CAN_WATCH or any(getattr(m, name) for m in within for name in HOOKS)
+
+
 class Snapshot:
     """The modules of a module, their classes (which a parametrization changes) and whether they have hooks."""
 
