@@ -151,12 +151,13 @@ def outcome(encoder, batch, columns=slice(None), terms=("summary", "elements", "
         weights = torch.randn(x.shape if shape is None else shape, generator=generator).to(x)
         return (x * weights[:, part]).sum()
 
+    contexts = [c for c in out.contexts if isinstance(c, torch.Tensor)]  # not all elements
     loss = leaves[0].sum() * 0
     if "summary" in terms:
         loss = loss + term(out.summary)
     if "contexts" in terms:
-        loss = loss + sum(term(context) for context in out.contexts)
-    outputs = [out.summary, *out.contexts]
+        loss = loss + sum(term(context) for context in contexts)
+    outputs = [out.summary, *contexts]
     if isinstance(out.elements, torch.Tensor):
         outputs.append(out.elements)
         if "elements" in terms:
@@ -241,6 +242,16 @@ SHARES = [  # also empty ones, of the process that has the class tokens too
 @pytest.mark.parametrize(("cuts", "store", "shard_size"), SHARES)
 def test_processes_are_one(four, name, more, cuts, store, shard_size):
     four(check, cuts, name, more, store, shard_size)
+
+
+@pytest.mark.parametrize("more", [{}, {"class_token": True, "decoder_depth": 1, "norm": "post"}])
+@pytest.mark.parametrize(("cuts", "shard_size"), [((0, 23, N), 7), ((0, 0, N), None), ((0, 5, 5, N), 7)])
+@pytest.mark.parametrize("terms", [("summary", "elements"), ("elements",)])
+def test_full_self_attention(four, more, cuts, shard_size, terms):
+    """Processes with different numbers of shards, one without elements; all keys for every query."""
+    four(check, cuts, "set-transformer-sab", more, "device", shard_size, terms)
+    if shard_size is not None:
+        four(check_streamed, cuts, "set-transformer-sab", more, "cpu")
 
 
 @pytest.mark.parametrize("store", ["disk", "cpu"])
@@ -551,9 +562,6 @@ def check_refusals():
         assert f"process_group= takes gradient='exact' only, got {gradient!r}" in refused(
             lambda gradient=gradient: encoder(batch, gradient=gradient, **group)
         )
-    assert "take induced attention, as encoder 'ust' has" in refused(
-        lambda: make("set-transformer-sab")(batch, **group)
-    )
     encoder.mini_batch_consistent = False
     assert "needs a mini-batch consistent encoder" in refused(lambda: encoder(batch, **group))
     sharded = "its weights are sharded (FSDP or DTensor)"

@@ -10,6 +10,7 @@ from torch import nn
 from omniset.core.sets import SetBatch
 from omniset.encoders import ENCODERS, build
 from omniset.engine import ragged
+from omniset.layers import universal
 from omniset.testing import relative_error
 
 LENGTHS = [1, 37, 0, 2, 5, 101, 3, 64]
@@ -112,7 +113,27 @@ def test_who_waits_for_the_whole_batch_gets_it():
     assert torch.autograd.grad(out.summary.sum(), learned)[0].isfinite().all()
 
 
-def test_lengths_go_up_to_the_last_element():
+def test_presence():
+    """Lengths go up to the last element that is present; what is changed in place is seen."""
     batch = SetBatch(torch.zeros(4, 3, 1), torch.tensor([[0, 0, 0], [1, 0, 0], [0, 0, 2], [1, 1, 1]]))
-    assert batch.lengths.tolist() == [0, 1, 3, 3]
-    assert SetBatch(torch.zeros(2, 0, 1)).lengths.tolist() == [0, 0]
+    assert batch.presence.lengths.tolist() == [0, 1, 3, 3]
+    assert not batch.presence.once
+    assert SetBatch(torch.zeros(2, 0, 1)).presence.lengths.tolist() == [0, 0]
+    batch = SetBatch(torch.zeros(2, 3, 1))
+    assert batch.presence.once
+    batch.multiplicity[1, 2] = 0
+    assert (batch.presence.lengths.tolist(), batch.presence.once) == ([3, 2], False)
+
+
+def test_sets_without_padding_are_attended_to_without_a_mask(monkeypatch):
+    """Which fused attention is faster without; the result is that with multiplicities of 1."""
+    encoder, batch = encoder_of("set-transformer-sab"), SetBatch(torch.randn(2, 11, 3, dtype=torch.float64))
+    masks = []
+    fused = universal.fused_attention
+    monkeypatch.setattr(universal, "fused_attention", lambda q, k, v, m, s: (masks.append(m), fused(q, k, v, m, s))[1])
+    got = encoder(batch).elements
+    assert masks[:2] == [None, None]
+    learned = batch.multiplicity.clone().requires_grad_()
+    assert relative_error(encoder(SetBatch(batch.elements, learned, validate=False)).elements, got) < 1e-13
+    batch.multiplicity[1, 3:] = 0
+    assert (encoder(batch).elements - got)[1].abs().max() > 1e-3

@@ -17,6 +17,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from omniset.core import forms
+from omniset.core.presence import Presence
 from omniset.core.stored import Rows, Storage, StoredSet
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SetBatch:
             _check_finite(elements)
         self.elements = elements
         self.multiplicity = multiplicity
+        self._presence: Presence | None = None
 
     @classmethod
     def from_ragged(
@@ -110,16 +112,16 @@ class SetBatch:
         """Move to a device; a dtype converts the elements only (multiplicities keep theirs)."""
         elements = self.elements.to(*args, **kwargs)
         moved = SetBatch(elements, self.multiplicity.to(elements.device), validate=False)
-        if elements.device != self.elements.device and self.elements.device.type == "cpu":
-            moved.lengths = self.lengths  # an accelerator would have to be waited for
+        if self.elements.device.type == "cpu" and elements.device.type != "cpu":
+            moved._presence = self.presence.moved(moved.multiplicity)  # an accelerator would have to be waited for
         return moved
 
-    @cached_property
-    def lengths(self) -> Int[Tensor, " sets"]:
-        """Entries of each set up to the last one that is present, (B,), on the CPU."""
-        places = torch.arange(1, self.multiplicity.shape[1] + 1, device=self.multiplicity.device)
-        last = (self.multiplicity > 0) * places
-        return last.amax(1).cpu() if len(places) else torch.zeros(len(self), dtype=torch.long)
+    @property
+    def presence(self) -> Presence:
+        """What is there, as far as it decides how the sets are computed."""
+        if self._presence is None or not self._presence.holds(self.multiplicity):
+            self._presence = Presence.of(self.multiplicity)
+        return self._presence
 
     def __getitem__(self, index: Any) -> SetBatch:
         """Some of the sets, as a batch: a slice, a mask or a list of positions."""

@@ -68,7 +68,7 @@ class Encoder(Stack):
                 neither "device" nor "cpu", or shards="merged" for an encoder that is not mini-batch consistent.
                 gradient="unbiased" for independent shards, class tokens or full self-attention.
                 Merged shards in forward mode, or their exact gradient under torch.func. With
-                `process_group`: anything but shards="merged" and gradient="exact", full self-attention, weights that
+                `process_group`: anything but shards="merged" and gradient="exact", weights that
                 are sharded (FSDP, DTensor), or, on every process, processes that do not hold the same number of sets
                 or differ in whether they want gradients or drop out.
             OSError: The disk is full or not writable.

@@ -125,11 +125,6 @@ def _check_for_group(encoder: Stack, shards: str, gradient: str) -> None:
             raise ValueError(f"process_group= takes {name}={only!r} only, got {value!r}")
     if not encoder.mini_batch_consistent:
         raise ValueError(f"process_group= needs a mini-batch consistent encoder, and {type(encoder).__name__} is not")
-    if any(layer.keeps_elements for layer in encoder.layers):
-        raise ValueError(
-            f"process_group= needs layers with a small state, and the context of full self-attention "
-            f"({type(encoder).__name__}) is all elements: take induced attention, as encoder 'ust' has"
-        )
     check_replicated(encoder)
 
 

@@ -24,8 +24,9 @@ shards; the inputs of the layers wait in a store, or are computed again.
 This file is these lines. What surrounds them has a file each: `stages` (map, reduce and finish of a stage), `shards`
 (where x and d(x) wait between the stages, or are computed again), `noise` (dropout and random slots, the same whenever
 they are computed), `tokens` (class tokens), `self_attention` (full self-attention, which has no small state), `group`
-(shards on several processes), `approximate` (gradients that are not exact). `encoding` puts them together for one
-encoder and one source, and shows autograd the whole as one function.
+and `shares` (sets spread over processes), `ragged` (batches of sets of very different sizes), `approximate` (gradients
+that are not exact). `encoding` puts them together for one encoder and one source, and shows autograd the whole as one
+function.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from omniset.core.states import State, wide
 from omniset.engine.group import OneProcess
 from omniset.engine.self_attention import AllElements
 from omniset.engine.shards import RecomputedShards
+from omniset.engine.shares import Shares
 from omniset.engine.stages import Stage, parameters_of
 
 
@@ -51,12 +53,14 @@ class Run:
     Attributes:
         states: state_t. None before full self-attention, and of the last stage if class tokens make the summary.
         contexts: contexts[t] is made by stage t and read by stage t + 1; contexts[-1] is None.
+        shares: What full self-attention after stage t reads, where sets are spread over processes.
     """
 
     def __init__(self, stages: Sequence[Stage], shards: RecomputedShards, group: OneProcess) -> None:
         self.stages, self.shards, self.group = stages, shards, group
         self.states: list[State | None] = []
         self.contexts: dict[int, Any] = {-1: None}
+        self.shares: dict[int, Shares] = {}
 
     @cached_property
     def parameters(self) -> list[Tensor]:
@@ -73,7 +77,14 @@ class Run:
                 self.shards.put_output(t, i, x_t, m)
             state = None if state is None else self.group.merge(state)  # with those of other processes
             self.states.append(state)
-            self.contexts[t] = self.shards.all_outputs(t) if stage.keeps_elements else stage.finish(state)  # finish
+            self.contexts[t] = self._all_elements(t) if stage.keeps_elements else stage.finish(state)  # finish
+
+    def _all_elements(self, t: int) -> AllElements:
+        own = self.shards.all_outputs(t)
+        if self.group.size == 1:
+            return own
+        self.shares[t] = Shares(self.group, own)
+        return replace(own, read=self.shares[t].read)
 
     def backward(self, d_contexts: Iterable[Tensor | None]) -> dict[int, Tensor]:
         """Gradients of the parameters by their ids; those of the source are left in `shards`.
@@ -136,11 +147,17 @@ class Run:
             if d_context is not None:
                 self.d_contexts[t - 1] = _add_wide(self.d_contexts[t - 1], d_context)
             self._add(parameters, d_parameters)
+        if isinstance(context, AllElements) and context.settle is not None:
+            context.settle()
 
     def _context_leaf(self, t: int) -> Any:
         context = self.contexts[t]
         if isinstance(context, AllElements):
-            return replace(context, add_gradient=partial(self.shards.add_output_gradient, t))
+            put = partial(self.shards.add_output_gradient, t)
+            if t not in self.shares:
+                return replace(context, add_gradient=put)
+            shares = self.shares[t]
+            return replace(context, add_gradient=partial(shares.add_gradient, put), settle=partial(shares.settle, put))
         return None if context is None else _leaf(context)
 
     def _add(self, parameters: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> None:

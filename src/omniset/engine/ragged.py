@@ -66,7 +66,7 @@ def in_buckets(encoder: Stack, batch: SetBatch, run: Callable[[Stack, SetBatch],
 
 def buckets(batch: SetBatch, dim: int) -> list[Bucket]:
     """The cheapest buckets, whose bounds are powers of two; none where the padded batch costs hardly more."""
-    lengths = batch.lengths.numpy()
+    lengths = batch.presence.lengths
     fixed = OVERHEAD if batch.elements.device.type == "cpu" else ON_ACCELERATORS
     whole = batch.multiplicity.numel() * dim + fixed
     if int(lengths.sum()) * dim + fixed > WORTH * whole:

@@ -32,19 +32,23 @@ class AllElements:
         read: Yields number, elements and multiplicities of each shard.
         live: Whether gradients flow through a shard.
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
+        settle: What completes the gradients that `add_gradient` took, in a group of processes.
         whole: There is one shard, under plain autograd.
+        once: All its elements are present once: they need no mask.
     """
 
     read: Read
     live: Callable[[int], bool] = lambda i: True
     add_gradient: AddGradient | None = None
+    settle: Callable[[], None] | None = None
     whole: bool = False
+    once: bool = False
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
         if self.whole:
             ((_, elements, multiplicity),) = self.read()
-            return block(queries, elements, multiplicity)
+            return block(queries, elements, None if self.once else multiplicity)
         return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> AttentionState:

@@ -19,6 +19,7 @@ from omniset.engine.stack import Stack
 from omniset.engine.stages import Stage
 from omniset.engine.stores import GraphStore, Store
 from omniset.engine.tokens import prepend_ones
+from omniset.kernels.private import plain_only
 
 Shard = tuple[int, Tensor, Tensor]
 
@@ -195,7 +196,8 @@ class StoredShards(RecomputedShards):
 
     def all_outputs(self, t: int) -> AllElements:
         # The run holds what is returned. If that held the run, both would stay until the garbage collector comes.
-        return AllElements(partial(_stream, self.store, t, len(self.starts) - 1), whole=self.whole)
+        once = self.whole and self.source is not None and _once(self.source)
+        return AllElements(partial(_stream, self.store, t, len(self.starts) - 1), whole=self.whole, once=once)
 
     def first_trained(self) -> int:
         if any(d is not None for d in self.d_source):
@@ -224,6 +226,10 @@ class StoredShards(RecomputedShards):
         before = self.store.take(("d of others", t, i))
         self.store.put(("d of others", t, i), d_x if before is None else before + d_x)
         self.put_input_gradient(t, i, None, d_m)
+
+
+def _once(source: SetBatch) -> bool:
+    return not (plain_only() or source.multiplicity.requires_grad) and source.presence.once
 
 
 def _stream(store: GraphStore, t: int, number: int) -> Iterator[Shard]:
