@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,16 +31,16 @@ class MaxRegression(Study):
         """Nothing: sets are drawn when they are needed."""
 
     def batch(self, training: Training, seed: int, step: int) -> Sample:
-        return self._draw(self.recipe.batch_size, "train", seed, step)
+        return self._given(self._draw(self.recipe.batch_size, "train", seed, step), training)
 
     def validation(self, training: Training, seed: int) -> Iterator[Sample]:
-        yield self._draw(self.recipe.options["validation_sets"], "validation", seed)
+        yield self._given(self._draw(self.recipe.options["validation_sets"], "validation", seed), training)
 
     def loss(self, output: Float[Tensor, "sets outputs"], sample: Sample) -> Float[Tensor, ""]:
         return F.mse_loss(output[:, 0], sample.target)
 
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
-        sample = self._draw(self.recipe.test["sets"], "test").to(network.device)
+        sample = self._given(self._draw(self.recipe.test["sets"], "test"), training).to(network.device)
         with torch.no_grad():
             output = network(SetBatch(sample.elements))[:, 0]
         error = {"mae": float((output - sample.target).abs().mean())}
@@ -72,9 +73,37 @@ class MaxRegression(Study):
         places = {c.label: (t.name, c.name) for t, c in self.recipe.columns}
         return {label: place for label, place in places.items() if any("identified" in r for r in results.rows(*place))}
 
+    def _given(self, sample: Sample, training: Training) -> Sample:
+        """The integers as a network reads them: divided by `input_scale`."""
+        return sample._replace(elements=sample.elements / training.options.get("input_scale", 1))
+
     def _draw(self, sets: int, *keys: str | int) -> Sample:
         draw = generator(self.name, *keys)
         size = self.recipe.options["size"]
         bound = self.recipe.options["bound"] * torch.rand(sets, 1, generator=draw)
         values = (bound * torch.rand(sets, size, generator=draw)).floor()
         return Sample(values[..., None], torch.ones(sets, size), values.amax(1))
+
+
+class MaxSettings(MaxRegression):
+    """Which of the settings that the paper leaves open decides how well a UST learns the largest of ten integers."""
+
+    name = "max-settings"
+
+    def tables(self, results: Results) -> list[Table]:
+        plateau = self.recipe.test["plateau"]
+        rows = []
+        for training, column in self.recipe.columns:
+            errors = sorted(row["mae"] for row in results.rows(training.name, column.name))
+            if not errors:
+                continue
+            first = results.mean(training.name, column.name, "identified", 0)
+            each = " ".join(f"{error:.1f}" for error in errors)
+            stuck = f"{sum(error > plateau for error in errors)} of {len(errors)}"
+            median = f"{statistics.median(errors):.2f}"
+            rows.append([column.label, median, each, stuck, "" if first is None else f"{first.value:.0%}"])
+        head = ["UST with", "MAE, median", "MAE of each seed", f"above {plateau}", "maximum scored highest"]
+        return [Table(self.recipe.title, head, rows, results.conditions())]
+
+    def figures(self, results: Results) -> dict[str, Figure]:
+        return {}

@@ -19,6 +19,7 @@ STUDIES = {
     "anomaly-faces": "faces.FaceAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
+    "max-settings": "max_regression.MaxSettings",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
     "taxonomy": "taxonomy.Taxonomy",
 }
