@@ -188,7 +188,10 @@ def test_hidden_dropout_is_left_to_the_plain_form_in_training(monkeypatch):
     ("make", "message"),
     [
         (lambda: SetAttentionBlock(D, H, norm="post", variant="author"), "norm must be 'pre' with variant='author'"),
-        (lambda: SetAttentionBlock(D, H, norm="none", variant="lee", init="linear"), "takes no ffn_dim, dropout, hidden"),
+        (
+            lambda: SetAttentionBlock(D, H, norm="none", variant="lee", init="linear"),
+            "takes no ffn_dim, dropout, hidden",
+        ),
         (lambda: PoolingByMultiheadAttention(D, H, K, element_ffn_dim=-1), "element_ffn_dim must be >= 0, got -1"),
     ],
 )

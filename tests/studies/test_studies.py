@@ -397,3 +397,19 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
+
+
+def test_needles_and_fractions():
+    study = load("set-sizes")
+    needle, fraction = (
+        next(t for t in study.recipe.trainings if t.options["task"] == task) for task in ("needle", "fraction")
+    )
+    sample = study._draw(needle, 101, 7, "x")
+    marker, value = sample.elements.unbind(-1)
+    assert ((marker == 2).sum(1) == 1).all()
+    assert (value[marker == 2] == sample.target).all()
+    sample = study._draw(fraction, 1009, 7, "x")
+    assert ((sample.elements[..., 0] > 0).double().mean(1) - sample.target).abs().max() < 1e-6
+    assert sample.target.std() > 0.1
+    sizes = {study.batch(needle, 0, step).elements.shape[1] for step in range(50)}
+    assert 10 <= min(sizes) < 40 < 300 < max(sizes) <= 1000

@@ -62,9 +62,7 @@ def activation_layer(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
-def feed_forward(
-    dim: int, ffn_dim: int, dropout: float, activation: str, hidden_dropout: float = 0.0
-) -> nn.Sequential:
+def feed_forward(dim: int, ffn_dim: int, dropout: float, activation: str, hidden_dropout: float = 0.0) -> nn.Sequential:
     """Linear(dim, ffn_dim), activation, hidden dropout, Linear(ffn_dim, dim), dropout."""
     between = activation_layer(activation)
     if hidden_dropout:  # in one place with the activation, so that weights have the same names with and without it
