@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from paper.explaining import identification
 from paper.figures import Series
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator
-from paper.tables import Results, Table, apart, cell, published
+from paper.tables import OURS, Results, Table, apart, published
 
 
 class MaxRegression(Study):
@@ -49,21 +48,25 @@ class MaxRegression(Study):
         return error | identification(network, sample.elements, sample.elements[..., 0].argmax(1), target=0)
 
     def tables(self, results: Results) -> list[Table]:
-        rows = []
+        rows, missing = [], []
         attending = self._attending(results)
         for training, column in self.recipe.columns:
             place = (training.name, column.name)
             ours, theirs = results.mean(*place, "mae"), self.recipe.paper.get(column.name)
+            if ours is None:
+                missing.append(column.label)
+                continue
             first = results.mean(*place, "identified", 0) if place in attending.values() else None
-            share = "" if first is None else f"{first.value:.0%}"
-            rows.append([column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs), share])
+            found = "" if first is None else f"{first.value:.0%}"
+            mine = [*ours.cells(2), self.share(results, training.name)]
+            rows.append([column.label, *mine, published(theirs, 2), apart(ours, theirs), found])
         test = self._draw(self.recipe.test["sets"], "test").target
         train = self._draw(100_000, "constant").target
         constant = float((test - train.median()).abs().mean())
-        rows.append(["constant: the median of training targets", f"{constant:.2f}", "", "", ""])
-        rows.append(["oracle", "0.00", "", "", ""])
-        head = ["", "MAE, ours", "MAE, paper", "outside both intervals by", "maximum scored highest"]
-        return [Table(f"{self.recipe.title} (Table 6)", head, rows, results.conditions())]
+        rows.append(["constant: the median of training targets", f"{constant:.2f}", "", "", "", "", "", ""])
+        rows.append(["oracle", "0.00", "", "", "", "", "", ""])
+        head = ["mean absolute error", *OURS, "paper", "outside both intervals by", "maximum scored highest"]
+        return [Table(f"{self.recipe.title} (Table 6)", head, rows, self.conditions(results), missing)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         return {self.name: figures.identification(results, {"": self._attending(results)})}
@@ -92,18 +95,18 @@ class MaxSettings(MaxRegression):
 
     def tables(self, results: Results) -> list[Table]:
         plateau = self.recipe.test["plateau"]
-        rows = []
+        rows, missing = [], []
         for training, column in self.recipe.columns:
-            errors = sorted(row["mae"] for row in results.rows(training.name, column.name))
-            if not errors:
-                continue
+            ours = results.mean(training.name, column.name, "mae")
             first = results.mean(training.name, column.name, "identified", 0)
-            each = " ".join(f"{error:.1f}" for error in errors)
-            stuck = f"{sum(error > plateau for error in errors)} of {len(errors)}"
-            median = f"{statistics.median(errors):.2f}"
-            rows.append([column.label, median, each, stuck, "" if first is None else f"{first.value:.0%}"])
-        head = ["UST with", "MAE, median", "MAE of each seed", f"above {plateau}", "maximum scored highest"]
-        return [Table(self.recipe.title, head, rows, results.conditions())]
+            if ours is None or first is None:
+                missing.append(column.label)
+                continue
+            stuck = f"{sum(error > plateau for error in ours.each)} of {len(ours.each)}"
+            mine = [*ours.cells(2), self.share(results, training.name)]
+            rows.append([column.label, *mine, stuck, f"{first.value:.0%}"])
+        head = ["mean absolute error of a UST with", *OURS, f"above {plateau}", "maximum scored highest"]
+        return [Table(self.recipe.title, head, rows, self.conditions(results), missing)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         return {}

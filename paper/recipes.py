@@ -18,7 +18,7 @@ ARGUMENTS = encoders.COMMON | {
     "variant",
     "pieces",
     "init",
-    "points",
+    "points_init",
     "element_ffn_dim",
     "hidden_dropout",
     "scale",

@@ -19,7 +19,7 @@ from omniset.core.sets import SetBatch
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
-from paper.tables import Results, Table, cell
+from paper.tables import Results, Table
 
 
 class SetSizes(Study):
@@ -72,13 +72,17 @@ class SetSizes(Study):
         for task in self.recipe.test["tasks"]:
             columns = [(t, c) for t, c in self.recipe.columns if t.options["task"] == task]
             columns = [(t, c) for t, c in columns if results.rows(t.name, c.name)]
-            rows = []
+            rows: list[list[str]] = []
             for i, size in enumerate(self.recipe.test["sizes"]):
-                rows.append([f"{size:,}", *(cell(results.mean(t.name, c.name, "rmse", i), 3) for t, c in columns)])
-            head = ["elements of a test set", *(column.label for _, column in columns)]
-            notes = results.conditions([t.name for t, _ in columns])
-            if columns:
-                tables.append(Table(f"{self.recipe.title}: {task}, root of the mean squared error", head, rows, notes))
+                rows.append([f"{size:,}"])
+                for t, c in columns:
+                    mean = results.mean(t.name, c.name, "rmse", i)
+                    rows[-1] += [] if mean is None else mean.cells(3)
+            head = ["elements of a test set"]
+            head += [name for _, c in columns for name in (f"{c.label}: mean", "median", "every seed")]
+            notes = self.conditions(results, [t.name for t, _ in columns])
+            title = f"{self.recipe.title}: {task}, root of the mean squared error"
+            tables.append(Table(title, head, rows if columns else [], notes, [] if columns else [task]))
         return tables
 
     def figures(self, results: Results) -> dict[str, Figure]:

@@ -123,7 +123,7 @@ def test_what_the_variant_sets():
     [
         {"ffn_dim": 4 * D},
         {"init": "linear"},
-        {"points": "normal"},
+        {"points_init": "normal"},
         {"element_ffn_dim": 4 * D},
         {"dropout": 0.1},
         {"hidden_dropout": 0.1},
@@ -155,7 +155,7 @@ def test_elements_pass_an_ffn_before_the_seeds_see_them():
 
 
 def test_self_attention_has_one_norm():
-    encoder = encoders.build("set-transformer-sab", **{k: v for k, v in AUTHOR.items()}).double().eval()
+    encoder = encoders.build("set-transformer-sab", **AUTHOR).double().eval()
     x, m = torch.randn(B, N, 3, dtype=DOUBLE), torch.randint(0, 3, (B, N))
     for p in encoder.parameters():
         p.data += 0.3 * torch.randn_like(p)

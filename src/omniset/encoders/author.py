@@ -1,4 +1,4 @@
-"""Weights of the package universal-set-transformers, which the author of the Universal Set Transformer has published."""
+"""Weights of the package universal-set-transformers, by the author of the Universal Set Transformer paper."""
 
 from __future__ import annotations
 

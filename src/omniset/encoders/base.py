@@ -14,7 +14,7 @@ from omniset.encoders.embedding import RowWise
 from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
-from omniset.layers.set_transformer import Points, PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.universal import Scale
 
 
@@ -109,7 +109,7 @@ class AttentionEncoder(Encoder):
         input_layers: Linear layers before the set layers, ReLU between them; 0 asks for input_dim == dim.
         class_token: num_outputs class tokens in place of PMA.
         decoder_depth: SABs on the summary.
-        points: How inducing points and seeds start, as in InducedSetAttentionBlock.
+        points_init: How inducing points and seeds start, as in InducedSetAttentionBlock.
         element_ffn_dim: As in PoolingByMultiheadAttention.
         scale: As in MultisetAttentionBlock, of all that see the set: set layers and PMA.
         **options: ffn_dim, norm, dropout, hidden_dropout, activation, init, as in MultisetAttentionBlock, and variant.
@@ -128,7 +128,7 @@ class AttentionEncoder(Encoder):
         input_layers: int = 1,
         class_token: bool = False,
         decoder_depth: int = 0,
-        points: Points | None = None,
+        points_init: PointsInit | None = None,
         element_ffn_dim: int | None = None,
         scale: Scale = "width",
         **options: Any,
@@ -138,14 +138,20 @@ class AttentionEncoder(Encoder):
             if number < 0:
                 raise ValueError(f"{name} must be >= 0, got {number}")
         self.embed = linear_layers(input_dim, dim, input_layers)
-        of_layers = options | {"scale": scale} | ({"points": points} if options.get("num_inducing") else {})
+        of_layers = options | {"scale": scale} | ({"points_init": points_init} if options.get("num_inducing") else {})
         self.layers = nn.ModuleList(self.set_layer(dim, num_heads, of_layers) for _ in range(depth))
         options.pop("num_inducing", None)
         if class_token:
             self.class_tokens = nn.Parameter(torch.randn(1, num_outputs, dim) * 0.02)
         else:
             self.pool = PoolingByMultiheadAttention(
-                dim, num_heads, num_outputs, points=points, element_ffn_dim=element_ffn_dim, scale=scale, **options
+                dim,
+                num_heads,
+                num_outputs,
+                points_init=points_init,
+                element_ffn_dim=element_ffn_dim,
+                scale=scale,
+                **options,
             )
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(decoder_depth)))
 

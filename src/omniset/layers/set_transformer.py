@@ -18,15 +18,15 @@ from omniset.core.sets import check_sizes
 from omniset.layers.base import SetLayer, feed_forward
 from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
 
-Points = Literal["xavier", "normal"]
+PointsInit = Literal["xavier", "normal"]
 
 
-def _points(number: int, dim: int, start: Points | None, options: dict[str, Any]) -> nn.Parameter:
+def _points(number: int, dim: int, start: PointsInit | None, options: dict[str, Any]) -> nn.Parameter:
     """Learned points; `start` None follows from the variant."""
     if start is None:
         start = "normal" if options.get("variant") == "author" else "xavier"
     if start not in ("xavier", "normal"):
-        raise ValueError(f"points must be 'xavier' or 'normal', got {start!r}")
+        raise ValueError(f"points_init must be 'xavier' or 'normal', got {start!r}")
     empty = torch.empty(1, number, dim)
     return nn.Parameter(nn.init.xavier_uniform_(empty) if start == "xavier" else nn.init.normal_(empty))
 
@@ -112,7 +112,7 @@ class InducedSetAttentionBlock(InducedLayer):
     Args:
         num_inducing: k, >= 1.
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        points: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
+        points_init: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
             variant="author", else "xavier".
         scale: As in MultisetAttentionBlock, of what the points see. The elements see k points, whatever the size.
         **options: Likewise dropout, activation, init and hidden_dropout; and `variant`, "universal", "author" or "lee".
@@ -125,13 +125,13 @@ class InducedSetAttentionBlock(InducedLayer):
         num_inducing: int,
         ffn_dim: int | None = None,
         norm: Norm = "pre",
-        points: Points | None = None,
+        points_init: PointsInit | None = None,
         scale: Scale = "width",
         **options: Any,
     ) -> None:
         super().__init__()
         check_sizes(num_inducing=num_inducing)
-        self.points = _points(num_inducing, dim, points, options)
+        self.points = _points(num_inducing, dim, points_init, options)
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
@@ -152,7 +152,7 @@ class PoolingByMultiheadAttention(InducedLayer):
     Args:
         num_seeds: How many vectors the set is pooled to, >= 1.
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        points: How the seeds are drawn, as in InducedSetAttentionBlock.
+        points_init: How the seeds are drawn, as in InducedSetAttentionBlock.
         element_ffn_dim: Width of an FFN that each element passes before the seeds attend to it, without residual. 0:
             none. None: 4 dim with variant="author", else 0.
         **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal", "author" or
@@ -166,7 +166,7 @@ class PoolingByMultiheadAttention(InducedLayer):
         num_seeds: int,
         ffn_dim: int | None = None,
         norm: Norm = "pre",
-        points: Points | None = None,
+        points_init: PointsInit | None = None,
         element_ffn_dim: int | None = None,
         **options: Any,
     ) -> None:
@@ -179,7 +179,7 @@ class PoolingByMultiheadAttention(InducedLayer):
         hidden = options.get("hidden_dropout")
         hidden = (AUTHORS_DROPOUT if author else 0.0) if hidden is None else hidden
         activation = options.get("activation", "relu")
-        self.points = _points(num_seeds, dim, points, options)
+        self.points = _points(num_seeds, dim, points_init, options)
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
         self.element_ffn = feed_forward(dim, width, 0.0, activation, hidden) if width else None
 
