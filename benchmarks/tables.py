@@ -86,6 +86,27 @@ def exactness(found: dict[str, Any]) -> list[str]:
     return [*lines, "", f"Largest relative error, shards of {sizes} against the whole set, over all stores."]
 
 
+def author(found: dict[str, Any]) -> list[str]:
+    """Errors of the package of the paper's author beside ours, in float64 and float32; the time of both."""
+    lines = [
+        "| float64 | outputs, ours | outputs, package | gradients, ours | gradients, package |",
+        "|---|---|---|---|---|",
+    ]
+    for dtype in ("float64", "float32"):
+        lines += [f"| **{dtype}** | | | | |"] if dtype == "float32" else []
+        for row in (row for row in found["rows"] if row["dtype"] == dtype):
+            errors = [row[who][key] for key in ("outputs", "gradients") for who in ("ours", "author")]
+            cells = ["not a number" if e is None or e != e else f"{e:.0e}" for e in errors]
+            lines.append(f"| {row['case']} | {' | '.join(cells)} |")
+    timed = found["speed"]
+    ours, theirs = timed["cpu_seconds"]["ours"], timed["cpu_seconds"]["author"]
+    said = (
+        f"Errors against whole sets in float64. Forward and backward of {timed['sets']} whole sets of "
+        f"{timed['elements']:,} elements: {theirs / ours:.1f} times the CPU time of ours, {found['provenance']['device']}."
+    )
+    return [*lines, "", said]
+
+
 def speed(found: dict[str, Any]) -> list[str]:
     lines = ["| case | sets x elements, dim, points | work | speed | memory | share of the limit |"]
     lines.append("|---|---|---|---|---|---|")
@@ -550,6 +571,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "five": ("exactness.json", five),
     "demo": ("demo.json", demo),
     "exactness": ("exactness.json", exactness),
+    "author": ("author.json", author),
     "speed": ("benchmarks/speed.json", speed),
     "faults": ("benchmarks/speed.json", faults),
     "grid": ("benchmarks/grid.json", grid),

@@ -63,7 +63,7 @@ class AllElements:
         state: AttentionState | None = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
-                part = block.reduce(queries, elements, multiplicity, size=self.size)
+                part = block.reduce(queries, elements, multiplicity, None, self.size)
             state = part if state is None else state.merge(part)
         assert state is not None
         return state
