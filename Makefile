@@ -28,6 +28,7 @@ check: lint types docs
 
 results: $(VENV)/.installed-dev  ## measure again what README and docs quote; takes about an hour
 	$(BIN)/python -m benchmarks exactness
+	$(BIN)/python -m benchmarks author
 	$(BIN)/python -m benchmarks demo
 	$(BIN)/python -m benchmarks speed
 	$(BIN)/python -m benchmarks grid

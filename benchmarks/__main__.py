@@ -3,6 +3,7 @@ import sys
 
 NAMES = (
     "exactness",
+    "author",
     "demo",
     "speed",
     "grid",

@@ -17,7 +17,7 @@ from paper import figures
 from paper.explaining import identification
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
-from paper.tables import Results, Table, cell, published
+from paper.tables import OURS, Results, Table, published
 
 WHOLE = "trained on whole sets"
 SHARDS = "trained on one-image shards"
@@ -60,15 +60,18 @@ class Anomaly(Study):
         return {"accuracy": right / len(sample.target), "test_sets": len(sample.target), **identified}
 
     def tables(self, results: Results) -> list[Table]:
-        rows = []
+        rows, missing = [], []
         for training, column in self.recipe.columns:
             ours = results.mean(training.name, column.name, "accuracy")
             theirs = published(self.recipe.paper.get(column.name), 2)
             first = results.mean(training.name, column.name, "identified", 0)
-            share = "" if first is None else f"{first.value:.0%}"
-            rows.append([column.label, _group(training), cell(ours, 3), theirs, share])
-        head = ["", "", "accuracy, ours", self.recipe.test["paper_label"], "anomaly scored highest"]
-        return [Table(f"{self.recipe.title} (Table 7)", head, rows, results.conditions())]
+            if ours is None or first is None:
+                missing.append(f"{column.label}, {_group(training)}")
+                continue
+            mine = [*ours.cells(3), self.share(results, training.name)]
+            rows.append([column.label, _group(training), *mine, theirs, f"{first.value:.0%}"])
+        head = ["accuracy", "", *OURS, self.recipe.test["paper_label"], "anomaly scored highest"]
+        return [Table(f"{self.recipe.title} (Table 7)", head, rows, self.conditions(results), missing)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         rows: dict[str, figures.Series] = {}

@@ -23,7 +23,7 @@ from omniset.runs.progress import Progress
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches, shuffled
-from paper.tables import Results, Table, apart, cell, published
+from paper.tables import OURS, Results, Table, apart, published
 
 
 class Mixture(NamedTuple):
@@ -81,17 +81,21 @@ class MixtureOfGaussians(Study):
         return {"nll": nll, "oracle": self.oracle(), "largest_change_in_shards": change, "predicted": example}
 
     def tables(self, results: Results) -> list[Table]:
-        rows = []
+        rows, missing = [], []
         for training, column in self.recipe.columns:
             ours = results.mean(training.name, column.name, "nll")
             theirs = self.recipe.paper.get(column.name)
             shards = "whole sets" if training.shard_size is None else f"shards of {training.shard_size}"
-            rows.append([column.label, shards, cell(ours, 3), published(theirs, 3), apart(ours, theirs)])
+            if ours is None:
+                missing.append(f"{column.label}, {shards}")
+                continue
+            mine = [*ours.cells(3), self.share(results, training.name)]
+            rows.append([column.label, shards, *mine, published(theirs, 3), apart(ours, theirs)])
         oracle = [row["oracle"] for t, c in self.recipe.columns for row in results.rows(t.name, c.name)]
         if oracle:
-            rows.append(["oracle: the true mixture", "", f"{oracle[0]:.3f}", "", ""])
-        head = ["", "trained on", "NLL, ours", "NLL, paper", "outside both intervals by"]
-        return [Table(f"{self.recipe.title} (Tables 3 and 4)", head, rows, results.conditions())]
+            rows.append(["oracle: the true mixture", "", f"{oracle[0]:.3f}", "", "", "", "", ""])
+        head = ["negative log-likelihood", "trained on", *OURS, "paper", "outside both intervals by"]
+        return [Table(f"{self.recipe.title} (Tables 3 and 4)", head, rows, self.conditions(results), missing)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         """Figure 2: what the first seed of each makes of some test sets, ellipses of two standard deviations."""

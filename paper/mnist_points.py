@@ -16,9 +16,9 @@ from omniset.tables.point_clouds import draw_points, mnist_images
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
-from paper.tables import Results, Table, apart, beside, cell, published
+from paper.tables import OURS, SHARES, Results, Table, apart, beside, published
 
-HEAD = ["accuracy %, ours", "accuracy %, paper", "outside both intervals by"]
+PAPER = ["paper", "outside both intervals by"]
 
 
 class MnistPoints(Study):
@@ -85,8 +85,10 @@ class MnistPoints(Study):
     def _table_of_group(self, results: Results, group: str, title: str) -> Table:
         """Accuracies by the size of test shards."""
         sizes, paper = self.recipe.test["shard_sizes"], self.recipe.paper[group]
-        columns = [(t, c) for t, c in self.recipe.columns if t.options["group"] == group]
-        rows = []
+        of_group = [(t, c) for t, c in self.recipe.columns if t.options["group"] == group]
+        columns = [(t, c) for t, c in of_group if results.rows(t.name, c.name)]
+        missing = [c.label for t, c in of_group if not results.rows(t.name, c.name)]
+        rows: list[list[str]] = []
         for i, size in reversed([*enumerate(sizes)]):
             row = [f"{size:,}"]
             for t, c in columns:
@@ -95,13 +97,13 @@ class MnistPoints(Study):
             rows.append(row)
         changes = ["labels changed, largest"]
         for t, c in columns:
-            seeds = results.rows(t.name, c.name)
-            changes.append(str(max(max(s["changed"]) for s in seeds)) if seeds else "")
-        head = ["elements of a test shard", *(c.label for _, c in columns)]
-        return Table(title, head, [*rows, changes], results.conditions([t.name for t, _ in columns]))
+            changes.append(str(max(max(s["changed"]) for s in results.rows(t.name, c.name))))
+        head = ["elements of a test shard", *(f"{c.label}, {self.share(results, t.name)}" for t, c in columns)]
+        notes = [SHARES, *self.conditions(results, [t.name for t, _ in columns])] if columns else []
+        return Table(title, head, [*rows, changes] if columns else [], notes, missing)
 
     def _table_2(self, results: Results) -> Table:
-        rows = []
+        rows, missing = [], []
         for training, column in self.recipe.columns:
             group = training.options["group"]
             if group not in ("whole", "eight"):
@@ -109,12 +111,17 @@ class MnistPoints(Study):
             ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
             theirs = (self.recipe.paper[group].get(column.name) or [None])[-1]
             on = "whole sets" if training.shard_size is None else f"{training.shard_size}-point shards"
-            rows.append([column.label, on, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
-        head = ["", "trained on", *HEAD]
-        return Table(f"{self.recipe.title}: tested on whole sets of 1,024 points (Table 2)", head, rows)
+            if ours is None:
+                missing.append(f"{column.label}, {on}")
+                continue
+            mine = [*ours.cells(2), self.share(results, training.name)]
+            rows.append([column.label, on, *mine, published(theirs, 2), apart(ours, theirs)])
+        head = ["accuracy %", "trained on", *OURS, *PAPER]
+        title = f"{self.recipe.title}: tested on whole sets of 1,024 points (Table 2)"
+        return Table(title, head, rows, missing=missing)
 
     def _table_3(self, results: Results) -> Table:
-        rows = []
+        rows, missing = [], []
         for training in self.recipe.trainings:
             size = training.shard_size
             if training.options["group"] not in ("eight", "sizes") or size is None or training.shards != "merged":
@@ -122,9 +129,13 @@ class MnistPoints(Study):
             column = training.columns[0]
             theirs = self.recipe.paper["sizes"].get(f"{column.label} {size}")
             ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
-            rows.append([str(size), column.label, cell(ours, 2), published(theirs, 2), apart(ours, theirs)])
-        head = ["elements of a training shard", "", *HEAD]
-        return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows)
+            if ours is None:
+                missing.append(f"{column.label}, {size}")
+                continue
+            mine = [*ours.cells(2), self.share(results, training.name)]
+            rows.append([str(size), column.label, *mine, published(theirs, 2), apart(ours, theirs)])
+        head = ["elements of a training shard", "accuracy %", *OURS, *PAPER]
+        return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows, missing=missing)
 
     def figures(self, results: Results) -> dict[str, Figure]:
         drawn = {}
@@ -158,16 +169,19 @@ class Ablation(MnistPoints):
     def tables(self, results: Results) -> list[Table]:
         variants = self.recipe.test["variants"]
         places = {(c.label, t.options["variant_of_block"]): (t.name, c.name) for t, c in self.recipe.columns}
-        rows = []
+        rows, missing = [], []
         for label in dict.fromkeys(label for label, _ in places):
             row = [label]
-            for i, variant in enumerate(variants):
+            for i, (variant, name) in enumerate(variants.items()):
                 training, column = places[label, variant]
                 ours = results.mean(training, column, "accuracy_of_whole_sets")
                 row.append(beside(ours, 2, self.recipe.paper[column][i], 1))
-            rows.append(row)
+                if ours is None:
+                    missing.append(f"{label}, {name}")
+            if any(results.rows(*places[label, variant]) for variant in variants):
+                rows.append(row)
         head = ["accuracy %, ours (paper)", *variants.values()]
-        return [Table(f"{self.recipe.title} (Table A.1)", head, rows, results.conditions())]
+        return [Table(f"{self.recipe.title} (Table A.1)", head, rows, self.conditions(results), missing)]
 
 
 def _sample(images: Any, labels: Any, low: int, high: int, draw: torch.Generator) -> Sample:

@@ -11,7 +11,18 @@ import yaml
 from omniset import encoders
 
 FOLDER = Path(__file__).parent
-ARGUMENTS = encoders.COMMON | {"memory", "random", "pma", "variant", "pieces"}  # of encoders
+ARGUMENTS = encoders.COMMON | {
+    "memory",
+    "random",
+    "pma",
+    "variant",
+    "pieces",
+    "init",
+    "points_init",
+    "element_ffn_dim",
+    "hidden_dropout",
+    "scale",
+}  # of encoders
 
 
 @dataclass(frozen=True)

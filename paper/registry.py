@@ -19,7 +19,9 @@ STUDIES = {
     "anomaly-faces": "faces.FaceAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
+    "max-settings": "max_regression.MaxSettings",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
+    "set-sizes": "set_sizes.SetSizes",
     "taxonomy": "taxonomy.Taxonomy",
 }
 

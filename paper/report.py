@@ -17,7 +17,10 @@ def write_report(study: Study, out: Path, device: str) -> None:
     """report.html, report.json and a PNG of every figure."""
     results = Results.read(out)
     tables, drawn = study.tables(results), study.figures(results)
-    blocks: list[Any] = [Table(table.title, table.head, [[*row] for row in table.rows]) for table in tables]
+    blocks: list[Any] = [
+        Table(table.title, table.head, [[*row] for row in table.rows]) for table in tables if table.rows
+    ]
+    missing = [f"{table.title}. Not run: {'; '.join(table.missing)}." for table in tables if table.missing]
     for name, figure in drawn.items():
         save(figure, out / f"{name}.png")
         blocks.append(Plot(figure, study.recipe.title, f"{study.recipe.title}.", half=False))
@@ -32,9 +35,11 @@ def write_report(study: Study, out: Path, device: str) -> None:
     ]
     head = ["training", "seed", "steps", "of", "kept epoch", "validation loss", "seconds (of all seeds together)"]
     sections = [
-        Section("Results", "", blocks),
+        Section("Results", " ".join(missing), blocks),
         Section(
-            "Trainings", " ".join(f"{line}." for line in results.conditions()), [Table("Every network.", head, rows)]
+            "Trainings",
+            " ".join(f"{line}." for line in study.conditions(results)),
+            [Table("Every network.", head, rows)],
         ),
     ]
     command = own_command()

@@ -95,6 +95,24 @@ class Study(ABC):
     def figures(self, results: Results) -> dict[str, Figure]:
         """The paper's figures from our numbers, by name."""
 
+    def share(self, results: Results, training: str) -> str:
+        """Of the steps that the recipe, which is the paper's, has."""
+        return results.share(training, self.recipe.epochs * self.recipe.steps)
+
+    def conditions(self, results: Results, trainings: Sequence[str] | None = None) -> list[str]:
+        """How each of these trainings (default: all) was run, and where its recipe is no longer the present one."""
+        lines = []
+        now = {training.name: training.arguments for training in self.recipe.trainings}
+        for name in dict.fromkeys(results.trainings if trainings is None else trainings):
+            line = results.condition(name)
+            if not line:
+                continue
+            then = results.trainings[name].get("recipe", {}).get("arguments", {})
+            names = [key for key in now.get(name, {}) if then.get(key) != now[name][key]]
+            differs = ", ".join(f"{key} {then.get(key, 'as by default')}, now {now[name][key]}" for key in names)
+            lines.append(line + (f"; {differs}" if differs else ""))
+        return lines
+
     def network(self, training: Training, seed: int | None = None, column: Column | None = None) -> SummaryNetwork:
         """A new network, its weights drawn with the seed; or one that takes the weights of such a one as a column
         runs it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,23 @@ class Mean:
 
     value: float
     half: float | None
+    each: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, values: list[float]) -> Mean:
         n = len(values)
         half = None if n < 2 else float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
-        return cls(float(np.mean(values)), half)
+        return cls(float(np.mean(values)), half, tuple(values))
 
     def text(self, digits: int) -> str:
         return f"{self.value:.{digits}f}" + ("" if self.half is None else f" ± {self.half:.{digits}f}")
+
+    def cells(self, digits: int) -> list[str]:
+        """Under OURS: the mean, and where there are several seeds the median and all of them, the least first."""
+        if len(self.each) < 2:
+            return [self.text(digits), "", ""]
+        median = f"{statistics.median(self.each):.{digits}f}"
+        return [self.text(digits), median, " ".join(f"{value:.{digits}f}" for value in sorted(self.each))]
 
 
 @dataclass
@@ -76,19 +84,24 @@ class Results:
         means = [Mean.of([float(row[key][i]) for row in rows]) for i in range(len(rows[0][key]))]
         return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
 
-    def conditions(self, trainings: Sequence[str] | None = None) -> list[str]:
-        """How each of these trainings (default: all) was run: seeds, steps, device."""
-        lines = []
-        for name in dict.fromkeys(self.trainings if trainings is None else trainings):
-            seeds = self.trainings.get(name, {"seeds": {}})["seeds"].values()
-            done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
-            if not seeds:
-                continue
-            steps = f"{min(done):,}" if len(done) == 1 else f"{min(done):,} to {max(done):,}"
-            early = "" if done == of else f" of {max(of):,} (stopped early)"
-            device = ", ".join(sorted({s["provenance"]["device"] for s in seeds}))
-            lines.append(f"{name}: {len(seeds)} seed{'s' * (len(seeds) > 1)}, {steps} steps{early}, {device}")
-        return lines
+    def condition(self, training: str) -> str:
+        """How a training was run: seeds, steps, device; empty if it was not."""
+        seeds = self.trainings.get(training, {"seeds": {}})["seeds"].values()
+        if not seeds:
+            return ""
+        done, of = {s["steps"] for s in seeds}, {s["of"] for s in seeds}
+        steps = f"{min(done):,}" if len(done) == 1 else f"{min(done):,} to {max(done):,}"
+        early = "" if done == of else f" of {max(of):,} (stopped early)"
+        device = ", ".join(sorted({s["provenance"]["device"] for s in seeds}))
+        return f"{training}: {len(seeds)} seed{'s' * (len(seeds) > 1)}, {steps} steps{early}, {device}"
+
+    def share(self, training: str, steps: int) -> str:
+        """What part of so many steps each seed has had, at least; empty if there is none."""
+        seeds = self.trainings.get(training, {"seeds": {}})["seeds"].values()
+        if not seeds:
+            return ""
+        percent = 100 * min(s["steps"] for s in seeds) / steps
+        return f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
 
 
 @dataclass
@@ -97,31 +110,35 @@ class Table:
 
     Attributes:
         notes: Said below it.
+        missing: What was not run, and so has no cell.
     """
 
     title: str
     head: list[str]
     rows: list[list[str]]
     notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[str]:
+        """The notes, and what was not run."""
+        return [*self.notes, *([f"Not run: {'; '.join(self.missing)}."] if self.missing else [])]
 
     def markdown(self) -> list[str]:
         lines = [f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        return [*lines, *(line for note in self.notes for line in ("", note))]
+        return [*lines, *(line for note in self.remarks for line in ("", note))]
 
     def text(self) -> str:
         cells = [self.head, *self.rows]
         widths = [max(len(row[i]) for row in cells) for i in range(len(self.head))]
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
         rule = "  ".join("-" * w for w in widths)
-        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(["", *self.notes] if self.notes else [])])
+        return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(["", *self.remarks] if self.remarks else [])])
 
 
-NOT_RUN = "not run"
-
-
-def cell(ours: Mean | None, digits: int) -> str:
-    return NOT_RUN if ours is None else ours.text(digits)
+SHARES = "Means, the paper's in brackets; a percentage in the head is the share of the paper's training."
+OURS = ["ours: mean", "median", "every seed", "of the paper's training"]
 
 
 def published(value: Any, digits: int) -> str:
@@ -131,12 +148,13 @@ def published(value: Any, digits: int) -> str:
 
 def beside(ours: Mean | None, digits: int, theirs: Any, digits_of_theirs: int) -> str:
     """Ours, and in brackets the paper's where it has a number."""
-    return cell(ours, digits) + (f" ({published(theirs, digits_of_theirs)})" if theirs else "")
+    mean = "" if ours is None else ours.text(digits)
+    return mean + (f" ({published(theirs, digits_of_theirs)})" if theirs else "")
 
 
-def apart(ours: Mean | None, theirs: Any) -> str:
-    """By how much the intervals lie apart: empty where they meet, or where either is missing."""
-    if ours is None or theirs is None:
+def apart(ours: Mean, theirs: Any) -> str:
+    """By how much the intervals lie apart: empty where they meet, or where the paper has none."""
+    if theirs is None:
         return ""
     gap = ours.value - theirs[0]
     return "" if abs(gap) <= (ours.half or 0) + theirs[1] else f"{gap:+.3g}"

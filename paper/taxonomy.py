@@ -25,7 +25,7 @@ from omniset.tables.dna import read_fasta, spectra
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, number
-from paper.tables import Results, Table, beside
+from paper.tables import SHARES, Results, Table, beside
 
 RANK = "genus"
 WORDS, WIDTH = 6, 768  # of the vectors, where no transformer is given
@@ -131,17 +131,20 @@ class Taxonomy(Study):
     def tables(self, results: Results) -> list[Table]:
         sizes, paper = self.recipe.test["sizes"], self.recipe.paper
         tables: list[Table] = []
+        run = [(t, c) for t, c in self.recipe.columns if results.rows(t.name, c.name)]
+        missing = [c.label for t, c in self.recipe.columns if not results.rows(t.name, c.name)]
         for key, (title, as_in_paper) in TESTED.items():
             rows = []
             for i, size in enumerate(sizes):
                 row = [f"{size:,}"]
-                for t, c in self.recipe.columns:
+                for t, c in run:
                     theirs = paper[c.name][i] if as_in_paper and c.name in paper else None
                     row.append(beside(results.mean(t.name, c.name, key, i), 2, theirs, 2))
-                rows.append(row)
-            head = ["reads", *(c.label for _, c in self.recipe.columns)]
+                rows += [row] if run else []
+            head = ["reads", *(f"{c.label}, {self.share(results, t.name)}" for t, c in run)]
             title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
-            tables.append(Table(title, head, rows, [] if tables else [*results.conditions(), *_vectors_of(results)]))
+            notes = [] if tables else [SHARES, *self.conditions(results), *_vectors_of(results)]
+            tables.append(Table(title, head, rows, notes, missing))
         return tables
 
     def figures(self, results: Results) -> dict[str, Figure]:

@@ -259,6 +259,8 @@ def test_means_and_intervals():
     assert math.isclose(found.value + found.half, high)
     assert Mean.of([2.0]).half is None
     assert Mean.of([2.0]).text(1) == "2.0"
+    assert Mean.of([3.0, 1.0, 1.5]).cells(1)[1:] == ["1.5", "1.0 1.5 3.0"]
+    assert Mean.of([2.0]).cells(1) == ["2.0", "", ""]
     assert apart(Mean(10.0, 1.0), (5.0, 2.0)) == "+5"
     assert apart(Mean(8.0, 1.0), (5.0, 2.0)) == ""
 
@@ -267,6 +269,25 @@ def test_a_table_is_text_and_markdown():
     table = Table("Title", ["a", "long head"], [["one", "2"]], ["said below"])
     assert table.text() == "Title\n\na    long head\n---  ---------\none  2\n\nsaid below"
     assert table.markdown() == ["| a | long head |", "|---|---|", "| one | 2 |", "", "said below"]
+    assert Table("", [], [], [], ["one", "two"]).remarks == ["Not run: one; two."]
+
+
+def test_tables_say_the_share_of_the_training_and_what_was_not_run():
+    study = load("mixture-of-gaussians")
+    seed = {
+        "steps": 5000,
+        "of": 5000,
+        "provenance": {"device": "cpu"},
+        "columns": {"ust-msa-8": {"nll": 2.25, "oracle": 1}},
+    }
+    recipe = {"arguments": {"dim": 127}}
+    ours = {"training": "ust-msa-8", "recipe": recipe, "seeds": {"0": seed, "1": seed | {"steps": 500}}}
+    (table,) = study.tables(Results({"ust-msa-8": ours}))
+    assert table.rows[0][:6] == ["UST (MSA)", "shards of 8", "2.250 ± 0.000", "2.250", "2.250 2.250", "1 %"]
+    assert len(table.rows) == 2
+    assert "UMBC (MSA), whole sets" in table.missing
+    assert "dim 127, now 128" in table.notes[0]
+    assert all(len(row) == len(table.head) for row in table.rows)
 
 
 # ------------------------------------------------------------------------------- data
@@ -379,7 +400,7 @@ def test_the_report_holds_the_numbers(small):
     page = (out / "report.html").read_text()
     row = numbers(out)["whole"]["seeds"]["0"]
     assert f"{row['columns']['ust']['mae']:.2f}" in page
-    assert "not run" in page
+    assert "Not run: " in page
     assert json.loads((out / "report.json").read_text())["results"].keys() == {"whole"}
 
 
@@ -397,3 +418,19 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
+
+
+def test_needles_and_fractions():
+    study = load("set-sizes")
+    needle, fraction = (
+        next(t for t in study.recipe.trainings if t.options["task"] == task) for task in ("needle", "fraction")
+    )
+    sample = study._draw(needle, 101, 7, "x")
+    marker, value = sample.elements.unbind(-1)
+    assert ((marker == 2).sum(1) == 1).all()
+    assert (value[marker == 2] == sample.target).all()
+    sample = study._draw(fraction, 1009, 7, "x")
+    assert ((sample.elements[..., 0] > 0).double().mean(1) - sample.target).abs().max() < 1e-6
+    assert sample.target.std() > 0.1
+    sizes = {study.batch(needle, 0, step).elements.shape[1] for step in range(50)}
+    assert 10 <= min(sizes) < 40 < 300 < max(sizes) <= 1000

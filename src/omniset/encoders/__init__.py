@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from omniset.encoders.abmil import ABMIL
+from omniset.encoders.author import from_author
 from omniset.encoders.base import AttentionEncoder, Encoder
 from omniset.encoders.deep_sets import DeepSets
 from omniset.encoders.dsmil import DSMIL
@@ -78,7 +79,7 @@ def _known(encoder: type[Encoder]) -> set[str]:
     if issubclass(encoder, AttentionEncoder):
         known |= set(inspect.signature(AttentionEncoder).parameters)
     if issubclass(encoder, AttentionEncoder | UMBC):
-        known |= set(inspect.signature(attention_block).parameters)
+        known |= set(inspect.signature(attention_block).parameters) - {"one_norm", "scale"}
     return known - {"arguments", "options"}
 
 
@@ -98,4 +99,5 @@ __all__ = [
     "SetTransformerXL",
     "UniversalSetTransformer",
     "build",
+    "from_author",
 ]

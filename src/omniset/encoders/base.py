@@ -14,7 +14,8 @@ from omniset.encoders.embedding import RowWise
 from omniset.engine import EncoderOutput, contextualize, execute
 from omniset.engine.stack import Stack
 from omniset.layers.base import SetLayer
-from omniset.layers.set_transformer import PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.universal import Scale
 
 
 class Encoder(Stack):
@@ -108,7 +109,10 @@ class AttentionEncoder(Encoder):
         input_layers: Linear layers before the set layers, ReLU between them; 0 asks for input_dim == dim.
         class_token: num_outputs class tokens in place of PMA.
         decoder_depth: SABs on the summary.
-        **options: ffn_dim, norm, dropout, activation, variant, as in MultisetAttentionBlock.
+        points_init: How inducing points and seeds start, as in InducedSetAttentionBlock.
+        element_ffn_dim: As in PoolingByMultiheadAttention.
+        scale: As in MultisetAttentionBlock, of all that see the set: set layers and PMA.
+        **options: ffn_dim, norm, dropout, hidden_dropout, activation, init, as in MultisetAttentionBlock, and variant.
     """
 
     cross_attention = self_attention = True
@@ -124,6 +128,9 @@ class AttentionEncoder(Encoder):
         input_layers: int = 1,
         class_token: bool = False,
         decoder_depth: int = 0,
+        points_init: PointsInit | None = None,
+        element_ffn_dim: int | None = None,
+        scale: Scale = "width",
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
@@ -131,12 +138,21 @@ class AttentionEncoder(Encoder):
             if number < 0:
                 raise ValueError(f"{name} must be >= 0, got {number}")
         self.embed = linear_layers(input_dim, dim, input_layers)
-        self.layers = nn.ModuleList(self.set_layer(dim, num_heads, options) for _ in range(depth))
+        of_layers = options | {"scale": scale} | ({"points_init": points_init} if options.get("num_inducing") else {})
+        self.layers = nn.ModuleList(self.set_layer(dim, num_heads, of_layers) for _ in range(depth))
         options.pop("num_inducing", None)
         if class_token:
             self.class_tokens = nn.Parameter(torch.randn(1, num_outputs, dim) * 0.02)
         else:
-            self.pool = PoolingByMultiheadAttention(dim, num_heads, num_outputs, **options)
+            self.pool = PoolingByMultiheadAttention(
+                dim,
+                num_heads,
+                num_outputs,
+                points_init=points_init,
+                element_ffn_dim=element_ffn_dim,
+                scale=scale,
+                **options,
+            )
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(decoder_depth)))
 
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from omniset.encoders.base import Encoder, linear_layers
-from omniset.layers.set_transformer import PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder, Weighting
 
 
@@ -26,7 +26,10 @@ class UMBC(Encoder):
         pma: Without, the slots are the summary; num_outputs is then num_inducing.
         input_layers: Linear layers before the slots, ReLU between them.
         weighting: As in SlotSetEncoder, and so random.
-        **options: ffn_dim, norm, dropout, activation of the blocks, as in MultisetAttentionBlock.
+        points_init: How PMA's seed starts, as in InducedSetAttentionBlock.
+        element_ffn_dim: Of PMA, as in PoolingByMultiheadAttention.
+        **options: ffn_dim, norm, dropout, hidden_dropout, activation, init of the blocks, as in MultisetAttentionBlock,
+            and variant.
     """
 
     outputs_elements = False
@@ -45,6 +48,8 @@ class UMBC(Encoder):
         weighting: Weighting = "softmax",
         random: bool = True,
         pma: bool = True,
+        points_init: PointsInit | None = None,
+        element_ffn_dim: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
@@ -56,4 +61,5 @@ class UMBC(Encoder):
         self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)))
         if pma:
-            self.decoder.append(PoolingByMultiheadAttention(dim, num_heads, num_outputs, **options))
+            of_pool: dict[str, Any] = {"points_init": points_init, "element_ffn_dim": element_ffn_dim}
+            self.decoder.append(PoolingByMultiheadAttention(dim, num_heads, num_outputs, **of_pool, **options))

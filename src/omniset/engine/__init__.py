@@ -154,7 +154,7 @@ def _exact(encoding: Encoding) -> EncoderOutput:
 
 def _output(encoding: Encoding, summary: Tensor, elements: Any, contexts: list[Any]) -> EncoderOutput:
     encoder = encoding.encoder
-    contexts = [AllElements(c.read) if isinstance(c, AllElements) else c for c in contexts]
+    contexts = [AllElements(c.read, size=c.size) if isinstance(c, AllElements) else c for c in contexts]
     if not encoder.outputs_elements:
         elements = None
     elif encoding.source is None:

@@ -41,6 +41,12 @@ class OneProcess:
         """The tensors (sets, entries, width) of all processes, which differ in their entries only."""
         return [x]
 
+    def total(self, x: Tensor) -> Tensor:
+        """Sum over the processes of what each of them has."""
+        (total,) = self.sum([x], [x])
+        assert total is not None
+        return total
+
 
 class Processes(OneProcess):
     """The processes of a torch.distributed group.

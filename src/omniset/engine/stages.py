@@ -19,13 +19,18 @@ class Stage:
 
     Attributes:
         keeps_elements: The context is all elements, as full self-attention needs it: reduce and finish do nothing.
+        sized: Its layer scales by the size of the set.
+        size: Total multiplicity of each set, (sets,), for such a layer.
     """
+
+    size: Tensor | None = None
 
     def __init__(self, encoder: Stack, t: int, dtype: torch.dtype) -> None:
         self.dtype = dtype
         reducer: Any = encoder.pool if t == len(encoder.layers) else encoder.layers[t]
         self.mapper: Any = encoder.layers[t - 1] if t else encoder.embed
         self.keeps_elements = reducer is not None and reducer.keeps_elements
+        self.sized = reducer is not None and reducer.sized
         self.reducer: Any = None if self.keeps_elements else reducer
         self.modules = [module for module in (self.mapper, reducer) if module is not None]
 
@@ -38,10 +43,16 @@ class Stage:
         return self.mapper.map(x, context)
 
     def reduce(self, i: int, x: Tensor, m: Tensor, peak: Tensor | None = None) -> Any:
-        return None if self.reducer is None else self.reducer.reduce(x, m, peak)
+        if self.reducer is None:
+            return None
+        return self.reducer.reduce(x, m, peak, self.size) if self.sized else self.reducer.reduce(x, m, peak)
 
     def finish(self, state: Any) -> Any:
         return None if state is None else self.reducer.finish(state).to(self.dtype)
+
+    def hold_size(self, size: Tensor) -> None:
+        """From here on, reduce with this size."""
+        self.size = size
 
 
 class FirstStage(Stage):
@@ -59,7 +70,7 @@ class Wrapper(Stage):
     """Delegates to `stage`; subclasses override one method."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.keeps_elements = stage, stage.keeps_elements
+        self.stage, self.keeps_elements, self.sized = stage, stage.keeps_elements, stage.sized
 
     @cached_property
     def parameters(self) -> list[Tensor]:
@@ -73,6 +84,9 @@ class Wrapper(Stage):
 
     def finish(self, state: Any) -> Any:
         return self.stage.finish(state)
+
+    def hold_size(self, size: Tensor) -> None:
+        self.stage.hold_size(size)
 
 
 def stages_of(encoder: Stack, device: torch.device, dtype: torch.dtype) -> list[Stage]:

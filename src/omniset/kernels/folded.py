@@ -54,16 +54,20 @@ class Parts:
         self.heads, self.scale = block.num_heads, block.scale
         self.query, self.key, self.value, self.output = block.query, block.key, block.value, block.output
         self.norm_queries, self.norm_elements, self.norm_ffn = block.norm_queries, block.norm_elements, block.norm_ffn
-        self.ffn = None if block.ffn is None else tuple(block.ffn)
-        self.dropout = block.dropout
+        self.ffn: Any = None
+        self.dropouts = [block.dropout]
         linear: list[Any] = [self.query, self.key, self.value, self.output]
         norms: list[Any] = [self.norm_queries, self.norm_elements]
         known = True
-        if self.ffn is not None:
+        if block.ffn is not None:
+            # Dropout may also follow the activation, in one place with it.
+            layers = [part for some in block.ffn for part in (some if type(some) is nn.Sequential else [some])]
+            self.dropouts += [part for part in layers if type(part) is nn.Dropout]
+            self.ffn = [part for part in layers if type(part) is not nn.Dropout]
             kinds = [type(part) for part in self.ffn]
-            known = [*kinds[:1], *kinds[2:]] == [nn.Linear, nn.Linear, nn.Dropout] and kinds[1] in ACTIVATIONS
+            known = kinds[::2] == [nn.Linear, nn.Linear] and len(kinds) == 3 and kinds[1] in ACTIVATIONS
             known = known and type(block.ffn) is nn.Sequential
-            linear += self.ffn[::2][:2]
+            linear += self.ffn[::2]
             norms.append(self.norm_ffn)
         self._snapshot = private.Snapshot(block) if private.CAN_WATCH else None
         self.fold = (
@@ -147,7 +151,7 @@ def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     ffn: tuple[Tensor | None, ...] = (None,) * 4
     activation = None
     if parts.ffn is not None:
-        first, between, second, _ = parts.ffn
+        first, between, second = parts.ffn
         activation = type(between)
         (w1, b1), w2, (norm, bias) = _weights(dtype, first, second, parts.norm_ffn)
         ffn = w1 * norm, F.linear(bias, w1, b1), *w2

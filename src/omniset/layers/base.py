@@ -27,6 +27,11 @@ class SetLayer(nn.Module):
 
     keeps_elements = False
 
+    @property
+    def sized(self) -> bool:
+        """Whether `reduce` takes a fourth argument: the total multiplicity of each whole set, (sets,)."""
+        return False
+
     def draw(self) -> Tensor | None:
         """Random numbers that reduce and finish need, the same ones for all shards of a set; None if they need none."""
         return None
@@ -57,8 +62,9 @@ def activation_layer(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
-def feed_forward(dim: int, ffn_dim: int, dropout: float, activation: str) -> nn.Sequential:
-    """Linear(dim, ffn_dim), activation, Linear(ffn_dim, dim), dropout."""
-    return nn.Sequential(
-        nn.Linear(dim, ffn_dim), activation_layer(activation), nn.Linear(ffn_dim, dim), nn.Dropout(dropout)
-    )
+def feed_forward(dim: int, ffn_dim: int, dropout: float, activation: str, hidden_dropout: float = 0.0) -> nn.Sequential:
+    """Linear(dim, ffn_dim), activation, hidden dropout, Linear(ffn_dim, dim), dropout."""
+    between = activation_layer(activation)
+    if hidden_dropout:  # in one place with the activation, so that weights have the same names with and without it
+        between = nn.Sequential(between, nn.Dropout(hidden_dropout))
+    return nn.Sequential(nn.Linear(dim, ffn_dim), between, nn.Linear(ffn_dim, dim), nn.Dropout(dropout))

@@ -7,7 +7,7 @@ engine does for either.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Shaped
@@ -15,12 +15,20 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.sets import check_sizes
-from omniset.layers.base import SetLayer
-from omniset.layers.universal import AttentionBlock, Norm, Tabulated, attention_block
+from omniset.layers.base import SetLayer, feed_forward
+from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
+
+PointsInit = Literal["xavier", "normal"]
 
 
-def _points(number: int, dim: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.xavier_uniform_(torch.empty(1, number, dim)))
+def _points(number: int, dim: int, start: PointsInit | None, options: dict[str, Any]) -> nn.Parameter:
+    """Learned points; `start` None follows from the variant."""
+    if start is None:
+        start = "normal" if options.get("variant") == "author" else "xavier"
+    if start not in ("xavier", "normal"):
+        raise ValueError(f"points_init must be 'xavier' or 'normal', got {start!r}")
+    empty = torch.empty(1, number, dim)
+    return nn.Parameter(nn.init.xavier_uniform_(empty) if start == "xavier" else nn.init.normal_(empty))
 
 
 class SetAttentionBlock(SetLayer):
@@ -28,7 +36,8 @@ class SetAttentionBlock(SetLayer):
 
     Args:
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
+        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal", "author" or
+            "lee".
     """
 
     keeps_elements = True
@@ -37,7 +46,11 @@ class SetAttentionBlock(SetLayer):
         self, dim: int, num_heads: int, ffn_dim: int | None = None, norm: Norm = "pre", **options: Any
     ) -> None:
         super().__init__()
-        self.block = attention_block(dim, num_heads, ffn_dim, norm, **options)
+        self.block = attention_block(dim, num_heads, ffn_dim, norm, one_norm=True, **options)
+
+    @property
+    def sized(self) -> bool:
+        return self.block.sized
 
     def forward(
         self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
@@ -58,20 +71,29 @@ class InducedLayer(SetLayer):
     gather: AttentionBlock
     points: nn.Parameter
 
+    @property
+    def sized(self) -> bool:
+        return self.gather.sized
+
+    def prepare(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        """What the points attend to, of each element by itself."""
+        return elements
+
     def reduce(
         self,
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Tensor | None = None,
+        size: Float[Tensor, " sets"] | None = None,
     ) -> AttentionState:
-        return self.gather.reduce(self.points, elements, multiplicity, peak)
+        return self.gather.reduce(self.points, self.prepare(elements), multiplicity, peak, size)
 
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
 
     def tabulate(self, table: Float[Tensor, "rows dim"]) -> Tabulated:
         """As `AttentionBlock.tabulate`, with the points for queries."""
-        return self.gather.tabulate(self.points[0], table)
+        return self.gather.tabulate(self.points[0], self.prepare(table))
 
     def pool_tabulated(
         self, tabulated: Tabulated, multiplicity: Float[Tensor, "sets rows"]
@@ -88,9 +110,12 @@ class InducedSetAttentionBlock(InducedLayer):
     """ISAB and U-ISAB: h = MSAB(I, X, m), out = MSAB(X, h) with k learned inducing points I. O(n k) time.
 
     Args:
-        num_inducing: k, >= 1. The points are drawn Xavier uniform.
+        num_inducing: k, >= 1.
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
+        points_init: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
+            variant="author", else "xavier".
+        scale: As in MultisetAttentionBlock, of what the points see. The elements see k points, whatever the size.
+        **options: Likewise dropout, activation, init and hidden_dropout; and `variant`, "universal", "author" or "lee".
     """
 
     def __init__(
@@ -100,12 +125,14 @@ class InducedSetAttentionBlock(InducedLayer):
         num_inducing: int,
         ffn_dim: int | None = None,
         norm: Norm = "pre",
+        points_init: PointsInit | None = None,
+        scale: Scale = "width",
         **options: Any,
     ) -> None:
         super().__init__()
         check_sizes(num_inducing=num_inducing)
-        self.points = _points(num_inducing, dim)
-        self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
+        self.points = _points(num_inducing, dim, points_init, options)
+        self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
     def forward(
@@ -123,20 +150,43 @@ class PoolingByMultiheadAttention(InducedLayer):
     """PMA: MSAB(S, X, m) with learned seeds S.
 
     Args:
-        num_seeds: How many vectors the set is pooled to, >= 1. The seeds are drawn Xavier uniform.
+        num_seeds: How many vectors the set is pooled to, >= 1.
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        **options: Likewise dropout and activation; and `variant`, "universal" or "lee".
+        points_init: How the seeds are drawn, as in InducedSetAttentionBlock.
+        element_ffn_dim: Width of an FFN that each element passes before the seeds attend to it, without residual. 0:
+            none. None: 4 dim with variant="author", else 0.
+        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal", "author" or
+            "lee".
     """
 
     def __init__(
-        self, dim: int, num_heads: int, num_seeds: int, ffn_dim: int | None = None, norm: Norm = "pre", **options: Any
+        self,
+        dim: int,
+        num_heads: int,
+        num_seeds: int,
+        ffn_dim: int | None = None,
+        norm: Norm = "pre",
+        points_init: PointsInit | None = None,
+        element_ffn_dim: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         check_sizes(num_seeds=num_seeds)
-        self.points = _points(num_seeds, dim)
+        author = options.get("variant") == "author"
+        width = (4 * dim if author else 0) if element_ffn_dim is None else element_ffn_dim
+        if width < 0:
+            raise ValueError(f"element_ffn_dim must be >= 0, got {width}")
+        hidden = options.get("hidden_dropout")
+        hidden = (AUTHORS_DROPOUT if author else 0.0) if hidden is None else hidden
+        activation = options.get("activation", "relu")
+        self.points = _points(num_seeds, dim, points_init, options)
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
+        self.element_ffn = feed_forward(dim, width, 0.0, activation, hidden) if width else None
+
+    def prepare(self, elements: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        return elements if self.element_ffn is None else self.element_ffn(elements)
 
     def forward(
         self, elements: Float[Tensor, "sets elements dim"], multiplicity: Shaped[Tensor, "sets elements"] | None = None
     ) -> Float[Tensor, "sets seeds dim"]:
-        return self.gather(self.points, elements, multiplicity)
+        return self.gather(self.points, self.prepare(elements), multiplicity)

@@ -1,10 +1,11 @@
-"""The multiset attention block, from which all attention layers here are made, in its two variants.
+"""The multiset attention block, from which all attention layers here are made, in its variants.
 
 Shapes: B sets, Q queries, N elements, H heads, D = dim.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -14,13 +15,19 @@ from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
 from omniset.core.sets import check_sizes
+from omniset.core.states import wide
 from omniset.kernels import folded
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import feed_forward
 from omniset.layers.probes import Probe
 
-Variant = Literal["universal", "lee", "lee-pre"]
+Variant = Literal["universal", "author", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
+Start = Literal["xavier", "linear"]
+Scale = Literal["width", "size"]
+
+AUTHORS_DROPOUT = 0.1
+USUAL_SIZE = 1000  # elements for which a scale by size starts as the plain scale
 
 
 class Tabulated(NamedTuple):
@@ -42,17 +49,27 @@ class AttentionBlock(nn.Module):
     """
 
     scale: float
+    size_scale: nn.Parameter | None
+    """Of each head, where scores are scaled by the size of the set."""
     probe: Probe | None
     """Set by omniset.explain, for the time of an explanation."""
 
-    def __init__(self, dim: int, num_heads: int) -> None:
+    def __init__(self, dim: int, num_heads: int, init: Start = "xavier") -> None:
         super().__init__()
         check_sizes(dim=dim, num_heads=num_heads)
         if dim % num_heads:
             raise ValueError(f"dim must be divisible by num_heads, got dim={dim} and num_heads={num_heads}")
+        if init not in ("xavier", "linear"):
+            raise ValueError(f"init must be 'xavier' or 'linear', got {init!r}")
         self.num_heads = num_heads
-        self.query, self.key, self.value = (self._projection(dim) for _ in range(3))
+        self.query, self.key, self.value = (self._projection(dim, init) for _ in range(3))
+        self.register_parameter("size_scale", None)
         self.register_module("probe", None)
+
+    @property
+    def sized(self) -> bool:
+        """Whether scores are scaled by the size of the set."""
+        return self.size_scale is not None
 
     def forward(
         self,
@@ -67,7 +84,7 @@ class AttentionBlock(nn.Module):
         if parts is not None or self.probe is not None or learned or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
-        q, k, v = self._heads(queries, elements)
+        q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
         return self._combine(queries, fused_attention(q.expand(len(k), -1, -1, -1), k, v, multiplicity, self.scale))
 
     def reduce(
@@ -76,9 +93,13 @@ class AttentionBlock(nn.Module):
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
+        size: Float[Tensor, " sets"] | None = None,
     ) -> AttentionState:
+        """The state of these elements. `size` is the total multiplicity of the whole set, which a block with
+        scale="size" has to know of a shard; None: these elements are the set.
+        """
         form, parts = folded.form(self, queries, elements, multiplicity)
-        return self._reduce(parts if form == "gather" else None, queries, elements, multiplicity, peak)
+        return self._reduce(parts if form == "gather" else None, queries, elements, multiplicity, peak, size)
 
     def _reduce(
         self,
@@ -87,13 +108,15 @@ class AttentionBlock(nn.Module):
         elements: Tensor,
         multiplicity: Tensor | None,
         peak: Tensor | None,
+        size: Tensor | None = None,
     ) -> AttentionState:
+        size = self._size(elements, multiplicity) if size is None else size
         if self.probe is not None:
-            self.probe.see(partial(self._measured, queries, elements, multiplicity))
+            self.probe.see(partial(self._measured, queries, elements, multiplicity, size))
         if parts is not None:
             return folded.gather(parts, queries, elements, multiplicity, peak)
         m = None if multiplicity is None else multiplicity[:, None]
-        q, k, v = self._heads(queries, elements)
+        q, k, v = self._heads(queries, elements, size)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
     def finish(
@@ -105,9 +128,14 @@ class AttentionBlock(nn.Module):
         return self._combine(queries, average)
 
     def _measured(
-        self, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, peak: Tensor | None
+        self,
+        queries: Tensor,
+        elements: Tensor,
+        multiplicity: Tensor | None,
+        size: Tensor | None,
+        peak: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = self._heads(queries, elements)
+        q, k, v = self._heads(queries, elements, size)
         m = None if multiplicity is None else multiplicity[:, None]
         return AttentionState.exponentials(q, k, m, self.scale, peak)[0], v
 
@@ -117,7 +145,7 @@ class AttentionBlock(nn.Module):
         Of sets whose elements all are rows of one table (genes of a vocabulary), `attend_tabulated` then makes the sums
         of many sets by one product; no key and no value of an element is computed more than once.
         """
-        q, k, v = self._heads(queries[None], table[None])
+        q, k, v = self._tabulated_heads(queries, table)
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         peak = scores.detach().amax(-1, True)
         weights = torch.exp(scores - peak)
@@ -148,7 +176,7 @@ class AttentionBlock(nn.Module):
         """Attention weights of sets of rows of one table, mean over heads: of each query they sum to 1, of an empty set
         to 0.
         """
-        q, k, _ = self._heads(queries[None], table[None])
+        q, k, _ = self._tabulated_heads(queries, table)
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         weights = torch.exp(scores - scores.amax(-1, True)) * multiplicity[:, None, None]
         weight = weights.sum(-1, keepdim=True)
@@ -170,19 +198,38 @@ class AttentionBlock(nn.Module):
         """The block's output from its queries and the heads' averages of the values, side by side."""
         raise NotImplementedError
 
-    def _heads(self, queries: Tensor, elements: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, queries: Tensor, elements: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(queries, elements))
+        if self.size_scale is not None:
+            assert size is not None
+            # As a factor of the queries, every way to compute attention takes it.
+            q = q * (self.size_scale[:, None, None] * size.log1p().to(q.dtype)[:, None, None, None])
         return q, k, v
+
+    def _size(self, elements: Tensor, multiplicity: Tensor | None) -> Tensor | None:
+        """Total multiplicity, where it is needed, of sets that are there as a whole."""
+        if self.size_scale is None:
+            return None
+        if multiplicity is None:
+            return wide(elements.new_full((len(elements),), elements.shape[1]))
+        return wide(multiplicity).sum(1)
+
+    def _tabulated_heads(self, queries: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.size_scale is not None:
+            raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
+        return self._heads(queries[None], table[None], None)
 
     def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:
         return self.combine(queries, average.to(queries.dtype).transpose(1, 2).flatten(2))
 
     @staticmethod
-    def _projection(dim: int) -> nn.Linear:
+    def _projection(dim: int, init: Start) -> nn.Linear:
         linear = nn.Linear(dim, dim)
-        # As in torch.nn.MultiheadAttention: Linear's own, smaller, start leaves the attention near uniform for long.
-        nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(linear.bias)
+        if init == "xavier":
+            # As in torch.nn.MultiheadAttention: Linear's own, smaller, start leaves the attention near uniform for
+            # long.
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
         return linear
 
 
@@ -195,14 +242,25 @@ class MultisetAttentionBlock(AttentionBlock):
     Scale 1/sqrt(dim / num_heads). For a set without elements the heads' average is 0 before the output projection,
     whose bias and the residual stay.
 
+    With scale="size" the scores of head h are also multiplied by s_h log(1 + sum m), with s_h learned (Nakanishi,
+    "Scalable-Softmax Is Superior for Attention", 2025). A softmax over n elements of which one is to be seen gives it
+    e^c / (e^c + n) for a difference c of scores, which fades as n grows; with c in proportion to log n it does not.
+    s_h starts at 1 / log(1 + 1000), so that for a thousand elements the scale is the plain one. Then, other than
+    without it, to double all multiplicities changes the result.
+
     Args:
         dim: D, width of queries and elements; divisible by num_heads.
         ffn_dim: Width of the FFN. None: dim. 0: no FFN.
         dropout: Of the attention output and of the FFN output, in training.
         activation: relu, gelu or silu.
+        init: How the projections to queries, keys and values start: "xavier" uniform without bias, or as
+            torch.nn.Linear.
+        hidden_dropout: Within the FFN, after the activation.
+        one_norm: Pre-layer normalization of queries and elements is one module, where both are the same (SAB).
+        scale: "width", or "size".
 
     Raises:
-        ValueError: A size, norm or activation out of bounds.
+        ValueError: A size, norm, activation, init or scale out of bounds.
     """
 
     def __init__(
@@ -213,10 +271,19 @@ class MultisetAttentionBlock(AttentionBlock):
         norm: Norm = "pre",
         dropout: float = 0.0,
         activation: str = "relu",
+        *,
+        init: Start = "xavier",
+        hidden_dropout: float = 0.0,
+        one_norm: bool = False,
+        scale: Scale = "width",
     ) -> None:
-        super().__init__(dim, num_heads)
+        super().__init__(dim, num_heads, init)
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
+        if scale not in ("width", "size"):
+            raise ValueError(f"scale must be 'width' or 'size', got {scale!r}")
+        if scale == "size":
+            self.size_scale = nn.Parameter(torch.full((num_heads,), 1 / math.log1p(USUAL_SIZE)))
         ffn_dim = dim if ffn_dim is None else ffn_dim
         self.scale = (dim // num_heads) ** -0.5
         self.pre = norm == "pre"
@@ -224,23 +291,25 @@ class MultisetAttentionBlock(AttentionBlock):
         self.output = nn.Linear(dim, dim)
         self.dropout = nn.Dropout(dropout)
         self.norm_queries = nn.LayerNorm(dim) if self.pre else nn.Identity()
-        self.norm_elements = nn.LayerNorm(dim) if self.pre else nn.Identity()
+        self.norm_elements = nn.LayerNorm(dim) if self.pre and not one_norm else nn.Identity()
         self.norm_attention = nn.LayerNorm(dim) if not self.pre else nn.Identity()
         self.norm_ffn = nn.LayerNorm(dim) if ffn_dim else nn.Identity()
-        self.ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
+        self.ffn = feed_forward(dim, ffn_dim, dropout, activation, hidden_dropout) if ffn_dim else None
+        self.one_norm = one_norm
 
     def foldable(self) -> folded.Parts | None:
-        if not self.pre:
+        # Folding projects the queries once for all sets, so it knows no scale of each set.
+        if not self.pre or self.one_norm or self.sized:
             return None
         parts = self._parts
         if parts is None or not parts.hold(self):
             parts = self._parts = folded.Parts(self, written_for=MultisetAttentionBlock)
-        return parts if parts.fold and not (self.training and parts.dropout.p) else None
+        return parts if parts.fold and not (self.training and any(part.p for part in parts.dropouts)) else None
 
     def project(
         self, queries: Float[Tensor, "#sets queries dim"], elements: Float[Tensor, "sets elements dim"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y = self.norm_elements(elements)
+        y = (self.norm_queries if self.one_norm else self.norm_elements)(elements)
         return self.query(self.norm_queries(queries)), self.key(y), self.value(y)
 
     def combine(
@@ -292,19 +361,44 @@ def attention_block(
     num_heads: int,
     ffn_dim: int | None = None,
     norm: Norm = "pre",
-    dropout: float = 0.0,
+    dropout: float | None = None,
     activation: str = "relu",
     variant: Variant = "universal",
+    init: Start | None = None,
+    hidden_dropout: float | None = None,
+    scale: Scale = "width",
+    one_norm: bool = False,
 ) -> AttentionBlock:
-    """The block that SAB, ISAB and PMA are made of. "lee" and "lee-pre" (the same with pre-layer normalization, for
-    an ablation) take none of ffn_dim, dropout and activation.
+    """The block that SAB, ISAB and PMA are made of.
+
+    What is None follows from the variant. "universal": as MultisetAttentionBlock has it. "author": as in the package
+    universal-set-transformers that the author of the paper has published: an FFN of 4 dim, projections that start as
+    torch.nn.Linear, dropout 0.1 of the attention output, within the FFN and of its output; norm is "pre". "lee" and
+    "lee-pre" (the same with pre-layer normalization, for an ablation) are fixed, and take norm alone.
     """
-    if variant == "universal":
-        return MultisetAttentionBlock(dim, num_heads, ffn_dim, norm, dropout, activation)
+    if variant in ("universal", "author"):
+        author = variant == "author"
+        if author and norm != "pre":
+            raise ValueError(f"norm must be 'pre' with variant='author', got {norm!r}")
+        usual = AUTHORS_DROPOUT if author else 0.0
+        return MultisetAttentionBlock(
+            dim,
+            num_heads,
+            4 * dim if author and ffn_dim is None else ffn_dim,
+            norm,
+            usual if dropout is None else dropout,
+            activation,
+            init=("linear" if author else "xavier") if init is None else init,
+            hidden_dropout=usual if hidden_dropout is None else hidden_dropout,
+            scale=scale,
+            one_norm=one_norm and author,
+        )
     if variant not in ("lee", "lee-pre"):
-        raise ValueError(f"variant must be 'universal', 'lee' or 'lee-pre', got {variant!r}")
-    if ffn_dim is not None or dropout or activation != "relu":
-        raise ValueError(f"variant={variant!r} is fixed: it takes no ffn_dim, dropout or activation")
+        raise ValueError(f"variant must be 'universal', 'author', 'lee' or 'lee-pre', got {variant!r}")
+    if ffn_dim is not None or dropout or hidden_dropout or init or activation != "relu" or scale != "width":
+        raise ValueError(
+            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation or scale"
+        )
     known = ("none", "post") if variant == "lee" else ("pre",)
     if norm not in known:
         raise ValueError(f"norm must be {' or '.join(map(repr, known))} with variant={variant!r}, got {norm!r}")

@@ -1,0 +1,168 @@
+"""Attention scaled by the size of the set: the formula, its gradients, shards, copies; never in the folded form."""
+
+import math
+
+import pytest
+import torch
+
+from omniset import SetBatch, encoders, explain, testing
+from omniset.engine import stores
+from omniset.kernels import folded
+from omniset.layers import (
+    InducedSetAttentionBlock,
+    MultisetAttentionBlock,
+    PoolingByMultiheadAttention,
+    SetAttentionBlock,
+)
+from omniset.testing import relative_error
+from oracle import induced, msab, repeat
+
+B, N, D, H, K = 3, 29, 10, 2, 5
+DOUBLE = torch.float64
+CASES = [("ust", store) for store in stores.STORES] + [("set-transformer-sab", store) for store in ("device", "cpu")]
+
+
+def shaken(module):
+    for p in module.double().parameters():
+        p.data += 0.3 * torch.randn_like(p)
+    return module
+
+
+def sets():
+    """Set 1 is empty, set 2 is much larger than set 0."""
+    m = torch.randint(0, 4, (B, N))
+    m[1], m[2] = 0, 7 * m[2]
+    return torch.randn(B, N, D, dtype=DOUBLE), m
+
+
+def encoder_of(name, **more):
+    sizes = {"input_dim": D, "dim": D, "depth": 2, "num_heads": H, "num_inducing": K, "num_outputs": 2}
+    return shaken(encoders.build(name, **sizes, scale="size", **more)).eval()
+
+
+def assert_same(layer, got, expected, inputs=()):
+    assert relative_error(got, expected) < 1e-13
+    upstream, wanted = torch.randn_like(expected), [*layer.parameters(), *inputs]
+    ours, theirs = (torch.autograd.grad(o, wanted, upstream, allow_unused=True) for o in (got, expected))
+    for g, e, x in zip(ours, theirs, wanted, strict=True):
+        g, e = (torch.zeros_like(x) if one is None else one for one in (g, e))
+        assert (g - e).norm() <= 1e-12 * max(1, float(e.norm()))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_blocks_by_their_formula(norm, monkeypatch):
+    """Of repeated elements; also where sets would be large enough for the folded form, which has one scale for all."""
+    monkeypatch.setattr(folded, "LEAST", 0)
+    x, m = sets()
+    each = list(zip(x, m, strict=True))
+    layer = shaken(PoolingByMultiheadAttention(D, H, 2, norm=norm, scale="size"))
+    assert layer.gather.foldable() is None
+    assert_same(layer, layer(x, m), torch.stack([msab(layer.gather, layer.points[0], repeat(e, c)) for e, c in each]))
+    layer = shaken(InducedSetAttentionBlock(D, H, 2, norm=norm, scale="size"))
+    expected = [msab(layer.spread, e, msab(layer.gather, layer.points[0], repeat(e, c))) for e, c in each]
+    assert_same(layer, layer(x, m), torch.stack(expected))
+    assert layer.spread.size_scale is None  # elements see two points, however many they are
+    layer = shaken(SetAttentionBlock(D, H, norm=norm, scale="size"))
+    assert_same(layer, layer(x, m), torch.stack([msab(layer.block, e, repeat(e, c)) for e, c in each]))
+    queries = torch.randn(1, 3, D, dtype=DOUBLE)  # not of the size of the set
+    block = shaken(MultisetAttentionBlock(D, H, norm=norm, scale="size"))
+    assert_same(block, block(queries, x), torch.stack([msab(block, queries[0], e) for e in x]))
+
+
+def test_gradients_of_multiplicities():
+    """The size is their sum, so that each also has the gradient of all scores."""
+    layer = shaken(InducedSetAttentionBlock(D, H, K, scale="size"))
+    x, m = sets()
+    m = (m[[0, 2]].double() + 0.3).requires_grad_()
+    x = x[[0, 2]].requires_grad_()
+    assert_same(layer, layer(x, m), torch.stack([induced(layer, e, w) for e, w in zip(x, m, strict=True)]), (x, m))
+
+
+def test_a_needle_keeps_its_weight():
+    """e^(c s log(1 + n)) / (e^(c s log(1 + n)) + n - 1) tends to 1 where s c > 1; without the scale it tends to 0."""
+    block = MultisetAttentionBlock(2, 1, scale="size").double()
+    assert block.size_scale.item() * math.log(1001) == pytest.approx(1)  # the plain scale for a thousand elements
+    block.norm_queries = block.norm_elements = torch.nn.Identity()
+    for part in (block.query, block.key, block.value):
+        part.weight.data, part.bias.data = torch.eye(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)
+    block.size_scale.data.fill_(0.5)
+    query, elements = torch.tensor([[[1.0, 0.0]]]).double(), torch.tensor([[[3.0, 0.0], [0.0, 0.0]]]).double()
+    c = 0.5 * 3 / 2**0.5
+    weights = []
+    for size in (10, 10**3, 10**6):
+        average = block.reduce(query, elements, torch.tensor([[1, size - 1]])).finish()
+        weights.append(average[0, 0, 0, 0].item() / 3)
+        assert weights[-1] == pytest.approx((1 + size) ** c / ((1 + size) ** c + size - 1), rel=1e-6)
+    assert weights == sorted(weights)
+
+
+@pytest.mark.parametrize(("name", "store"), CASES)
+@pytest.mark.parametrize("class_token", [False, True])
+def test_shards_are_the_whole(name, store, class_token):
+    """Outputs and the gradients of weights, elements and multiplicities."""
+    encoder = encoder_of(name, class_token=class_token, decoder_depth=1)
+    x, m = sets()
+    m = m.double() * 0.7
+    m[2, :8] = 0  # set 2 is absent in the first shard
+    found = []
+    for options in ({}, {"shard_size": 8, "store": store}):
+        leaves = [x.clone().requires_grad_(), m.clone().requires_grad_()]
+        out = encoder(SetBatch(*leaves), **options)
+        torch.manual_seed(1)
+        loss = (out.summary * torch.randn_like(out.summary)).sum() + (out.elements * torch.randn_like(x)).sum()
+        grads = torch.autograd.grad(loss, [*leaves, *encoder.parameters()])
+        found.append((out.summary, out.elements, *grads))
+    for whole, shards in zip(*found, strict=True):
+        assert (shards - whole).norm() <= 1e-12 * max(1, float(whole.detach().norm()))
+
+
+@pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "strxl"])
+def test_symmetries(name):
+    encoder, (x, m) = encoder_of(name), sets()
+    batch = SetBatch(x, m)
+    testing.assert_permutation_equivariant(encoder, batch)
+    testing.assert_multiset_consistent(encoder, batch)
+    doubled = encoder(SetBatch(x, 2 * m)).summary
+    assert relative_error(doubled[[0, 2]], encoder(batch).summary[[0, 2]]) > 1e-4  # the size counts
+    if encoder.mini_batch_consistent:
+        again = encoder(list(batch.shards(7)))
+        assert relative_error(again.summary, encoder(batch).summary) < 1e-12
+        others = SetBatch(torch.randn(B, 3, D, dtype=DOUBLE))
+        assert (
+            relative_error(
+                encoder.contextualize(others, again.contexts), encoder.contextualize(others, encoder(batch).contexts)
+            )
+            < 1e-12
+        )
+
+
+@pytest.mark.parametrize("gradient", ["first-shard", "unbiased"])
+def test_other_gradients_have_the_whole_sets_values(gradient):
+    encoder, (x, m) = encoder_of("ust"), sets()
+    batch = SetBatch(x, m)
+    assert relative_error(encoder(batch, shard_size=8, gradient=gradient).summary, encoder(batch).summary) < 1e-12
+
+
+def test_attribution_in_shards_is_that_of_the_whole():
+    encoder, (x, m) = encoder_of("ust"), sets()
+    batch = SetBatch(x[[0, 2]], m[[0, 2]].double())
+    head = torch.nn.Linear(D, 1).double()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = encoder, head
+
+        def forward(self, source, **options):
+            return self.head(self.encoder(source, **options).summary[:, 0])
+
+    whole, shards = (explain.attribute(Model(), batch, target=0, steps=3, **o) for o in ({}, {"shard_size": 8}))
+    assert relative_error(shards, whole) < 1e-9
+
+
+def test_a_table_of_rows_is_refused():
+    layer = PoolingByMultiheadAttention(D, H, 2, scale="size")
+    with pytest.raises(ValueError, match="a block with scale='size' weighs a row by the set that it is in"):
+        layer.tabulate(torch.randn(7, D))
+    with pytest.raises(TypeError, match="encoder 'umbc' does not take scale"):
+        encoders.build("umbc", input_dim=1, dim=4, depth=1, num_heads=1, num_inducing=2, scale="size")
