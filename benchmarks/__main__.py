@@ -12,6 +12,7 @@ NAMES = (
     "ensembles",
     "sets",
     "folders",
+    "flows",
     "genomes",
     "cells",
     "regions",
