@@ -10,9 +10,7 @@ from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.genomes.options import CompleterOptions, Method
 from omniset.options import Computing
-from omniset.runs import parts
 from omniset.runs.console import resumable
-from omniset.tables import joined
 
 
 @takes(CompleterOptions)
@@ -43,13 +41,15 @@ def fit(
             one.
     """
     from omniset.genomes import runs
+    from omniset.runs.processes import one_voice
 
-    with resumable(out):
+    with resumable(out), one_voice(1, 1):
         runs.fit(table, taxonomy, out, format, identifiers, given(CompleterOptions, options), resume)
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
     from omniset.genomes.data import GenomeFile
+    from omniset.runs import parts
 
     table = Path(arguments["table"])
     if not table.is_dir():
@@ -59,6 +59,8 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
 
 def _one_summary(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path]) -> list[str]:
+        from omniset.tables import joined
+
         name = f"summary.{arguments['output']}"
         joined.require_each_once(made, "genome", name)
         rows = joined.stack(made, name, arguments["out"] / name)

@@ -9,7 +9,6 @@ from typing import Any
 
 from omniset.cli.options import Function, Taken
 from omniset.options import check, option, options
-from omniset.runs import parts, scheduler
 
 Join = Callable[[Mapping[str, Path]], Iterable[str]]
 
@@ -65,6 +64,8 @@ def in_parts(
                 function(*words, **arguments)
 
         def _run(name: str, address: str, resume: bool, arguments: dict[str, Any]) -> None:
+            from omniset.runs import parts, scheduler
+
             scheduler.check(address)
             if arguments.get("devices", 1) * arguments.get("num_nodes", 1) > 1:
                 raise ValueError("devices and num_nodes share one file out, scheduler many: give one of them")

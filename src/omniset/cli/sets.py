@@ -10,9 +10,7 @@ from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
-from omniset.runs import parts
 from omniset.runs.console import resumable
-from omniset.tables import joined
 
 TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
@@ -40,11 +38,15 @@ class Sharing:
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.runs import parts
+
     return parts.find(arguments["sets"], SETS, "sets")
 
 
 def _each_set_once(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path]) -> list[str]:
+        from omniset.tables import joined
+
         joined.require_each_once(made, "set")
         return []
 
