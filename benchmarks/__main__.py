@@ -13,6 +13,7 @@ NAMES = (
     "ensembles",
     "sets",
     "folders",
+    "flows",
     "genomes",
     "cells",
     "regions",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{p}.md"
-        for p in ("cells", "microbiomes", "promises", "regions", "results", "speed", "studies")
+        for p in ("cells", "clusters", "microbiomes", "promises", "regions", "results", "speed", "studies")
     ),
 )
 
@@ -243,6 +244,22 @@ def folders(found: dict[str, Any]) -> list[str]:
         f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits; {found['distinct']} "
         f"files, to which the other sets are links, so that most were in the cache of the system. The default mixture "
         f"with `{' '.join(found['options'])}`.",
+    ]
+
+
+def flows(found: dict[str, Any]) -> list[str]:
+    lines = ["| workers | seconds of the command | processor time of the busiest worker |", "|---|---|---|"]
+    for workers, rows in found["seconds"].items():
+        wall, busy = (statistics.median(row[key] for row in rows) for key in ("wall", "busy"))
+        lines.append(f"| {workers} | {wall:.1f} | {busy:.1f} |")
+    speedup, killed = found["speedup"], found["killed"]
+    return [
+        *lines,
+        "",
+        f"{found['parts']} parts of {found['sets']:,} sets of {found['elements']:,} elements. Two workers are "
+        f"{speedup['wall']:.2f} times as fast as one, and {speedup['busy']:.2f} times by processor time, on two cores "
+        f"with a load of {found['load']:.1f}. With one of two workers killed at work, {killed['equal']} of "
+        f"{killed['parts']} parts are the same to the bit as those of one process.",
     ]
 
 
@@ -589,6 +606,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "sets": ("sets/methods.json", sets),
     "coverage": ("sets/coverage.json", coverage),
     "folders": ("sets/folders.json", folders),
+    "flows": ("flows.json", flows),
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),

@@ -237,6 +237,27 @@ def test_a_stored_model_gives_the_same_to_the_bit(done):
     assert used(done) == first
 
 
+READ = "microbiomes classify sim/reads.fastq.gz --model model"  # other systems take any file of many as it is
+
+
+def test_of_many_files_each_is_as_alone(done):
+    if done.system.name in ("regions", "baskets"):  # one file after the other is all that they know
+        return
+    alone = used(done)
+    if done.system.name == "microbiomes":
+        assert main([*READ.split(), *QUIET.split(), "--out=alone"]) == 0
+        assert main([*READ.split(), *QUIET.split(), "--out=many/used", "--scheduler=synchronous"]) == 0
+        alone = texts(done.folder / "alone")
+    else:
+        out = next(done.folder.glob("used*")).name
+        of_many = ["--model=model", f"--out=many/{out}", "--scheduler=synchronous"]
+        assert done.system.run("use", done.folder, *of_many) == 0
+    (made,) = [
+        path for path in next(done.folder.glob("many/used*")).iterdir() if path.stem in ("sets", "mags", "all", "reads")
+    ]
+    assert [*texts(made).values()] == [*alone.values()]
+
+
 def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(done, monkeypatch, capsys):
     """After the first epoch, or step; the data are the same, and the options."""
     end, calls = TrainingModule.on_train_epoch_end, []

@@ -101,6 +101,8 @@ def fit(
         say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
         given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
         embedder.fit(cells, batch_key=batch_key, **given, folder=out, resume=resume)
+        if not folder.first:
+            return embedder
         embedder.save(out, {"provenance": folder.provenance})
         telling(embedder.progress)("writing the report")
         cells = cells.on(embedder.genes_, others)  # as in the fit

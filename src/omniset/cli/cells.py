@@ -7,8 +7,11 @@ from typing import Any
 
 from omniset.cells.options import EmbedderOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.parts import in_parts
 from omniset.options import Computing
 from omniset.runs.console import resumable
+
+VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writes
 
 
 @takes(Reading)
@@ -70,9 +73,10 @@ def fit(
         resume: Go on with an interrupted run in the same folder.
     """
     from omniset.cells import runs
+    from omniset.runs.processes import one_voice
 
     named = split(explain_cells)
-    with resumable(out):
+    with resumable(out), one_voice(1, 1):
         runs.fit(
             files,
             given(Reading, options),
@@ -87,6 +91,14 @@ def fit(
         )
 
 
+def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.runs import parts
+
+    found = [path for given in arguments["files"] for path in parts.find(given, (".h5ad", ".zarr", ".h5"), "files")]
+    return [*dict.fromkeys(found)]
+
+
+@in_parts("files", _parts, place=lambda path: [str(path)], endings=VECTORS)
 @takes(Reading)
 @takes(Computing, "device", "progress")
 @takes(Saving)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.parts import in_parts
 from omniset.genomes.options import CompleterOptions, Method
 from omniset.options import Computing
 from omniset.runs.console import resumable
@@ -39,11 +41,39 @@ def fit(
             one.
     """
     from omniset.genomes import runs
+    from omniset.runs.processes import one_voice
 
-    with resumable(out):
+    with resumable(out), one_voice(1, 1):
         runs.fit(table, taxonomy, out, format, identifiers, given(CompleterOptions, options), resume)
 
 
+def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.genomes.data import GenomeFile
+    from omniset.runs import parts
+
+    table = Path(arguments["table"])
+    if not table.is_dir():
+        return parts.find(table, (), "table")
+    return GenomeFile(table, format=arguments["format"], identifiers=arguments["identifiers"]).paths
+
+
+def _one_summary(arguments: dict[str, Any]) -> Any:
+    def join(made: Mapping[str, Path]) -> list[str]:
+        from omniset.tables import joined
+
+        name = f"summary.{arguments['output']}"
+        joined.require_each_once(made, "genome", name)
+        rows = joined.stack(made, name, arguments["out"] / name)
+        added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
+        return [
+            f"{len(rows):,} genomes: {added:,} families added, {removed:,} removed; {far:,} genomes far from the "
+            f"references. Their summaries together: {name}"
+        ]
+
+    return join
+
+
+@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary)
 @takes(CompleterOptions, "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, needed, split, takes, whole_numbers
+from omniset.cli.parts import in_parts
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.options import option, options
 from omniset.runs.console import resumable
 
+READS = (".fastq", ".fq", ".fasta", ".fa", ".fna")
 USING = ("embedder", "trust_code", "cache", "device", "progress")
 
 
@@ -53,12 +56,32 @@ def fit(
         resume: Go on with an interrupted run in the same folder.
     """
     from omniset.microbiomes import runs
+    from omniset.runs.processes import one_voice
 
     files = needed(references=references, taxonomy=taxonomy)
-    with resumable(out):
+    with resumable(out), one_voice(1, 1):
         runs.fit(files[0], files[1], profiles, given(ClassifierOptions, options), out, resume)
 
 
+def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.runs import parts
+
+    if not arguments["reads"]:
+        raise ValueError("scheduler is for files of reads, each a sample: give them in place of --table")
+    return [p for given in _files(arguments["reads"]) for p in parts.find(given, READS, "reads")]
+
+
+def _one_abundance(arguments: dict[str, Any]) -> Any:
+    def join(made: Mapping[str, Path]) -> list[str]:
+        from omniset.tables import joined
+
+        table = joined.beside(made, "abundance.tsv", arguments["out"] / "abundance.tsv")
+        return [f"{len(made):,} samples, {len(table):,} taxa: abundance.tsv has all of them"]
+
+    return join
+
+
+@in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance)
 @takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)

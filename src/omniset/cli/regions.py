@@ -40,10 +40,12 @@ def fit(
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import runs
+    from omniset.runs import processes
 
     needed(expression=expression, connectivity=connectivity)
     files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
-    with resumable(out):
+    with resumable(out), processes.one_voice(1, 1):
+        processes.require_alone("models of brain regions are solved for, or take few and small steps")
         runs.fit(files, given(Reading, options), aliases, given(PredictorOptions, options), gene_vectors, out, resume)
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from omniset.cli.options import Saving, given, split, takes
+from omniset.cli.parts import in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
 from omniset.runs.console import resumable
+
+TABLES = (".parquet", ".csv", ".tsv")
+SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
 
 
 @options
@@ -30,6 +35,25 @@ class Sharing:
     strategy: Literal["auto", "ddp"] = option(
         "auto", '"ddp", and "auto": each process holds the model.', group="computing"
     )
+
+
+def _parts(arguments: dict[str, Any]) -> list[Path]:
+    from omniset.runs import parts
+
+    return parts.find(arguments["sets"], SETS, "sets")
+
+
+def _each_set_once(arguments: dict[str, Any]) -> Any:
+    def join(made: Mapping[str, Path]) -> list[str]:
+        from omniset.tables import joined
+
+        joined.require_each_once(made, "set")
+        return []
+
+    return join
+
+
+of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
 @takes(SetOptions, but=["level"])
@@ -122,6 +146,7 @@ def fit(
         )
 
 
+@of_many
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
 @takes(Sharing)
 @takes(Saving)
@@ -153,6 +178,7 @@ def predict(
     runs.predict(sets, model, out, overrides, {"set_column": set_column, "vectors": vectors})
 
 
+@of_many
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def embed(

@@ -25,11 +25,13 @@ def check(model: SetEstimator) -> None:
         raise ValueError(f"class_weight={model.class_weight!r} is for classes, and this is a regression")
     if model.encoder is not None and model.method not in (AUTO, model.encoder):
         raise ValueError(f"encoder={model.encoder!r} and method={model.method!r} are two networks: give one")
-    if model.single is None and (model.devices, model.num_nodes, model.strategy) != (1, 1, "auto"):
-        raise ValueError(
-            f"method='auto' learns in one process, got devices={model.devices}, num_nodes={model.num_nodes}, "
-            f"strategy={model.strategy!r}: name one network, such as method='ust'"
-        )
+    if model.single is None:
+        here, nodes = processes.layout(model.devices, model.num_nodes)
+        if (here, nodes, model.strategy) != (1, 1, "auto"):
+            raise ValueError(
+                f"method='auto' learns in one process, got devices={here}, num_nodes={nodes}, "
+                f"strategy={model.strategy!r}: name one network, such as method='ust'"
+            )
     if model.single is None:
         of_one = {"log": None, "gradient": "exact", "validation_fraction": None}
         for name, default in of_one.items():

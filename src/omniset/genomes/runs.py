@@ -59,6 +59,8 @@ def fit(
         known = None if taxonomy is None else read_taxonomy(taxonomy)
         say(f"{len(genomes):,} genomes, {len(genomes.families):,} families")
         completer.fit(genomes, known, folder=out, resume=resume)
+        if not folder.first:
+            return completer
         completer.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
         sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
         line = (

@@ -44,6 +44,8 @@ def fit(
     classifier.check_arguments()
     with working_folder(out, "microbiomes", "fit", **_place(classifier), resume=resume) as folder:
         classifier.fit(references, taxonomy, profiles, folder=out, resume=resume)
+        if not folder.first:
+            return classifier
         classifier.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
         sizes = classifier.sizes_
         folder.write(

@@ -14,7 +14,8 @@ from omniset.runs.files import writable_folder
 from omniset.runs.locks import locked
 from omniset.runs.signals import Terminated
 
-KEPT = ("last.ckpt", "rows/*")  # what a run that is interrupted leaves, and a resumed one takes up
+RECORDS = ".parts"  # folder that says which parts of many are done
+KEPT = ("last.ckpt", "rows/*", f"{RECORDS}/*.json")  # what a run that is interrupted leaves, and a resumed one takes up
 LONGEST = 580  # letters of an error
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|[Ss]torage size calculation overflowed|invalid.*size")
 

@@ -83,6 +83,13 @@ def is_first(devices: int, num_nodes: int) -> bool:
     return int(os.environ.get(rank, 0)) == 0
 
 
+def require_alone(why: str) -> None:
+    """Raise the ValueError of what has no use for the processes that torchrun has started."""
+    here, nodes = layout(1, 1)
+    if here * nodes > 1:
+        raise ValueError(f"torchrun has started {here * nodes} processes, and one is needed: {why}")
+
+
 def start(devices: int, num_nodes: int) -> bool:
     """Run this command in `devices` processes of this machine, and wait for them. False: this process does the work.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omniset.runs import processes
 from omniset.runs.console import noted, own_command, run_folder, say, say_notes
 from omniset.runs.files import plain, provenance, write_json
 
@@ -18,6 +19,7 @@ class Folder:
 
     Attributes:
         seed, device: Of the provenance.
+        first: Whether this is the first of the processes that share the run, which alone writes.
     """
 
     path: Path
@@ -27,6 +29,7 @@ class Folder:
     warnings: Callable[[], list[str]]
     device: str = "cpu"
     provenance: dict[str, Any] = field(default_factory=dict)
+    first: bool = True
 
     def about(self, title: str, notes: Sequence[str] = ()) -> Any:
         """What a report says of the run, see `omniset.report.frame.Run`. Warnings are those met so far."""
@@ -72,22 +75,30 @@ class Folder:
 
 @contextmanager
 def working_folder(
-    out: Path, system: str, kind: str, *, seed: int = 0, device: str = "cpu", resume: bool = False, first: bool = True
+    out: Path,
+    system: str,
+    kind: str,
+    *,
+    seed: int = 0,
+    device: str = "cpu",
+    resume: bool = False,
+    first: bool | None = None,
 ) -> Iterator[Folder]:
     """The folder of a run, locked, with the warnings of the run caught.
 
     Args:
         kind: "fit" may be of a folder that holds a model, which is replaced at the end; any other may not, since its
             report would replace the model's.
-        first: Whether this is the first of the processes that share the run.
+        first: Whether this is the first of the processes that share the run. None: of those that torchrun has started.
 
     Raises:
         OSError, ValueError: The folder cannot be written to, another run holds it, or it holds a model.
     """
+    first = processes.is_first(1, 1) if first is None else first
     holds_model = out.is_dir() and (out / "config.json").exists()
     if holds_model and kind != "fit":
         raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
     with run_folder(out, first), noted() as warnings:
-        if holds_model and not resume:
+        if holds_model and not resume and first:
             say(f"{out} holds a model already: it is replaced when this one is done")
-        yield Folder(out, system, kind, seed, warnings, device, provenance(seed, device))
+        yield Folder(out, system, kind, seed, warnings, device, provenance(seed, device), first)

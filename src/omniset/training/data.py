@@ -71,6 +71,40 @@ class ShareOfBatches(Sampler[list[Key]]):
         return (math.floor if self.whole else math.ceil)(len(self.sampler) / self.batch_size)
 
 
+class TurnsOfBatches(Sampler[list[Key]]):
+    """Of all batches every world-th: what one of `world` processes computes on where a batch is not shared out.
+
+    So `world` batches make a step. All processes take the same number of steps: where the last round lacks batches, the
+    first ones are taken again.
+
+    Args:
+        whole: Leave out a last batch of fewer items.
+        again: Fill the last round; else it may lack batches.
+    """
+
+    def __init__(
+        self, sampler: EpochSampler, batch_size: int, rank: int, world: int, whole: bool = False, again: bool = True
+    ) -> None:
+        self.sampler, self.rank, self.world, self.again = sampler, rank, world, again
+        self.batches = ShareOfBatches(sampler, batch_size, 0, 1, whole)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        first: list[list[Key]] = []
+        number = 0
+        for number, batch in enumerate(self.batches, 1):
+            if len(first) < self.world:
+                first.append(batch)
+            if (number - 1) % self.world == self.rank:
+                yield batch
+        lacking = self.rank - number % self.world
+        if self.again and number % self.world and lacking >= 0:
+            yield first[lacking % len(first)]
+
+    def __len__(self) -> int:
+        number = len(self.batches)
+        return math.ceil(number / self.world) if self.again else len(range(self.rank, number, self.world))
+
+
 class Lesson:
     """What is learned from and what is watched; in several processes, this one's share of every batch.
 
@@ -104,11 +138,20 @@ class Lesson:
         self.make, self.train, self.validation = make, train, validation
         self.batch_size, self.seed, self.move, self.sampler, self.whole = batch_size, seed, move, sampler, whole
 
-    def loader(self, training: bool, rank: int = 0, world: int = 1) -> DataLoader:
-        """The batches of an epoch, to learn from or to watch: of each the share of one of `world` processes."""
+    def loader(self, training: bool, rank: int = 0, world: int = 1, turns: bool = False) -> DataLoader:
+        """The batches of an epoch, to learn from or to watch, of one of `world` processes.
+
+        Args:
+            turns: Batches of its own; where there are fewer than processes to watch, all of them. Else its share of
+                every batch.
+        """
         positions, seed = (self.train, self.seed) if training else (self.validation, None)
         whole = training and self.whole and len(positions) >= self.batch_size
-        share = ShareOfBatches(self.sampler(positions, seed), self.batch_size, rank, world, whole)
+        batches = self.sampler(positions, seed), self.batch_size
+        share: Sampler[list[Key]] = ShareOfBatches(*batches, rank, world, whole)
+        if turns:
+            few = not training and len(positions) <= self.batch_size * (world - 1)
+            share = TurnsOfBatches(*batches, *((0, 1) if few else (rank, world)), whole, again=training)
         return DataLoader(_Batches(self.make, training), batch_sampler=share, collate_fn=as_it_is)
 
 

@@ -7,7 +7,7 @@ something is trained, and a lesson is an ordinary module of PyTorch that Lightni
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,10 +34,13 @@ class TrainingModule(nn.Module):
     Attributes:
         loop: Lightning's module, which runs this one; None before `fit`.
         clip: The largest norm that the gradient may have; None: any.
+        shares_batches: Whether several processes share each batch out, and its loss is right for that. Else each takes
+            batches of its own, so that a step learns from as many batches as there are processes.
     """
 
     network: Any
     clip: float | None = None
+    shares_batches: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -88,9 +91,9 @@ class TrainingModule(nn.Module):
         return self._running.global_rank
 
     def log(self, name: str, value: Any, **how: Any) -> None:
-        """As `LightningModule.log`; nothing where no loop runs it."""
+        """As `LightningModule.log`, a mean over the processes; nothing where no loop runs it."""
         if self.loop is not None:
-            self.loop.log(name, value, **how)
+            self.loop.log(name, value, **({} if self.shares_batches else {"sync_dist": True}) | how)
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         """The loss of a batch."""

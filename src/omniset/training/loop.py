@@ -89,15 +89,16 @@ class Loop(pl.LightningModule):
 
 
 class Data(pl.LightningDataModule):
-    """The data of a lesson (`omniset.training.data.Lesson`) for Lightning: of each batch, this process' share.
+    """The data of a lesson (`omniset.training.data.Lesson`) for Lightning: what this process computes on.
 
     Args:
-        lesson: Has `loader(training, rank, world)`, and `move(batch, device)` or None.
+        lesson: Has `loader(training, rank, world, turns)`, and `move(batch, device)` or None.
+        turns: See `omniset.training.data.Lesson.loader`.
     """
 
-    def __init__(self, lesson: Any) -> None:
+    def __init__(self, lesson: Any, turns: bool) -> None:
         super().__init__()
-        self.lesson = lesson
+        self.lesson, self.turns = lesson, turns
 
     def train_dataloader(self) -> DataLoader:
         return self._loader(True)
@@ -107,7 +108,7 @@ class Data(pl.LightningDataModule):
 
     def _loader(self, training: bool) -> DataLoader:
         rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        loader: DataLoader = self.lesson.loader(training, rank, world)
+        loader: DataLoader = self.lesson.loader(training, rank, world, self.turns)
         return loader
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
@@ -236,7 +237,7 @@ def fit(
             accelerator=device,
             devices=here,
             num_nodes=nodes,
-            strategy=_strategy(strategy, here * nodes),
+            strategy=_strategy(strategy, here * nodes, module.shares_batches),
             max_epochs=epochs,
             callbacks=callbacks,
             logger=_logger(log, root),
@@ -265,11 +266,12 @@ def _clear(checkpoints: Path, resume: bool) -> None:
             (checkpoints / name).unlink(missing_ok=True)
 
 
-def _strategy(name: str, world: int) -> Any:
+def _strategy(name: str, world: int, shares_batches: bool) -> Any:
     """Lightning's strategy for this number of processes."""
     if name == "fsdp":
         return strategies.FullySharded()
-    return strategies.DataParallel() if world > 1 else "auto"
+    # Lessons that share batches out use all parameters in each step; those of the systems may leave some out.
+    return strategies.DataParallel(find_unused_parameters=not shares_batches) if world > 1 else "auto"
 
 
 def _checkpoints(folder: Path, watched: str | None, last: bool) -> ModelCheckpoint:
@@ -297,7 +299,7 @@ def _run(trainer: pl.Trainer, module: TrainingModule, data: Any, checkpoint: Pat
     handler = signal.getsignal(signal.SIGINT)
     try:
         with terminable(), torch.random.fork_rng():
-            trainer.fit(Loop(module), Data(data), ckpt_path=checkpoint, weights_only=True)
+            trainer.fit(Loop(module), Data(data, not module.shares_batches), ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from error

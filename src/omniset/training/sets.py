@@ -98,6 +98,8 @@ class SetModule(TrainingModule):
         max_elements: See SetBatches.
     """
 
+    shares_batches = True
+
     def __init__(
         self,
         network: SetNetwork,

@@ -1,0 +1,222 @@
+"""Many files are one by one: what is made of each is what the command makes of it alone, whoever computes it."""
+
+import json
+import os
+import signal
+import threading
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from omniset import SetClassifier
+from omniset.cli import main
+from omniset.runs import parts
+from omniset.runs.console import RECORDS
+from omniset.tables.joined import beside, require_each_once
+
+QUIET = ["--progress=false", "--device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model and eight parts: part.0.parquet to part.7.parquet, of 5 sets each."""
+    folder = tmp_path_factory.mktemp("parts")
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(1, 17, 40)
+    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(40)], sizes)})
+    frame["x"], frame["y"] = rng.normal(size=(2, len(frame)))
+    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
+    model = SetClassifier("ust", **small).fit(frame, np.arange(40) % 3)
+    model.save(folder / "model")
+    (folder / "sets").mkdir()
+    for i in range(8):
+        some = frame[frame["set"].str[1:].astype(int) % 8 == i]
+        some.to_parquet(folder / "sets" / f"part.{i}.parquet", index=False)
+    return folder
+
+
+def predict(folder, out, scheduler="synchronous", *more, sets="sets"):
+    words = ["predict", f"{folder}/{sets}", f"--model={folder}/model", f"--out={out}", f"--scheduler={scheduler}"]
+    return main([*words, *QUIET, *more])
+
+
+def made(out):
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+
+
+def test_a_part_is_what_the_command_makes_of_it_alone(folder, tmp_path):
+    for verb, ending in (("predict", ".csv"), ("embed", ".parquet")):
+        command = [verb, f"{folder}/sets", f"--model={folder}/model", *QUIET]
+        assert main([*command, f"--out={tmp_path}/{verb}{ending}", "--scheduler=synchronous"]) == 0
+        assert sorted(made(tmp_path / f"{verb}{ending}")) == [f"part.{i}{ending}" for i in range(8)]
+        command[1] += "/part.3.parquet"
+        assert main([*command, f"--out={tmp_path}/alone{ending}"]) == 0
+        alone = (tmp_path / f"alone{ending}").read_bytes()
+        assert (tmp_path / f"{verb}{ending}" / f"part.3{ending}").read_bytes() == alone
+    assert not [path for path in (tmp_path / "predict.csv" / RECORDS).iterdir() if path.is_dir()]
+
+
+def test_two_workers_of_which_one_is_killed(folder, tmp_path):
+    """Dask gives its part to the other one: complete, and equal to the bit."""
+    distributed, dask = (pytest.importorskip(name) for name in ("distributed", "dask"))
+    assert predict(folder, tmp_path / "alone") == 0
+    forkserver.set_forkserver_preload(["distributed", "omniset.estimators.runs"])  # once, rather than in each worker
+    forkserver.ensure_running()
+    here = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    forked = dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    with forked, distributed.LocalCluster(**here, local_directory=tmp_path) as cluster:
+        killed = []
+
+        def kill():  # when the first part is done, and others are at work
+            while not [*tmp_path.glob(f"many/{RECORDS}/*.json")]:
+                time.sleep(0.001)
+            killed.append(cluster.workers[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+        watching = threading.Thread(target=kill)
+        watching.start()
+        assert predict(folder, tmp_path / "many", cluster.scheduler_address) == 0
+        watching.join()
+    assert killed
+    assert made(tmp_path / "many") == made(tmp_path / "alone")
+
+
+def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys):
+    work, numbers = parts.do, []
+
+    def interrupted(job, part):
+        numbers.append(part.name)
+        if len(numbers) == 4:
+            raise KeyboardInterrupt
+        return work(job, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omniset.runs.scheduler.do", interrupted)
+        assert predict(folder, tmp_path / "out") == 130
+        assert "--resume true goes on" in capsys.readouterr().err
+        assert len(made(tmp_path / "out")) == 3
+        assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
+    assert numbers == [f"part.{i}" for i in (0, 1, 2, 3, 3, 4, 5, 6, 7)]
+    assert predict(folder, tmp_path / "anew") == 0
+    assert made(tmp_path / "out") == made(tmp_path / "anew")
+    # Of other settings nothing is taken up; a part whose file has changed is made again.
+    assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", "--shard_size=3") == 2
+    assert "shard_size was None, is 3" in capsys.readouterr().err
+    os.utime(folder / "sets" / "part.5.parquet", (1, 1))
+    (tmp_path / "out" / "part.2.parquet").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("omniset.runs.scheduler.do", lambda job, part: numbers.append(part.name) or work(job, part))
+        assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
+    assert numbers[9:] == ["part.2", "part.5"]
+    assert made(tmp_path / "out") == made(tmp_path / "anew")
+    # Anew: what an earlier run has made of other parts is gone.
+    assert predict(folder, tmp_path / "out", sets="sets/part.[01].parquet") == 0
+    assert sorted(made(tmp_path / "out")) == ["part.0.parquet", "part.1.parquet"]
+
+
+def test_a_part_that_fails_leaves_the_others(folder, tmp_path, capsys):
+    (tmp_path / "sets").mkdir()
+    for i in range(3):
+        (tmp_path / "sets" / f"{i}.parquet").write_bytes((folder / "sets" / f"part.{i}.parquet").read_bytes())
+    whole = (tmp_path / "sets" / "1.parquet").read_bytes()
+    (tmp_path / "sets" / "1.parquet").write_bytes(whole[:-9])
+    assert predict(folder, tmp_path / "out", sets=f"../{tmp_path.name}/sets") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "1.parquet" in error
+    assert "damaged" in error
+    assert sorted(made(tmp_path / "out")) == ["0.parquet", "2.parquet"]
+    (tmp_path / "sets" / "1.parquet").write_bytes(whole)
+    assert predict(folder, tmp_path / "out", "synchronous", "--resume=true", sets=f"../{tmp_path.name}/sets") == 0
+    assert len(made(tmp_path / "out")) == 3
+
+
+def test_a_set_in_two_parts_is_refused(folder, tmp_path, capsys):
+    (tmp_path / "sets").mkdir()
+    rows = pd.read_parquet(folder / "sets" / "part.0.parquet")
+    split = rows.index[rows["set"] == rows["set"].iloc[-1]][1]
+    rows.loc[:split].to_parquet(tmp_path / "sets" / "a.parquet", index=False)
+    rows.loc[split:].to_parquet(tmp_path / "sets" / "b.parquet", index=False)
+    assert predict(folder, tmp_path / "out", sets=f"../{tmp_path.name}/sets") == 2
+    name = rows["set"].iloc[-1]
+    assert f"set {name!r} is in the part a and in the part b" in capsys.readouterr().err
+    assert made(tmp_path / "out") == {}  # what was made of half a set
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        (["--scheduler=somewhere"], "scheduler must be 'synchronous', 'local', 'local:N', an address"),
+        (["--scheduler=local:0"], "at least 1 worker"),
+        (["--scheduler=synchronous", "--devices=2"], "devices and num_nodes share one file out"),
+        (["--resume=true"], "resume=True is for parts: give scheduler too"),
+        (["--scheduler=synchronous", "--out=there.txt"], "out must be the name of a folder"),
+        (["--scheduler=synchronous", "--model=nowhere"], "nowhere"),
+    ],
+)
+def test_options_that_do_not_go_together(folder, tmp_path, monkeypatch, capsys, more, error):
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", f"{folder}/sets", f"--model={folder}/model", *QUIET, *more]) == 2
+    assert error in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_dask(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    assert predict(folder, tmp_path / "out", "local:2") == 2
+    assert "scheduler needs Dask: pip install 'omniset[dask]'" in capsys.readouterr().err
+
+
+def test_another_version_is_no_worker(folder, tmp_path):
+    job = parts.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", version="0")
+    assert "the command 0" in parts.do(job, parts.Part("a", Path("a"), "a")).error
+    job = parts.Job("omniset.cli.sets:predict", "sets", {}, tmp_path, ".csv", here=f"{tmp_path}/elsewhere")
+    assert "workers must see the same files" in parts.do(job, parts.Part("a", Path("a"), "a")).error
+
+
+def test_names_of_parts(tmp_path):
+    for name in ("a/x.csv", "b/x.csv.gz", "b/.y.csv", "b/_SUCCESS", "b/z.txt", "b/w.zarr/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = parts.find(f"{tmp_path}/b", (".csv", ".zarr"), "sets")
+    assert [path.name for path in found] == ["w.zarr", "x.csv.gz"]
+    assert [part.name for part in parts.named(found)] == ["w", "x"]
+    assert [part.name for part in parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))] == ["a-x", "b-x"]
+    (tmp_path / "b" / "x.csv").touch()
+    with pytest.raises(ValueError, match="would both be written as b-x"):
+        parts.named(parts.find(f"{tmp_path}/*/x.*", (), "sets"))
+    for nothing in ("c", "*.npy", "b/q.*"):
+        with pytest.raises(ValueError, match="sets: "):
+            parts.find(f"{tmp_path}/{nothing}", (".npy",), "sets")
+    assert parts.ending_of(Path("o/p.tsv.gz"), (".csv", ".tsv"), ".csv") == ".tsv.gz"
+    assert parts.ending_of(Path("o"), (".csv",), ".csv") == ".csv"
+
+
+def test_names_in_two_parts(tmp_path):
+    made = {name: tmp_path / f"{name}.csv" for name in "abc"}
+    for name, sets in (("a", "pqr"), ("b", "stu"), ("c", "ppv")):
+        pd.DataFrame({"set": [*sets], "n": 1}).to_csv(made[name], index=False)
+    require_each_once({"a": made["a"], "b": made["b"]}, "set")
+    with pytest.raises(ValueError, match="set 'p' is in the part a and in the part c"):
+        require_each_once(made, "set")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.csv"]
+
+
+def test_columns_beside_each_other(tmp_path):
+    for name, rows in (("s", [("u", 3.0), ("v", 1.0)]), ("t", [("a", 2.0), ("v", 5.0)])):
+        (tmp_path / name).mkdir()
+        pd.DataFrame(rows, columns=["#OTU ID", name]).to_csv(tmp_path / name / "n.tsv", sep="\t", index=False)
+    beside({name: tmp_path / name for name in ("s", "t")}, "n.tsv", tmp_path / "n.tsv")
+    assert (tmp_path / "n.tsv").read_text() == "#OTU ID\ts\tt\na\t0.0\t2.0\nu\t3.0\t0.0\nv\t1.0\t5.0\n"
+
+
+def test_records_say_by_what_a_part_was_made(folder, tmp_path):
+    assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
+    record = json.loads((tmp_path / "out" / RECORDS / "part.0.json").read_text())
+    assert record["made"] == "part.0.parquet"
+    assert len(record["settings"]["model"]) == 2
+    assert not {"device", "progress"} & record["settings"].keys()
