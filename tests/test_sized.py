@@ -1,4 +1,4 @@
-"""Attention scaled by the size of the set: the formula, its gradients, shards, copies; never in the folded form."""
+"""Attention scaled by the size of the set: the formula, gradients, shards, copies; folded where there is one set."""
 
 import math
 
@@ -51,12 +51,12 @@ def assert_same(layer, got, expected, inputs=()):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_blocks_by_their_formula(norm, monkeypatch):
-    """Of repeated elements; also where sets would be large enough for the folded form, which has one scale for all."""
+    """Of repeated elements; where sets are large enough for the folded form, which has one scale for all sets."""
     monkeypatch.setattr(folded, "LEAST", 0)
     x, m = sets()
     each = list(zip(x, m, strict=True))
     layer = shaken(PoolingByMultiheadAttention(D, H, 2, norm=norm, scale="size"))
-    assert layer.gather.foldable() is None
+    assert folded.form(layer.gather, layer.points, x, m) == folded.PLAIN
     assert_same(layer, layer(x, m), torch.stack([msab(layer.gather, layer.points[0], repeat(e, c)) for e, c in each]))
     layer = shaken(InducedSetAttentionBlock(D, H, 2, norm=norm, scale="size"))
     expected = [msab(layer.spread, e, msab(layer.gather, layer.points[0], repeat(e, c))) for e, c in each]
@@ -67,6 +67,19 @@ def test_blocks_by_their_formula(norm, monkeypatch):
     queries = torch.randn(1, 3, D, dtype=DOUBLE)  # not of the size of the set
     block = shaken(MultisetAttentionBlock(D, H, norm=norm, scale="size"))
     assert_same(block, block(queries, x), torch.stack([msab(block, queries[0], e) for e in x]))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_one_set_is_folded(learned, monkeypatch):
+    monkeypatch.setattr(folded, "LEAST", 0)
+    layer = shaken(InducedSetAttentionBlock(D, H, 2, scale="size"))
+    x, m = sets()
+    x, m = x[:1].requires_grad_(), (m[:1].double() + 0.3).requires_grad_(learned)
+    assert folded.form(layer.gather, layer.points, x, m)[0] == "gather"
+    expected = msab(layer.spread, x[0], msab(layer.gather, layer.points[0], x[0], m[0]))[None]
+    assert_same(layer, layer(x, m), expected, (x, m) if learned else (x,))
+    parts = [layer.gather.reduce(layer.points, x[:, at], m[:, at], None, m.sum(1)) for at in (slice(11), slice(11, N))]
+    assert relative_error(layer.map(x, layer.finish(parts[0].merge(parts[1]))), expected) < 1e-13
 
 
 def test_gradients_of_multiplicities():

@@ -114,7 +114,7 @@ class AttentionBlock(nn.Module):
         if self.probe is not None:
             self.probe.see(partial(self._measured, queries, elements, multiplicity, size))
         if parts is not None:
-            return folded.gather(parts, queries, elements, multiplicity, peak)
+            return folded.gather(parts, queries, elements, multiplicity, peak, self._factor(size))
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements, size)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
@@ -200,11 +200,15 @@ class AttentionBlock(nn.Module):
 
     def _heads(self, queries: Tensor, elements: Tensor, size: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in self.project(queries, elements))
-        if self.size_scale is not None:
-            assert size is not None
-            # As a factor of the queries, every way to compute attention takes it.
-            q = q * (self.size_scale[:, None, None] * size.log1p().to(q.dtype)[:, None, None, None])
-        return q, k, v
+        factor = self._factor(size)
+        return q if factor is None else q * factor.to(q.dtype), k, v
+
+    def _factor(self, size: Tensor | None) -> Tensor | None:
+        """(sets, heads, 1, 1), of the scores by the size of the set; of queries, as every way to attend takes them."""
+        if self.size_scale is None:
+            return None
+        assert size is not None
+        return self.size_scale[:, None, None] * size.log1p().to(self.size_scale.dtype)[:, None, None, None]
 
     def _size(self, elements: Tensor, multiplicity: Tensor | None) -> Tensor | None:
         """Total multiplicity, where it is needed, of sets that are there as a whole."""
@@ -298,8 +302,7 @@ class MultisetAttentionBlock(AttentionBlock):
         self.one_norm = one_norm
 
     def foldable(self) -> folded.Parts | None:
-        # Folding projects the queries once for all sets, so it knows no scale of each set.
-        if not self.pre or self.one_norm or self.sized:
+        if not self.pre or self.one_norm:
             return None
         parts = self._parts
         if parts is None or not parts.hold(self):
