@@ -79,3 +79,32 @@ def test_options_of_a_lesson():
     assert [b[:, 1].tolist() for b in listened(1, sampler=Backwards, batch_size=11).seen] == [
         listened(1, batch_size=11).seen[0][:, 1].flip(0).tolist()
     ]
+
+
+@pytest.mark.parametrize("world", [1, 2, 5, 7])
+@pytest.mark.parametrize("items", [1, 11, 20])
+def test_processes_take_batches_in_turn(items, world):
+    """Each batch of one process alone once, in as many steps of all; the first ones again where the last round lacks
+    some.
+    """
+    lesson = Lesson(lambda keys, training: keys, np.arange(items), np.arange(items), batch_size=2, seed=3)
+    alone = [*lesson.loader(True)]
+    steps = -(-len(alone) // world)
+    taken = [lesson.loader(True, rank, world, turns=True) for rank in range(world)]
+    assert [len(loader) for loader in taken] == [steps] * world
+    rounds = [[*of_all] for of_all in zip(*taken, strict=True)]
+    assert [batch for of_all in rounds for batch in of_all] == (alone * world)[: steps * world]
+    # What is watched is never watched twice; where some process would have nothing, each watches all.
+    watched = [[*lesson.loader(False, rank, world, turns=True)] for rank in range(world)]
+    alone = [*lesson.loader(False)]
+    if len(alone) < world:
+        assert watched == [alone] * world
+    else:
+        assert sorted(batch for some in watched for batch in some) == sorted(alone)
+        assert [len(lesson.loader(False, rank, world, turns=True)) for rank in range(world)] == [*map(len, watched)]
+
+
+def test_a_last_batch_that_is_left_out_is_nobodys():
+    lesson = Lesson(lambda keys, training: keys, np.arange(11), [], batch_size=2, seed=3, whole=True)
+    for rank in range(3):
+        assert [len(batch) for batch in lesson.loader(True, rank, 3, turns=True)] == [2, 2]

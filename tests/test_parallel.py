@@ -18,15 +18,17 @@ from omniset import SetBatch, SetClassifier
 from omniset.cli import main
 from omniset.core.sets import Sets
 from omniset.encoders import build
+from omniset.genomes import GenomeCompleter
 from omniset.runs import meeting, processes
 from omniset.training.data import EpochSampler, Lesson, ShareOfBatches
-from omniset.training.fit import fit
+from omniset.training.fit import TrainingModule, fit
 from omniset.training.network import SetNetwork
 from omniset.training.sets import SetBatches, SetModule
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--method=ust", "--dim=8", "--num_heads=2", "--depth=1", "--num_inducing=3", "--device=cpu"]
 FIT = ["--epochs=2", "--batch_size=5", "--strategy=ddp", *SMALL]
+GENOMES = ["--epochs=2", "--clade=genus", "--dim=8", "--num_heads=2", "--depth=1", "--device=cpu", "--progress=false"]
 # Training has 29 sets and validation 8, in batches of 7: the last batch of each is a single set.
 CASES = {
     "classes": {"widths": (3, 2), "balanced": True, "epochs": 3},
@@ -34,6 +36,33 @@ CASES = {
     "elements": {"widths": (1, 1), "epochs": 2, "of_elements": True},
     "stops": {"widths": (1,), "epochs": 9, "encoder": "deep-sets", "patience": 1, "learning_rate": 0.3},
 }
+
+
+class Line(TrainingModule):
+    """Mean squared error: of a batch that is twice as large, the mean of two."""
+
+    def training_step(self, batch, index):
+        loss = (self.network(batch[:, :2]) - batch[:, 2:]).square().mean()
+        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val_loss", (self.network(batch[:, :2]) - batch[:, 2:]).square().mean(), batch_size=len(batch))
+
+
+def line(batch_size):
+    """Learned from 28 points, watched on 8; the weights in the end, and the history."""
+    points = torch.as_tensor(np.random.default_rng(1).normal(size=(36, 3)))
+    torch.manual_seed(2)
+    network = torch.nn.ModuleList([torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)]).double()  # one is never used
+    network.forward = network[0].forward
+    module = Line(network, 0.1, 0.01, 3, {})
+    lesson = Lesson(
+        lambda keys, training: points[[i for _, i in keys]], range(28), range(28, 36), batch_size=batch_size, seed=3
+    )
+    how = {"device": "cpu", "progress": False, "log": None, "folder": None, "resume": False}
+    fit(module, lesson, epochs=3, patience=None, **how)
+    return flat(module.network), module.history
 
 
 class Interrupted(SetModule):
@@ -99,6 +128,9 @@ def program(folder):
         words = ["--model", f"{folder}/{level}", "--out", f"{folder}/{level}-2.csv", "--device=cpu", "--batch_size=3"]
         assert main(["predict", f"{folder}/sets.csv", *words, "--progress=false"]) == 0
     assert main(["fit", f"{folder}/sets.csv", f"--target={folder}/labels.csv", f"--out={folder}/fit-2", *FIT]) == 0
+    weights, history = line(7)
+    torch.save({"weights": weights, "history": history}, folder / f"line-{rank}.pt")
+    assert main(["genomes", "fit", f"{folder}/sim/families.tsv", f"--out={folder}/genomes", *GENOMES]) == 0
 
 
 def environment():
@@ -132,6 +164,7 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
     SetClassifier(**small, level="element").fit(frame, frame["x"].to_numpy() > 0).save(tmp_path / "element")
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "interrupted", **CASES["classes"], kind=Interrupted)
+    assert main(["genomes", "simulate", f"--out={tmp_path}/sim", "--genomes=30", "--families=31", "--mags=1"]) == 0
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = launched(*torchrun, __file__, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -150,6 +183,13 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
             assert history[-1]["val_accuracy"] == pytest.approx(accuracy(network, data), rel=1e-6)
         if name == "stops":
             assert len(history) < CASES[name]["epochs"]
+    weights, history = line(14)  # a step of both has a batch of each
+    for first in (torch.load(tmp_path / f"line-{rank}.pt") for rank in (0, 1)):
+        assert (first["weights"] - weights).abs().max() < 1e-12
+        for ours, theirs in zip(history, first["history"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-6)
+    assert len(GenomeCompleter.load(tmp_path / "genomes").history_) == 2
+    assert done.stdout.count(f"Written to {tmp_path}/genomes") == 1
     for level in ("set", "element"):
         words = ["--out", f"{tmp_path}/{level}-1.csv", "--device=cpu", "--batch_size=3", "--progress=false"]
         assert main(["predict", f"{tmp_path}/sets.csv", "--model", f"{tmp_path}/{level}", *words]) == 0
@@ -160,7 +200,7 @@ def test_two_processes_are_one(tmp_path, capsys, monkeypatch):
         main(["fit", f"{tmp_path}/sets.csv", f"--target={tmp_path}/labels.csv", f"--out={tmp_path}/fit-1", *FIT]) == 0
     )
     said = capsys.readouterr()
-    assert done.stdout.endswith(said.out.replace("fit-1", "fit-2"))  # once each
+    assert done.stdout.count(said.out.replace("fit-1", "fit-2")) == 1
     assert epochs(done.stderr) == epochs(said.err)
     assert len(epochs(said.err)) == 2
     files = [sorted(str(p.relative_to(tmp_path / f)) for p in (tmp_path / f).rglob("*")) for f in ("fit-1", "fit-2")]
@@ -466,3 +506,13 @@ def test_fsdp_takes_whole_batches(monkeypatch):
 
 if __name__ == "__main__":
     program(*sys.argv[1:])
+
+
+def test_what_has_no_use_for_torchrun_says_so(monkeypatch):
+    processes.require_alone("why")
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "6"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="torchrun has started 6 processes, and one is needed: why"):
+        processes.require_alone("why")
+    with pytest.raises(ValueError, match="method='auto' learns in one process, got devices=2, num_nodes=3"):
+        SetClassifier(device="cpu").check_arguments()

@@ -96,7 +96,7 @@ class Data(pl.LightningDataModule):
         turns: See `omniset.training.data.Lesson.loader`.
     """
 
-    def __init__(self, lesson: Any, turns: bool) -> None:
+    def __init__(self, lesson: Any, turns: bool = False) -> None:
         super().__init__()
         self.lesson, self.turns = lesson, turns
 

@@ -1,0 +1,101 @@
+"""Small input for every module, in this folder, and its config.yaml: to try the workflows, and to test them.
+
+python small.py && snakemake --cores 2 --snakefile snakemake/Snakefile --configfile config.yaml
+"""
+
+import subprocess
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import yaml
+
+SMALL = "--dim 8 --num_heads 2 --depth 1 --device cpu"
+READS = f"{SMALL} --num_inducing 3 --region 515F-806R --words 3 --width 12 --members 1 --reads 32 --views 1 --steps 2 "
+READS += "--batch_size 2 --sequence_epochs 2 --sequence_batch 16 --validation_fraction 0.25 --lengths 100"
+CONFIG = {
+    "sets": {
+        "sets": "sets.csv",
+        "target": "labels.csv",
+        "new": {"new": "sets.csv"},
+        "held_out": {"sets": "sets.csv", "target": "labels.csv"},
+        "options": {"fit": f"--method ust --epochs 1 {SMALL}"},
+    },
+    "genomes": {
+        "table": "simulated/families.tsv",
+        "taxonomy": "simulated/taxonomy.tsv",
+        "quality": "simulated/quality_report.tsv",
+        "new": {"new": "simulated/mags.tsv"},
+        "options": {
+            "fit": f"--clade genus --epochs 1 {SMALL}",
+            "report": f"--clade genus --epochs 1 --seeds 1 --methods pca {SMALL}",
+        },
+    },
+    "cells": {
+        "files": ["cells.h5ad"],
+        "batch_key": "batch",
+        "label_key": "type",
+        "new": {"new": "cells.h5ad"},
+        "options": {
+            "fit": f"--embedding_dim 8 --epochs 1 --clusters 4 {SMALL}",
+            "report": f"--embedding_dim 8 --epochs 1 --clusters 4 --methods pca --seeds 1 {SMALL}",
+        },
+    },
+    "regions": {
+        "expression": "brain/expression.csv",
+        "connectivity": "brain/connectivity.csv",
+        "coordinates": "brain/regions.csv",
+        "new": {"new": "pairs.csv"},
+        "options": {"fit": "--method ridge", "report": "--method ridge --methods cge --folds 2 --seeds 1"},
+    },
+    "microbiomes": {
+        "references": "microbiome/references.fasta",
+        "taxonomy": "microbiome/taxonomy.tsv",
+        "new": {"new": "microbiome/reads.fastq.gz"},
+        "options": {
+            "fit": READS,
+            "report": f"--methods omniset,naive-bayes --seeds 1 --sizes 64 --unknown_fraction 0.1 {READS}",
+        },
+    },
+}
+
+
+def sets() -> None:
+    rng = np.random.default_rng(3)
+    sizes, label = rng.integers(1, 7, 41), rng.integers(0, 2, 41)
+    frame = pd.DataFrame({"set": np.repeat([f"s{i}" for i in range(41)], sizes)})
+    frame["x"] = rng.normal(size=len(frame)) + np.repeat(label, sizes)
+    frame.to_csv("sets.csv", index=False)
+    pd.DataFrame({"set": [f"s{i}" for i in range(41)], "label": np.where(label, "a", "b")}).to_csv(
+        "labels.csv", index=False
+    )
+
+
+def cells() -> None:
+    rng = np.random.default_rng(4)
+    types = rng.integers(0, 3, 97)
+    obs = pd.DataFrame({"type": [f"t{i}" for i in types], "batch": [f"b{i % 2}" for i in range(97)]})
+    obs.index = pd.Index([f"cell{i}" for i in range(97)], dtype=object)
+    var = pd.DataFrame(index=pd.Index([f"Gene{i}" for i in range(31)], dtype=object))
+    counts = rng.poisson(rng.gamma(0.5, 2, (3, 31))[types]).astype(np.float32)
+    anndata.AnnData(sp.csr_matrix(counts), obs, var).write_h5ad("cells.h5ad")
+
+
+def main() -> None:
+    sets()
+    cells()
+    for command in (
+        "genomes simulate --out simulated --genomes 60 --families 61 --mags 3",
+        "regions simulate --out brain --regions 34 --genes 13",
+        "microbiomes simulate --out microbiome --samples 3",
+    ):
+        subprocess.run(["omniset", *command.split()], check=True)
+    names = pd.read_csv("brain/expression.csv", index_col=0).index.astype(str)
+    pd.DataFrame({"i": names[:5], "j": names[5:10]}).to_csv("pairs.csv", index=False)
+    Path("config.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
