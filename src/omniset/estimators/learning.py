@@ -51,6 +51,16 @@ class Given:
     resume: bool
 
 
+def learn(model: SetEstimator, given: Given) -> None:
+    """What the options ask for."""
+    if model.single is not None:
+        one_network(model, given)
+    elif model.alone is not None:
+        simple(model, given)
+    else:
+        mixture(model, given)
+
+
 def one_network(model: SetEstimator, given: Given) -> None:
     """Train one network; the sets kept back choose its epoch."""
     collection, targets, widths = given.sets, given.targets, given.widths
@@ -118,28 +128,51 @@ def mixture(model: SetEstimator, given: Given) -> None:
         )
     model.network_ = stack
     regime = material.regime
-    dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
     loss = "log loss" if model.classifies else "partial likelihood" if model.kind.risks else "squared error"
     mean = "" if regime.repeats == 1 else "the mean over these of "
     model.notes_ += [
-        f"{regime.folds} folds of the sets, dealt {dealt}: the table has {mean}what each method says of sets left out; "
+        f"{_dealt(regime)}: the table has {mean}what each method says of sets left out; "
         f"weights follow its {loss} there",
         *worth(stack, model.targets_),
     ]
-    if model.importance is None and not material.keep:
-        model.notes_.append(
-            f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} features "
-            f"are more than {importance.CHEAP:,}; importance=True measures it"
-        )
-    if model.out_of_fold_.stacks:
-        y, left_out = given.targets.numpy(), model.out_of_fold_
-        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
-        model.out_of_fold_ = replace(left_out, stacks={})
+    _mattered(model, given)
     if int(sets.sizes.max(initial=0)) > DRAWN:
         model.notes_.append(
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
             "predict from all"
         )
+
+
+def simple(model: SetEstimator, given: Given) -> None:
+    """Fit one simple method; sets are left out, in turn, where there are two or more that can be."""
+    material = replace(_material(model, given), keep=importance.wanted(model, given.sets))
+    model.validation_, model.history_ = np.arange(0), []
+    model.prior_ = model.prior_of(given.targets, given.widths)
+    model.warn_of_classes(given.values, given.targets)
+    model.network_, model.out_of_fold_ = stacking.learn_alone(material, str(model.alone))
+    model.notes_.append(f"omniset is {model.alone} alone here; simple methods stand beside it")
+    if model.out_of_fold_ is not None:
+        model.notes_.append(f"{_dealt(material.regime)}: what is said of how good it is, is of sets left out")
+        _mattered(model, given)
+
+
+def _dealt(regime: Regime) -> str:
+    dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
+    return f"{regime.folds} folds of the sets, dealt {dealt}"
+
+
+def _mattered(model: SetEstimator, given: Given) -> None:
+    """Measure what each feature is worth, where that was asked for or is cheap."""
+    sets, left_out = given.sets, model.out_of_fold_
+    if model.importance is None and not importance.wanted(model, sets):
+        model.notes_.append(
+            f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} features "
+            f"are more than {importance.CHEAP:,}; importance=True measures it"
+        )
+    if left_out is not None and left_out.stacks:
+        y = given.targets.numpy()
+        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
+        model.out_of_fold_ = replace(left_out, stacks={})
 
 
 def worth(stack: Stack, targets: list[str]) -> list[str]:
@@ -163,8 +196,8 @@ def _material(model: SetEstimator, given: Given) -> Material:
     weights = np.ones(len(sets)) if given.weights is None else given.weights
     each = np.repeat(weights[:, None], len(given.widths), 1)
     units = model.kind.units(given.targets, given.groups)
-    if model.single is not None and model.folds is None:
-        units = max(units, 2)  # nothing is left out
+    if model.folds is None and (model.single is not None or model.alone is not None):
+        units = max(units, 2)  # nothing need be left out
     balance = model.class_weights(given.targets, given.widths)
     if balance is not None:
         for target, of_class in enumerate(balance):

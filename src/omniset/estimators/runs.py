@@ -17,11 +17,13 @@ from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
+from omniset.estimators.explaining import Method, chosen, share_explained
 from omniset.estimators.examples import examples
 from omniset.estimators.importance import check as check_importance
 from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
+from omniset.estimators.stack import INTERPLAY
 from omniset.estimators.survival import events_of
 from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
@@ -272,19 +274,20 @@ def explain(
     only: Sequence[str] | None,
     label: str | None,
     steps: int,
-    method: str,
+    method: Method,
     per: str,
     overrides: dict[str, Any],
     reading: dict[str, Any],
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
-    estimator.check_explainable()
+    estimator.check_explainable(method=method)
+    method = chosen(estimator, method)
     known = next(iter(estimator.labels_.values())) if isinstance(estimator, SetClassifier) else estimator.targets_
     if label is not None and label not in known:
         raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
-        raise ValueError(f"label={label!r} is for method='attribution': attention knows of no prediction")
+        raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
     refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
@@ -305,6 +308,9 @@ def explain(
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     say(f"{rows:,} scores written to {out}" + (f", {maps.number:,} maps to {maps.folder}" if maps.number else ""))
+    share = None if method == "removal" else share_explained(estimator)
+    if share is not None:
+        say(f"scores are of the networks of {INTERPLAY}, which have {share:.0%} of the weight of the mixture")
     say_notes(notes())
     return rows
 

@@ -360,10 +360,10 @@ def _survival(outcome: Outcome) -> list[Block]:
 def _examples(examples: list[Example], learned: bool) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
-    text = (
-        "What drove the prediction for a few sets. A score, by self-attention attribution, says how much all copies of "
-        "an element drove it; the set's highest is 1."
-    )
+    score = "A score, by self-attention attribution, says how much all copies of an element drove it"
+    if not any(example.layers for example in examples):
+        score = "A score says how much the prediction falls where all copies of an element are left out"
+    text = f"What drove the prediction for a few sets. {score}; the set's highest is 1."
     if learned:
         text += " The predictions here are of the finished model, which has learned from most of these sets."
     return Section("Examples", text, [block for example in examples for block in _example(example)])
