@@ -228,8 +228,11 @@ def memory(found: dict[str, Any]) -> list[str]:
 def coverage(found: dict[str, Any]) -> list[str]:
     lines = ["| sets | simulated data sets | accuracy of new sets within the interval | expected minus that, mean |"]
     lines.append("|---|---|---|---|")
-    rows = found["rows"]
-    return lines + [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in rows]
+    lines += [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in found["rows"]]
+    if (small := found.get("methods")) is None:
+        return lines
+    sizes = ", ".join(f"{name} {value}" for name, value in small.items())
+    return [*lines, "", f"The methods of the mixture are small ones here, so that many fits are cheap: {sizes}."]
 
 
 def folders(found: dict[str, Any]) -> list[str]:
