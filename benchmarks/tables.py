@@ -244,9 +244,8 @@ def folders(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits; {found['distinct']} "
-        f"files, to which the other sets are links, so that most were in the cache of the system. The default mixture "
-        f"with `{' '.join(found['options'])}`.",
+        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits{_linked(found)}. The default "
+        f"mixture with `{' '.join(found['options'])}`.",
     ]
 
 
@@ -264,6 +263,13 @@ def flows(found: dict[str, Any]) -> list[str]:
         f"with a load of {found['load']:.1f}. With one of two workers killed at work, {killed['equal']} of "
         f"{killed['parts']} parts are the same to the bit as those of one process.",
     ]
+
+
+def _linked(found: dict[str, Any]) -> str:
+    if "distinct" not in found:
+        return ""
+    number = f"{found['distinct']} files, to which the other sets are links"
+    return f"; {number}, so that most were in the cache of the system"
 
 
 def genomes(found: dict[str, Any]) -> list[str]:

@@ -172,8 +172,16 @@ def test_scores_of_a_simple_method_are_by_removal():
 @pytest.mark.parametrize(
     ("maker", "given", "message"),
     [
-        (SetClassifier, {"method": "mean-linear"}, "'mean-linear' is none of the simple methods of SetClassifier: prior, mean"),
-        (SetSurvival, {"method": "mean-forest"}, "'mean-forest' is none of the simple methods of SetSurvival: prior, mean-l"),
+        (
+            SetClassifier,
+            {"method": "mean-linear"},
+            "'mean-linear' is none of the simple methods of SetClassifier: prior, mean",
+        ),
+        (
+            SetSurvival,
+            {"method": "mean-forest"},
+            "'mean-forest' is none of the simple methods of SetSurvival: prior, mean-l",
+        ),
         (SetClassifier, {"method": "prior", "dim": 3}, "dim=3 is for one network, .* method='prior' has no use for it"),
         (SetClassifier, {"method": "prior", "epochs": 3}, "epochs=3 is for one network"),
         (SetClassifier, {"method": "prior", "level": "element"}, "method='prior' is for level='set'"),

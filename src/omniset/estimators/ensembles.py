@@ -180,7 +180,9 @@ class EnsembleModule(TrainingModule):
             number = int((weights > 0).sum(1).max())
             if not number:
                 continue
-            which = (weights > 0).int().argsort(dim=1, descending=True, stable=True)[:, :number]  # the others have weight 0
+            which = (
+                (weights > 0).int().argsort(dim=1, descending=True, stable=True)[:, :number]
+            )  # the others have weight 0
             places = torch.tensor(positions, device=which.device)[which]
             outputs = self.network(_forward_one, part.elements[which], part.multiplicity[which])
             targets = batch.targets.gather(1, places[..., None].expand(-1, -1, batch.targets.shape[2]))
