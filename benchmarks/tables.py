@@ -244,8 +244,8 @@ def folders(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits{_linked(found)}. The default "
-        f"mixture with `{' '.join(found['options'])}`.",
+        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits{_linked(found)}. The "
+        f"default mixture with `{' '.join(found['options'])}`.",
     ]
 
 

@@ -236,7 +236,7 @@ def evaluate(
         vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
             counts.
         importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
-            many predictions as five times the features.
+            many predictions as five times the features; of much data as the features.
     """
     from omniset.estimators import runs
 

@@ -54,6 +54,7 @@ class SetEstimator(SetModel):
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         seen_: Digests of the names of the sets that were learned from, where they came as a table.
+        chosen_: Of the options that are None, the values that `fit` chose; empty after `load`.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.
     """
@@ -125,6 +126,7 @@ class SetEstimator(SetModel):
         self.simple_: Stack | None = None
         self.out_of_fold_: OutOfFold | None = None
         self.importance_: pd.DataFrame | None = None
+        self.chosen_: dict[str, Any] = {}
         self.features_, self.encoding_ = collection.features, collection.encoding
         learning.learn(self, given)
         self.seen_ = units.digests(collection, np.setdiff1d(np.arange(len(collection)), self.validation_))
@@ -237,6 +239,7 @@ class SetEstimator(SetModel):
         self._check_fitted(fitted)
         dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
         self.simple_, self.out_of_fold_, self.importance_ = None, None, None
+        self.chosen_ = {}
 
         def stored() -> Stack:
             return self.kind.stack.empty(
@@ -339,13 +342,12 @@ class SetEstimator(SetModel):
         Raises:
             ValueError: Options of the encoder that it does not take.
         """
-        mixed = self.single is None
         with blaming(self.encoder_options):
             made = encoders.build(
                 encoder or self.single or "ust",
                 input_dim=input_dim,
-                dim=self.dim or (32 if mixed else 64),
-                depth=self.depth or (2 if mixed else 3),
+                dim=self.size("dim"),
+                depth=self.size("depth"),
                 num_heads=self.num_heads,
                 num_inducing=self.num_inducing,
                 **(self.encoder_options or {}),

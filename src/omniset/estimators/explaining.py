@@ -124,8 +124,8 @@ def _warn(model: SetEstimator) -> None:
     """Of scores that explain what counts little."""
     if (share := share_explained(model)) is not None and share < LITTLE:
         warnings.warn(
-            f"the mixture gives {INTERPLAY} a weight of {share:.2f}: scores of elements are those of its networks, which "
-            "decide little of the prediction; method='removal' explains all of it",
+            f"the mixture gives {INTERPLAY} a weight of {share:.2f}: scores of elements are those of its networks, "
+            "which decide little of the prediction; method='removal' explains all of it",
             stacklevel=4,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from omniset.core.sets import Sets
 from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
+from omniset.estimators.options import SIZES, SIZES_OF_ONE
 from omniset.estimators.stack import INTERPLAY, NETWORKS, PRIOR, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
 from omniset.runs.devices import find, threads_for
@@ -87,7 +88,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
     fit(
         module,
         lessons.data(model, given, train),
-        epochs=model.epochs or 50,
+        epochs=model.size("epochs"),
         patience=model.patience,
         device=model.device,
         progress=model.progress,
@@ -99,6 +100,8 @@ def one_network(model: SetEstimator, given: Given) -> None:
         strategy=model.strategy,
     )
     model.network_, model.history_ = module.network, module.history
+    model.chosen_ = SIZES_OF_ONE | {"batch_size": lessons.batch_of(len(collection))}
+    model.chosen_ |= {"validation_fraction": fraction, "importance": False}
     if material is not None:
         model.simple_ = stacking.simple_alone(material, kind.beside, train)
         if model.folds is not None:
@@ -120,7 +123,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
     with threads_for(int(sets.sizes.sum()) * sets.dim):
         stack, model.out_of_fold_, model.history_ = stacking.learn(
             material,
-            learning_rate=model.learning_rate or 2e-3,
+            learning_rate=model.size("learning_rate"),
             weight_decay=model.weight_decay,
             fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
             folder=folder,
@@ -128,6 +131,8 @@ def mixture(model: SetEstimator, given: Given) -> None:
         )
     model.network_ = stack
     regime = material.regime
+    model.chosen_ = SIZES | _folds(model, given, regime)
+    model.chosen_ |= {"epochs": regime.epochs, "batch_size": regime.batch_size}
     loss = "log loss" if model.classifies else "partial likelihood" if model.kind.risks else "squared error"
     mean = "" if regime.repeats == 1 else "the mean over these of "
     model.notes_ += [
@@ -150,10 +155,16 @@ def simple(model: SetEstimator, given: Given) -> None:
     model.prior_ = model.prior_of(given.targets, given.widths)
     model.warn_of_classes(given.values, given.targets)
     model.network_, model.out_of_fold_ = stacking.learn_alone(material, str(model.alone))
+    model.chosen_ = {} if model.out_of_fold_ is None else _folds(model, given, material.regime)
     model.notes_.append(f"omniset is {model.alone} alone here; simple methods stand beside it")
     if model.out_of_fold_ is not None:
         model.notes_.append(f"{_dealt(material.regime)}: what is said of how good it is, is of sets left out")
         _mattered(model, given)
+
+
+def _folds(model: SetEstimator, given: Given, regime: Regime) -> dict[str, Any]:
+    measured = importance.wanted(model, given.sets)
+    return {"folds": regime.folds, "repeats": regime.repeats, "importance": measured}
 
 
 def _dealt(regime: Regime) -> str:

@@ -19,6 +19,9 @@ SIMPLE = (  # without a network; mean-forest of labels, mean-linear of survival
     "dissimilarity-linear",
 )
 
+SIZES = {"dim": 32, "depth": 2, "learning_rate": 2e-3}  # of each of several networks
+SIZES_OF_ONE = {"dim": 64, "depth": 3, "learning_rate": 1e-3, "epochs": 50}
+
 
 def methods() -> list[str]:
     """What can be asked for: a mixture, one simple method, or one network."""
@@ -147,6 +150,11 @@ class SetOptions(Computing):
         if self.level == "element" and self.encoder is None and self.method == AUTO:
             return "ust"
         return self.encoder if self.method in (AUTO, *SIMPLE) else self.method
+
+    def size(self, name: str) -> Any:
+        """This option of a network as it was given, or as it is where nothing was said."""
+        given = getattr(self, name)
+        return (SIZES if self.single is None else SIZES_OF_ONE)[name] if given is None else given
 
     @property
     def alone(self) -> str | None:

@@ -4,8 +4,8 @@ For a model f, a set X and the output that is explained,
 
     score of i = max(f(X) - f(X without i), 0) / the largest of these
 
-X without i is X with multiplicity 0 of i: all its copies are gone, or with per="copy" one of them. f is the logarithm of
-the probability of a class, or the number, or log relative risk, that is predicted. Where no element alone changes
+X without i is X with multiplicity 0 of i: all its copies are gone, or with per="copy" one of them. f is the logarithm
+of the probability of a class, or the number, or log relative risk, that is predicted. Where no element alone changes
 anything, all scores are 0: one of many like ones can be spared. It is the leave-one-out of Li, Monroe and Jurafsky,
 "Understanding neural networks through representation erasure" (2016).
 """

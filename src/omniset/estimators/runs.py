@@ -17,10 +17,10 @@ from omniset.core.sets import Sets
 from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
-from omniset.estimators.explaining import Method, chosen, share_explained
 from omniset.estimators.examples import examples
+from omniset.estimators.explaining import Method, chosen, share_explained
+from omniset.estimators.importance import REPEATS, exchanges, feature_importance
 from omniset.estimators.importance import check as check_importance
-from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
 from omniset.estimators.stack import INTERPLAY
@@ -164,7 +164,8 @@ def _report_of_fit(
         outcomes=[] if evaluation is None else evaluation.outcomes,
         comparison=None if evaluation is None else evaluation.comparison,
         examples=examples(model, sets, shown, evaluation, truth),
-        importance=_importance(folder, model, model.importance_, measured, groups),
+        chosen=model.chosen_,
+        importance=_importance(folder, model, model.importance_, sets, measured, groups),
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
@@ -258,7 +259,7 @@ def evaluate(
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
-            importance=_importance(folder, estimator, mattered, on, groups),
+            importance=_importance(folder, estimator, mattered, collection, on, groups),
         )
         evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
@@ -431,7 +432,7 @@ def _explanation(
 
 
 def _importance(
-    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, on: str, groups: np.ndarray | None
+    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, sets: Sets, on: str, groups: np.ndarray | None
 ) -> Any:
     """Write the importance of features, and what a report says of it; None where it was not measured."""
     from omniset.report.features import Importance
@@ -442,7 +443,8 @@ def _importance(
         writer.write(table)
     unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
     loss = "negative log likelihood" if model.kind.risks else loss
-    return Importance(table, on, unit, loss)
+    often = exchanges(sets)
+    return Importance(table, on, unit, loss, often if often < REPEATS else None)
 
 
 def _shown(model: SetEstimator, values: pd.DataFrame) -> pd.DataFrame:

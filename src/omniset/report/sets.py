@@ -93,6 +93,7 @@ class SetRun:
         kept_epoch: Whose weights were kept.
         outcomes: Of ours, one for each target.
         comparison: Of ours with baselines; its conditions are the targets.
+        chosen: Values of options that `fit` chose by the data.
         importance: Of features, where it was measured.
     """
 
@@ -103,6 +104,7 @@ class SetRun:
     outcomes: list[Outcome] = field(default_factory=list)
     comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
+    chosen: dict[str, Any] = field(default_factory=dict)
     importance: features.Importance | None = None
 
     @property
@@ -150,6 +152,7 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
         text=text,
         comparison=run.comparison,
         settings=settings,
+        chosen=run.chosen,
     )
 
 
