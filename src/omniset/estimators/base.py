@@ -198,15 +198,14 @@ class SetEstimator(SetModel):
                 target. Default: each set's predicted class; the first target.
             steps: Of the integral of attribution.
             method: "attribution" (Hao et al., 2021); "attention": how much attention an element gets, whatever is
-                predicted; or "removal": how much the prediction falls where the element is left out
-                (omniset.estimators.removal), of any model. "auto": attribution where a network attends to elements,
-                else removal. Of a mixture the first two are of its networks of `ust`, removal is of all its methods.
+                predicted; "removal": how much the prediction falls without it (omniset.estimators.removal), of any
+                model. "auto": attribution where a network attends to elements, else removal. Of a mixture the first two
+                are of its networks of `ust`, the last is of all its methods.
             per: Whether a score is that of all copies of an element together, or of one of them.
 
         Raises:
-            ValueError: An unknown target; predictions of elements, which are not explained; attribution of what has no
-                attention; a set of more than max_elements elements, and an encoder that cannot read it in shards; a set
-                so large that removal takes too long.
+            ValueError: An unknown target; predictions of elements; attribution of what has no attention; a set of more
+                than max_elements elements, and an encoder that cannot read it in shards; one too large for removal.
         """
         return explaining.scores(self, sets, target, steps, method, per)
 

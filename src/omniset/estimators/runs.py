@@ -23,7 +23,7 @@ from omniset.estimators.importance import REPEATS, exchanges, feature_importance
 from omniset.estimators.importance import check as check_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
-from omniset.estimators.stack import INTERPLAY
+from omniset.estimators.stack import INTERPLAY, PRIOR
 from omniset.estimators.survival import events_of
 from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
@@ -47,7 +47,7 @@ from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
 from omniset.training import artefacts
-from omniset.trials.comparison import OURS
+from omniset.trials.comparison import HOLDS, OURS
 
 OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
 MAKERS: dict[str, type[SetEstimator]] = {
@@ -486,9 +486,17 @@ def _finish(
         scores={assessed.name: assessed.metrics for assessed in run.assessments},
         histories=run.histories,
         files=files,
-        lines=_lines(run),
+        lines=[*_lines(run), *_simpler(run, model)],
     )
     return metrics
+
+
+def _simpler(run: Any, model: SetEstimator) -> Iterator[str]:
+    """How to fit the best simple method alone, where a model is no better."""
+    gates = [] if run.comparison is None or model.alone is not None else run.comparison.gates
+    for gate in gates[:1]:
+        if gate.verdict != HOLDS and gate.opponent in model.kind.stack.MEMBERS and gate.opponent != PRIOR:
+            yield f"{gate.opponent} is simpler: `omniset fit` with --method {gate.opponent} fits it alone"
 
 
 def _lines(run: Any) -> Iterator[str]:

@@ -33,6 +33,7 @@ from omniset.estimators.stack import (
     ensemble_outputs,
 )
 from omniset.estimators.weights import Mixed, Predictions, cross_fitted, mixture_of
+from omniset.runs.console import telling
 from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
@@ -212,6 +213,7 @@ def learn(
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
         fitting["folder"] = None if folder is None else folder / name
         learner = _Ensemble(material, name, folds, looks.pooled)
+        telling(material.progress)(f"{name}: {len(learner.networks)} small networks learn together")
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         answers[name] = learner.left_out()
