@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omniset.estimators import lessons
 from omniset.estimators.options import AUTO, SIMPLE
@@ -13,8 +13,8 @@ from omniset.runs.devices import find
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
 
-OF_ONE = {"log": None, "gradient": "exact", "validation_fraction": None}
-OF_NETWORKS = {
+OF_ONE: dict[str, Any] = {"log": None, "gradient": "exact", "validation_fraction": None}
+OF_NETWORKS: dict[str, Any] = {
     "dim": None,
     "depth": None,
     "num_heads": 4,

@@ -212,7 +212,7 @@ def kept_back_importance(
         model.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
         return None
     y, hazards = _of_training(model, y, model.probable(sets, model)[:, 0] if model.kind.risks else None)
-    repeats = exchanges(sets[model.validation_])
+    repeats = exchanges(sets[np.asarray(model.validation_)])
     task = task_of(model, sets, y, groups, repeats, model.seed, hazards=hazards)
     return measured(task, [Trial(parts_of(model), model.validation_)], model.targets_)
 
