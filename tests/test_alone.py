@@ -234,3 +234,24 @@ def test_at_the_shell(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(f"fit sets.csv --target labels.csv --method pooled --out other {quiet}".split()) == 2
     assert "pooled-forest" in capsys.readouterr().err
+
+
+def test_fit_says_which_simple_method_is_as_good(tmp_path, monkeypatch, capsys):
+    """Of labels that are drawn, no network is better; and `evaluate` does not tell what to choose."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    names = [f"s{i}" for i in range(24)]
+    frame = pd.DataFrame({"set": np.repeat(names, 3), "a": rng.normal(size=72), "b": rng.normal(size=72)})
+    frame.to_csv("sets.csv", index=False)
+    pd.DataFrame({"set": names, "label": rng.permutation(24) % 2}).to_csv("labels.csv", index=False)
+    small = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --folds=2 --repeats=1 --importance=false"
+    quiet = "--device=cpu --progress=false"
+    assert main(f"fit sets.csv --target labels.csv --out run {small} {quiet}".split()) == 0
+    said = capsys.readouterr().out
+    verdict = next(gate for gate in json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["gates"])
+    assert ("fits it alone" in said) == (verdict["verdict"] != "holds" and verdict["opponent"] != "prior")
+    chosen = json.loads((tmp_path / "run/report.json").read_text())["chosen"]
+    assert chosen["learning_rate"] == 0.002
+    assert "0.0020 (chosen)" in (tmp_path / "run/report.html").read_text()
+    assert main(f"evaluate sets.csv --target labels.csv --model run --out held {quiet}".split()) == 0
+    assert "fits it alone" not in capsys.readouterr().out

@@ -18,7 +18,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
-from omniset.estimators.explaining import Method, chosen, share_explained
+from omniset.estimators.explaining import LITTLE, Method, chosen, share_explained
 from omniset.estimators.importance import REPEATS, exchanges, feature_importance
 from omniset.estimators.importance import check as check_importance
 from omniset.estimators.labels import task_of
@@ -310,7 +310,7 @@ def explain(
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     say(f"{rows:,} scores written to {out}" + (f", {maps.number:,} maps to {maps.folder}" if maps.number else ""))
     share = None if method == "removal" else share_explained(estimator)
-    if share is not None:
+    if share is not None and share >= LITTLE:  # else there is a warning
         say(f"scores are of the networks of {INTERPLAY}, which have {share:.0%} of the weight of the mixture")
     say_notes(notes())
     return rows
@@ -492,8 +492,9 @@ def _finish(
 
 
 def _simpler(run: Any, model: SetEstimator) -> Iterator[str]:
-    """How to fit the best simple method alone, where a model is no better."""
-    gates = [] if run.comparison is None or model.alone is not None else run.comparison.gates
+    """How to fit the best simple method alone, where `fit` found a model no better: `evaluate` is not to choose by."""
+    chooses = run.comparison is not None and model.alone is None and model.out_of_fold_ is not None
+    gates = run.comparison.gates if chooses else []
     for gate in gates[:1]:
         if gate.verdict != HOLDS and gate.opponent in model.kind.stack.MEMBERS and gate.opponent != PRIOR:
             yield f"{gate.opponent} is simpler: `omniset fit` with --method {gate.opponent} fits it alone"
