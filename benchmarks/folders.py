@@ -1,4 +1,7 @@
-"""Time and memory of the commands on a folder of HDF5 files, a large set each, as TRIDENT writes tiles of slides."""
+"""Time and memory of the commands on a folder of HDF5 files, a large set each, as TRIDENT writes tiles of slides.
+
+The files take 30 GB, in a temporary folder below the environment variable FOLDERS.
+"""
 
 import os
 import tempfile
@@ -13,7 +16,6 @@ from benchmarks.memory import measure
 from benchmarks.results import record
 
 ELEMENTS, FEATURES = 50_000, 1_024
-DISTINCT = 10  # files; the other sets are links to these, which are read anew all the same
 SETS = (30, 300)
 ROWS = 5_000  # made at a time
 FIT = ["--folds", "2", "--repeats", "1", "--epochs", "2", "--device", "cpu", "--progress", "false"]
@@ -26,7 +28,7 @@ def main(seed: int = 0) -> None:
         files = make(root, seed)
         for sets in SETS:
             here = root / f"{sets}"
-            names = link(here / "features", files, sets)
+            names = link(here / "features", files[:sets])
             labels = pd.DataFrame({"set": names, "label": [("low", "high")[i % 2] for i in range(sets)]})
             labels.to_csv(here / "labels.csv", index=False)
             gigabytes = sets * files[0].stat().st_size / 1e9
@@ -36,7 +38,7 @@ def main(seed: int = 0) -> None:
             ):
                 rows.append({"command": command[0], "sets": sets, "gigabytes": gigabytes, **measure(command, here)})
                 print(rows[-1], flush=True)
-            shape = {"elements": ELEMENTS, "features": FEATURES, "distinct": DISTINCT, "options": FIT[:6]}
+            shape = {"elements": ELEMENTS, "features": FEATURES, "options": FIT[:6]}
             record("sets/folders", {"rows": rows, **shape}, seed=seed, part_of="folders")
 
 
@@ -44,7 +46,7 @@ def make(folder: Path, seed: int) -> list[Path]:
     """Files of 16-bit numbers; in every second one the first feature is higher."""
     rng = np.random.default_rng(seed)
     files = []
-    for number in range(DISTINCT):
+    for number in range(max(SETS)):
         files.append(folder / f"{number}.h5")
         with h5py.File(files[-1], "w") as file:
             features = file.create_dataset("features", (ELEMENTS, FEATURES), "f2")
@@ -56,9 +58,9 @@ def make(folder: Path, seed: int) -> list[Path]:
     return files
 
 
-def link(folder: Path, files: list[Path], sets: int) -> list[str]:
+def link(folder: Path, files: list[Path]) -> list[str]:
     folder.mkdir(parents=True)
-    names = [f"slide_{number:03d}" for number in range(sets)]
-    for number, name in enumerate(names):
-        (folder / f"{name}.h5").symlink_to(files[number % len(files)])
+    names = [f"slide_{number:03d}" for number in range(len(files))]
+    for name, file in zip(names, files, strict=True):
+        (folder / f"{name}.h5").symlink_to(file)
     return names

@@ -228,8 +228,11 @@ def memory(found: dict[str, Any]) -> list[str]:
 def coverage(found: dict[str, Any]) -> list[str]:
     lines = ["| sets | simulated data sets | accuracy of new sets within the interval | expected minus that, mean |"]
     lines.append("|---|---|---|---|")
-    rows = found["rows"]
-    return lines + [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in rows]
+    lines += [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in found["rows"]]
+    if (small := found.get("methods")) is None:
+        return lines
+    sizes = ", ".join(f"{name} {value}" for name, value in small.items())
+    return [*lines, "", f"The methods of the mixture are small ones here, so that many fits are cheap: {sizes}."]
 
 
 def folders(found: dict[str, Any]) -> list[str]:
@@ -241,9 +244,8 @@ def folders(found: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits; {found['distinct']} "
-        f"files, to which the other sets are links, so that most were in the cache of the system. The default mixture "
-        f"with `{' '.join(found['options'])}`.",
+        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits{_linked(found)}. The "
+        f"default mixture with `{' '.join(found['options'])}`.",
     ]
 
 
@@ -261,6 +263,13 @@ def flows(found: dict[str, Any]) -> list[str]:
         f"with a load of {found['load']:.1f}. With one of two workers killed at work, {killed['equal']} of "
         f"{killed['parts']} parts are the same to the bit as those of one process.",
     ]
+
+
+def _linked(found: dict[str, Any]) -> str:
+    if "distinct" not in found:
+        return ""
+    number = f"{found['distinct']} files, to which the other sets are links"
+    return f"; {number}, so that most were in the cache of the system"
 
 
 def genomes(found: dict[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ WORDS = {
 NAME = re.compile(r"--[^=.]*")
 GROUPS, LAST = ("data", "model", "training", "computing"), "help and configuration"  # of options
 ABOUT = ("help", "config", "print_config")
+MEANT = {"--labels": "--target"}  # what other tools call it
 MISSING = re.compile(r"Option '([\w.]+)' is required")
 
 
@@ -103,11 +104,14 @@ def _plain(message: str, options: Sequence[str]) -> str:
     "epochs must be a whole number or null, got 'three'"
     >>> _plain("Unrecognized arguments: --bach_key b", ["--batch_key"])
     "there is no option '--bach_key'; did you mean --batch_key?"
+    >>> _plain("Unrecognized arguments: --labels=y.csv", ["--label", "--target"])
+    "there is no option '--labels=y.csv'; did you mean --target?"
     >>> _plain("Option 'genomes.fit.table' is required but not provided or its value is None.", [])
     'table has to be given'
     """
     if match := re.match(r"Unrecognized arguments: (\S+)", message):
-        near = difflib.get_close_matches(match[1].split("=")[0], options, 1)
+        word = match[1].split("=")[0]
+        near = [MEANT[word]] if MEANT.get(word) in options else difflib.get_close_matches(word, options, 1)
         if match[1].startswith("-"):
             return f"there is no option {match[1]!r}" + (f"; did you mean {near[0]}?" if near else "")
     if match := MISSING.match(message):

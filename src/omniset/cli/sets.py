@@ -236,7 +236,7 @@ def evaluate(
         vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of
             counts.
         importance: Measure how much each feature matters, by permutation, into features.csv and the report. It takes as
-            many predictions as five times the features.
+            many predictions as five times the features; of much data as the features.
     """
     from omniset.estimators import runs
 
@@ -255,7 +255,7 @@ def explain_sets(
     only: str | None = None,
     label: str | None = None,
     steps: int = 20,
-    method: Literal["attribution", "attention"] = "attribution",
+    method: Literal["auto", "attribution", "attention", "removal"] = "auto",
     per: Literal["element", "copy"] = "element",
     set_column: str | None = None,
     vectors: Path | None = None,
@@ -273,9 +273,10 @@ def explain_sets(
             .parquet, .csv or .tsv; the last two may be compressed (.gz, .bz2, .xz).
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
-        steps: Of the integral: more are more exact, and slower.
-        method: "attribution" (self-attention attribution), or "attention": how much attention an element gets,
-            whatever is predicted.
+        steps: Of the integral of attribution: more are more exact, and slower.
+        method: "attribution" (self-attention attribution, of networks); "attention": how much attention an element
+            gets, whatever is predicted; "removal": how much the prediction falls where the element is left out, of any
+            model. "auto": attribution where a network attends to elements, else removal.
         per: Whether a score is that of all copies of an element together, or of one of them.
         set_column: Name of the column that says which set a row is of. null: as at fit.
         vectors: Table with numbers of each feature, or FASTA with its sequence, where sets are samples of a table of

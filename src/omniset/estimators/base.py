@@ -42,7 +42,8 @@ class SetEstimator(SetModel):
 
     Attributes:
         history_: One dict per epoch: epoch, train_loss, train_accuracy (or train_mse), and val_loss and so on.
-        network_: The trained module: one network, or a mixture (omniset.estimators.stack.Stack).
+        network_: What was learned: one network, or a mixture (omniset.estimators.stack.Stack); of a simple method
+            alone, a mixture in which it has all the weight.
         out_of_fold_: What each method said of sets left out (omniset.estimators.stacking.OutOfFold); None where no
             folds were asked for, and after `load`.
         importance_: How much each feature matters, on sets left out (omniset.estimators.importance); None where it was
@@ -53,6 +54,7 @@ class SetEstimator(SetModel):
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         seen_: Digests of the names of the sets that were learned from, where they came as a table.
+        chosen_: Of the options that are None, the values that `fit` chose; empty after `load`.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.
     """
@@ -108,6 +110,7 @@ class SetEstimator(SetModel):
         from omniset.estimators import learning
 
         self.check_arguments()
+        arguments.check_method(self)
         collection = sets_of(sets, missing=self.missing)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
         targets, widths = self._encode_targets(values)
@@ -123,8 +126,9 @@ class SetEstimator(SetModel):
         self.simple_: Stack | None = None
         self.out_of_fold_: OutOfFold | None = None
         self.importance_: pd.DataFrame | None = None
+        self.chosen_: dict[str, Any] = {}
         self.features_, self.encoding_ = collection.features, collection.encoding
-        (learning.mixture if self.single is None else learning.one_network)(self, given)
+        learning.learn(self, given)
         self.seen_ = units.digests(collection, np.setdiff1d(np.arange(len(collection)), self.validation_))
         self.ignored_: list[str] = []  # columns of a file that were not used
         self.reading_: dict[str, Any] = {}  # how files were read
@@ -146,14 +150,14 @@ class SetEstimator(SetModel):
 
     def predictions(self, sets: Iterable[StoredSet], shard_size: int | None = None) -> Iterator[pd.DataFrame]:
         """`predict_table` piece by piece, of sets as they come."""
-        for group, outputs in self._groups(sets, shard_size):
+        for group, outputs in self.outputs(sets, shard_size):
             yield from self._frames(group, outputs)
 
     def shared_predictions(self, sets: Iterable[StoredSet]) -> Iterator[pd.DataFrame]:
         """`predictions`, computed by all processes of the run in turn; the first one gets them (strategies.in_turn)."""
         from omniset.training import strategies  # which imports Lightning
 
-        jobs = (self._frames(group, outputs) for group, outputs in self._groups(sets))
+        jobs = (self._frames(group, outputs) for group, outputs in self.outputs(sets))
         return strategies.in_turn(jobs, self.device, self.devices, self.num_nodes)
 
     def _frames(self, group: list[Any], outputs: Iterator[Tensor]) -> Iterator[pd.DataFrame]:
@@ -184,7 +188,7 @@ class SetEstimator(SetModel):
         sets: Any,
         target: Any = None,
         steps: int = 20,
-        method: Literal["attribution", "attention"] = "attribution",
+        method: explaining.Method = "auto",
         per: Literal["element", "copy"] = "element",
     ) -> list[Float[np.ndarray, " _"]]:
         """Scores from 0 to 1: how much each element of each set drove the prediction (omniset.explain).
@@ -192,14 +196,16 @@ class SetEstimator(SetModel):
         Args:
             target: The output explained: a class label (of the first target), or the name or number of a regression
                 target. Default: each set's predicted class; the first target.
-            steps: Of the integral.
-            method: "attribution" (Hao et al., 2021), or "attention": how much attention an element gets, whatever is
-                predicted.
+            steps: Of the integral of attribution.
+            method: "attribution" (Hao et al., 2021); "attention": how much attention an element gets, whatever is
+                predicted; "removal": how much the prediction falls without it (omniset.estimators.removal), of any
+                model. "auto": attribution where a network attends to elements, else removal. Of a mixture the first two
+                are of its networks of `ust`, the last is of all its methods.
             per: Whether a score is that of all copies of an element together, or of one of them.
 
         Raises:
-            ValueError: An unknown target; predictions of elements, which are not explained; a set of more than
-                max_elements elements, and an encoder that cannot read it in shards.
+            ValueError: An unknown target; predictions of elements; attribution of what has no attention; a set of more
+                than max_elements elements, and an encoder that cannot read it in shards; one too large for removal.
         """
         return explaining.scores(self, sets, target, steps, method, per)
 
@@ -207,9 +213,9 @@ class SetEstimator(SetModel):
         """The attribution of each layer for one set (omniset.explain.attribute_layers). Arguments: explain."""
         return explaining.layers(self, sets, target, steps)
 
-    def check_explainable(self, target: Any = None) -> None:
+    def check_explainable(self, target: Any = None, method: explaining.Method = "auto") -> None:
         """Raise the ValueError that `explain` would, where that can be said without sets."""
-        explaining.check(self, target)
+        explaining.check(self, target, method)
 
     def _state(self) -> dict[str, Any]:
         network, beside = self.fitted(), self.simple_
@@ -232,6 +238,7 @@ class SetEstimator(SetModel):
         self._check_fitted(fitted)
         dim, widths, shapes = fitted["input_dim"], fitted["widths"], fitted["stack"]
         self.simple_, self.out_of_fold_, self.importance_ = None, None, None
+        self.chosen_ = {}
 
         def stored() -> Stack:
             return self.kind.stack.empty(
@@ -255,7 +262,7 @@ class SetEstimator(SetModel):
 
     # ------------------------------------------------------------------ what they are made of
 
-    def _groups(
+    def outputs(
         self, sets: Iterable[StoredSet], shard_size: int | None = None
     ) -> Iterator[tuple[list[StoredSet], Iterator[Float[Tensor, "rows outputs"]]]]:
         """The sets as they come, some at a time, with their outputs: one tensor, or for elements several in a row."""
@@ -310,7 +317,7 @@ class SetEstimator(SetModel):
 
     def _outputs(self, sets: Any, shard_size: int | None) -> tuple[Sets, Float[Tensor, "rows outputs"]]:
         collection = self.read(sets)
-        return collection, torch.cat([some for _, outputs in self._groups(collection, shard_size) for some in outputs])
+        return collection, torch.cat([some for _, outputs in self.outputs(collection, shard_size) for some in outputs])
 
     def _shaped(self, values: np.ndarray, collection: Sets) -> Any:
         """Per set as they are; per element in the order of the table's rows, or a list of one array per set."""
@@ -334,13 +341,12 @@ class SetEstimator(SetModel):
         Raises:
             ValueError: Options of the encoder that it does not take.
         """
-        mixed = self.single is None
         with blaming(self.encoder_options):
             made = encoders.build(
                 encoder or self.single or "ust",
                 input_dim=input_dim,
-                dim=self.dim or (32 if mixed else 64),
-                depth=self.depth or (2 if mixed else 3),
+                dim=self.size("dim"),
+                depth=self.size("depth"),
                 num_heads=self.num_heads,
                 num_inducing=self.num_inducing,
                 **(self.encoder_options or {}),

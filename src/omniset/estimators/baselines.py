@@ -25,17 +25,18 @@ __all__ = ["BASELINES", "as_table", "by_method"]
 def by_method(model: SetEstimator, sets: Iterable[StoredSet]) -> dict[str, pd.DataFrame]:
     """What ours and every method beside it say of sets: tables with the columns of `predict_table`.
 
-    A mixture has its own methods beside it, one network the simple ones that were fitted with it. The prior alone is
+    A mixture has its own methods beside it, one method the simple ones that were fitted with it. The prior alone is
     there for labels of elements, and beside models that learned from too much to be pooled.
     """
     stored = list(sets)
     fitted = model.fitted()
     if isinstance(fitted, Stack):
-        answers: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *fitted.METHODS)}
+        beside = [name for name in fitted.METHODS if fitted.has(name) and name != model.alone]
+        answers: dict[str, list[Float64[np.ndarray, "sets outputs"]]] = {name: [] for name in (OURS, *beside)}
         for group in batched(stored, model.together, model.max_elements):
             each = fitted.predictions(group, find(model.device), **model.reading())
             answers[OURS].append(fitted.mixed(each).exp().numpy() if model.classifies else fitted.mixed(each).numpy())
-            for name in fitted.METHODS:
+            for name in beside:
                 answers[name].append(each[name])
         return {name: as_table(model, stored, np.concatenate(parts)) for name, parts in answers.items()}
     ours = pd.concat(model.predictions(stored), ignore_index=True)

@@ -160,7 +160,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):
     def explained(self, group: Sequence[StoredSet], target: Any) -> Any:
         if target is not None:
             return self.output_of(target)
-        outputs = torch.cat([some for _, parts in self._groups(group) for some in parts])
+        outputs = torch.cat([some for _, parts in self.outputs(group) for some in parts])
         return self.fitted().split(outputs)[0].argmax(1).to(find(self.device))
 
     def output_of(self, target: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Shaped
+from jaxtyping import Float, Float64, Shaped
 from scipy.optimize import minimize
 
 from omniset.estimators.boosting import PooledBoosting
@@ -97,8 +97,9 @@ class MeanCox(PooledCox):
 
     name = "mean-linear"
 
-    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
-        return super()._seen(x)[:, means_of(x.shape[1])]
+    @classmethod
+    def columns(cls, width: int) -> slice:
+        return means_of(width)
 
 
 class OnResiduals(RiskMember):

@@ -172,6 +172,24 @@ class EnsembleModule(TrainingModule):
             else:
                 yield _forward(self.network, part), positions
 
+    def _summed_left_out(self, batch: Batch) -> Float[Tensor, " networks"]:
+        """As `_summed` by `left_out`, where each network sees no other sets than those that count."""
+        total = batch.left_out.new_zeros(len(batch.left_out))
+        for part, positions in batch.parts:
+            weights = batch.left_out[:, positions]
+            number = int((weights > 0).sum(1).max())
+            if not number:
+                continue
+            which = (
+                (weights > 0).int().argsort(dim=1, descending=True, stable=True)[:, :number]
+            )  # the others have weight 0
+            places = torch.tensor(positions, device=which.device)[which]
+            outputs = self.network(_forward_one, part.elements[which], part.multiplicity[which])
+            targets = batch.targets.gather(1, places[..., None].expand(-1, -1, batch.targets.shape[2]))
+            losses = self._losses(outputs, targets, 0.0)
+            total = total + (losses * weights.gather(1, which)).sum(1)
+        return total
+
     def _losses(
         self,
         outputs: Float[Tensor, "networks sets outputs"],
@@ -193,7 +211,7 @@ class EnsembleModule(TrainingModule):
 
     def validation_step(self, batch: Batch, index: int) -> None:
         weights = batch.left_out
-        summed = self._summed(batch, weights, 0.0)
+        summed = self._summed_left_out(batch)
         self._watched.append(torch.stack([summed, weights.sum(1)]).double().cpu())
         mean = summed.sum() / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
         self.log("val_loss", mean, batch_size=batch.targets.shape[1], prog_bar=True)
@@ -275,6 +293,10 @@ def learn(
         network.load_state_dict({name: values[number] for name, values in states.items()})
         network.eval()
     return module.history
+
+
+def _forward_one(network: Any, elements: Tensor, multiplicity: Tensor) -> Float[Tensor, "sets outputs"]:
+    return network(SetBatch(elements, multiplicity, validate=False))
 
 
 def _forward(ensemble: Ensemble, batch: SetBatch) -> Float[Tensor, "networks sets outputs"]:

@@ -9,11 +9,14 @@ from jaxtyping import Int, Real, Shaped
 
 from omniset import explain
 from omniset.core.sets import Sets
+from omniset.estimators.explaining import chosen
 from omniset.trials.outcomes import Outcome
 
 if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
     from omniset.estimators.evaluation import Evaluation
+
+CHEAP = 1 << 25  # numbers in a set, times its elements, up to which elements are left out one by one
 
 
 def examples(
@@ -37,12 +40,14 @@ def examples(
         stored = sets[i]
         if len(stored) > model.max_elements:  # takes long
             continue
-        try:
+        if chosen(model, "auto") == "attribution":
             layers = model.explain_layers([stored])
-        except ValueError:  # an encoder without attention
-            return []
-        scores = explain.combine(layers)[0].cpu().numpy()
-        largest = max(float(layer.scores.max()) for layer in layers) if len(stored) else 0.0
+            scores = explain.combine(layers)[0].cpu().numpy()
+        elif len(stored) ** 2 * sets.dim <= CHEAP:
+            layers, scores = [], model.explain([stored], method="removal")[0]
+        else:
+            continue
+        largest = max((float(layer.scores.max()) for layer in layers if len(stored)), default=0.0)
         frame = next(iter(model.predictions([stored])))
         elements, counts = stored.read()
         explained.append(
@@ -55,10 +60,14 @@ def examples(
                 scores=scores.astype(np.float64),
                 features={f: elements[:, j].double().numpy() for j, f in enumerate(sets.features or [])},
                 layers={a.layer: a.scores[0].double().cpu().numpy() / (largest or 1.0) for a in layers},
-                gaps=dict(zip([a.layer for a in layers], explain.completeness(layers).tolist(), strict=True)),
+                gaps={a.layer: gap for a, gap in zip(layers, _gaps(layers), strict=True)},
             )
         )
     return explained
+
+
+def _gaps(layers: list[explain.LayerAttribution]) -> list[float]:
+    return explain.completeness(layers).tolist() if layers else []
 
 
 def telling(outcome: Outcome) -> list[int]:

@@ -1,4 +1,6 @@
-"""Which elements drove a prediction of a model of sets: of its network, or of some networks of a mixture."""
+"""Which elements drove a prediction of a model of sets: attribution of its network, or of some networks of a mixture,
+or what changes where an element is left out (`omniset.estimators.removal`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from omniset import explain
 from omniset.core.sets import SetBatch, batched
 from omniset.core.sources import source_of
 from omniset.core.stored import StoredSet
+from omniset.estimators import removal
 from omniset.estimators.stack import INTERPLAY, Stack
 from omniset.explain import LayerAttribution
 from omniset.runs.devices import find, threads_for
@@ -23,15 +26,26 @@ if TYPE_CHECKING:
     from omniset.estimators.base import SetEstimator
 
 EXPLAINED = 4  # networks of a mixture, of which scores are the mean
+LITTLE = 0.1  # weight of these in a mixture
+
+Method = Literal["auto", "attribution", "attention", "removal"]
 
 
-def check(model: SetEstimator, target: Any = None) -> None:
+def chosen(model: SetEstimator, method: Method) -> Method:
+    """What "auto" is: attribution where a network attends to elements, else removal."""
+    if method != "auto":
+        return method
+    return "attribution" if any(map(explain.attends, networks_of(model))) else "removal"
+
+
+def check(model: SetEstimator, target: Any = None, method: Method = "auto") -> None:
     """Raise the ValueError that `scores` would, where that can be said without sets."""
     if model.level == "element":
         raise ValueError("explain is for level='set': what drives the prediction of one element is not attributed")
-    network = networks_of(model)[0]
-    if not explain.attends(network):
-        raise ValueError(f"encoder {model.single!r} has no attention over the elements of sets: nothing to explain")
+    method = chosen(model, method)
+    if method != "removal" and not any(map(explain.attends, networks_of(model))):
+        what = f"encoder {model.single!r}" if model.alone is None else f"method {model.alone!r}"
+        raise ValueError(f"{what} has no attention over the elements of sets, for method={method!r}: take 'removal'")
     if target is not None:
         model.output_of(target)
 
@@ -41,6 +55,8 @@ def networks_of(model: SetEstimator) -> list[SetNetwork]:
     fitted = model.fitted()
     if isinstance(fitted, SetNetwork):
         return [fitted]
+    if INTERPLAY not in fitted.networks:
+        return []
     networks: Any = fitted.networks[INTERPLAY]
     return [*networks[:EXPLAINED]]
 
@@ -50,11 +66,15 @@ def scores(
     sets: Any,
     target: Any,
     steps: int,
-    method: Literal["attribution", "attention"],
+    method: Method,
     per: Literal["element", "copy"],
 ) -> list[Float[np.ndarray, " _"]]:
     """See `SetEstimator.explain`."""
-    check(model, target)
+    check(model, target, method)
+    method = chosen(model, method)
+    if method == "removal":
+        collection = model.read(sets)
+        return [removal.scores(model, collection[i], target, per) for i in range(len(collection))]
     _warn(model)
     each: list[np.ndarray] = []
     for group, source, options in _to_explain(model, sets):
@@ -77,7 +97,7 @@ def scores(
 
 def layers(model: SetEstimator, sets: Any, target: Any, steps: int) -> list[LayerAttribution]:
     """See `SetEstimator.explain_layers`."""
-    check(model, target)
+    check(model, target, "attribution")
     ((group, source, options),) = _to_explain(model, sets)
     network = networks_of(model)[0].to(find(model.device)).eval()
     attributed = explain.attribute_layers(network, source, model.explained(group, target), steps, **options)
@@ -102,10 +122,17 @@ def _to_explain(model: SetEstimator, sets: Any) -> Iterator[tuple[Sequence[Store
 
 def _warn(model: SetEstimator) -> None:
     """Of scores that explain what counts little."""
-    fitted = model.fitted()
-    if isinstance(fitted, Stack) and fitted.weights_of(0)[INTERPLAY] < 0.1:
+    if (share := share_explained(model)) is not None and share < LITTLE:
         warnings.warn(
-            f"the mixture gives {INTERPLAY} a weight of {fitted.weights_of(0)[INTERPLAY]:.2f}: scores of elements are "
-            "those of its networks, which decide little of the prediction",
+            f"the mixture gives {INTERPLAY} a weight of {share:.2f}: scores of elements are those of its networks, "
+            "which decide little of the prediction; method='removal' explains all of it",
             stacklevel=4,
         )
+
+
+def share_explained(model: SetEstimator) -> float | None:
+    """The weight, for the first target, of the methods of a mixture that attribution explains; None: all of it."""
+    fitted = model.fitted()
+    if not isinstance(fitted, Stack) or INTERPLAY not in fitted.networks:
+        return None
+    return fitted.weights_of(0)[INTERPLAY]

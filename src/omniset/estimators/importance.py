@@ -20,6 +20,8 @@ Sources: Breiman, "Random forests", 2001; Fisher, Rudin and Dominici, "All model
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from omniset.estimators.stacking import OutOfFold
 
 REPEATS = 5
+READ = 1 << 28  # numbers that are read anew, over all features, up to which values are exchanged more than once
+SLOW = 20  # seconds from which on it is said how long it will take
 NUMBERS = 1 << 24  # in the features of some sets, or in predictions, that are held at once
 CHEAP = 5_000  # features times sets up to which `fit` measures importance without being asked
 
@@ -134,7 +138,7 @@ def feature_importance(
     y: Any,
     *,
     groups: Any = None,
-    repeats: int = REPEATS,
+    repeats: int | None = None,
     seed: int = 0,
     features: Sequence[Any] | None = None,
 ) -> pd.DataFrame:
@@ -143,7 +147,8 @@ def feature_importance(
     Args:
         sets, y, groups: As for `fit`; all sets count alike. Values are exchanged between groups, and intervals and p
             are over them, where there are any.
-        repeats: How often values are exchanged, each time with another set; at most as often as there are others.
+        repeats: How often values are exchanged, each time with another set; at most as often as there are others. None:
+            five times, and fewer where that would read more than 2^28 numbers, at least once.
         features: Names of those that are looked at, or their numbers from 0 where they have no names. Default: all. p
             is adjusted for these.
 
@@ -155,9 +160,11 @@ def feature_importance(
             group; repeats below 1; a model of labels of elements; not fitted.
     """
     check(model)
-    if repeats < 1:
+    if repeats is not None and repeats < 1:
         raise ValueError(f"repeats must be >= 1, got {repeats}")
     collection = model.read(sets)
+    if repeats is None:
+        repeats = exchanges(collection, 1.0 if features is None else len(features) / collection.dim)
     by_group = None if groups is None else labels.per_set(groups, collection, "groups")
     codes, hazards = _known(model, y, collection)
     task = task_of(model, collection, codes, by_group, repeats, seed, features, hazards)
@@ -182,7 +189,7 @@ def out_of_fold_importance(
             as the sets were dealt to folds, and importance is the mean over these.
     """
     y, hazards = _of_training(model, y, left_out.predictions[OURS][:, 0])
-    repeats = -(-REPEATS // len(left_out.folds))
+    repeats = -(-exchanges(sets) // len(left_out.folds))
     task = task_of(model, sets, y, groups, repeats, model.seed, hazards=hazards)
     trials = [
         Trial(
@@ -205,8 +212,19 @@ def kept_back_importance(
         model.notes_.insert(0, "importance of features was not measured: fewer than two sets were kept back")
         return None
     y, hazards = _of_training(model, y, model.probable(sets, model)[:, 0] if model.kind.risks else None)
-    task = task_of(model, sets, y, groups, seed=model.seed, hazards=hazards)
+    repeats = exchanges(sets[np.asarray(model.validation_)])
+    task = task_of(model, sets, y, groups, repeats, model.seed, hazards=hazards)
     return measured(task, [Trial(parts_of(model), model.validation_)], model.targets_)
+
+
+def exchanges(sets: Sets, share: float = 1.0) -> int:
+    """How often values are exchanged where the user does not say: less often where there is much to read.
+
+    Args:
+        share: Of the features that are looked at.
+    """
+    read = share * sets.dim**2 * float(sets.sizes.sum())
+    return int(np.clip(READ // max(read, 1.0), 1, REPEATS))
 
 
 def parts_of(model: SetEstimator) -> Parts:
@@ -326,7 +344,12 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
     with Progress("importance of features", steps, task.progress, "sets") as progress:
         done = 0
         for number, trial in enumerate(trials):
-            for repeat, places, increase in _Measuring(task, trial, number, table).increases(repeats):
+            started = time.perf_counter()
+            measuring = _Measuring(task, trial, number, table)
+            if number == 0:
+                once = (time.perf_counter() - started) / max(len(trial.rows), 1)
+                _say_how_long(task, once * steps)
+            for repeat, places, increase in measuring.increases(repeats):
                 increases[trial.rows, repeat, :, places] += increase
                 done += len(trial.rows) * increase.shape[-1]
                 progress.at(done)
@@ -339,6 +362,14 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
         [names[feature] for feature in task.features],
         task.seed,
     )
+
+
+def _say_how_long(task: Task, seconds: float) -> None:
+    """Say it before it is done."""
+    if seconds > SLOW and task.progress:
+        long = f"{seconds / 60:,.0f} minutes" if seconds > 120 else f"{seconds:.0f} seconds"
+        of = f"{len(task.features):,} features of {len(task.sets):,} sets"
+        print(f"importance of {of} will take about {long}", file=sys.stderr, flush=True)
 
 
 class _Measuring:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from omniset.core.sets import Sets
 from omniset.estimators import importance, lessons, stacking
 from omniset.estimators.folds import folds_of
+from omniset.estimators.options import SIZES, SIZES_OF_ONE
 from omniset.estimators.stack import INTERPLAY, NETWORKS, PRIOR, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
 from omniset.runs.devices import find, threads_for
@@ -51,6 +52,16 @@ class Given:
     resume: bool
 
 
+def learn(model: SetEstimator, given: Given) -> None:
+    """What the options ask for."""
+    if model.single is not None:
+        one_network(model, given)
+    elif model.alone is not None:
+        simple(model, given)
+    else:
+        mixture(model, given)
+
+
 def one_network(model: SetEstimator, given: Given) -> None:
     """Train one network; the sets kept back choose its epoch."""
     collection, targets, widths = given.sets, given.targets, given.widths
@@ -77,7 +88,7 @@ def one_network(model: SetEstimator, given: Given) -> None:
     fit(
         module,
         lessons.data(model, given, train),
-        epochs=model.epochs or 50,
+        epochs=model.size("epochs"),
         patience=model.patience,
         device=model.device,
         progress=model.progress,
@@ -89,6 +100,8 @@ def one_network(model: SetEstimator, given: Given) -> None:
         strategy=model.strategy,
     )
     model.network_, model.history_ = module.network, module.history
+    model.chosen_ = SIZES_OF_ONE | {"batch_size": lessons.batch_of(len(collection))}
+    model.chosen_ |= {"validation_fraction": fraction, "importance": False}
     if material is not None:
         model.simple_ = stacking.simple_alone(material, kind.beside, train)
         if model.folds is not None:
@@ -110,7 +123,7 @@ def mixture(model: SetEstimator, given: Given) -> None:
     with threads_for(int(sets.sizes.sum()) * sets.dim):
         stack, model.out_of_fold_, model.history_ = stacking.learn(
             material,
-            learning_rate=model.learning_rate or 2e-3,
+            learning_rate=model.size("learning_rate"),
             weight_decay=model.weight_decay,
             fingerprint=model.fingerprint() | {"sets": lessons.checksum(sets, given.targets, np.arange(len(sets)))},
             folder=folder,
@@ -118,28 +131,59 @@ def mixture(model: SetEstimator, given: Given) -> None:
         )
     model.network_ = stack
     regime = material.regime
-    dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
+    model.chosen_ = SIZES | _folds(model, given, regime)
+    model.chosen_ |= {"epochs": regime.epochs, "batch_size": regime.batch_size}
     loss = "log loss" if model.classifies else "partial likelihood" if model.kind.risks else "squared error"
     mean = "" if regime.repeats == 1 else "the mean over these of "
     model.notes_ += [
-        f"{regime.folds} folds of the sets, dealt {dealt}: the table has {mean}what each method says of sets left out; "
+        f"{_dealt(regime)}: the table has {mean}what each method says of sets left out; "
         f"weights follow its {loss} there",
         *worth(stack, model.targets_),
     ]
-    if model.importance is None and not material.keep:
-        model.notes_.append(
-            f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} features "
-            f"are more than {importance.CHEAP:,}; importance=True measures it"
-        )
-    if model.out_of_fold_.stacks:
-        y, left_out = given.targets.numpy(), model.out_of_fold_
-        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
-        model.out_of_fold_ = replace(left_out, stacks={})
+    _mattered(model, given)
     if int(sets.sizes.max(initial=0)) > DRAWN:
         model.notes_.append(
             f"networks of the mixture learn from {DRAWN:,} elements of a larger set, drawn anew for each epoch; they "
             "predict from all"
         )
+
+
+def simple(model: SetEstimator, given: Given) -> None:
+    """Fit one simple method; sets are left out, in turn, where there are two or more that can be."""
+    material = replace(_material(model, given), keep=importance.wanted(model, given.sets))
+    model.validation_, model.history_ = np.arange(0), []
+    model.prior_ = model.prior_of(given.targets, given.widths)
+    model.warn_of_classes(given.values, given.targets)
+    model.network_, model.out_of_fold_ = stacking.learn_alone(material, str(model.alone))
+    model.chosen_ = {} if model.out_of_fold_ is None else _folds(model, given, material.regime)
+    model.notes_.append(f"omniset is {model.alone} alone here; simple methods stand beside it")
+    if model.out_of_fold_ is not None:
+        model.notes_.append(f"{_dealt(material.regime)}: what is said of how good it is, is of sets left out")
+        _mattered(model, given)
+
+
+def _folds(model: SetEstimator, given: Given, regime: Regime) -> dict[str, Any]:
+    measured = importance.wanted(model, given.sets)
+    return {"folds": regime.folds, "repeats": regime.repeats, "importance": measured}
+
+
+def _dealt(regime: Regime) -> str:
+    dealt = "once" if regime.repeats == 1 else f"{regime.repeats} times"
+    return f"{regime.folds} folds of the sets, dealt {dealt}"
+
+
+def _mattered(model: SetEstimator, given: Given) -> None:
+    """Measure what each feature is worth, where that was asked for or is cheap."""
+    sets, left_out = given.sets, model.out_of_fold_
+    if model.importance is None and not importance.wanted(model, sets):
+        model.notes_.append(
+            f"which features matter was not measured, as it takes long: {len(sets):,} sets times {sets.dim:,} features "
+            f"are more than {importance.CHEAP:,}; importance=True measures it"
+        )
+    if left_out is not None and left_out.stacks:
+        y = given.targets.numpy()
+        model.importance_ = importance.out_of_fold_importance(model, sets, y, given.groups, left_out)
+        model.out_of_fold_ = replace(left_out, stacks={})
 
 
 def worth(stack: Stack, targets: list[str]) -> list[str]:
@@ -163,8 +207,8 @@ def _material(model: SetEstimator, given: Given) -> Material:
     weights = np.ones(len(sets)) if given.weights is None else given.weights
     each = np.repeat(weights[:, None], len(given.widths), 1)
     units = model.kind.units(given.targets, given.groups)
-    if model.single is not None and model.folds is None:
-        units = max(units, 2)  # nothing is left out
+    if model.folds is None and (model.single is not None or model.alone is not None):
+        units = max(units, 2)  # nothing need be left out
     balance = model.class_weights(given.targets, given.widths)
     if balance is not None:
         for target, of_class in enumerate(balance):

@@ -105,7 +105,7 @@ def module(
         network,
         model.classifies,
         class_weights,
-        model.learning_rate or 1e-3,
+        model.size("learning_rate"),
         model.weight_decay,
         {name: getattr(model, name) for name in ("shard_size", "shards", "gradient", "store")},
         model.max_elements,

@@ -141,6 +141,9 @@ class SetModel(SetOptions, Estimator):
         of a network are turned, and so is what is made of them: neighbours, principal components, kernels. Take
         principal components where fewer numbers are wanted. The simple methods of a mixture are no part of v.
 
+        Of a simple method alone (`method="pooled-forest"`) a vector is what the method looks at: pooled features, or
+        distances to the sets learned from, with the mean of training in place of what an empty set lacks.
+
         Vectors are learned from labels: those of the sets of `fit` know theirs. Judge what is made of vectors on other
         sets.
 
@@ -166,7 +169,8 @@ class SetModel(SetOptions, Estimator):
         return values
 
     def get_feature_names_out(self, input_features: Any = None) -> Shaped[np.ndarray, " width"]:
-        """Names of the columns of `transform`: ust_1, ust_2, ...; of a mixture ust_3_17: axis 17 of its third ust.
+        """Names of the columns of `transform`: ust_1, ust_2, ...; of a mixture ust_3_17: axis 17 of its third ust; of
+        a simple method "mean of CD4", or "to reference 3" and "from reference 3".
 
         Args:
             input_features: Is not used.

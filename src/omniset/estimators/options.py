@@ -9,11 +9,23 @@ from omniset import options as shared
 from omniset.options import Computing, option, options
 
 AUTO = "auto"
+SIMPLE = (  # without a network; mean-forest of labels, mean-linear of survival
+    "prior",
+    "mean-forest",
+    "mean-linear",
+    "pooled-linear",
+    "pooled-forest",
+    "pooled-boosting",
+    "dissimilarity-linear",
+)
+
+SIZES = {"dim": 32, "depth": 2, "learning_rate": 2e-3}  # of each of several networks
+SIZES_OF_ONE = {"dim": 64, "depth": 3, "learning_rate": 1e-3, "epochs": 50}
 
 
 def methods() -> list[str]:
-    """What can be asked for: a mixture, or one network."""
-    return [AUTO, *shared.encoders()]
+    """What can be asked for: a mixture, one simple method, or one network."""
+    return [AUTO, *SIMPLE, *shared.encoders()]
 
 
 @options
@@ -27,8 +39,9 @@ class SetOptions(Computing):
     method: str = option(
         AUTO,
         "auto: simple methods on pooled features and on distances between sets, deep sets and ust beside each other, "
-        "weighted by what each says of sets left out. Or one network: ust, set-transformer-isab, set-transformer-sab, "
-        "deep-sets, abmil, dsmil, umbc, sse, fspool or strxl.",
+        "weighted by what each says of sets left out. Or one of its simple methods alone: prior, mean-forest (of "
+        "survival mean-linear), pooled-linear, pooled-forest, pooled-boosting or dissimilarity-linear. Or one network: "
+        "ust, set-transformer-isab, set-transformer-sab, deep-sets, abmil, dsmil, umbc, sse, fspool or strxl.",
         choices=methods,
     )
     folds: int | None = option(
@@ -133,7 +146,17 @@ class SetOptions(Computing):
 
     @property
     def single(self) -> str | None:
-        """The encoder of the one network that learns; None: a mixture of methods does."""
+        """The encoder of the one network that learns; None: a mixture of methods does, or one that has no network."""
         if self.level == "element" and self.encoder is None and self.method == AUTO:
             return "ust"
-        return self.encoder if self.method == AUTO else self.method
+        return self.encoder if self.method in (AUTO, *SIMPLE) else self.method
+
+    def size(self, name: str) -> Any:
+        """This option of a network as it was given, or as it is where nothing was said."""
+        given = getattr(self, name)
+        return (SIZES if self.single is None else SIZES_OF_ONE)[name] if given is None else given
+
+    @property
+    def alone(self) -> str | None:
+        """The simple method that learns alone, if one does."""
+        return self.method if self.method in SIMPLE else None

@@ -18,10 +18,12 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import SetClassifier, SetEstimator, SetRegressor, SetSurvival
 from omniset.estimators.evaluation import compare, out_of_fold
 from omniset.estimators.examples import examples
+from omniset.estimators.explaining import LITTLE, Method, chosen, share_explained
+from omniset.estimators.importance import REPEATS, exchanges, feature_importance
 from omniset.estimators.importance import check as check_importance
-from omniset.estimators.importance import feature_importance
 from omniset.estimators.labels import task_of
 from omniset.estimators.maps import maps_beside
+from omniset.estimators.stack import INTERPLAY, PRIOR
 from omniset.estimators.survival import events_of
 from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
@@ -45,7 +47,7 @@ from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
 from omniset.training import artefacts
-from omniset.trials.comparison import OURS
+from omniset.trials.comparison import HOLDS, OURS
 
 OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
 MAKERS: dict[str, type[SetEstimator]] = {
@@ -162,7 +164,8 @@ def _report_of_fit(
         outcomes=[] if evaluation is None else evaluation.outcomes,
         comparison=None if evaluation is None else evaluation.comparison,
         examples=examples(model, sets, shown, evaluation, truth),
-        importance=_importance(folder, model, model.importance_, measured, groups),
+        chosen=model.chosen_,
+        importance=_importance(folder, model, model.importance_, sets, measured, groups),
     )
     numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
@@ -256,7 +259,7 @@ def evaluate(
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
-            importance=_importance(folder, estimator, mattered, on, groups),
+            importance=_importance(folder, estimator, mattered, collection, on, groups),
         )
         evaluation.comparison.write_rows(out / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
@@ -272,19 +275,20 @@ def explain(
     only: Sequence[str] | None,
     label: str | None,
     steps: int,
-    method: str,
+    method: Method,
     per: str,
     overrides: dict[str, Any],
     reading: dict[str, Any],
 ) -> int:
     """See `omniset.cli.sets.explain`. Returns the number of rows written."""
     estimator = _load(model, overrides)
-    estimator.check_explainable()
+    estimator.check_explainable(method=method)
+    method = chosen(estimator, method)
     known = next(iter(estimator.labels_.values())) if isinstance(estimator, SetClassifier) else estimator.targets_
     if label is not None and label not in known:
         raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
-        raise ValueError(f"label={label!r} is for method='attribution': attention knows of no prediction")
+        raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
     refuse_own_input(out, sets)
     wanted = None if only is None else set(only)
     rows = 0
@@ -305,6 +309,9 @@ def explain(
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
     say(f"{rows:,} scores written to {out}" + (f", {maps.number:,} maps to {maps.folder}" if maps.number else ""))
+    share = None if method == "removal" else share_explained(estimator)
+    if share is not None and share >= LITTLE:  # else there is a warning
+        say(f"scores are of the networks of {INTERPLAY}, which have {share:.0%} of the weight of the mixture")
     say_notes(notes())
     return rows
 
@@ -425,7 +432,7 @@ def _explanation(
 
 
 def _importance(
-    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, on: str, groups: np.ndarray | None
+    folder: Folder, model: SetEstimator, table: pd.DataFrame | None, sets: Sets, on: str, groups: np.ndarray | None
 ) -> Any:
     """Write the importance of features, and what a report says of it; None where it was not measured."""
     from omniset.report.features import Importance
@@ -436,7 +443,8 @@ def _importance(
         writer.write(table)
     unit, loss = "set" if groups is None else "group", "log loss" if model.classifies else "squared error"
     loss = "negative log likelihood" if model.kind.risks else loss
-    return Importance(table, on, unit, loss)
+    often = exchanges(sets)
+    return Importance(table, on, unit, loss, often if often < REPEATS else None)
 
 
 def _shown(model: SetEstimator, values: pd.DataFrame) -> pd.DataFrame:
@@ -478,9 +486,18 @@ def _finish(
         scores={assessed.name: assessed.metrics for assessed in run.assessments},
         histories=run.histories,
         files=files,
-        lines=_lines(run),
+        lines=[*_lines(run), *_simpler(run, model)],
     )
     return metrics
+
+
+def _simpler(run: Any, model: SetEstimator) -> Iterator[str]:
+    """How to fit the best simple method alone, where `fit` found a model no better: `evaluate` is not to choose by."""
+    chooses = run.comparison is not None and model.alone is None and model.out_of_fold_ is not None
+    gates = run.comparison.gates if chooses else []
+    for gate in gates[:1]:
+        if gate.verdict != HOLDS and gate.opponent in model.kind.stack.MEMBERS and gate.opponent != PRIOR:
+            yield f"{gate.opponent} is simpler: `omniset fit` with --method {gate.opponent} fits it alone"
 
 
 def _lines(run: Any) -> Iterator[str]:

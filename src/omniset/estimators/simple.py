@@ -77,14 +77,14 @@ class Member(ABC):
             self.prior = (np.bincount(y, w, self.classes) + 1 / self.classes) / (w.sum() + 1)
         self._learns = bool((y != y[0]).any())
         if self._learns:
-            self._fit(self._seen(x), y, w, seed, None if groups is None else groups[rows])
+            self._fit(self.inputs(x), y, w, seed, None if groups is None else groups[rows])
         return self
 
     def predict(self, x: Table) -> Outputs:
         """Probabilities of the classes, or numbers."""
         if not self._learns:
             return self._constant(len(x))
-        predicted = self._predict(self._seen(x))
+        predicted = self._predict(self.inputs(x))
         if self.classes is None:
             return predicted
         return (self.rows * predicted + self.prior) / (self.rows + 1)
@@ -101,9 +101,14 @@ class Member(ABC):
             self._restore(state)
         return self
 
-    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
-        """The columns that are looked at."""
-        return np.where(np.isnan(x), self.fill, x)
+    @classmethod
+    def columns(cls, width: int) -> slice:
+        """Of a table of so many columns, those that are looked at."""
+        return slice(width)
+
+    def inputs(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
+        """What is looked at, without NaN."""
+        return np.where(np.isnan(x), self.fill, x)[:, self.columns(x.shape[1])]
 
     def _constant(self, rows: int) -> Outputs:
         return np.repeat(self.prior, rows) if self.classes is None else np.tile(self.prior, (rows, 1))
@@ -182,8 +187,9 @@ class MeanForest(PooledForest):
     name = "mean-forest"
     randomised = False
 
-    def _seen(self, x: Table) -> Float32[np.ndarray, "rows seen"]:
-        return super()._seen(x)[:, means_of(x.shape[1])]
+    @classmethod
+    def columns(cls, width: int) -> slice:
+        return means_of(width)
 
 
 def of_all_classes(

@@ -203,6 +203,20 @@ class Stack(nn.Module):
                 answers[name] = ensemble_outputs([*networks], group, device, **reading).mean(0)
         return answers
 
+    def seen(self, name: str, group: Sequence[StoredSet]) -> Float32[np.ndarray, "sets seen"]:
+        """What a simple method looks at of some sets."""
+        if self.sees_pooled(name):
+            table = pooled(group)
+        else:
+            references = self._references()
+            table = references.distances(samples_of(group, references.seen))
+        return self._members(name)[0].inputs(table)
+
+    @property
+    def number_of_references(self) -> int:
+        """Sets that others are compared with."""
+        return len(self._references())
+
     def mixed(self, answers: Predictions) -> Float64[Tensor, "sets outputs"]:
         """The outputs of the stack from those of its methods: logarithms of probabilities, or numbers."""
         names = [name for name in self.METHODS if name in answers]

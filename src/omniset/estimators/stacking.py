@@ -33,6 +33,7 @@ from omniset.estimators.stack import (
     ensemble_outputs,
 )
 from omniset.estimators.weights import Mixed, Predictions, cross_fitted, mixture_of
+from omniset.runs.console import telling
 from omniset.runs.progress import Progress
 from omniset.training.network import SetNetwork
 from omniset.trials.comparison import OURS
@@ -202,11 +203,7 @@ def learn(
     resume: bool,
 ) -> tuple[Stack, OutOfFold, list[dict[str, Any]]]:
     """A stack, what its methods said of sets left out, and a dict per epoch of its networks."""
-    regime, seed = material.regime, material.seed
-    labels = material.kind.stratum(material.targets)
-    dealt = [folds_of(labels, regime.folds, seed + repeat, material.groups) for repeat in range(regime.repeats)]
-    folds = np.stack(dealt)
-    kind = material.kind
+    kind, folds = material.kind, _dealt(material)
     looks = Looks.of(material, kind.stack.METHODS)
     simple = [name for name in kind.stack.METHODS if name in kind.stack.MEMBERS]
     of_folds: dict[tuple[int, int], Simple] = {}
@@ -216,17 +213,41 @@ def learn(
         fitting = {"device": material.device.type, "progress": material.progress, "resume": resume}
         fitting["folder"] = None if folder is None else folder / name
         learner = _Ensemble(material, name, folds, looks.pooled)
+        telling(material.progress)(f"{name}: {len(learner.networks)} small networks learn together")
         optimiser = {"learning_rate": learning_rate, "weight_decay": weight_decay, "fingerprint": fingerprint}
         history += [{"method": name, **epoch} for epoch in learner.learn(**optimiser, **fitting)]
         answers[name] = learner.left_out()
         networks[name], places[name] = learner.networks, learner.places
     mixtures = [_mixture(material, answers, folds, target) for target in range(len(material.widths))]
     weights, powers = (torch.from_numpy(np.stack(parts)) for parts in zip(*mixtures, strict=True))
-    whole = _simple(material, simple, looks, np.arange(len(material.sets)), seed)
+    whole = _simple(material, simple, looks, np.arange(len(material.sets)), material.seed)
     of_all = (material.sets.dim, material.widths, material.classify)
     stack = kind.stack(*of_all, networks, whole.members, weights, powers, whole.references)
     by_fold = {place: _of_fold(stack, place, of_folds[place], networks, places) for place in of_folds}
     return stack.eval(), OutOfFold(folds, answers, by_fold), history
+
+
+def learn_alone(material: Material, name: str) -> tuple[Stack, OutOfFold | None]:
+    """One simple method, which has all the weight, with those of `Kind.beside` beside it; and what they said of sets
+    left out, where there are two units or more.
+    """
+    kind = material.kind
+    names = [method for method in kind.stack.METHODS if method == name or method in kind.beside]
+    stack = simple_alone(material, names, np.arange(len(material.sets)))
+    stack.weights[:, kind.stack.METHODS.index(name)] = 1
+    if kind.units(material.targets, material.groups) < 2:
+        return stack, None
+    folds = _dealt(material)
+    of_folds: dict[tuple[int, int], Simple] = {}
+    answers = _left_out(material, names, Looks.of(material, names), folds, of_folds if material.keep else None)
+    by_fold = {place: _of_fold(stack, place, of_folds[place], {}, {}) for place in of_folds}
+    return stack, OutOfFold(folds, {OURS: answers.pop(name), **answers}, by_fold)
+
+
+def _dealt(material: Material) -> Int[np.ndarray, "repeats sets"]:
+    labels, regime = material.kind.stratum(material.targets), material.regime
+    seeds = [material.seed + repeat for repeat in range(regime.repeats)]
+    return np.stack([folds_of(labels, regime.folds, seed, material.groups) for seed in seeds])
 
 
 def _of_fold(

@@ -1,4 +1,6 @@
-"""Sets as vectors: the summaries of a model's networks. What they mean is said by `SetModel.transform`."""
+"""Sets as vectors: the summaries of a model's networks, or what its simple method looks at. What they mean is said by
+`SetModel.transform`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from jaxtyping import Float32
 from omniset.core.sets import batched
 from omniset.core.sources import Source, source_of
 from omniset.core.stored import StoredSet
+from omniset.estimators import pooling
 from omniset.estimators.stack import NETWORKS, Stack
 from omniset.runs.devices import find
 from omniset.runs.finite import require_finite_outputs
@@ -44,6 +47,8 @@ def networks_of(model: SetModel) -> list[tuple[str, SetNetwork]]:
 def names(model: SetModel) -> list[str]:
     """Of the numbers of a vector."""
     check(model)
+    if model.alone is not None:
+        return _seen(model, model.alone)
     return [f"{name}_{axis}" for name, network in networks_of(model) for axis in range(1, network.summary_dim + 1)]
 
 
@@ -52,11 +57,29 @@ def of(
 ) -> Iterator[tuple[list[StoredSet], Float32[np.ndarray, "sets width"]]]:
     """The sets as they come, some at a time, with their vectors."""
     check(model)
+    fitted = model.fitted()
+    if isinstance(fitted, Stack) and model.alone is not None:
+        for group in batched(sets, model.together, model.max_elements):
+            yield group, fitted.seen(model.alone, group).astype(np.float32)
+        return
     _warn(model)
     networks = [network for _, network in networks_of(model)]
     for group in batched(sets, model.together, model.max_elements):
         summaries = [_summaries(model, network, group) for network in networks]
         yield group, np.concatenate(summaries, 1) / np.float32(math.sqrt(len(networks)))
+
+
+def _seen(model: SetModel, name: str) -> list[str]:
+    """Names of the columns that a simple method looks at."""
+    fitted: Any = model.fitted()
+    features = model.features_ or [f"feature {number}" for number in range(1, fitted.input_dim + 1)]
+    if fitted.sees_pooled(name):
+        of_table = pooling.names_of(features)
+    else:
+        number = fitted.number_of_references
+        of_table = [f"{way} reference {k}" for way in ("to", "from") for k in range(1, number + 1)]
+        of_table = of_table or ["no reference"]  # all sets of training were empty
+    return of_table[fitted.MEMBERS[name].columns(len(of_table))]
 
 
 def _summaries(model: SetModel, network: SetNetwork, group: list[StoredSet]) -> Float32[np.ndarray, "sets width"]:

@@ -40,6 +40,10 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None
 def _plain_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
 ) -> Tensor:
+    if k.shape[-2] < q.shape[-2]:  # queries innermost: a softmax over a few keys in a row takes three times as long
+        scores = (k * scale) @ q.mT
+        weights = (scores if bias is None else scores + bias.mT).softmax(-2)
+        return _filled((v.mT @ weights).mT, empty)
     scores = (q * scale) @ k.mT
     return _filled((scores if bias is None else scores + bias).softmax(-1) @ v, empty)
 

@@ -29,16 +29,25 @@ class Importance:
         on: Which sets, such as "sets left out".
         unit: What intervals and p are over, in the singular.
         loss: Which increases.
+        exchanged: How often the values of each set were, where that was less often than usual.
     """
 
     table: pd.DataFrame
     on: str
     unit: str
     loss: str
+    exchanged: int | None = None
 
     def lines(self) -> list[str]:
         """What a terminal shows."""
-        return ["", "importance of features by permutation", *in_words(self.table, self.unit)]
+        return ["", "importance of features by permutation", *in_words(self.table, self.unit), *self.fewer()]
+
+    def fewer(self) -> list[str]:
+        """A sentence, where values were exchanged less often than usual."""
+        if self.exchanged is None:
+            return []
+        times = "once" if self.exchanged == 1 else f"{self.exchanged} times"
+        return [f"Values were exchanged {times}, as there is much to read: intervals are wider than they could be."]
 
 
 def section(importance: Importance) -> Section:
@@ -47,7 +56,7 @@ def section(importance: Importance) -> Section:
     text = (
         f"How much the {importance.loss} increases, on {importance.on}, where the values of one feature are those of "
         "another set. Features that go together can stand in for each other, and then none of them matters alone. "
-        f"{few_units(units, importance.unit)}"
+        f"{' '.join([few_units(units, importance.unit), *importance.fewer()])}"
     ).strip()
     blocks: list[Block] = []
     of_targets = importance.table.groupby("target", sort=False)

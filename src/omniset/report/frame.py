@@ -6,7 +6,7 @@ A system gives what is its own; the frame puts it together, so that a page of an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,10 @@ from omniset.report.blocks import (
     listed,
     rounded,
     signed,
+    text_of,
 )
 from omniset.runs.files import plain
-from omniset.trials.comparison import HOLDS, Comparison, few_units, plural
+from omniset.trials.comparison import SHORT, Comparison, few_units, plural
 from omniset.trials.intervals import Interval
 
 FORMAT, VERSION = "omniset report", 2
@@ -67,6 +68,7 @@ def compose(
     text: str = "",
     comparison: Comparison | None = None,
     settings: Mapping[str, Any] | None = None,
+    chosen: Mapping[str, Any] | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """A page, and what report.json has.
 
@@ -79,6 +81,7 @@ def compose(
         text: Of the summary.
         comparison: Its verdict comes first, its gates close the summary, and its numbers are those of `evaluate`.
         settings: Of the model.
+        chosen: Values that the run chose for settings that are None.
     """
     blocks: list[Block] = [] if comparison is None else verdict(comparison)
     blocks += [Headline(list(headline))] if headline else []
@@ -93,9 +96,16 @@ def compose(
     if comparison is not None:
         about["evaluation"] = comparison.numbers()
     if settings is not None:
-        page.append(Section("Settings", "", [Facts(list(settings.items()))]))
+        page.append(Section("Settings", "", [Facts([*_facts(settings, chosen or {})])]))
         about["arguments"] = dict(settings)
+        about |= {"chosen": dict(chosen)} if chosen else {}
     return Report(run.title, lead, page, run.command, run.provenance), plain({**about, **numbers})
+
+
+def _facts(settings: Mapping[str, Any], chosen: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        found = chosen.get(name) if value is None else None
+        yield name, value if found is None else f"{text_of(found)} (chosen)"
 
 
 def verdict(comparison: Comparison) -> list[Block]:
@@ -103,7 +113,7 @@ def verdict(comparison: Comparison) -> list[Block]:
     decisive = next((gate for gate in comparison.gates if gate.opponent is not None), None)
     if decisive is None:
         return []
-    blocks: list[Block] = [Note("info" if decisive.verdict == HOLDS else "warning", comparison.verdict())]
+    blocks: list[Block] = [Note("warning" if decisive.verdict == SHORT else "info", comparison.verdict())]
     few = few_units(decisive.interval.units, comparison.unit)
     return [*blocks, Note("info", few)] if few else blocks
 

@@ -93,6 +93,7 @@ class SetRun:
         kept_epoch: Whose weights were kept.
         outcomes: Of ours, one for each target.
         comparison: Of ours with baselines; its conditions are the targets.
+        chosen: Values of options that `fit` chose by the data.
         importance: Of features, where it was measured.
     """
 
@@ -103,6 +104,7 @@ class SetRun:
     outcomes: list[Outcome] = field(default_factory=list)
     comparison: Comparison | None = None
     examples: list[Example] = field(default_factory=list)
+    chosen: dict[str, Any] = field(default_factory=dict)
     importance: features.Importance | None = None
 
     @property
@@ -150,6 +152,7 @@ def compose(about: frame.Run, run: SetRun, settings: Mapping[str, Any]) -> tuple
         text=text,
         comparison=run.comparison,
         settings=settings,
+        chosen=run.chosen,
     )
 
 
@@ -360,10 +363,10 @@ def _survival(outcome: Outcome) -> list[Block]:
 def _examples(examples: list[Example], learned: bool) -> Section:
     if not examples:
         return Section("Examples", "No set was explained in this run.")
-    text = (
-        "What drove the prediction for a few sets. A score, by self-attention attribution, says how much all copies of "
-        "an element drove it; the set's highest is 1."
-    )
+    score = "A score, by self-attention attribution, says how much all copies of an element drove it"
+    if not any(example.layers for example in examples):
+        score = "A score says how much the prediction falls where all copies of an element are left out"
+    text = f"What drove the prediction for a few sets. {score}; the set's highest is 1."
     if learned:
         text += " The predictions here are of the finished model, which has learned from most of these sets."
     return Section("Examples", text, [block for example in examples for block in _example(example)])

@@ -1,0 +1,257 @@
+"""One simple method alone, as `method=` names it: it is the method of the mixture; and scores by removal."""
+
+import json
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.utils import estimator_checks
+
+from omniset import SetClassifier, SetRegressor, Sets, SetSurvival
+from omniset.cli import main
+from omniset.estimators import boosting, cox, linear, options, pooling, simple
+from omniset.estimators.evaluation import evaluate
+from omniset.estimators.risks import RISKS
+from omniset.estimators.stacking import LABELS
+from omniset.trials.comparison import OURS
+from test_stack import SMALL, of, some_sets
+
+ALONE = {"folds": 3, "repeats": 1, "device": "cpu", "progress": False, "importance": False}
+KINDS = {"classes": SetClassifier, "numbers": SetRegressor, "survival": SetSurvival}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear.PooledLinear, "variances", (0.1, 1.0))
+        patch.setattr(cox.PooledCox, "variances", (0.1,))
+        patch.setattr(cox, "SEARCH", {"maxiter": 3})
+        patch.setattr(simple, "TREES", 3)
+        patch.setattr(boosting, "MOST", 3)
+        yield
+
+
+def data(kind, number=19):
+    elements, counts, numbers = some_sets(number, seed=5, empty=False)
+    y = {"classes": np.where(numbers > 0, "up", "down"), "numbers": numbers}
+    y["survival"] = np.stack([np.exp(numbers), np.ones(number)], 1)
+    return elements, counts, y[kind]
+
+
+@pytest.fixture(scope="module")
+def mixtures():
+    fitted = {}
+    for kind, maker in KINDS.items():
+        elements, counts, y = data(kind)
+        fitted[kind] = maker(**{**SMALL, **ALONE, "epochs": 1}).fit(of(elements, counts), y)
+    return fitted
+
+
+def test_every_simple_method_has_a_name():
+    assert {*options.SIMPLE} == {*chain(LABELS.stack.MEMBERS, RISKS.stack.MEMBERS)}
+    assert {*options.SIMPLE} < {*options.methods()}
+
+
+CASES = [("classes", name) for name in LABELS.stack.MEMBERS]
+CASES += [("numbers", "pooled-boosting"), ("survival", "mean-linear")]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_it_is_the_method_of_the_mixture(kind, name, mixtures, tmp_path):
+    """Of sets left out, of new sets, and after it was saved."""
+    elements, counts, y = data(kind)
+    sets, mixture = of(elements, counts), mixtures[kind]
+    model = KINDS[kind](method=name, **ALONE).fit(sets, y)
+    left_out = model.out_of_fold_.predictions
+    np.testing.assert_array_equal(left_out[OURS], mixture.out_of_fold_.predictions[name])
+    assert name not in left_out
+    new = of(*some_sets(11, seed=9)[:2])
+    ours = model.probable(new, model)
+    stored = [new[i] for i in range(len(new))]
+    np.testing.assert_allclose(ours, mixture.network_.predictions(stored, torch.device("cpu"), [name])[name])
+    model.save(tmp_path / "run")
+    again = type(model).load(tmp_path / "run")
+    np.testing.assert_array_equal(again.probable(new, again), ours)
+    np.testing.assert_array_equal(again.transform(new), model.transform(new))
+    assert (again.method, again.out_of_fold_, again.history_) == (name, None, [])
+
+
+def test_it_stands_beside_simple_methods():
+    elements, counts, y = data("classes")
+    model = SetClassifier(method="pooled-boosting", **ALONE).fit(of(elements, counts), y)
+    table = evaluate(model, of(elements, counts), y).comparison.table("accuracy", "label")
+    assert {*table.index} == {OURS, *LABELS.beside}
+    assert "omniset is pooled-boosting alone here" in " ".join(model.notes_)
+    alone = SetClassifier(method="pooled-linear", **ALONE).fit(of(elements, counts), y)
+    assert {*evaluate(alone, of(elements, counts), y).comparison.table("accuracy", "label").index} == {
+        OURS,
+        *LABELS.beside,
+    } - {"pooled-linear"}
+
+
+def test_one_group_is_not_left_out():
+    """A mixture, which learns weights from what is left out, refuses that."""
+    elements, counts, y = data("numbers", 11)
+    model = SetRegressor(method="pooled-linear", **(ALONE | {"folds": None}))
+    model.fit(of(elements, counts), y, groups=["one"] * 11)
+    assert model.out_of_fold_ is None
+    assert np.corrcoef(model.predict(of(elements, counts)), y)[0, 1] > 0.3
+
+
+def test_vectors_are_what_it_looks_at():
+    elements, counts, y = data("classes")
+    frame = pd.DataFrame(np.concatenate(elements), columns=["a", "b"])
+    frame["set"] = np.repeat(np.arange(len(elements)), [len(x) for x in elements])
+    frame["multiplicity"] = np.concatenate(counts)
+    model = SetClassifier(method="mean-forest", **ALONE).fit(frame, pd.Series(y))
+    means = [np.average(x, axis=0, weights=m) for x, m in zip(elements, counts, strict=True)]
+    np.testing.assert_allclose(model.transform(frame), means, rtol=1e-5)
+    assert model.get_feature_names_out().tolist() == ["mean of a", "mean of b"]
+    model = SetClassifier(method="pooled-linear", **ALONE).fit(frame, pd.Series(y))
+    np.testing.assert_array_equal(model.transform(frame), pooling.pooled(Sets.from_pandas(frame)))
+    model = SetClassifier(method="dissimilarity-linear", **ALONE).fit(frame, pd.Series(y))
+    own = model.transform(frame)[:, : len(elements)]
+    np.testing.assert_allclose(np.diag(own), 0, atol=1e-6)  # of a set to itself
+    assert model.get_feature_names_out()[len(elements)] == "from reference 1"
+
+
+# ---------------------------------------------------------------------- removal
+
+
+@pytest.mark.parametrize("per", ["element", "copy"])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_removal_is_predicting_without_the_element(kind, per, mixtures):
+    """Of the mixture and of a simple method: rows are really taken out of arrays, or one copy of them."""
+    elements, counts, y = data(kind)
+    alone = KINDS[kind](method="pooled-linear", **ALONE).fit(of(elements, counts), y)
+    for model in (alone, mixtures[kind]):
+        compared = 0
+        for x, m in zip(elements[2:5], counts[2:5], strict=True):
+            drops = [max(said(model, kind, x, m) - said(model, kind, x, fewer), 0) for fewer in less(m, per)]
+            target = "up" if kind == "classes" else None
+            (scores,) = model.explain(of([x], [m]), target, method="removal", per=per)
+            if max(drops) > 0:
+                np.testing.assert_allclose(scores, np.array(drops) / max(drops), atol=1e-3)
+                compared += 1
+        assert compared
+
+
+def less(counts, per):
+    for i in range(len(counts)):
+        fewer = counts.copy()
+        fewer[i] = max(counts[i] - 1, 0) if per == "copy" else 0
+        yield fewer
+
+
+def said(model, kind, x, m):
+    """What is said of one set, from the rows that are there."""
+    out = model.probable(of([x[m > 0]], [m[m > 0]]), model)[0]
+    return np.log(out[1]) if kind == "classes" else out[0]
+
+
+def test_scores_of_a_simple_method_are_by_removal():
+    elements, counts, y = data("classes")
+    model = SetClassifier(method="mean-forest", **ALONE).fit(of(elements, counts), y)
+    some = of(elements[:3], counts[:3])
+    for one, other in zip(model.explain(some), model.explain(some, method="removal"), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(ValueError, match="method 'mean-forest' has no attention .* take 'removal'"):
+        model.explain(some, method="attribution")
+    (empty,) = model.explain(of([np.zeros((2, 2), dtype=np.float32)], [np.zeros(2)]))
+    assert empty.tolist() == [0, 0]
+    large = of([np.zeros((20_000, 2), dtype=np.float32)], [np.ones(20_000)])
+    with pytest.raises(ValueError, match="has 20,000 elements: leaving out each in turn takes too long above 16,384"):
+        model.explain(large)
+
+
+# ---------------------------------------------------------------------- what is refused, and others' tools
+
+
+@pytest.mark.parametrize(
+    ("maker", "given", "message"),
+    [
+        (
+            SetClassifier,
+            {"method": "mean-linear"},
+            "'mean-linear' is none of the simple methods of SetClassifier: prior, mean",
+        ),
+        (
+            SetSurvival,
+            {"method": "mean-forest"},
+            "'mean-forest' is none of the simple methods of SetSurvival: prior, mean-l",
+        ),
+        (SetClassifier, {"method": "prior", "dim": 3}, "dim=3 is for one network, .* method='prior' has no use for it"),
+        (SetClassifier, {"method": "prior", "epochs": 3}, "epochs=3 is for one network"),
+        (SetClassifier, {"method": "prior", "level": "element"}, "method='prior' is for level='set'"),
+        (SetClassifier, {"method": "prior", "devices": 2}, "method='prior' learns in one process, got devices=2"),
+    ],
+)
+def test_what_is_refused(maker, given, message):
+    with pytest.raises(ValueError, match=message):
+        maker(progress=False, **given).fit([[[0.0]], [[1.0]]], [[1.0, 1], [2.0, 1]] if maker is SetSurvival else [0, 1])
+
+
+CHECKS = (
+    "check_estimators_pickle",
+    "check_fit2d_1sample",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_n_features_in",
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("method", ["dissimilarity-linear"])
+def test_checks_of_scikit_learn(method, check):
+    """Some of them, which its networks pass all of (test_sklearn.py); as these methods do, in minutes."""
+    getattr(estimator_checks, check)("SetClassifier", SetClassifier(method=method, **(ALONE | {"folds": 2})))
+
+
+def test_at_the_shell(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    elements, _, y = data("classes")
+    frame = pd.DataFrame(np.concatenate(elements), columns=["a", "b"])
+    frame.insert(0, "set", np.repeat([f"s{i}" for i in range(len(elements))], [len(x) for x in elements]))
+    frame.to_csv("sets.csv", index=False)
+    pd.DataFrame({"set": frame["set"].unique(), "label": y}).to_csv("labels.csv", index=False)
+    quiet = "--device=cpu --progress=false"
+    assert main(f"fit sets.csv --target labels.csv --method pooled-forest --folds 2 --out run {quiet}".split()) == 0
+    said = capsys.readouterr().out
+    assert "omniset is pooled-forest alone here" in said
+    assert json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["units"] == len(y)
+    report = (tmp_path / "run/report.html").read_text()
+    assert "how much the prediction falls where all copies of an element are left out" in report
+    assert main(f"evaluate sets.csv --target labels.csv --model run --out held {quiet}".split()) == 0
+    assert main(f"explain sets.csv --model run --only s3 --out scores.csv {quiet}".split()) == 0
+    rows = pd.read_csv("scores.csv")
+    assert (rows["method"] == "removal").all()
+    assert len(rows) == len(elements[3])
+    assert main(f"embed sets.csv --model run --out vectors.csv {quiet}".split()) == 0
+    assert "quantile 0.5 of b" in pd.read_csv("vectors.csv")
+    capsys.readouterr()
+    assert main(f"fit sets.csv --target labels.csv --method pooled --out other {quiet}".split()) == 2
+    assert "pooled-forest" in capsys.readouterr().err
+
+
+def test_fit_says_which_simple_method_is_as_good(tmp_path, monkeypatch, capsys):
+    """Of labels that are drawn, no network is better; and `evaluate` does not tell what to choose."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    names = [f"s{i}" for i in range(24)]
+    frame = pd.DataFrame({"set": np.repeat(names, 3), "a": rng.normal(size=72), "b": rng.normal(size=72)})
+    frame.to_csv("sets.csv", index=False)
+    pd.DataFrame({"set": names, "label": rng.permutation(24) % 2}).to_csv("labels.csv", index=False)
+    small = "--dim=4 --num_heads=2 --depth=1 --epochs=1 --folds=2 --repeats=1 --importance=false"
+    quiet = "--device=cpu --progress=false"
+    assert main(f"fit sets.csv --target labels.csv --out run {small} {quiet}".split()) == 0
+    said = capsys.readouterr().out
+    verdict = next(gate for gate in json.loads((tmp_path / "run/metrics.json").read_text())["validation"]["gates"])
+    assert ("fits it alone" in said) == (verdict["verdict"] != "holds" and verdict["opponent"] != "prior")
+    chosen = json.loads((tmp_path / "run/report.json").read_text())["chosen"]
+    assert chosen["learning_rate"] == 0.002
+    assert "0.0020 (chosen)" in (tmp_path / "run/report.html").read_text()
+    assert main(f"evaluate sets.csv --target labels.csv --model run --out held {quiet}".split()) == 0
+    assert "fits it alone" not in capsys.readouterr().out
