@@ -369,7 +369,7 @@ def test_explanation(completer, mags, quality):
     position = completer.families_.index(target)
     assert found.log_odds == pytest.approx(whole.log_odds[position], abs=1e-5)
     assert sum(found.terms.values()) == pytest.approx(found.log_odds, abs=1e-6)
-    assert list(found.terms) == ["neighbours", "context", "evidence"]
+    assert list(found.terms) == ["neighbours", "components", "context", "evidence"]
     assert found.probability == pytest.approx(whole.probability[position], abs=1e-6)
     assert found.observed == (mags.loc["m5", target] > 0)
     seen = mags.loc["m5"]
@@ -377,8 +377,7 @@ def test_explanation(completer, mags, quality):
     assert sorted(rows.index) == sorted(f for f in seen.index[seen > 0] if f in completer.families_)
     assert (rows["count"] == seen[rows.index]).all()
     assert found.families["change"].abs().is_monotonic_decreasing
-    assert rows["attribution"].between(0, 1).all()
-    assert rows["attribution"].max() == 1
+    assert rows["attribution"].isna().all()  # a sum has no attention
     for family in [*rows.index[:5], target if target in rows.index else rows.index[-1]]:
         without = one(completer, mags.loc[["m5"]].assign(**{family: 0}), quality)
         assert rows.loc[family, "change"] == pytest.approx(found.log_odds - without.log_odds[position], abs=1e-4)
@@ -399,9 +398,10 @@ def test_explanation_without_given_quality(completer, mags):
     assert found.families["change"].notna().all()
 
 
-def test_explaining_a_model_without_attention(mags):
-    model = fit_split(encoder="deep-sets", epochs=1)
-    assert model.explain(mags, "m2", "COG0003").families["attribution"].isna().all()
+def test_explaining_a_model_with_attention(mags):
+    attribution = fit_split(encoder="ust", epochs=1).explain(mags, "m2", "COG0003", steps=2).families["attribution"]
+    assert attribution.between(0, 1).all()
+    assert attribution.max() == 1
 
 
 def test_explanations_that_cannot_be_given(completer, mags):

@@ -164,7 +164,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             folder=folder,
             resume=resume,
             fingerprint=self.fingerprint(),
-            epochs=self.epochs or max(6, -(-250 * self.batch_size // len(genomes.train))),
+            epochs=self.epochs or max(15, -(-600 * self.batch_size // len(genomes.train))),
             **{name: getattr(self, name) for name in names},
         )
         self.seconds_ = round(time.monotonic() - start, 1)

@@ -248,7 +248,9 @@ def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
 
 
 class GenomeModule(TrainingModule):
-    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more."""
+    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more; in training
+    the mean over all log-odds that the method learns by a loss of their own.
+    """
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         return self._step(batch, "train")
@@ -258,7 +260,8 @@ class GenomeModule(TrainingModule):
 
     def _step(self, batch: Batch, stage: str) -> Tensor:
         observed, truth, weights = batch
-        each = loss(self.network(observed), truth)
+        predicted = self.network.learned(observed) if stage == "train" else [self.network(observed)]
+        each = torch.stack([loss(log_odds, truth) for log_odds in predicted]).mean(0)
         mean = (weights * each).mean()
         self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
         return mean
