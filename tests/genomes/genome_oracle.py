@@ -209,7 +209,7 @@ def write(path, text):
 
 SMALL = {
     **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
-    **{"validation_fraction": 0.2, "progress": False},
+    **{"far": "keep", "validation_fraction": 0.2, "progress": False},
 }
 EVERY = ("model", "evidence", "as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood", "pca", "autoencoder", "auto")
 SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])

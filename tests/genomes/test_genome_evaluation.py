@@ -52,7 +52,7 @@ def noisy(rng):
 
 def level(added=None, removed=None):
     values = [[p] * len(GRID) if p else [None] * len(GRID) for p in (added, removed)]
-    return Level(70.0, 5.0, *values, 2.0, 0.5, 0.0, [(0, 0.0, 0.0)] * 10, {})
+    return Level(70.0, 5.0, *values, 2.0, 2.0, 0.5, 0.0, [(0, 0.0, 0.0)] * 10, {})
 
 
 def measured(*arguments):

@@ -74,7 +74,7 @@ def _one_summary(arguments: dict[str, Any]) -> Any:
 
 
 @in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary)
-@takes(CompleterOptions, "batch_size", "device", "progress", as_at_fit=True)
+@takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(
     table: Path,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from omniset.genomes.calibration import apply_all, nearest_level
+from omniset.genomes.calibration import apply_all, at_quality
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import check_precision
 from omniset.genomes.data import GenomeTable, Table, as_table
@@ -189,7 +189,7 @@ def _one_seed(
         noise_seed = 7919 * (completer.seed + 1) + number
         kind = "known" if condition.kind == "original" else condition.kind
         completed = apply_all(chosen, genomes, test, condition.of_data, kind, noise_seed)
-        level = None if condition.kind == "original" else nearest_level(completer.levels_, *condition.level)
+        level = None if condition.kind == "original" else at_quality(completer.levels_, *condition.level)
         scores = {m: of_genomes(n, prevalence, level if m == OURS else None, precision) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, "genome": [table.names[i] for i in test], "clade": labels}

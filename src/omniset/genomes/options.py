@@ -79,3 +79,9 @@ class CompleterOptions(Computing):
     max_references: int = option(
         4000, "Training genomes kept to compare with, at most, drawn over the clades.", least=1
     )
+    far: Literal["keep", "warn", "stop"] = option(
+        "warn",
+        'Genomes farther from the references than 95 % of the validation genomes: "warn" draws their probabilities '
+        'towards what was observed, the more the farther, and warns; "keep" takes them like others; "stop" is an error.',
+        changes_fit=False,
+    )

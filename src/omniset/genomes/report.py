@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
 
-from omniset.genomes.calibration import Level, nearest_level
+from omniset.genomes.calibration import Level, at_quality
 from omniset.genomes.cohort import COG, Cohort
 from omniset.genomes.completer import GenomeCompleter
 from omniset.report import figures
@@ -236,7 +236,7 @@ def _novelty(rows: pd.DataFrame, levels: list[Level]) -> Section:
     values = rows["novelty"].to_numpy(np.float64)
     if not np.isfinite(values).any():
         return Section("Novelty", "Of no genome is known how far it is from the reference genomes.")
-    limits = [nearest_level(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
+    limits = [at_quality(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
     far = int(rows["far"].sum())
     text = (
         f"How far genomes are from the nearest reference genome. {many(far, 'genome')} of {len(rows):,} "
@@ -283,7 +283,7 @@ def of_fit(run: Run, completer: GenomeCompleter) -> tuple[Report, dict[str, Any]
 
 
 def _numbers(level: Level, chosen: str) -> dict[str, Any]:
-    names = ("completeness", "contamination", "ece", "novelty", "spread", "loss", "bins")
+    names = ("completeness", "contamination", "ece", "novelty", "below", "above", "loss", "bins")
     thresholds = {change: level.threshold(change, PRECISION) for change in ("added", "removed")}
     return {name: getattr(level, name) for name in names} | thresholds | {"auto": chosen}
 
@@ -341,14 +341,15 @@ def _thresholds(levels: list[Level]) -> Section:
         add, remove = (level.threshold(change, PRECISION) for change in ("added", "removed"))
         least = "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add)
         most = "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove)
-        rows.append([_in_order(level), least, most, rounded(level.novelty), rounded(level.spread, 2)])
-    columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "interval factor"]
+        rows.append([_in_order(level), least, most, rounded(level.novelty), rounded(level.below, 2), rounded(level.above, 2)])
+    columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "below", "above"]
     text = (
-        f"From which probability on {percent(PRECISION)} of additions, and of removals, were right on validation "
-        "clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability was sure enough. "
-        "95 % of the validation genomes have a novelty up to its limit. The interval of a genome's size is the "
-        "expected number \N{PLUS-MINUS SIGN} factor \N{MULTIPLICATION SIGN} the standard deviation it would have if "
-        "families were independent (which alone would give a factor of 1.96)."
+        f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower bound "
+        "of 90 % confidence over validation clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: "
+        "no probability is sure enough. 95 % of the validation genomes have a novelty up to its limit. The interval of "
+        "a genome's size is from the expected number - below \N{MULTIPLICATION SIGN} s to it + above "
+        "\N{MULTIPLICATION SIGN} s, s the standard deviation it would have if families were independent; it holds too "
+        "where genes are lost with their contig, or rare families more often than core ones."
     )
     return Section("Thresholds and limits", text, [Table("By level of noise.", columns, rows)])
 

@@ -189,6 +189,10 @@ class Genomes:
     validation: Int[np.ndarray, " validation"]
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
+    def prevalence(self) -> Float[np.ndarray, " families"]:
+        """Share of the training genomes that have each family."""
+        return np.bincount(self.counts[self.train].indices, minlength=self.counts.shape[1]) / max(len(self.train), 1)
+
     def row(self, i: int) -> Int[np.ndarray, " families"]:
         return self.counts[[i]].toarray()[0]
 
