@@ -63,7 +63,7 @@ def test_no_encoder_depends_on_batch_mates(name, encoder, outputs):
 def test_every_seed_of_the_pool_counts(name, encoder):
     """Three vectors in the summary, of which each reaches the log-odds, of one genome by itself too."""
     method = suite_of([name], encoder=encoder, encoder_options={"num_outputs": 3})[name]
-    encoder = method.context.encoder if name == "evidence" else method.encoder
+    encoder = method.contexts[0].encoder if name == "evidence" else method.encoder
     assert encoder.num_outputs == 3
     observed = row(genomes_of_all_sizes(), 0)
     summaries = []

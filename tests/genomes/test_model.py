@@ -103,14 +103,17 @@ def test_parts_by_hand():
         a = 1 + np.where(seen > 0, belief[:, 0], belief[:, 1])
         assert np.allclose(parts[i, :, 0], expected + w["neighbours.offset"] + a * llr, atol=1e-5)
         scores = ((seen > 0) - c * p) @ w["components.components"] / w["components.spread"]
-        linear = w["components.regression.weight"] @ (3 * scores) + w["components.regression.bias"]
+        linear = w["components.regression.weight"] @ (6 * scores) + w["components.regression.bias"]
         assert np.allclose(parts[i, :, 1], linear + llr, atol=1e-5)
         quality = [c, 10 * q, 1.0, 1.0, np.log1p((seen > 0).sum()) - 7]
-        hidden = w["context.sum.weight"] @ (seen > 0) + w["context.quality.weight"] @ quality
-        hidden = np.maximum(hidden + w["context.quality.bias"], 0)
-        prior, posterior = (
-            w[f"context.{name}.weight"] @ hidden + w[f"context.{name}.bias"] for name in ("prior", "posterior")
-        )
+        outputs = []
+        for place in ("contexts.0.", "contexts.1."):
+            hidden = w[place + "sum.weight"] @ (seen > 0) + w[place + "quality.weight"] @ quality
+            hidden = np.maximum(hidden + w[place + "quality.bias"], 0)
+            outputs.append(
+                [w[f"{place}{name}.weight"] @ hidden + w[f"{place}{name}.bias"] for name in ("prior", "posterior")]
+            )
+        prior, posterior = np.mean(outputs, 0)
         unseen = (prior + llr + posterior) / 2
         assert np.allclose(parts[i, :, 2], np.where(seen > 0, prior + llr, unseen), atol=1e-5)
 
@@ -118,7 +121,8 @@ def test_parts_by_hand():
 def test_every_predictor_has_its_own_loss():
     """None of them learns what another one does not say."""
     model = suite_of(["evidence"])["evidence"].train()
-    for number, own in enumerate((("neighbours.", "belief"), ("components.",), ("context.",), ("context.",))):
+    parts = (("neighbours.", "belief"), ("components.",), *[("contexts.0.",)] * 2, *[("contexts.1.",)] * 2)
+    for number, own in enumerate(parts):
         model.zero_grad()
         model.learned(genomes_of_all_sizes())[number].square().sum().backward()
         trained = [name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0]
@@ -134,7 +138,7 @@ def test_the_network_is_told_the_quality(encoder):
     told = torch.ones(5, 2).double()
 
     def context(c, q, given=told):
-        return model.context(observed_of(seen, c, q), given)[0]
+        return model.contexts[0](observed_of(seen, c, q), given)[0]
 
     first = context(0.7, 0.05)
     changed = [context(0.8, 0.05), context(0.7, 0.1), context(0.7, 0.05, told * torch.tensor([0.0, 1.0]))]
@@ -186,7 +190,7 @@ def test_families_start_at_principal_directions():
     model = suite_of(["evidence"], counts=counts, encoder="ust", random=False)["evidence"]
     present = (counts > 0).astype(float)
     _, vectors = np.linalg.eigh(np.cov(present.T))
-    found = model.context.tokens.family.weight.detach().numpy()
+    found = model.contexts[0].tokens.family.weight.detach().numpy()
     for j in range(6):
         direction = vectors[:, -1 - j] * 0.5 * np.sqrt(FAMILIES)
         rest = min(np.abs(found[:, j] - s * direction).max() for s in (1, -1))

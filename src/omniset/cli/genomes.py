@@ -84,6 +84,7 @@ def complete(
     precision: float | None = None,
     threshold: float = 0.5,
     method: Method | None = None,
+    modules: Path | None = None,
     format: str = "auto",
     identifiers: str = "auto",
     output: Literal["tsv", "tsv.gz", "csv", "csv.gz", "parquet"] = "tsv",
@@ -103,6 +104,8 @@ def complete(
             clades kept back in training. null: by threshold.
         threshold: Call families with at least this probability present.
         method: Another one than at fit: "knn", "prevalence-bayes", "auto", ... null: that of the model.
+        modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
+            that each is complete. null: none.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
@@ -120,6 +123,7 @@ def complete(
         format=format,
         identifiers=identifiers,
         output=output,
+        modules=modules,
         overrides=given(CompleterOptions, options),
     )
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
 from omniset.explain import attends, attribute
-from omniset.genomes.model import EvidenceModel
+from omniset.genomes.model import Context, EvidenceModel
 from omniset.genomes.noise import Observed
 
 NEAREST = 15  # references that are listed
@@ -103,10 +103,12 @@ def _attribution(
     model: EvidenceModel, settled: Observed, given: Tensor, family: int, steps: int
 ) -> Float[np.ndarray, " observed"]:
     """NaN where the encoder has no attention."""
-    if model.context.encoder is None or not attends(model.context.encoder):
+    context = model.contexts[0]
+    assert isinstance(context, Context)
+    if context.encoder is None or not attends(context.encoder):
         return np.full(int(settled.present.sum()), np.nan)
     with torch.no_grad():
-        tokens = model.context.read(settled, given)
+        tokens = context.read(settled, given)
     reader = _Reader(model, settled, given).eval()
     return attribute(reader, tokens, family, steps)[0].numpy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,8 @@ class EvidenceModel(Method):
     another. Weights w, which add up to 1, and t depend on completeness; both are fitted to genomes of clades kept back
     (Wolpert, "Stacked generalization", 1992): see `omniset.genomes.mixing`. The evidence counts once, a = 1, but for
     what `neighbours` learns of it and for `context`, whose two outputs are averaged where a family was not observed:
-    one needs no evidence.
+    one needs no evidence. There are two contexts, of which the mean is taken (Lakshminarayanan et al., "Simple and
+    scalable predictive uncertainty estimation using deep ensembles", 2017); the second has no encoder.
 
     Args:
         families: Vocabulary size.
@@ -202,15 +204,17 @@ class EvidenceModel(Method):
         super().__init__(noise)
         self.references = references
         self.neighbours = ReferenceAttention(noise, references, families)
-        self.components = PrincipalComponents(noise, families, gain=3.0)
-        self.context = Context(families, encoder=encoder, dim=dim, **sizes)
+        self.components = PrincipalComponents(noise, families, gain=6.0)
+        of_dim = {"dim": dim, **sizes}
+        self.contexts = nn.ModuleList([Context(families, encoder=name, **of_dim) for name in (encoder, None)])
         self.belief = nn.Parameter(torch.zeros(families, 2))  # deviations from 1
         self.register_buffer("mixture", torch.zeros(len(PARTS), 2))
         self.register_buffer("temperature", torch.zeros(2))
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         self.components.fit(counts, rng)
-        self.context.fit(counts, self.noise.prior(), rng)
+        for context in self.contexts:
+            context.fit(counts, self.noise.prior(), rng)
 
     def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
         settled, given = self.noise.settle(observed)
@@ -218,11 +222,16 @@ class EvidenceModel(Method):
         return [torch.where(empty, self.noise.prior(), part) for part in self._predictors(settled, given)]
 
     def _predictors(self, observed: Observed, given: Tensor) -> list[Tensor]:
-        """Log-odds of neighbours, components and both outputs of the context, each with its evidence."""
+        """Log-odds of neighbours, of components, and of both outputs of each context, with their evidence."""
         evidence = self.noise.evidence(observed)
-        posterior, prior = self.context(observed, given)
         near = self.neighbours(observed, given, evidence) + self._believed(observed) * evidence
-        return [near, self.components.regress(observed) + evidence, prior + evidence, posterior]
+        contexts = [(posterior, prior + evidence) for posterior, prior in self._read(observed, given)]
+        return [near, self.components.regress(observed) + evidence, *chain.from_iterable(contexts)]
+
+    def _read(self, observed: Observed, given: Tensor, tokens: SetBatch | None = None) -> list[tuple[Tensor, Tensor]]:
+        return [
+            context(observed, given, tokens if number == 0 else None) for number, context in enumerate(self.contexts)
+        ]
 
     def weights(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes parts"]:
         """(B, 3) of the parts, temperature included: t softmax(u_j + v_j (1 - c)), t = exp(t_0 + t_1 (1 - c))."""
@@ -246,7 +255,7 @@ class EvidenceModel(Method):
         """
         evidence = self.noise.evidence(observed)
         near, linear, context = self.weights(observed.completeness)[..., None].unbind(1)
-        posterior, prior = self.context(observed, given, tokens)
+        posterior, prior = (sum(both) / len(both) for both in zip(*self._read(observed, given, tokens), strict=True))
         counts = near * self._believed(observed) + linear + context * torch.where(observed.present, 1.0, 0.5)
         return {
             "neighbours": near * self.neighbours(observed, given, evidence),
@@ -258,7 +267,8 @@ class EvidenceModel(Method):
     def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
         """Log-odds of each part by itself, its evidence included."""
         settled, given = self.noise.settle(observed)
-        near, linear, prior, posterior = self._predictors(settled, given)
+        near, linear, *contexts = self._predictors(settled, given)
+        posterior, prior = (sum(contexts[start::2]) / len(self.contexts) for start in (0, 1))
         return torch.stack([near, linear, torch.where(settled.present, prior, (prior + posterior) / 2)], 2)
 
     def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
