@@ -211,7 +211,18 @@ SMALL = {
     **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
     **{"far": "keep", "validation_fraction": 0.2, "progress": False},
 }
-EVERY = ("model", "evidence", "as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood", "pca", "autoencoder", "auto")
+EVERY = (
+    "model",
+    "evidence",
+    "as-is",
+    "prevalence",
+    "prevalence-bayes",
+    "knn",
+    "knn-likelihood",
+    "pca",
+    "autoencoder",
+    "auto",
+)
 SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])
 FRAME, TAXONOMY = some_frame(), some_taxonomy()
 FRAME = FRAME.loc[:, (FRAME.iloc[SPLIT[0]] > 0).any()]  # families that are in the vocabulary

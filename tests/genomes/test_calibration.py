@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from scipy import stats
 from genome_oracle import corrected, rates, some_counts, suite_of
+from scipy import stats
 
 from omniset.genomes import calibration
 from omniset.genomes.calibration import (
@@ -53,7 +53,14 @@ def methods():
 
 def level(c=70.0, q=5.0, added=None, removed=None, **others):
     nothing = [None] * len(GRID)
-    values = {"below": 2.0, "above": 3.0, "novelty": 0.5, "ece": 0.01, "bins": [(3, 0.05, 0.1)] * 10, "loss": {"knn": 0.1}}
+    values = {
+        "below": 2.0,
+        "above": 3.0,
+        "novelty": 0.5,
+        "ece": 0.01,
+        "bins": [(3, 0.05, 0.1)] * 10,
+        "loss": {"knn": 0.1},
+    }
     return Level(c, q, added or nothing, removed or nothing, **(values | others))
 
 
@@ -228,7 +235,9 @@ def test_clades_count_alike():
 
 
 def test_what_validation_says_between_levels():
-    levels = [level(c, q, novelty=c + 7 * q, loss={"knn": c * q}, added=[c / 100 - q / 200] * len(GRID)) for c, q in LEVELS]
+    levels = [
+        level(c, q, novelty=c + 7 * q, loss={"knn": c * q}, added=[c / 100 - q / 200] * len(GRID)) for c, q in LEVELS
+    ]
     for c, q in ((97.6, 2.4), (79.9, 0.0), (80.1, 0.0), (61.0, 7.5), (90.0, 10.0)):
         mixed = at_quality(levels, c, q)
         assert mixed.novelty == pytest.approx(c + 7 * q)  # bilinear functions are met exactly
@@ -281,11 +290,18 @@ def test_calibration_by_hand(genomes, methods, calibrated):
         ):
             expected = precision_by_hand(said, right, possible, groups)
             assert [f is None for f in bounds] == [e is None for e in expected]
-            assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None], rel=1e-4)
+            assert [f for f in bounds if f is not None] == pytest.approx(
+                [e for e in expected if e is not None], rel=1e-4
+            )
         sides = {"below": [1.96], "above": [1.96]}
         for lost in LOSSES:
             other = apply_all(
-                {"it": methods["autoencoder-evidence"]}, genomes, rows, SOME_LEVELS[number], "estimated", 4000 + number,
+                {"it": methods["autoencoder-evidence"]},
+                genomes,
+                rows,
+                SOME_LEVELS[number],
+                "estimated",
+                4000 + number,
                 lost=lost,
             )["it"]
             q = other.probability.astype(np.float64)
@@ -328,7 +344,7 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
 def test_rare_families_are_lost_more_often(genomes):
     """Runs and single copies are lost as often as completeness says; rare families more often, core ones as often."""
     rows, counts, prevalence = np.arange(29), genomes.counts.toarray(), genomes.prevalence()
-    kept = {lost: 0 for lost in LOSSES}
+    kept = dict.fromkeys(LOSSES, 0)
     for seed in range(30):
         for lost in LOSSES:
             batches = degraded(genomes, rows, (70.0, 0.0), "known", seed, lost)

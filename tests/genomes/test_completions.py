@@ -351,13 +351,17 @@ def test_novelty(completer):
 
 def test_far_genomes_are_drawn_towards_what_was_observed(completer):
     rng = np.random.default_rng(0)
-    strange = pd.DataFrame((rng.random((13, FRAME.shape[1])) < 0.3).astype(int), columns=FRAME.columns).rename(index=str)
+    strange = pd.DataFrame((rng.random((13, FRAME.shape[1])) < 0.3).astype(int), columns=FRAME.columns).rename(
+        index=str
+    )
     told = pd.DataFrame({"completeness": 90.0, "contamination": 2.0}, index=strange.index)
     near = pd.DataFrame({"completeness": 100.0, "contamination": 0.0}, index=FRAME.index[SPLIT[0]])
     plain = list(completer.completions(table(strange), told))
     try:
         completer.far = "warn"
-        with pytest.warns(UserWarning, match="13 of 13 genomes, such as '0', are far from the model's reference genomes"):
+        with pytest.warns(
+            UserWarning, match="13 of 13 genomes, such as '0', are far from the model's reference genomes"
+        ):
             drawn = list(completer.completions(table(strange), told))
         references = FRAME.iloc[SPLIT[0]]
         assert not any(one.far for one in completer.completions(table(references), near))  # which do not warn
@@ -369,7 +373,7 @@ def test_far_genomes_are_drawn_towards_what_was_observed(completer):
     for one, other in zip(plain, drawn, strict=True):
         limit = at_quality(completer.levels_, 90.0, 2.0).novelty
         share = min(2 * (one.novelty - limit) / (1 - limit), 1)
-        assert 0 < share
+        assert share > 0
         expected = (1 - share) * one.probability + share * one.observed
         assert np.allclose(other.probability, expected, atol=1e-6)
         assert other.far

@@ -57,7 +57,9 @@ def test_complete_writes_what_python_says(study, tmp_path, options):
 
 def test_modules_are_written_beside(study, tmp_path, capsys):
     families = GenomeCompleter.load(study / "model").families_
-    (tmp_path / "modules.tsv").write_text(f"module\tdefinition\nM1\t({families[0]},{families[1]}) {families[2]}\nM2\tX\n")
+    (tmp_path / "modules.tsv").write_text(
+        f"module\tdefinition\nM1\t({families[0]},{families[1]}) {families[2]}\nM2\tX\n"
+    )
     assert complete(study, tmp_path / "out", more=["--modules", str(tmp_path / "modules.tsv")]) == 0
     assert "1 of their 4 families, such as 'X', are not in the model's vocabulary" in capsys.readouterr().out
     rows = pd.read_csv(tmp_path / "out/modules.tsv", sep="\t")

@@ -135,15 +135,14 @@ def test_files_that_cannot_be(tmp_path, text, message):
 
 def completion(name, probability, observed, call, unknown=()):
     p = np.array(probability)
-    numbers = dict(completeness=90.0, contamination=0.0, given=True, expected=1.0, low=0.0, high=2.0, novelty=0.1)
-    return Completion(
-        name, np.array(observed), np.log(p / (1 - p)), np.array(call, dtype=bool), dict.fromkeys(unknown, 1),
-        **numbers, nearest="r", far=False, method="m",
-    )  # fmt: skip
+    quality = {"completeness": 90.0, "contamination": 0.0, "given": True, "novelty": 0.1, "nearest": "r", "far": False}
+    size = {"expected": 1.0, "low": 0.0, "high": 2.0, "method": "m"}
+    calls, odds = np.array(call, dtype=bool), np.log(p / (1 - p))
+    return Completion(name, np.array(observed), odds, calls, dict.fromkeys(unknown, 1), **quality, **size)
 
 
 def test_table():
-    """By what was observed, by what is called, and by probability; families outside the vocabulary count as observed."""
+    """By what was observed and called, and by probability; families outside the vocabulary count as observed."""
     modules = Modules([module_of("K1 (K2,K3) K9"), module_of("K3")], ["K1", "K2", "K3"])
     group = [
         completion("a", [0.9, 0.5, 0.2], [1, 0, 0], [1, 1, 0], ["K9"]),

@@ -29,14 +29,15 @@ def fit(
 
     Args:
         table: Gene families of complete genomes: a table genomes x families or families x genomes, a long table
-            (genome, family, count), or what eggNOG-mapper, COGclassifier, KofamScan, DRAM, anvi'o, PICRUSt2 or a
-            pangenome tool wrote; a file, compressed or not, or a folder of files.
+            (genome, family, count), or what eggNOG-mapper, COGclassifier, KofamScan, DRAM, anvi'o, PICRUSt2, Prokka,
+            Bakta, InterProScan, HMMER or a pangenome tool wrote; a file, compressed or not, or a folder of files.
         taxonomy: Taxonomy of the genomes, such as GTDB's: relatives are never split between training and validation.
             null: clusters of similar genomes take its place.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
-            kofamscan, ko-mapper, dram, anvio-matrix or anvio-functions. "auto": recognised by its columns.
+            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, interproscan or hmmscan. "auto":
+            recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """
@@ -152,8 +153,8 @@ def evaluate(
         table: Gene families of complete genomes, in any format that fit reads.
         taxonomy: Taxonomy of the genomes. null: clusters of similar genomes take its place.
         out: Folder for the report, the metrics and the rows of every seed.
-        methods: Beside the model and the untrained baselines: seed, pca, autoencoder, autoencoder-evidence, separated
-            by commas. null: all.
+        methods: Beside the model and the untrained baselines: pca, autoencoder, autoencoder-evidence, mean, seed,
+            separated by commas. null: all but seed.
         seeds: How many splits, each trained on anew.
         resume: Keep the seeds that are done in the same folder.
         test_fraction: Share of the genomes kept for the test, by whole clades.

@@ -368,7 +368,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
-                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn")
+                    one = complete(
+                        genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn"
+                    )
                     if one.far and self.far == "stop" and one.observed.any():
                         raise ValueError(
                             f"genome {genome.name!r} is far from the model's reference genomes (novelty "

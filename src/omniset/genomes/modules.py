@@ -80,9 +80,7 @@ class Module:
     def families(self) -> Counter[str]:
         return Counter(family for step in self.steps for family in step.families())
 
-    def complete(
-        self, lookup: Lookup
-    ) -> tuple[Float[np.ndarray, " cases"], Float[np.ndarray, "steps cases"]]:
+    def complete(self, lookup: Lookup) -> tuple[Float[np.ndarray, " cases"], Float[np.ndarray, "steps cases"]]:
         """Probability of all steps together, and of each.
 
         Families are independent, given what was observed; one that is in the definition several times is the same in

@@ -82,6 +82,6 @@ class CompleterOptions(Computing):
     far: Literal["keep", "warn", "stop"] = option(
         "warn",
         'Genomes farther from the references than 95 % of the validation genomes: "warn" draws their probabilities '
-        'towards what was observed, the more the farther, and warns; "keep" takes them like others; "stop" is an error.',
+        'to what was observed, the more the farther, and warns; "keep" takes them like others; "stop" is an error.',
         changes_fit=False,
     )

@@ -100,9 +100,9 @@ MEANING: list[list[Any]] = [
      "quality: probabilities are less to be trusted."],
 ]  # fmt: skip
 CAVEATS = [
-    "In real assemblies genes are missing together, with the contig they lie on, and rare families more often than core "
-    "ones. Intervals hold for these losses too; probabilities and thresholds come from genomes whose genes were removed "
-    "independently of each other, so they may be too sure.",
+    "In real assemblies genes are missing together, with the contig they lie on, and rare families more often than "
+    "core ones. Intervals hold for these losses too; probabilities and thresholds come from genomes whose genes were "
+    "removed independently of each other, so they may be too sure.",
     "References are the genomes that the model was trained on, and no others. A genome may be far from them and near "
     "to one that is public.",
 ]
@@ -258,7 +258,9 @@ def _modules(modules: Modules) -> Section:
         names = [modules.modules[i].name for i in shown]
         figure = figures.heat_map(values[:, shown], modules.genomes[: len(values)], names, "probability")
         means = listed(dict(zip(names, values[:, shown].mean(0).tolist(), strict=True)), 6)
-        caption = f"Probability that a module is complete: the {len(names)} least certain ones, in {len(values)} genomes."
+        caption = (
+            f"Probability that a module is complete: the {len(names)} least certain ones, in {len(values)} genomes."
+        )
         blocks.insert(0, Plot(figure, f"{caption} Means: {means}.", caption))
     text = (
         "A module is complete where all of its steps are. Families are taken as independent, given what was observed. "
@@ -376,12 +378,14 @@ def _thresholds(levels: list[Level]) -> Section:
         add, remove = (level.threshold(change, PRECISION) for change in ("added", "removed"))
         least = "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add)
         most = "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove)
-        rows.append([_in_order(level), least, most, rounded(level.novelty), rounded(level.below, 2), rounded(level.above, 2)])
+        rows.append(
+            [_in_order(level), least, most, rounded(level.novelty), rounded(level.below, 2), rounded(level.above, 2)]
+        )
     columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "below", "above"]
     text = (
-        f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower bound "
-        "of 90 % confidence over validation clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: "
-        "no probability is sure enough. 95 % of the validation genomes have a novelty up to its limit. The interval of "
+        f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower "
+        "bound of 90 % confidence over validation clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}"
+        ": no probability is sure enough. 95 % of the validation genomes have a novelty up to its limit. The interval of "
         "a genome's size is from the expected number - below \N{MULTIPLICATION SIGN} s to it + above "
         "\N{MULTIPLICATION SIGN} s, s the standard deviation it would have if families were independent; it holds too "
         "where genes are lost with their contig, or rare families more often than core ones."

@@ -63,7 +63,9 @@ class Suite(nn.Module):
             "autoencoder": lambda: Autoencoder(noise, families, with_evidence=False),
             "autoencoder-evidence": lambda: Autoencoder(noise, families, with_evidence=True),
             "evidence": lambda: EvidenceModel(noise, genomes, families, **sizes),
-            "seed": lambda: SeedModel(noise, families, **sizes | {"encoder": sizes["encoder"] or "set-transformer-sab"}),
+            "seed": lambda: SeedModel(
+                noise, families, **sizes | {"encoder": sizes["encoder"] or "set-transformer-sab"}
+            ),
         }
         own = [*UNTRAINED, *(MEAN_OF if "mean" in names else ()), *(name for name in names if name != "mean")]
         self.methods = nn.ModuleDict({name: makers[name]() for name in dict.fromkeys(own)})
