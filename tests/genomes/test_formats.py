@@ -197,7 +197,7 @@ FILES = {
     **{
         name: (
             "H.tblout",
-            "#                 --- full sequence ----\n# target name  accession  query name  accession  E-value\n#-----\n"
+            "#   --- full sequence ----\n# target name  accession  query name  accession  E-value\n#-----\n"
             + rows
             + "#\n# Program: hmmscan\n",
             "hmmscan",

@@ -258,6 +258,9 @@ class GenomeFile:
             names = (
                 row[0].split("!!!")[0] for _, row in sheet.records([sheet.need(["accession"], "accessions")], False)
             )
+        elif self.format == "hmmscan":
+            lines = (" ".join(fields).split() for fields in sheet.rows)
+            names = (name for fields in lines for name in fields[1:4:2] if name != "-")
         elif self.format in ("genomes-by-families", "picrust2"):
             names = iter(sheet.titles[1:])
         else:

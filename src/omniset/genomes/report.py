@@ -384,8 +384,9 @@ def _thresholds(levels: list[Level]) -> Section:
     columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "below", "above"]
     text = (
         f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower "
-        "bound of 90 % confidence over validation clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}"
-        ": no probability is sure enough. 95 % of the validation genomes have a novelty up to its limit. The interval of "
+        "bound of 90 % confidence over validation clades; "
+        "\N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability is sure enough. "
+        "95 % of the validation genomes have a novelty up to its limit. The interval of "
         "a genome's size is from the expected number - below \N{MULTIPLICATION SIGN} s to it + above "
         "\N{MULTIPLICATION SIGN} s, s the standard deviation it would have if families were independent; it holds too "
         "where genes are lost with their contig, or rare families more often than core ones."
