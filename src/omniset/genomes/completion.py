@@ -222,10 +222,10 @@ class Matching:
             self._warn_of_quality(self.quality)
         if self.far and warn_of_far:
             warnings.warn(
-                f"{len(self.far)} of {self.number} genomes, such as {self.far[0]!r}, are far from the model's reference "
-                "genomes: it knows nothing like them. Their probabilities were drawn to what was observed, and "
-                "completeness that is estimated may be wrong. Fit a model on their relatives, or take them as they are "
-                "with far='keep'",
+                f"{len(self.far)} of {self.number} genomes, such as {self.far[0]!r}, are far from the model's "
+                "reference genomes: it knows nothing like them. Their probabilities were drawn to what was observed, "
+                "and completeness that is estimated may be wrong. Fit a model on their relatives, or take them as they "
+                "are with far='keep'",
                 stacklevel=2,
             )
         several = sum(share > 0 for share in self.shares)
