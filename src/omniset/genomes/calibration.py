@@ -206,7 +206,8 @@ def _off(noisy: Noisy) -> tuple[float, float]:
     """Quantiles of 97.5 % of how far sizes lie below and above what is expected, in standard deviations."""
     p = noisy.probability
     off = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
-    return tuple(max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    return below, above
 
 
 def _precision(

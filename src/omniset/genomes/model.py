@@ -74,9 +74,10 @@ class ReferenceAttention(nn.Module):
         # Deviations from 1 and 0, so that weight decay pulls towards the plain sum.
         self.trust = nn.Parameter(torch.zeros(families, shares))
         self.offset = nn.Parameter(torch.zeros(families))
-        self.gate = nn.Sequential(nn.Linear(5, 16), nn.GELU(), nn.Linear(16, shares))
-        nn.init.zeros_(self.gate[2].weight)
-        nn.init.zeros_(self.gate[2].bias)
+        last = nn.Linear(16, shares)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.gate = nn.Sequential(nn.Linear(5, 16), nn.GELU(), last)
         self.register_buffer("start", torch.tensor([0.1] + [0.9 / (shares - 1)] * (shares - 1)), persistent=False)
 
     def forward(
@@ -214,6 +215,7 @@ class EvidenceModel(Method):
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         self.components.fit(counts, rng)
         for context in self.contexts:
+            assert isinstance(context, Context)
             context.fit(counts, self.noise.prior(), rng)
 
     def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:

@@ -7,11 +7,11 @@ not needed, "--" is a step of which no family is known, and M00001 stands for th
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import product
 from pathlib import Path
 
@@ -58,8 +58,8 @@ class Node:
             return lookup(self.name)
         parts = [part.probability(lookup) for part in self.parts]
         if self.kind == "and":
-            return reduce(np.multiply, parts, 1.0)
-        return 1 - reduce(np.multiply, [1 - part for part in parts], 1.0)
+            return math.prod(parts)
+        return 1 - math.prod(1 - part for part in parts)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class _Parser:
 
     def steps(self) -> list[tuple[str, Node]]:
         steps, begin = [], 0
-        node = self.alternatives(steps_at_top := [])
+        steps_at_top: list[tuple[Node, int]] = []
+        node = self.alternatives(steps_at_top)
         if self.at < len(self.tokens):
             raise self.error()
         if node.kind == "or" or len(steps_at_top) < 2:

@@ -166,7 +166,7 @@ def read_prokka(sheet: Sheet, notes: Notes) -> Found:
     columns = {"COG": ["cog"], "EC": ["ec_number"]}
     wanted = notes.wanted or "COG"
     if wanted not in columns:
-        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(columns)}")
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed([*columns])}")
     at, name = sheet.need(columns[wanted], f"{wanted} (identifiers)"), genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
