@@ -20,7 +20,7 @@ from omniset.genomes.training import Clades
 
 SIZES = {"encoder": None, "dim": 6, "depth": 2, "num_heads": 2, "num_inducing": 3, "encoder_options": None}
 TRAINED = ("evidence", "seed", "pca", "autoencoder", "autoencoder-evidence")
-UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")
+UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
 FAMILIES = 41  # a prime that is no other size, so that the families' axis of a tensor is known by it
 
 
@@ -149,6 +149,21 @@ def neighbours(seen, references, allowed, prevalence, k=15):
     return np.array([(sum(references[r][v] > 0 for r in near) + p) / (len(near) + 1) for v, p in enumerate(prevalence)])
 
 
+def likeliest(evidence, references, allowed, prevalence, k=15):
+    """Share of the k of the greatest likelihood that have each family, weights falling to 0 at the 16th."""
+    scores = sorted(
+        ((evidence[np.asarray(references[r]) > 0].sum(), r) for r in range(len(references)) if allowed[r]), reverse=True
+    )
+    if not scores:
+        return np.array(prevalence)
+    scale = max(scores[0][0] - scores[: k + 1][-1][0], 1e-6)
+    weights = [(1 - ((scores[0][0] - s) / scale) ** 2, r) for s, r in scores[:k]]
+    total = sum(w for w, _ in weights)
+    number = total**2 / sum(w**2 for w, _ in weights)
+    share = sum(w / total * (np.asarray(references[r]) > 0) for w, r in weights)
+    return (number * share + prevalence) / (number + 1)
+
+
 def kernel(evidence, references, allowed, prevalence, sharp):
     """Share of the references, weighted by likelihood ** sharp, that have each family."""
     rows = [r for r in range(len(references)) if allowed[r]]
@@ -194,9 +209,20 @@ def write(path, text):
 
 SMALL = {
     **{"dim": 6, "depth": 1, "num_heads": 2, "num_inducing": 3, "epochs": 1, "batch_size": 7, "device": "cpu"},
-    **{"validation_fraction": 0.2, "progress": False},
+    **{"far": "keep", "validation_fraction": 0.2, "progress": False},
 }
-EVERY = ("model", "evidence", "as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "auto")
+EVERY = (
+    "model",
+    "evidence",
+    "as-is",
+    "prevalence",
+    "prevalence-bayes",
+    "knn",
+    "knn-likelihood",
+    "pca",
+    "autoencoder",
+    "auto",
+)
 SPLIT = (np.arange(24)[np.arange(24) % 6 < 5], np.arange(24)[np.arange(24) % 6 == 5])
 FRAME, TAXONOMY = some_frame(), some_taxonomy()
 FRAME = FRAME.loc[:, (FRAME.iloc[SPLIT[0]] > 0).any()]  # families that are in the vocabulary

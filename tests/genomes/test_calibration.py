@@ -8,21 +8,24 @@ import pytest
 import scipy.sparse as sp
 import torch
 from genome_oracle import corrected, rates, some_counts, suite_of
+from scipy import stats
 
 from omniset.genomes import calibration
 from omniset.genomes.calibration import (
     GRID,
     LEVELS,
+    LOSSES,
     Level,
     apply_all,
+    at_quality,
     clade_weights,
     cross_entropy,
     degraded,
-    nearest_level,
     of_json,
     reliability,
     to_json,
 )
+from omniset.genomes.noise import lose_runs
 from omniset.genomes.training import ERROR, Clades, Genomes
 
 SIGMAS = 4.5
@@ -50,7 +53,14 @@ def methods():
 
 def level(c=70.0, q=5.0, added=None, removed=None, **others):
     nothing = [None] * len(GRID)
-    values = {"spread": 2.0, "novelty": 0.5, "ece": 0.01, "bins": [(3, 0.05, 0.1)] * 10, "loss": {"knn": 0.1}}
+    values = {
+        "below": 2.0,
+        "above": 3.0,
+        "novelty": 0.5,
+        "ece": 0.01,
+        "bins": [(3, 0.05, 0.1)] * 10,
+        "loss": {"knn": 0.1},
+    }
     return Level(c, q, added or nothing, removed or nothing, **(values | others))
 
 
@@ -151,24 +161,53 @@ def test_reliability_at_its_bounds():
     assert reliability(np.zeros((0, 3)), np.zeros((0, 3), dtype=bool))[0] == 0
 
 
-def precision_by_hand(probability, right, weights):
-    found = []
+def precision_by_hand(probability, right, possible, groups):
+    """Plain loops over bounds and clades; of a clade, the mean over its genomes."""
+    bounds = []
     for bound in GRID:
-        made = [i for i in range(len(probability)) if probability[i] >= bound]
-        correct = sum(weights[i] for i in made if right[i])
-        found.append(correct / sum(weights[i] for i in made) if len(made) >= 20 else None)
-    return found
+        made, correct, number = [], [], 0
+        for clade in sorted(set(groups)):
+            rows = [i for i, g in enumerate(groups) if g == clade]
+            pairs = [
+                (i, v)
+                for i in rows
+                for v in range(probability.shape[1])
+                if possible[i, v] and probability[i, v] >= bound
+            ]
+            number += len(pairs)
+            made.append(len(pairs) / len(rows))
+            correct.append(sum(right[p] for p in pairs) / len(rows))
+        if number < 20:
+            bounds.append(None)
+            continue
+        share, n = sum(correct) / sum(made), len(made)
+        spread = sum((c - m * share) ** 2 for c, m in zip(correct, made, strict=True)) * n / (n - 1)
+        bounds.append(share - stats.t.ppf(0.9, n - 1) * math.sqrt(spread) / sum(made))
+    return bounds
 
 
 def test_precision_by_hand(rng):
-    p = np.concatenate([rng.random(300), GRID, rng.uniform(0.9, 1, 60)])  # some exactly at a bound
-    right, weights = rng.random(len(p)) < p, rng.uniform(0.1, 3, len(p))
-    found, expected = calibration._precision(p, right, weights), precision_by_hand(p, right, weights)
-    assert [f is None for f in found] == [e is None for e in expected]
-    assert 0 < sum(f is None for f in found) < len(GRID)
-    assert [f for f in found if f is not None] == pytest.approx([e for e in expected if e is not None])
-    nothing = np.zeros(0)
-    assert calibration._precision(nothing, nothing.astype(bool), nothing) == [None] * len(GRID)
+    p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
+    right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
+    groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
+    bounds, expected = (f(p, right, possible, groups) for f in (calibration._precision, precision_by_hand))
+    assert [f is None for f in bounds] == [e is None for e in expected]
+    assert 0 < sum(f is None for f in bounds) < len(GRID)
+    assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
+    alone = calibration._precision(p, right, possible, np.zeros(12, dtype=int))  # of one clade, genomes are what varies
+    assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
+    nothing = np.zeros((3, 5))
+    assert calibration._precision(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
+
+
+def test_precision_is_a_lower_bound(rng):
+    """Of 300 draws of nine clades that differ, the bound is below the true share in about 90 %."""
+    below = 0
+    for _ in range(300):
+        share = rng.beta(8, 2, 9)  # of each clade; the mean is 0.8
+        right = rng.random((9, 400)) < share[:, None]
+        below += calibration._precision(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
+    assert 0.85 < below / 300 < 0.96
 
 
 def test_thresholds():
@@ -195,14 +234,24 @@ def test_clades_count_alike():
     assert len(clade_weights(groups[:0])) == 0
 
 
-def test_nearest_level():
-    levels = [level(c, q) for c, q in LEVELS]
-    for c, q, expected in (
-        *((100.0, 0.0, (100, 0)), (97.6, 2.4, (100, 0)), (97.4, 2.6, (95, 5)), (0.0, 99.0, (50, 10))),
-        *((80.1, 0.0, (90, 0)), (79.9, 7.4, (70, 5)), (61.0, 30.0, (70, 10))),
-    ):
-        found = nearest_level(levels, c, q)
-        assert (found.completeness, found.contamination) == expected
+def test_what_validation_says_between_levels():
+    levels = [
+        level(c, q, novelty=c + 7 * q, loss={"knn": c * q}, added=[c / 100 - q / 200] * len(GRID)) for c, q in LEVELS
+    ]
+    for c, q in ((97.6, 2.4), (79.9, 0.0), (80.1, 0.0), (61.0, 7.5), (90.0, 10.0)):
+        mixed = at_quality(levels, c, q)
+        assert mixed.novelty == pytest.approx(c + 7 * q)  # bilinear functions are met exactly
+        assert mixed.loss["knn"] == pytest.approx(c * q)
+        assert mixed.added == pytest.approx([c / 100 - q / 200] * len(GRID))
+    for c, q, expected in ((0.0, 99.0, (50, 10)), (100.0, 0.0, (100, 0)), (70.0, 5.0, (70, 5))):
+        there = at_quality(levels, c, q)  # beyond the levels, and at them
+        assert (there.completeness, there.contamination) == expected
+    # No cliff: a little more or less changes little.
+    assert at_quality(levels, 79.99, 0.0).added[0] == pytest.approx(at_quality(levels, 80.01, 0.0).added[0], abs=1e-3)
+    levels[3] = level(95.0, 0.0, novelty=0.0)  # of which no precision is known
+    assert at_quality(levels, 96.0, 1.0).added == [None] * len(GRID)
+    few = [level(90.0, 5.0), level(60.0, 0.0)]  # no grid: the nearest
+    assert at_quality(few, 70.0, 1.0) is few[1]
 
 
 def test_cross_entropy_by_hand(rng):
@@ -230,19 +279,36 @@ def calibrated(genomes, methods):
 def test_calibration_by_hand(genomes, methods, calibrated):
     assert [(one.completeness, one.contamination) for one in calibrated] == SOME_LEVELS
     rows = genomes.validation
-    weight = clade_weights(genomes.clades.groups[rows])
     for number, one in enumerate(calibrated):
         noisy = apply_all(methods, genomes, rows, SOME_LEVELS[number], "estimated", 4000 + number)
         main = noisy["autoencoder-evidence"]
         p = main.probability.astype(np.float64)
-        adds = [(p[i, v], main.truth[i, v], weight[i]) for i, v in zip(*np.nonzero(~main.observed), strict=True)]
-        drops = [(1 - p[i, v], ~main.truth[i, v], weight[i]) for i, v in zip(*np.nonzero(main.observed), strict=True)]
-        for found, changes in ((one.added, adds), (one.removed, drops)):
-            expected = precision_by_hand(*zip(*changes, strict=True))
-            assert [f is None for f in found] == [e is None for e in expected]
-            assert [f for f in found if f is not None] == pytest.approx([e for e in expected if e is not None])
-        off = [abs(t.sum() - q.sum()) / np.sqrt((q * (1 - q)).sum()) for t, q in zip(main.truth, p, strict=True)]
-        assert one.spread == pytest.approx(max(np.quantile(off, 0.95), 1.96), rel=1e-4)
+        groups = genomes.clades.groups[rows]
+        for bounds, said, right, possible in (
+            (one.added, p, main.truth, ~main.observed),
+            (one.removed, 1 - p, ~main.truth, main.observed),
+        ):
+            expected = precision_by_hand(said, right, possible, groups)
+            assert [f is None for f in bounds] == [e is None for e in expected]
+            assert [f for f in bounds if f is not None] == pytest.approx(
+                [e for e in expected if e is not None], rel=1e-4
+            )
+        sides = {"below": [1.96], "above": [1.96]}
+        for lost in LOSSES:
+            other = apply_all(
+                {"it": methods["autoencoder-evidence"]},
+                genomes,
+                rows,
+                SOME_LEVELS[number],
+                "estimated",
+                4000 + number,
+                lost=lost,
+            )["it"]
+            q = other.probability.astype(np.float64)
+            off = [(t.sum() - s.sum()) / np.sqrt((s * (1 - s)).sum()) for t, s in zip(other.truth, q, strict=True)]
+            sides["above"].append(np.quantile(off, 0.975))
+            sides["below"].append(-np.quantile(off, 0.025))
+        assert (one.below, one.above) == pytest.approx((max(sides["below"]), max(sides["above"])), rel=1e-4)
         assert one.novelty == pytest.approx(np.quantile(main.novelty, 0.95))
         assert one.ece == pytest.approx(reliability(p, main.truth)[0], rel=1e-4)
         for name, n in noisy.items():
@@ -263,7 +329,7 @@ def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, 
     assert found[0].loss["knn"] != calibrated[0].loss["knn"]
 
 
-def test_spread_is_of_sizes_that_vary_together(monkeypatch):
+def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
     """Where families come together, sizes vary more than of independent ones, and the interval is wider."""
     counts = np.zeros((40, 41), dtype=int)
     counts[::2] = 1  # all families or none
@@ -272,7 +338,33 @@ def test_spread_is_of_sizes_that_vary_together(monkeypatch):
     method = suite_of([], references=counts, double=False)["knn"]
     monkeypatch.setattr(type(method), "forward", lambda self, observed: torch.zeros_like(observed.counts))
     (one,) = calibrate({"knn": method}, "knn", genomes, 0, [(100.0, 0.0)])
-    assert one.spread == pytest.approx(20.5 / math.sqrt(41 / 4))
+    assert one.below == one.above == pytest.approx(20.5 / math.sqrt(41 / 4))
+
+
+def test_rare_families_are_lost_more_often(genomes):
+    """Runs and single copies are lost as often as completeness says; rare families more often, core ones as often."""
+    rows, counts, prevalence = np.arange(29), genomes.counts.toarray(), genomes.prevalence()
+    kept = dict.fromkeys(LOSSES, 0)
+    for seed in range(30):
+        for lost in LOSSES:
+            batches = degraded(genomes, rows, (70.0, 0.0), "known", seed, lost)
+            kept[lost] = kept[lost] + np.concatenate([observed.counts.numpy() for _, observed in batches])
+    core, total = prevalence >= 0.95, 30 * counts.sum()
+    for lost in ("copies", "runs"):
+        assert abs(kept[lost].sum() / total - 0.7) < SIGMAS * math.sqrt(0.21 * 20 / total)
+    for some, share in ((core, 1.0), (~core, 0.65 + 0.35 * prevalence[~core] / 0.95)):
+        expected = (0.7 * counts[:, some] * share).sum() * 30
+        assert abs(kept["accessory"][:, some].sum() - expected) < SIGMAS * math.sqrt(expected)
+    assert kept["accessory"][:, ~core].sum() < 0.9 * kept["copies"][:, ~core].sum()
+
+
+def test_genes_of_a_run_are_lost_together():
+    rng = np.random.default_rng(0)
+    left = [int(lose_runs(np.full(50, 4), 0.5, rng).sum()) for _ in range(200)]
+    assert set(left) <= set(range(0, 201, 20))
+    assert len(set(left)) > 3
+    assert (lose_runs(np.full(50, 4), 1.0, rng) == 4).all()
+    assert lose_runs(np.zeros(3, dtype=int), 0.5, rng).tolist() == [0, 0, 0]
 
 
 def test_there_and_back_as_json(calibrated):

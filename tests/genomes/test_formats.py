@@ -159,6 +159,57 @@ FILES = {
         "COG",
         [("A", {"COG0187": 1}), ("B", {"COG0187": 5, "COG0188": 3})],
     ),
+    "Prokka": (
+        "P_1.tsv",
+        "locus_tag\tftype\tlength_bp\tgene\tEC_number\tCOG\tproduct\n"
+        "a1\tCDS\t99\tgyrB\t5.6.2.2\tCOG0187\tGyrase\na2\tCDS\t9\t\t\t\thypothetical\n"
+        "a3\tCDS\t9\t\t\tCOG0187\tx\na4\ttRNA\t70\t\t\t\ttRNA-Ala\n",
+        "prokka",
+        "COG",
+        [("P_1", {"COG0187": 2})],
+    ),
+    "Bakta": (
+        "B.tsv",
+        "# Annotated with Bakta\n# Software: v1.9\n"
+        "#Sequence Id\tType\tStart\tStop\tStrand\tLocus Tag\tGene\tProduct\tDbXrefs\n"
+        "c1\tcds\t1\t9\t+\tt1\tgyrB\tGyrase\tCOG:COG0187, COG:L, EC:5.6.2.2, KEGG:K02470, SO:0001217\n"
+        "c1\tcds\t20\t29\t-\tt2\t\thypothetical protein\tUniRef:UniRef50_A\n",
+        "bakta",
+        "COG",
+        [("B", {"COG0187": 1})],
+    ),
+    "InterProScan": (
+        "I.faa.tsv",
+        "".join(
+            f"{gene}\t{'0a' * 16}\t99\tPfam\t{family}\tATPase\t1\t9\t1e-9\tT\t01-01-2024\tIPR000001\tx\n"
+            for gene, family in [
+                ("g1", "PF00004"),
+                ("g1", "PF00004"),
+                ("g2", "PF00004"),
+                ("g2", "PF07724"),
+                ("g3", "G3DSA:1"),
+            ]
+        ),
+        "interproscan",
+        "Pfam",
+        [("I", {"PF00004": 2, "PF07724": 1})],
+    ),
+    **{
+        name: (
+            "H.tblout",
+            "#   --- full sequence ----\n# target name  accession  query name  accession  E-value\n#-----\n"
+            + rows
+            + "#\n# Program: hmmscan\n",
+            "hmmscan",
+            "Pfam",
+            [("H", {"PF00004": 2, "PF07724": 1})],
+        )
+        for name, rows in {
+            "hmmscan": "AAA PF00004.31 g1 - 1e-9 50\nAAA PF00004.31 g1 - 1e-5 40\nAAA PF00004.31 g2 - 1e-9 50\n"
+            "AAA_2 PF07724.16 g2 - 1e-9 50\n",
+            "hmmsearch": "g1 - AAA PF00004.31 1e-9 50\ng2 - AAA PF00004.31 1e-9 50\ng2 - AAA_2 PF07724.16 1e-9 50\n",
+        }.items()
+    },
     "Rtab": (
         "gene_presence_absence.Rtab",
         "Gene\tx1\tx2\nlacZ\t1\t0\ngroup_1\t1\t1\n",

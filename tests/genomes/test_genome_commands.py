@@ -55,6 +55,23 @@ def test_complete_writes_what_python_says(study, tmp_path, options):
         assert row["low"] <= row["expected"] <= row["high"]
 
 
+def test_modules_are_written_beside(study, tmp_path, capsys):
+    families = GenomeCompleter.load(study / "model").families_
+    (tmp_path / "modules.tsv").write_text(
+        f"module\tdefinition\nM1\t({families[0]},{families[1]}) {families[2]}\nM2\tX\n"
+    )
+    assert complete(study, tmp_path / "out", more=["--modules", str(tmp_path / "modules.tsv")]) == 0
+    assert "1 of their 4 families, such as 'X', are not in the model's vocabulary" in capsys.readouterr().out
+    rows = pd.read_csv(tmp_path / "out/modules.tsv", sep="\t")
+    p = pd.read_csv(tmp_path / "out/probabilities.tsv", sep="\t", index_col="genome")[families[:3]].to_numpy().T
+    one = rows[rows["module"] == "M1"]
+    assert np.allclose(one["probability"], (1 - (1 - p[0]) * (1 - p[1])) * p[2], atol=1e-4)
+    assert not rows.loc[rows["module"] == "M2", "probability"].any()
+    assert "Modules" in (tmp_path / "out/report.html").read_text()
+    assert complete(study, tmp_path / "out") == 0  # without: that of the run before is gone
+    assert not (tmp_path / "out/modules.tsv").exists()
+
+
 def test_without_qualities_they_are_estimated_and_that_is_said(study, tmp_path, capsys):
     assert complete(study, tmp_path / "out", quality=None) == 0
     assert "estimated from marker families" in capsys.readouterr().out

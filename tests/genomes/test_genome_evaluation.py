@@ -52,7 +52,7 @@ def noisy(rng):
 
 def level(added=None, removed=None):
     values = [[p] * len(GRID) if p else [None] * len(GRID) for p in (added, removed)]
-    return Level(70.0, 5.0, *values, 2.0, 0.5, 0.0, [(0, 0.0, 0.0)] * 10, {})
+    return Level(70.0, 5.0, *values, 2.0, 2.0, 0.5, 0.0, [(0, 0.0, 0.0)] * 10, {})
 
 
 def measured(*arguments):
@@ -229,6 +229,7 @@ def test_what_is_asked_of_ours(rng):
     assert found == {
         ("70/0", "auprc_missing"): ("as-is", "> 0", "falls short"),
         ("70/0", "ece"): (None, "< 0.02", "holds"),
+        ("95/0", "auprc_missing"): ("as-is", "> 0", "tie"),  # all are equal there
         ("95/0", "f1"): ("as-is", "> -0.003", "holds"),
         ("95/0", "ece"): (None, "< 0.02", "holds"),
         ("90/0", "ece"): (None, "< 0.02", "holds"),
@@ -272,13 +273,14 @@ def evaluated(folder):
 
 def test_every_method_is_tested_on_every_genome_of_the_test_clades(evaluated):
     rows = evaluated.rows
-    assert evaluated.comparison.methods == ["omniset", "as-is", "prevalence", "prevalence-bayes", "knn", "pca"]
+    methods = ["omniset", "as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood", "pca"]
+    assert evaluated.comparison.methods == methods
     assert evaluated.comparison.conditions == [c.name for c in TESTED]
     for seed, some in rows.groupby("seed"):
         genomes = sorted(set(some["genome"]))
         about = evaluated.splits.set_index("seed").loc[seed]
         assert len(genomes) == about["test genomes"] > 0
-        assert len(some) == len(genomes) * 6 * 4
+        assert len(some) == len(genomes) * 7 * 4
         assert not some.duplicated(["genome", "condition", "method"]).any()
         assert (some["clade"] == TAXONOMY.loc[some["genome"], "family"].to_numpy()).all()
         assert some["clade"].nunique() == about["test clades"]
@@ -391,7 +393,7 @@ def test_the_same_seed_gives_the_same_rows(evaluated):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": ["magic"]}, "methods must be out of omniset, seed, .*; got 'magic'"),
+        ({"methods": ["magic"]}, "methods must be out of omniset, as-is, .*; got 'magic'"),
         ({"seeds": 0}, "seeds must be >= 1, got 0"),
         ({"test_fraction": 0.0}, "test_fraction must be above 0 and below 0.9, got 0.0"),
         ({"test_fraction": 0.9}, "test_fraction must be above 0 and below 0.9, got 0.9"),

@@ -29,14 +29,15 @@ def fit(
 
     Args:
         table: Gene families of complete genomes: a table genomes x families or families x genomes, a long table
-            (genome, family, count), or what eggNOG-mapper, COGclassifier, KofamScan, DRAM, anvi'o, PICRUSt2 or a
-            pangenome tool wrote; a file, compressed or not, or a folder of files.
+            (genome, family, count), or what eggNOG-mapper, COGclassifier, KofamScan, DRAM, anvi'o, PICRUSt2, Prokka,
+            Bakta, InterProScan, HMMER or a pangenome tool wrote; a file, compressed or not, or a folder of files.
         taxonomy: Taxonomy of the genomes, such as GTDB's: relatives are never split between training and validation.
             null: clusters of similar genomes take its place.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
-            kofamscan, ko-mapper, dram, anvio-matrix or anvio-functions. "auto": recognised by its columns.
+            kofamscan, ko-mapper, dram, anvio-matrix, anvio-functions, prokka, bakta, interproscan or hmmscan. "auto":
+            recognised by its columns.
         identifiers: Which families, where the table has several kinds: COG, KO, Pfam, EC, CAZy, ... "auto": the main
             one.
     """
@@ -74,7 +75,7 @@ def _one_summary(arguments: dict[str, Any]) -> Any:
 
 
 @in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary)
-@takes(CompleterOptions, "batch_size", "device", "progress", as_at_fit=True)
+@takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(
     table: Path,
@@ -84,6 +85,7 @@ def complete(
     precision: float | None = None,
     threshold: float = 0.5,
     method: Method | None = None,
+    modules: Path | None = None,
     format: str = "auto",
     identifiers: str = "auto",
     output: Literal["tsv", "tsv.gz", "csv", "csv.gz", "parquet"] = "tsv",
@@ -103,6 +105,8 @@ def complete(
             clades kept back in training. null: by threshold.
         threshold: Call families with at least this probability present.
         method: Another one than at fit: "knn", "prevalence-bayes", "auto", ... null: that of the model.
+        modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
+            that each is complete. null: none.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
@@ -120,6 +124,7 @@ def complete(
         format=format,
         identifiers=identifiers,
         output=output,
+        modules=modules,
         overrides=given(CompleterOptions, options),
     )
 
@@ -148,8 +153,8 @@ def evaluate(
         table: Gene families of complete genomes, in any format that fit reads.
         taxonomy: Taxonomy of the genomes. null: clusters of similar genomes take its place.
         out: Folder for the report, the metrics and the rows of every seed.
-        methods: Beside the model and the untrained baselines: seed, pca, autoencoder, autoencoder-evidence, separated
-            by commas. null: all.
+        methods: Beside the model and the untrained baselines: pca, autoencoder, autoencoder-evidence, mean, seed,
+            separated by commas. null: all but seed.
         seeds: How many splits, each trained on anew.
         resume: Keep the seeds that are done in the same folder.
         test_fraction: Share of the genomes kept for the test, by whole clades.

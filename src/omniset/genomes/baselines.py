@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -49,26 +51,55 @@ class Neighbours(Method):
         return log_odds_of(shares) + self.noise.evidence(observed)
 
 
+class LikelihoodNeighbours(Method):
+    """The share of the 15 training genomes under which the observation is likeliest with the family, updated by the
+    evidence: see `References.likeliest`.
+    """
+
+    def __init__(self, noise: NoiseModel, references: References) -> None:
+        super().__init__(noise)
+        self.references = references
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        evidence = self.noise.evidence(observed)
+        likelihood = self.references.likelihood(observed, evidence)
+        return log_odds_of(self.references.likeliest(observed, likelihood, self.noise.prevalence)) + evidence
+
+
+class Mean(Method):
+    """The mean of the log-odds of other methods."""
+
+    def __init__(self, noise: NoiseModel, methods: Sequence[Method]) -> None:
+        super().__init__(noise)
+        self.methods = tuple(methods)  # no submodules: their weights are their own
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        return torch.stack([method.log_odds(observed, given) for method in self.methods]).mean(0)
+
+
 class PrincipalComponents(Method):
     """Logistic regression of every family on the principal components of the observed ones, plus the evidence.
 
     Args:
         rank: Number of components.
+        gain: By which components are multiplied. Steps of Adam have the size of the learning rate, whatever the
+            gradient: a larger gain learns faster.
     """
 
     components: Float[Tensor, "families rank"]
     spread: Float[Tensor, " rank"]
     trained = True
 
-    def __init__(self, noise: NoiseModel, families: int, rank: int = 64) -> None:
+    def __init__(self, noise: NoiseModel, families: int, rank: int = 64, gain: float = 1.0) -> None:
         super().__init__(noise)
+        self.gain = gain
         self.register_buffer("components", torch.zeros(families, rank))
         self.register_buffer("spread", torch.ones(rank))
         self.regression = nn.Linear(rank, families)
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        values, directions = principal_directions(counts)
-        rank = min(self.components.shape[1], int((values > 1e-4 * values[0]).sum()))  # few genomes have few
+        values, directions = principal_directions(counts, self.components.shape[1])
+        rank = int((values > 1e-4 * values[0]).sum())  # few genomes have few
         self.components[:, :rank] = torch.from_numpy(directions[:rank].T.copy())
         self.spread[:rank] = torch.from_numpy(values[:rank] / np.sqrt(counts.shape[0]))
         nn.init.zeros_(self.regression.weight)
@@ -76,10 +107,14 @@ class PrincipalComponents(Method):
             self.regression.bias.copy_(self.noise.prior())
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        return self.regress(observed) + self.noise.evidence(observed)
+
+    def regress(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+        """Without the evidence."""
         # Of a genome that is c complete about c of each family is expected.
         expected = observed.completeness[:, None] * self.noise.prevalence
         scores = (observed.present.to(observed.counts) - expected) @ self.components / self.spread
-        return self.regression(scores) + self.noise.evidence(observed)
+        return self.regression(self.gain * scores)
 
 
 class Autoencoder(Method):

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from operator import mul
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
+from scipy import stats
 
 from omniset.genomes.methods import Method
-from omniset.genomes.noise import Observed, degrade, flip
+from omniset.genomes.noise import Observed, accessory_loss, degrade, flip, lose_runs
 from omniset.genomes.training import Genomes, stated_quality
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
 GRID = np.concatenate([np.linspace(0.5, 0.98, 25), np.linspace(0.982, 0.998, 9), [0.999, 0.9995, 0.9999]])
 BINS = 10
+LOSSES = ("copies", "runs", "accessory")  # how genes are lost: each by itself, with their contig, rare ones more often
+FEWEST = 20  # changes, at least, of which a precision is estimated
+SURE = 0.9  # confidence of the lower bound of a precision
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
 
 
@@ -46,14 +52,21 @@ class Noisy:
 
 
 def degraded(
-    genomes: Genomes, rows: Int[np.ndarray, " chosen"], level: tuple[float, float] | str, kind: str, seed: int
+    genomes: Genomes,
+    rows: Int[np.ndarray, " chosen"],
+    level: tuple[float, float] | str,
+    kind: str,
+    seed: int,
+    lost: str = "copies",
 ) -> Iterator[tuple[np.ndarray, Observed]]:
     """Genomes degraded at a level, 16 at a time: their positions and what is observed of them. Same call, same noise.
 
     Args:
         level: Completeness and contamination in percent; or "iid:missed:foreign", independent noise of families.
         kind: What methods read of the quality: "known", "estimated", "unknown".
+        lost: How genes are lost, one of LOSSES.
     """
+    detection = accessory_loss(genomes.prevalence()) if lost == "accessory" else None
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
         counts, quality = [], []
@@ -66,7 +79,11 @@ def degraded(
                 quality.append((1 - missed, foreign))
             else:
                 c, q = level[0] / 100, level[1] / 100
-                counts.append(degrade(row, genomes.donor(i, rng.random() < 0.5, rng), c, q, rng))
+                donor = genomes.donor(i, rng.random() < 0.5, rng)
+                if lost == "runs":
+                    counts.append(degrade(row, donor, 1.0, q, rng) - row + lose_runs(row, c, rng))
+                else:
+                    counts.append(degrade(row, donor, c, q, rng, detection))
                 quality.append(stated_quality(c, q, kind, rng))
         c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
         yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated)
@@ -81,6 +98,7 @@ def apply_all(
     kind: str,
     seed: int,
     device: torch.device | str = "cpu",
+    lost: str = "copies",
 ) -> dict[str, Noisy]:
     """Predictions of several methods for the same degraded genomes."""
     for method in methods.values():
@@ -89,14 +107,17 @@ def apply_all(
     observed, novelty = [], []
     any_method = next(iter(methods.values()))
     references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
-    for _, batch in degraded(genomes, rows, level, kind, seed):
+    for _, batch in degraded(genomes, rows, level, kind, seed, lost):
         batch = batch.to(device)
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
             log_odds[name].append(method(batch).cpu().numpy())
         settled = any_method.noise.settle(batch)[0]
-        near = references.corrected_similarity(settled, any_method.noise).amax(1) if references else torch.zeros(0)
-        novelty.append(1 - near.cpu().numpy())
+        if references is None:
+            novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
+        else:
+            near = references.corrected_similarity(settled, any_method.noise).amax(1)
+            novelty.append(1 - near.cpu().numpy())
     truth = genomes.counts[rows].toarray() > 0
     return {
         name: Noisy(rows, truth, np.concatenate(observed), np.concatenate(odds), np.concatenate(novelty))
@@ -110,9 +131,10 @@ class Level:
 
     Attributes:
         completeness, contamination: In percent.
-        added, removed: (GRID,) precision of the changes with at least this probability of being right.
-        spread: By how much more than independent families genome sizes vary: the interval of 95 % is
-            expected +- spread sqrt(sum p (1 - p)).
+        added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
+            probability of being right.
+        below, above: The interval of a genome's size, of 95 %, is from expected - below s to expected + above s, s the
+            standard deviation of independent families, sqrt(sum p (1 - p)).
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
         ece: Expected calibration error.
         bins: Number of (genome, family) pairs, mean probability and share present, by tenths of probability.
@@ -123,7 +145,8 @@ class Level:
     contamination: float
     added: list[float | None]
     removed: list[float | None]
-    spread: float
+    below: float
+    above: float
     novelty: float
     ece: float
     bins: list[tuple[int, float, float]]
@@ -151,21 +174,26 @@ def calibrate(
     Args:
         main: The method that thresholds are for; the others are only compared by their loss.
     """
-    weights = clade_weights(genomes.clades.groups[genomes.validation])
     levels = []
     for number, (c, q) in enumerate(LEVELS):
-        noisy = apply_all(methods, genomes, genomes.validation, (c, q), "estimated", seed * 1000 + number, device)
+        at = seed * 1000 + number
+        noisy = apply_all(methods, genomes, genomes.validation, (c, q), "estimated", at, device)
         one = noisy[main]
         p, truth, observed = one.probability, one.truth, one.observed
-        w = np.broadcast_to(weights[:, None], p.shape)
-        residual = np.abs(truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
+        others = (
+            apply_all({main: methods[main]}, genomes, genomes.validation, (c, q), "estimated", at, device, lost)[main]
+            for lost in LOSSES[1:]
+        )
+        below, above = np.max([_off(one), *map(_off, others)], 0)
+        groups = genomes.clades.groups[genomes.validation]
         levels.append(
             Level(
                 c,
                 q,
-                _precision(p[~observed], truth[~observed], w[~observed]),
-                _precision(1 - p[observed], ~truth[observed], w[observed]),
-                max(float(np.quantile(residual, 0.95)), 1.96),
+                _precision(p, truth, ~observed, groups),
+                _precision(1 - p, ~truth, observed, groups),
+                float(below),
+                float(above),
                 float(np.quantile(one.novelty, NOVEL)),
                 *reliability(p, truth),
                 {name: cross_entropy(n.log_odds, truth) for name, n in noisy.items()},
@@ -174,17 +202,44 @@ def calibrate(
     return levels
 
 
+def _off(noisy: Noisy) -> tuple[float, float]:
+    """Quantiles of 97.5 % of how far sizes lie below and above what is expected, in standard deviations."""
+    p = noisy.probability
+    off = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
+    below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
+    return below, above
+
+
 def _precision(
-    probability: Float[np.ndarray, " changes"],
-    right: Bool[np.ndarray, " changes"],
-    weights: Float[np.ndarray, " changes"],
+    probability: Float[np.ndarray, "genomes families"],
+    right: Bool[np.ndarray, "genomes families"],
+    possible: Bool[np.ndarray, "genomes families"],
+    groups: Int[np.ndarray, " genomes"],
 ) -> list[float | None]:
-    """(GRID,) weighted share of right changes among those with at least each probability; None where there are few."""
-    order = np.argsort(-probability)
-    counted = np.cumsum(weights[order])
-    correct = np.cumsum(weights[order] * right[order])
-    upto = np.searchsorted(-probability[order], -GRID, side="right")
-    return [float(correct[n - 1] / counted[n - 1]) if n >= 20 else None for n in upto.tolist()]
+    """(GRID,) lower bound of the share of right changes among the possible ones with at least each probability; None
+    where there are few.
+
+    Clades count alike, and are what varies: of the share R / M, R = sum_k r_k and M = sum_k m_k of clades k, the bound
+    is R / M - t sqrt(n / (n - 1) sum_k (r_k - m_k R / M)^2) / M, t the quantile of Student's t (Cochran, "Sampling
+    techniques", 1977, chapter 6). Of a single clade, its genomes are what varies.
+    """
+    units, which, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if len(units) < 2:
+        which, sizes = np.arange(len(groups)), np.ones(len(groups), dtype=np.int64)
+    of_genome, family = np.nonzero(possible & (probability >= GRID[0]))
+    cell = which[of_genome] * len(GRID) + np.searchsorted(GRID, probability[of_genome, family], side="right") - 1
+    shape = len(sizes), len(GRID)
+    made, correct = (
+        np.bincount(cell, weights, len(sizes) * len(GRID)).reshape(shape)[:, ::-1].cumsum(1)[:, ::-1]
+        for weights in (None, right[of_genome, family].astype(np.float64))
+    )
+    number, made, correct = made.sum(0), made / sizes[:, None], correct / sizes[:, None]
+    total = made.sum(0).clip(1e-12)
+    share = correct.sum(0) / total
+    units_left = max(len(sizes) - 1, 1)
+    error = np.sqrt(len(sizes) / units_left * np.square(correct - made * share).sum(0)) / total
+    bound = share - stats.t.ppf(SURE, units_left) * error
+    return [float(b) if n >= FEWEST else None for b, n in zip(bound, number, strict=True)]
 
 
 def clade_weights(groups: Int[np.ndarray, " genomes"]) -> Float[np.ndarray, " genomes"]:
@@ -223,9 +278,40 @@ def cross_entropy(
     return float(F.binary_cross_entropy_with_logits(z, torch.from_numpy(truth).double()))
 
 
-def nearest_level(levels: list[Level], completeness: float, contamination: float) -> Level:
-    """The level that is closest to a completeness and contamination in percent."""
-    return min(levels, key=lambda x: abs(x.completeness - completeness) + abs(x.contamination - contamination))
+def at_quality(levels: list[Level], completeness: float, contamination: float) -> Level:
+    """What validation says at a completeness and contamination in percent: bilinear between the levels around, which
+    are a grid; beyond them, that of the nearest. Precisions are known where they are at all levels that count.
+    """
+    sides = [
+        _between(sorted({getattr(level, name) for level in levels}), float(value))
+        for name, value in (("completeness", completeness), ("contamination", contamination))
+    ]
+    mixed = {(c, q): share_c * share_q for (c, share_c), (q, share_q) in product(*sides)}
+    there = {(level.completeness, level.contamination): level for level in levels}
+    parts = [(there[at], share) for at, share in mixed.items() if at in there and share > 0]
+    if len(parts) < sum(share > 0 for share in mixed.values()):
+        off = [abs(x.completeness - completeness) + abs(x.contamination - contamination) for x in levels]
+        return levels[int(np.argmin(off))]
+    if len(parts) == 1:
+        return parts[0][0]
+    nearest, shares = max(parts, key=lambda part: part[1])[0], [share for _, share in parts]
+
+    def curve(which: str) -> list[float | None]:
+        columns = zip(*(getattr(level, which) for level, _ in parts), strict=True)
+        return [None if None in column else sum(map(mul, column, shares)) for column in columns]
+
+    means = {name: sum(w * getattr(level, name) for level, w in parts) for name in ("below", "above", "novelty", "ece")}
+    loss = {name: sum(w * level.loss[name] for level, w in parts) for name in nearest.loss}
+    return replace(nearest, added=curve("added"), removed=curve("removed"), loss=loss, **means)
+
+
+def _between(grid: list[float], value: float) -> list[tuple[float, float]]:
+    """The values of a grid around one, and how much each counts."""
+    if value <= grid[0] or value >= grid[-1]:
+        return [(grid[0] if value <= grid[0] else grid[-1], 1.0)]
+    upper = next(i for i, g in enumerate(grid) if g >= value)
+    share = (value - grid[upper - 1]) / (grid[upper] - grid[upper - 1])
+    return [(grid[upper - 1], 1 - share), (grid[upper], share)]
 
 
 def to_json(levels: list[Level]) -> list[dict[str, Any]]:

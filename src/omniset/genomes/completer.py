@@ -164,7 +164,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             folder=folder,
             resume=resume,
             fingerprint=self.fingerprint(),
-            epochs=self.epochs or max(6, -(-250 * self.batch_size // len(genomes.train))),
+            epochs=self.epochs or max(15, -(-600 * self.batch_size // len(genomes.train))),
             **{name: getattr(self, name) for name in names},
         )
         self.seconds_ = round(time.monotonic() - start, 1)
@@ -368,14 +368,21 @@ class GenomeCompleter(CompleterOptions, Estimator):
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
-                    one = complete(genome, counts, odds[row], unknown[row], about[row], rule, trained)
+                    one = complete(
+                        genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn"
+                    )
+                    if one.far and self.far == "stop" and one.observed.any():
+                        raise ValueError(
+                            f"genome {genome.name!r} is far from the model's reference genomes (novelty "
+                            f"{one.novelty:.2f}, at most {about[row].level.novelty:.2f} is near), and far is 'stop'"
+                        )
                     matching.add(one)
                     yield one
         finally:
             suite.to("cpu")
         for message in () if file is None else file.warnings:
             warnings.warn(message, stacklevel=2)
-        matching.warn(self.families_)
+        matching.warn(self.families_, self.far == "warn")
 
     @torch.no_grad()
     def _apply(
@@ -393,7 +400,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         )
         about = []
         for c, q, known, novelty, which in genomes:
-            level = calibration.nearest_level(self.levels_, c, q)
+            level = calibration.at_quality(self.levels_, c, q)
             nearest_name = str(self.references_["genome"].iloc[which])
             least_lost = min(level.loss, key=level.loss.__getitem__)
             taken = least_lost if method == "auto" else self._name_of(method)

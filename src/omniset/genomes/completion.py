@@ -136,21 +136,29 @@ def complete(
     about: About,
     rule: Rule,
     trained: tuple[float, float],
+    shrink: bool = False,
 ) -> Completion:
     """Call families, and sum up.
 
     Args:
         counts, log_odds, unknown, about: See `Completion`.
         trained: Lowest completeness and highest contamination, in percent, that the methods were trained on.
+        shrink: Draw the probabilities of a far genome towards what was observed.
     """
-    probability = 1 / (1 + np.exp(-log_odds))
-    call, notes = rule.call(probability, counts > 0, about.level)
-    expected, spread = probability.sum(), about.level.spread * np.sqrt((probability * (1 - probability)).sum())
     far = about.novelty > about.level.novelty
+    probability, size = 1 / (1 + np.exp(-log_odds)), _size(log_odds, about.level)
+    if far and shrink:
+        log_odds = _shrunken(log_odds, counts > 0, about)
+        probability = 1 / (1 + np.exp(-log_odds))
+        expected = float(probability.sum())
+        size = expected, min(size[1], expected), max(size[2], expected)
+    call, notes = rule.call(probability, counts > 0, about.level)
     if not counts.any():
         notes.append("no family that the model knows was observed: probabilities are the prior")
     elif far:
         notes.append("farther from the reference genomes than 95 % of those of validation clades: trust it less")
+        if shrink:
+            notes[-1] += "; probabilities were drawn towards what was observed"
     if len(unknown) > 0.1 * max(len(genome.families), 1):
         notes.append(f"{len(unknown)} of its {len(genome.families)} families are not in the vocabulary")
     if about.completeness < trained[0]:
@@ -158,9 +166,29 @@ def complete(
     if about.contamination > trained[1]:
         notes.append(f"contamination {about.contamination:.1f} % is above what was trained on, {trained[1]:g} %")
     quality = about.completeness, about.contamination, about.given
-    size = float(expected), float(max(expected - spread, 0.0)), float(min(expected + spread, len(probability)))
     near = about.novelty, about.nearest, bool(far)
     return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, about.method, notes)
+
+
+def _size(log_odds: Float[np.ndarray, " families"], level: Level) -> tuple[float, float, float]:
+    """Expected number of families, with its interval."""
+    p = 1 / (1 + np.exp(-log_odds))
+    expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))
+    low, high = expected - level.below * deviation, expected + level.above * deviation
+    return expected, max(low, 0.0), min(high, float(len(p)))
+
+
+def _shrunken(
+    log_odds: Float[np.ndarray, " families"], observed: Bool[np.ndarray, " families"], about: About
+) -> Float[np.ndarray, " families"]:
+    """Log-odds of (1 - s) p + s o, o what was observed, s = min(2 (n - l) / (1 - l), 1), n the genome's novelty, l its
+    limit: from halfway between the limit and nothing in common on, the references say nothing.
+    """
+    limit = min(about.level.novelty, 1 - 1e-6)
+    share = min(2 * (about.novelty - limit) / (1 - limit), 1.0)
+    p = (1 - share) / (1 + np.exp(-log_odds)) + share * observed
+    p = np.clip(p, 1e-9, 1 - 1e-9)
+    return np.log(p) - np.log1p(-p)
 
 
 @dataclass
@@ -172,16 +200,19 @@ class Matching:
     lacking: list[str] = field(default_factory=list)
     rows: set[int] = field(default_factory=set)
     shares: list[float] = field(default_factory=list)
+    far: list[str] = field(default_factory=list)
 
     def add(self, one: Completion) -> None:
         self.number += 1
+        if one.far and one.observed.any():
+            self.far.append(one.name)
         self.shares.append(len(one.unknown) / max(int(one.observed.sum()) + len(one.unknown), 1))
         if self.quality is not None:
             self.rows.add(self.quality.row_of(one.name))
             if not one.given:
                 self.lacking.append(one.name)
 
-    def warn(self, families: Sequence[str]) -> None:
+    def warn(self, families: Sequence[str], warn_of_far: bool) -> None:
         """Warn of what may be wrong.
 
         Raises:
@@ -189,6 +220,14 @@ class Matching:
         """
         if self.quality is not None and self.number:
             self._warn_of_quality(self.quality)
+        if self.far and warn_of_far:
+            warnings.warn(
+                f"{len(self.far)} of {self.number} genomes, such as {self.far[0]!r}, are far from the model's "
+                "reference genomes: it knows nothing like them. Their probabilities were drawn to what was observed, "
+                "and completeness that is estimated may be wrong. Fit a model on their relatives, or take them as they "
+                "are with far='keep'",
+                stacklevel=2,
+            )
         several = sum(share > 0 for share in self.shares)
         if several:
             mean = float(np.mean(self.shares))

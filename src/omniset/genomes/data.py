@@ -69,9 +69,14 @@ READERS: dict[str, Callable[[Sheet, Notes], Found]] = {
     "dram": tools.read_dram,
     "anvio-matrix": wide.read_transposed,
     "anvio-functions": tools.read_functions,
+    "prokka": tools.read_prokka,
+    "bakta": tools.read_bakta,
+    "interproscan": tools.read_interproscan,
+    "hmmscan": tools.read_hmmscan,
 }
 WIDE = ("genomes-by-families", "families-by-genomes", "rtab", "picrust2")
-READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out")
+GENEWISE = {"prokka": "COG", "bakta": "COG", "interproscan": "Pfam"}  # the kind that is taken where none is asked for
+READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet", ".ko", ".out", ".tblout", ".tbl")
 # What to take from a folder that holds the other outputs of the same tool too.
 PREFERRED = re.compile(
     r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
@@ -241,6 +246,8 @@ class GenomeFile:
             here = self._first_kinds()
             order = [*([main] if self._known else []), "COG", "KO", "Pfam", *(kind for kind, _ in here.most_common())]
             return next((kind for kind in order if kind in here), "other")
+        if self.format in GENEWISE:
+            return main if self._known else GENEWISE[self.format]
         return {"cogclassifier": "COG", "kofamscan": "KO", "ko-mapper": "KO"}.get(self.format)
 
     def _first_kinds(self) -> Counter[str]:
@@ -251,6 +258,9 @@ class GenomeFile:
             names = (
                 row[0].split("!!!")[0] for _, row in sheet.records([sheet.need(["accession"], "accessions")], False)
             )
+        elif self.format == "hmmscan":
+            lines = (" ".join(fields).split() for fields in sheet.rows)
+            names = (name for fields in lines for name in fields[1:4:2] if name != "-")
         elif self.format in ("genomes-by-families", "picrust2"):
             names = iter(sheet.titles[1:])
         else:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
 from omniset.explain import attends, attribute
-from omniset.genomes.model import EvidenceModel
+from omniset.genomes.model import Context, EvidenceModel
 from omniset.genomes.noise import Observed
 
 NEAREST = 15  # references that are listed
@@ -24,7 +24,7 @@ class Explanation:
 
     Attributes:
         log_odds: Of the family.
-        terms: What they are the sum of: neighbours, context, evidence.
+        terms: What they are the sum of: neighbours, components, context, evidence.
         families: A row per observed family: `family`, `count`, `change` (log-odds now minus those without it, its
             count set to 0 and all else as it is) and `attribution` (0 to 1, self-attention attribution).
         references: The nearest reference genomes: `genome`, `similarity`, `has_family`, lineage.
@@ -103,22 +103,22 @@ def _attribution(
     model: EvidenceModel, settled: Observed, given: Tensor, family: int, steps: int
 ) -> Float[np.ndarray, " observed"]:
     """NaN where the encoder has no attention."""
-    if not attends(model.encoder):
+    context = model.contexts[0]
+    assert isinstance(context, Context)
+    if context.encoder is None or not attends(context.encoder):
         return np.full(int(settled.present.sum()), np.nan)
     with torch.no_grad():
-        tokens, quality = model.read(settled, given)
-    reader = _Reader(model, settled, quality).eval()
+        tokens = context.read(settled, given)
+    reader = _Reader(model, settled, given).eval()
     return attribute(reader, tokens, family, steps)[0].numpy()
 
 
 class _Reader(nn.Module):
-    """The model as a function of its tokens alone, for attribution."""
+    """The model as a function of its encoder's tokens alone, for attribution."""
 
-    def __init__(self, model: EvidenceModel, observed: Observed, quality: Tensor) -> None:
+    def __init__(self, model: EvidenceModel, observed: Observed, given: Tensor) -> None:
         super().__init__()
-        self.model, self.observed, self.quality_vector = model, observed, quality
+        self.model, self.observed, self.given = model, observed, given
 
     def forward(self, tokens: SetBatch) -> Float[Tensor, "genomes families"]:
-        plain = self.model.tokens(self.observed.counts)
-        summary = self.model.summarize(plain, tokens, self.quality_vector)
-        return torch.stack(list(self.model.terms_of(self.observed, summary).values())).sum(0)
+        return torch.stack(list(self.model.terms_of(self.observed, self.given, tokens).values())).sum(0)

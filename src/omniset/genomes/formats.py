@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from jaxtyping import Int
@@ -28,6 +29,10 @@ FORMATS = {
     "dram": "DRAM's annotations.tsv",
     "anvio-matrix": "a matrix of anvi-script-gen-function-matrix-across-genomes",
     "anvio-functions": "anvi-export-functions, one genome per file",
+    "prokka": "Prokka's .tsv, one genome per file",
+    "bakta": "Bakta's .tsv, one genome per file",
+    "interproscan": "InterProScan's .tsv, one genome per file",
+    "hmmscan": "--tblout of hmmscan or hmmsearch, one genome per file",
 }
 DRAM = {
     "KO": ("ko_id", "kegg_id", "kofam_id"),
@@ -61,9 +66,11 @@ METADATA = ("metadata_nsti",)  # PICRUSt2's distance to the nearest sequenced ta
 COMMAS = re.compile(r"[+-]?\d+(?:[, '_]\d+)+(?:\.\d*)?", re.ASCII)  # of decimals or of thousands: refused as a count
 MOST = 2**31 - 1  # what 32 bits hold
 BLOCK = 1 << 22  # characters read at a time
+TBLOUT = re.compile(r"#\s*target name\s+accession\s+query name\b")
+MD5 = re.compile(r"[0-9a-f]{32}")
 KOFAM = re.compile(r"#\s*gene name\s+KO\b")
 ENDINGS = re.compile(
-    r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.fasta|\.faa|\.fna|\.fa"
+    r"(\.emapper|\.annotations|\.tsv|\.csv|\.txt|\.tab|\.out|\.rtab|\.parquet|\.mapper|\.detail|\.tblout|\.tbl|\.fasta|\.faa|\.fna|\.fa"
     r"|[._-](?:ko|kofam|kofamscan|functions|cog_classify|classifier_result))$",
     re.IGNORECASE,
 )
@@ -102,6 +109,14 @@ def detect(sheet: Sheet) -> str:
     keys = set(sheet.keys)
     if is_kofam(sheet):
         return "kofamscan"
+    if is_tblout(sheet):
+        return "hmmscan"
+    if {"locus_tag", "ftype", "product"} <= keys:
+        return "prokka"
+    if {"type", "locus_tag", "dbxrefs"} <= keys:
+        return "bakta"
+    if len(sheet.columns) >= 11 and MD5.fullmatch(sheet.columns[1]):
+        return "interproscan"
     if {"letter", "count"} <= keys and "cog_id" not in keys:
         raise sheet.file.error(
             None, "counts letters (functional categories) only: give COGclassifier's cog_classify.tsv"
@@ -133,6 +148,13 @@ def detect(sheet: Sheet) -> str:
         f"is of no known format: its columns are {listed(sheet.columns, 4)}. What can be read: {', '.join(FORMATS)}. "
         "Give the format if it is one of these",
     )
+
+
+def is_tblout(sheet: Sheet) -> bool:
+    """HMMER's table of hits: its header is among the first lines, each with a # before it."""
+    if isinstance(sheet.file, TableFile):
+        return False
+    return any(TBLOUT.match(line) for _, line in islice(sheet.file.lines(), 5))
 
 
 def _is_count(cell: str) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int
+from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset.genomes.noise import NoiseModel, Observed
@@ -38,6 +39,10 @@ class Method(nn.Module):
         settled, given = self.noise.settle(observed)
         empty = ~observed.present.any(1, keepdim=True)
         return torch.where(empty, self.noise.prior(), self.log_odds(settled, given))
+
+    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
+        """The log-odds that training makes right, each by a loss of its own."""
+        return [self(observed)]
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         """What forward gives for genomes with at least one family.
@@ -103,30 +108,69 @@ class References(nn.Module):
         have = torch.einsum("bk,bkv->bv", there, self.dense(observed.counts)[which])
         return (have + prevalence) / (there.sum(1, keepdim=True) + 1)
 
+    def likelihood(
+        self, observed: Observed, evidence: Float[Tensor, "genomes families"]
+    ) -> Float[Tensor, "genomes references"]:
+        """(B, R) log-likelihood of what was observed, had the genome the families of reference r: the sum of the
+        evidence over those families, up to a constant. Least where a reference is excluded.
+        """
+        # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
+        return _masked(evidence @ self.dense(observed.counts).T, observed, torch.finfo(evidence.dtype).min)
+
+    def likeliest(
+        self,
+        observed: Observed,
+        likelihood: Float[Tensor, "genomes references"],
+        prevalence: Float[Tensor, " families"],
+    ) -> Float[Tensor, "genomes families"]:
+        """(B, V) share of the 15 references of the greatest likelihood that have the family, the prevalence one more.
+
+        Weights fall from 1 to 0, 1 - ((l_1 - l_r) / (l_1 - l_16))^2 (Epanechnikov, "Non-parametric estimation of a
+        multivariate probability density", 1969): log-likelihoods of thousands of families, which are not independent,
+        differ by hundreds, so that the distance to the 16th sets the scale (Loftsgaarden and Quesenberry, "A
+        nonparametric estimate of a multivariate density function", 1965).
+        """
+        nearest, which = likelihood.topk(min(NEIGHBOURS + 1, likelihood.shape[1]), 1)
+        there = nearest > torch.finfo(nearest.dtype).min
+        distance = torch.where(there, nearest[:, :1] - nearest, 0.0)
+        scale = distance.amax(1, keepdim=True).clamp(min=1e-6)
+        weights = ((1 - (distance / scale).square()) * there)[:, :NEIGHBOURS]
+        chosen = self.dense(observed.counts)[which[:, :NEIGHBOURS]]
+        return _shrunken(weights, torch.einsum("bk,bkv->bv", weights, chosen), prevalence)
+
     def kernels(
         self,
         observed: Observed,
-        evidence: Float[Tensor, "genomes families"],
+        likelihood: Float[Tensor, "genomes references"],
         prevalence: Float[Tensor, " families"],
         sharpness: Float[Tensor, " kernels"],
     ) -> Float[Tensor, "genomes families kernels"]:
         """(B, V, J) attention over the references: the family's share among them, weighted by likelihood^sharpness.
 
-        The log-likelihood of what was observed, had the genome the families of reference r, is the sum of the evidence
-        over those families, up to a constant: attention with the evidence as query, the references as keys and values.
+        The evidence is the query, the references are keys and values.
         """
         references = self.dense(observed.counts)
-        scores = evidence @ references.T
-        allowed = torch.ones_like(scores, dtype=torch.bool) if observed.excluded is None else ~observed.excluded
+        allowed = likelihood > torch.finfo(likelihood.dtype).min
         some = allowed.any(1, keepdim=True)
         shares = []
         for sharp in sharpness:
-            # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
-            weights = (sharp * scores).masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(1) * some
-            # As many genomes as the weights amount to (Kish, "Survey Sampling", 1965), and the prevalence as one more.
-            number = some / weights.square().sum(1, keepdim=True).clamp(min=1e-12)
-            shares.append((number * (weights @ references) + prevalence) / (number + 1))
+            scores = (sharp * likelihood).masked_fill(~allowed, torch.finfo(likelihood.dtype).min)
+            weights = scores.softmax(1) * some
+            shares.append(_shrunken(weights, weights @ references, prevalence))
         return torch.stack(shares, 2)
+
+
+def _shrunken(
+    weights: Float[Tensor, "genomes chosen"],
+    have: Float[Tensor, "genomes families"],
+    prevalence: Float[Tensor, " families"],
+) -> Float[Tensor, "genomes families"]:
+    """Weighted shares, of as many genomes as the weights amount to (Kish, "Survey Sampling", 1965), and the prevalence
+    as one more.
+    """
+    total = weights.sum(1, keepdim=True)
+    number = total.square() / weights.square().sum(1, keepdim=True).clamp(min=1e-12)
+    return (number * have / total.clamp(min=1e-12) + prevalence) / (number + 1)
 
 
 def _masked(values: Tensor, observed: Observed, fill: float) -> Tensor:
@@ -139,9 +183,15 @@ def log_odds_of(probability: Tensor) -> Tensor:
 
 
 def principal_directions(
-    counts: sp.csr_array,
+    counts: sp.csr_array, rank: int
 ) -> tuple[Float[np.ndarray, " components"], Float[np.ndarray, "components families"]]:
-    """Singular values and principal directions of the centred presence of families in (genomes, families)."""
-    centred = (counts > 0).toarray().astype(np.float32)
+    """The largest singular values, at most `rank`, and principal directions of the centred presence of families."""
+    present = (counts > 0).astype(np.float32)
+    if min(present.shape) > max(4 * rank, 100):
+        # The centred table is not sparse and is never made: Lanczos iterations need its products alone.
+        fitted = PCA(rank, svd_solver="arpack", random_state=0).fit(present)
+        return fitted.singular_values_.astype(np.float32), fitted.components_.astype(np.float32)
+    centred = present.toarray()
     centred -= centred.mean(0)
-    return np.linalg.svd(centred, full_matrices=False)[1:]
+    _, values, directions = np.linalg.svd(centred, full_matrices=False)
+    return values[:rank], directions[:rank]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ from torch import Tensor, nn
 
 from omniset import encoders
 from omniset.core.sets import SetBatch
-from omniset.genomes.methods import Method, References, principal_directions
+from omniset.genomes.baselines import PrincipalComponents
+from omniset.genomes.methods import Method, References, log_odds_of, principal_directions
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
+
+SHARPNESS = (30.0, 60.0, 120.0, 240.0)  # of the attentions at the start, times the number of families
+PARTS = ("neighbours", "components", "context")
 
 
 class FamilyTokens(nn.Module):
@@ -52,115 +57,225 @@ def mean_of_present(batch: SetBatch) -> Float[Tensor, "genomes dim"]:
     return (batch.elements * m).sum(1) / m.sum(1).clamp(min=1)
 
 
-class EvidenceModel(Method):
-    """Our default: what a set transformer and the nearest references expect, plus what was observed.
+class ReferenceAttention(nn.Module):
+    """Log-odds out of the families of reference genomes: a weighted sum of the log-odds of seven shares.
 
-        log-odds = neighbours + context + evidence,   evidence = a_v LLR_v
+    They are the prevalence, the 15 references nearest by similarity, the 15 of the greatest likelihood, and four
+    attentions over all references of other sharpness. Weights are those of the family times those of the genome's
+    quality and of its similarity to the nearest reference. In training a genome's own clade is hidden from it, at a
+    depth drawn anew each time, so that the weights say how far references can be trusted.
+    """
 
-    `neighbours` is a weighted sum of log-odds of the prevalence, of the 15 nearest references and of two attentions
-    over the references; the weights are those of the family times those that the genome's own summary asks for.
-    `context` comes from the summary alone. In training a genome's own clade is hidden from the references, at a depth
-    drawn anew each time, so that the model learns how far references can be trusted.
+    def __init__(self, noise: NoiseModel, references: References, families: int) -> None:
+        super().__init__()
+        self.noise, self.references = noise, references
+        self.log_sharpness = nn.Parameter(torch.tensor(SHARPNESS).div(families).log())
+        shares = 3 + len(SHARPNESS)
+        # Deviations from 1 and 0, so that weight decay pulls towards the plain sum.
+        self.trust = nn.Parameter(torch.zeros(families, shares))
+        self.offset = nn.Parameter(torch.zeros(families))
+        last = nn.Linear(16, shares)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.gate = nn.Sequential(nn.Linear(5, 16), nn.GELU(), last)
+        self.register_buffer("start", torch.tensor([0.1] + [0.9 / (shares - 1)] * (shares - 1)), persistent=False)
+
+    def forward(
+        self,
+        observed: Observed,
+        given: Float[Tensor, "genomes two"],
+        evidence: Float[Tensor, "genomes families"],
+    ) -> Float[Tensor, "genomes families"]:
+        prevalence = self.noise.prevalence
+        likelihood = self.references.likelihood(observed, evidence)
+        shares = [
+            prevalence.expand_as(evidence)[..., None],
+            self.references.neighbours(observed, prevalence)[..., None],
+            self.references.likeliest(observed, likelihood, prevalence)[..., None],
+            self.references.kernels(observed, likelihood, prevalence, self.log_sharpness.exp()),
+        ]
+        nearest = self.references.corrected_similarity(observed, self.noise).amax(1)
+        about = [nearest, observed.completeness, 10 * observed.contamination, *given.unbind(1)]
+        gates = self.start + self.gate(torch.stack(about, 1))
+        return torch.einsum("bvj,bj,vj->bv", log_odds_of(torch.cat(shares, 2)), gates, 1 + self.trust) + self.offset
+
+
+class Context(nn.Module):
+    """Log-odds out of the set of observed families: a sum over them, a set encoder's summary of them, or both.
+
+        hidden = relu(sum of vectors of the families + Linear(quality) + Linear(summary))
 
     Args:
         families: Vocabulary size.
-        encoder: In the registry. Elements are families; each carries completeness and contamination.
+        encoder: In the registry; its elements are families, each with its copies and the genome's quality. None: the
+            sum alone.
         sizes: Of the encoder: depth, num_heads, num_inducing.
+        hidden: Width of the sum.
     """
-
-    trained = True
 
     def __init__(
         self,
-        noise: NoiseModel,
-        references: References,
         families: int,
         *,
-        encoder: str,
+        encoder: str | None,
         dim: int,
         encoder_options: dict[str, Any] | None = None,
-        decoder_dim: int = 256,
+        hidden: int = 256,
         dropout: float = 0.1,
         **sizes: int,
     ) -> None:
+        super().__init__()
+        self.sum = nn.Linear(families, hidden, bias=False)
+        self.quality = nn.Linear(5, hidden)
+        self.encoder: encoders.Encoder | None = None
+        if encoder is not None:
+            self.tokens = FamilyTokens(families, dim, binary=False)
+            self.mark = nn.Linear(5, dim)
+            self.encoder = build_encoder(encoder, dim, dropout, sizes | (encoder_options or {}))
+            self.norm = nn.LayerNorm(dim)
+            self.mix = nn.Linear(self.encoder.num_outputs * dim, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.posterior, self.prior = nn.Linear(hidden, families), nn.Linear(hidden, families)
+
+    def fit(self, counts: sp.csr_array, prior: Float[Tensor, " families"], rng: np.random.Generator) -> None:
+        """Start at the prior, and the families' vectors of an encoder at the principal directions of the genomes."""
+        with torch.no_grad():
+            self.posterior.bias.copy_(prior)
+            self.prior.bias.copy_(prior)
+            if self.encoder is not None:
+                weight = self.tokens.family.weight
+                _, directions = principal_directions(counts, weight.shape[1])
+                vectors = rng.normal(0, 0.05, weight.shape).astype(np.float32)
+                vectors[:, : len(directions)] += 0.5 * directions.T * np.sqrt(len(vectors))
+                weight.copy_(torch.from_numpy(vectors))
+
+    def read(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> SetBatch:
+        """What the encoder reads: families, each with the genome's quality added to it."""
+        tokens = self.tokens(observed.counts)
+        marked = (tokens.elements + self.mark(_quality(observed, given))[:, None]) * tokens.multiplicity[..., None]
+        return SetBatch(marked, tokens.multiplicity, validate=False)
+
+    def forward(
+        self, observed: Observed, given: Float[Tensor, "genomes two"], tokens: SetBatch | None = None
+    ) -> tuple[Float[Tensor, "genomes families"], Float[Tensor, "genomes families"]]:
+        """Log-odds with what was observed taken into account; and without the observation of the family itself, to
+        which its evidence is to be added.
+
+        Args:
+            tokens: Instead of `read`.
+        """
+        hidden = self.sum(observed.present.to(observed.counts)) + self.quality(_quality(observed, given))
+        if self.encoder is not None:
+            summary = self.encoder(self.read(observed, given) if tokens is None else tokens).summary
+            hidden = hidden + self.mix(self.norm(summary).flatten(1))
+        hidden = self.dropout(hidden.relu())
+        return self.posterior(hidden), self.prior(hidden)
+
+
+def _quality(observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes five"]:
+    size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
+    return torch.stack([observed.completeness, 10 * observed.contamination, *given.unbind(1), size], 1)
+
+
+class EvidenceModel(Method):
+    """Our default: three predictors that err differently, each of which knows what was observed, and their mixture.
+
+        log-odds = t (w_1 neighbours + w_2 components + w_3 context + a evidence)
+
+    `neighbours` is attention over the reference genomes, `components` logistic regression on principal components,
+    `context` what the set of all observed families says. Each is trained by a loss of its own, so that none leans on
+    another. Weights w, which add up to 1, and t depend on completeness; both are fitted to genomes of clades kept back
+    (Wolpert, "Stacked generalization", 1992): see `omniset.genomes.mixing`. The evidence counts once, a = 1, but for
+    what `neighbours` learns of it and for `context`, whose two outputs are averaged where a family was not observed:
+    one needs no evidence. There are two contexts, of which the mean is taken (Lakshminarayanan et al., "Simple and
+    scalable predictive uncertainty estimation using deep ensembles", 2017); the second has no encoder.
+
+    Args:
+        families: Vocabulary size.
+        encoder, sizes: See Context.
+    """
+
+    trained = True
+    mixture: Float[Tensor, "parts two"]
+    temperature: Float[Tensor, " two"]
+
+    def __init__(
+        self, noise: NoiseModel, references: References, families: int, *, encoder: str | None, dim: int, **sizes: Any
+    ) -> None:
         super().__init__(noise)
         self.references = references
-        self.tokens = FamilyTokens(families, dim, binary=False)
-        self.quality = nn.Sequential(nn.Linear(5, dim), nn.GELU(), nn.Linear(dim, dim))
-        self.encoder = build_encoder(encoder, dim, dropout, sizes | (encoder_options or {}))
-        width = (self.encoder.num_outputs + 2) * dim
-        self.summary_norm, self.local_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        first, second = nn.Linear(width, decoder_dim), nn.Linear(decoder_dim, decoder_dim)
-        self.decoder = nn.Sequential(first, nn.GELU(), nn.Dropout(dropout), second, nn.GELU())
-        self.output = nn.Linear(decoder_dim, families)
-        self.gate = nn.Linear(width + 2, 4)
-        self.log_sharpness = nn.Parameter(torch.tensor([60.0, 180.0]).div(families).log())
-        # Deviations from 1, so that weight decay pulls towards the plain sum.
-        self.trust = nn.Parameter(torch.zeros(families, 4))
-        self.belief = nn.Parameter(torch.zeros(families, 2))
-        for layer in (self.output, self.gate):
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        self.register_buffer("start", torch.tensor([0.1, 0.3, 0.3, 0.3]), persistent=False)
+        self.neighbours = ReferenceAttention(noise, references, families)
+        self.components = PrincipalComponents(noise, families, gain=6.0)
+        of_dim = {"dim": dim, **sizes}
+        self.contexts = nn.ModuleList([Context(families, encoder=name, **of_dim) for name in (encoder, None)])
+        self.belief = nn.Parameter(torch.zeros(families, 2))  # deviations from 1
+        self.register_buffer("mixture", torch.zeros(len(PARTS), 2))
+        self.register_buffer("temperature", torch.zeros(2))
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        """Start the families' vectors at the principal directions of the training genomes."""
-        _, directions = principal_directions(counts)
-        dim = self.tokens.family.embedding_dim
-        rank = min(dim, len(directions))
-        vectors = rng.normal(0, 0.05, self.tokens.family.weight.shape).astype(np.float32)
-        vectors[:, :rank] += 0.5 * directions[:rank].T * np.sqrt(len(vectors))
-        with torch.no_grad():
-            self.tokens.family.weight.copy_(torch.from_numpy(vectors))
+        self.components.fit(counts, rng)
+        for context in self.contexts:
+            assert isinstance(context, Context)
+            context.fit(counts, self.noise.prior(), rng)
+
+    def learned(self, observed: Observed) -> list[Float[Tensor, "genomes families"]]:
+        settled, given = self.noise.settle(observed)
+        empty = ~observed.present.any(1, keepdim=True)
+        return [torch.where(empty, self.noise.prior(), part) for part in self._predictors(settled, given)]
+
+    def _predictors(self, observed: Observed, given: Tensor) -> list[Tensor]:
+        """Log-odds of neighbours, of components, and of both outputs of each context, with their evidence."""
+        evidence = self.noise.evidence(observed)
+        near = self.neighbours(observed, given, evidence) + self._believed(observed) * evidence
+        contexts = [(posterior, prior + evidence) for posterior, prior in self._read(observed, given)]
+        return [near, self.components.regress(observed) + evidence, *chain.from_iterable(contexts)]
+
+    def _read(self, observed: Observed, given: Tensor, tokens: SetBatch | None = None) -> list[tuple[Tensor, Tensor]]:
+        return [
+            context(observed, given, tokens if number == 0 else None) for number, context in enumerate(self.contexts)
+        ]
+
+    def weights(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes parts"]:
+        """(B, 3) of the parts, temperature included: t softmax(u_j + v_j (1 - c)), t = exp(t_0 + t_1 (1 - c))."""
+        about = torch.stack([torch.ones_like(completeness), 1 - completeness], 1)
+        return (about @ self.mixture.T).softmax(1) * (about @ self.temperature).exp()[:, None]
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        return torch.stack(list(self._terms(observed, given).values())).sum(0)
+        return torch.stack(list(self.terms_of(observed, given).values())).sum(0)
 
     def terms(self, observed: Observed) -> dict[str, Float[Tensor, "genomes families"]]:
         """What the log-odds are the sum of."""
-        return self._terms(*self.noise.settle(observed))
-
-    def _terms(self, observed: Observed, given: Tensor) -> dict[str, Tensor]:
-        tokens, quality = self.read(observed, given)
-        return self.terms_of(observed, self.summarize(self.tokens(observed.counts), tokens, quality))
-
-    def read(
-        self, observed: Observed, given: Float[Tensor, "genomes two"]
-    ) -> tuple[SetBatch, Float[Tensor, "genomes dim"]]:
-        """What the encoder reads: families, each with the genome's quality added to it; and that quality."""
-        size = observed.present.sum(1).to(observed.counts).log1p() - 7  # about 0 for a thousand families
-        features = [observed.completeness, 10 * observed.contamination, *given.unbind(1), size]
-        quality = self.quality(torch.stack(features, 1))
-        tokens = self.tokens(observed.counts)
-        marked = (tokens.elements + quality[:, None]) * tokens.multiplicity[..., None]
-        return SetBatch(marked, tokens.multiplicity, validate=False), quality
-
-    def summarize(
-        self, plain: SetBatch, tokens: SetBatch, quality: Float[Tensor, "genomes dim"]
-    ) -> Float[Tensor, "genomes width"]:
-        """The set transformer's view of each genome: its summary, the mean of its families, and its quality."""
-        summary = self.summary_norm(self.encoder(tokens).summary)
-        return torch.cat([summary.flatten(1), self.local_norm(mean_of_present(plain)), quality], 1)
+        return self.terms_of(*self.noise.settle(observed))
 
     def terms_of(
-        self, observed: Observed, summary: Float[Tensor, "genomes width"]
+        self, observed: Observed, given: Float[Tensor, "genomes two"], tokens: SetBatch | None = None
     ) -> dict[str, Float[Tensor, "genomes families"]]:
+        """The same of genomes whose quality is settled.
+
+        Args:
+            tokens: What the encoder of the context reads instead of the observed families.
+        """
         evidence = self.noise.evidence(observed)
-        near = self._near(observed, evidence)
-        nearest = self.references.corrected_similarity(observed, self.noise).amax(1, keepdim=True)
-        gates = self.start + self.gate(torch.cat([summary, nearest, observed.completeness[:, None]], 1))
-        seen, unseen = self.belief.unbind(1)
+        near, linear, context = self.weights(observed.completeness)[..., None].unbind(1)
+        posterior, prior = (sum(both) / len(both) for both in zip(*self._read(observed, given, tokens), strict=True))
+        counts = near * self._believed(observed) + linear + context * torch.where(observed.present, 1.0, 0.5)
         return {
-            "neighbours": torch.einsum("bvj,bj,vj->bv", near, gates, 1 + self.trust),
-            "context": self.output(self.decoder(summary)),
-            "evidence": (1 + torch.where(observed.present, seen, unseen)) * evidence,
+            "neighbours": near * self.neighbours(observed, given, evidence),
+            "components": linear * self.components.regress(observed),
+            "context": context * torch.where(observed.present, prior, (prior + posterior) / 2),
+            "evidence": counts * evidence,
         }
 
-    def _near(self, observed: Observed, evidence: Tensor) -> Float[Tensor, "genomes families four"]:
-        prevalence = self.noise.prevalence
-        shares = self.references.neighbours(observed, prevalence)[..., None]
-        kernels = self.references.kernels(observed, evidence, prevalence, self.log_sharpness.exp())
-        return torch.cat([prevalence.expand_as(observed.counts)[..., None], shares, kernels], 2).logit(eps=1e-4)
+    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
+        """Log-odds of each part by itself, its evidence included."""
+        settled, given = self.noise.settle(observed)
+        near, linear, *contexts = self._predictors(settled, given)
+        posterior, prior = (sum(contexts[start::2]) / len(self.contexts) for start in (0, 1))
+        return torch.stack([near, linear, torch.where(settled.present, prior, (prior + posterior) / 2)], 2)
+
+    def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
+        seen, unseen = self.belief.unbind(1)
+        return 1 + torch.where(observed.present, seen, unseen)
 
 
 class SeedModel(Method):

@@ -9,7 +9,17 @@ from omniset import options as shared
 from omniset.options import Computing, option, options
 
 Method = Literal[
-    "model", "as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "autoencoder-evidence", "auto"
+    "model",
+    "as-is",
+    "prevalence",
+    "prevalence-bayes",
+    "knn",
+    "knn-likelihood",
+    "pca",
+    "autoencoder",
+    "autoencoder-evidence",
+    "mean",
+    "auto",
 ]
 Rank = Literal["domain", "phylum", "class", "order", "family", "genus", "species"]
 
@@ -20,8 +30,8 @@ class CompleterOptions(Computing):
 
     architecture: Literal["evidence", "seed"] = option(
         "evidence",
-        '"evidence": a set transformer and reference genomes, plus what was observed. "seed": a set transformer alone, '
-        "as its document says, which cannot copy its input.",
+        '"evidence": attention over reference genomes, principal components and the set of observed families, mixed, '
+        'plus what was observed. "seed": a set transformer alone, as its document says, which cannot copy its input.',
     )
     _: KW_ONLY
     method: Method = option(
@@ -32,7 +42,8 @@ class CompleterOptions(Computing):
     )
     encoder: str | None = shared.encoder(
         None,
-        'Kind of set encoder, a name in `omniset.encoders.ENCODERS`. None: ust, or set-transformer-sab for "seed".',
+        "Kind of set encoder that reads the families, a name in `omniset.encoders.ENCODERS`. None: the sum of their "
+        'vectors alone, or set-transformer-sab for "seed".',
     )
     dim: int = shared.dim(64)
     depth: int = shared.depth(2)
@@ -41,8 +52,8 @@ class CompleterOptions(Computing):
     encoder_options: dict[str, Any] | None = shared.encoder_options()
     epochs: int | None = shared.epochs(
         None,
-        "How often, at most, each genome is learned from, each time with other noise. None: 6, or for few genomes "
-        "enough for 250 steps.",
+        "How often, at most, each genome is learned from, each time with other noise. None: 15, or for few genomes "
+        "enough for 600 steps.",
     )
     batch_size: int = shared.batch_size(16, "Genomes per step, and at a time when completing.")
     learning_rate: float = shared.learning_rate(1e-3)
@@ -67,4 +78,10 @@ class CompleterOptions(Computing):
     )
     max_references: int = option(
         4000, "Training genomes kept to compare with, at most, drawn over the clades.", least=1
+    )
+    far: Literal["keep", "warn", "stop"] = option(
+        "warn",
+        'Genomes farther from the references than 95 % of the validation genomes: "warn" draws their probabilities '
+        'to what was observed, the more the farther, and warns; "keep" takes them like others; "stop" is an error.',
+        changes_fit=False,
     )

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
 
-from omniset.genomes.calibration import Level, nearest_level
+from omniset.genomes.calibration import Level, at_quality
 from omniset.genomes.cohort import COG, Cohort
 from omniset.genomes.completer import GenomeCompleter
+from omniset.genomes.modules import Modules
 from omniset.report import figures
 from omniset.report.blocks import (
     Block,
@@ -35,6 +36,7 @@ from omniset.report.frame import Run, compose, learning
 
 SHOWN = {"rows": 500, "genomes with intervals": 60, "often changed": 25, "map columns": 40}
 DIAGONAL = "On the diagonal probabilities are right; tenths of less than 20 pairs of genome and family are left out."
+SUMS = ("observed", "called", "expected")  # of modules, in the order of the columns
 PRECISION = 0.95  # for which the report on a fit shows thresholds
 
 
@@ -42,7 +44,13 @@ PRECISION = 0.95  # for which the report on a fit shows thresholds
 
 
 def of_completion(
-    run: Run, cohort: Cohort, completer: GenomeCompleter, *, threshold: float, precision: float | None
+    run: Run,
+    cohort: Cohort,
+    completer: GenomeCompleter,
+    *,
+    threshold: float,
+    precision: float | None,
+    modules: Modules | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on completed genomes: sizes, changes by genome, category and family, novelty, warnings."""
     rows, families = cohort.summary, cohort.by_family
@@ -65,6 +73,7 @@ def of_completion(
             _genomes(rows),
             _changes(cohort, families),
             _novelty(rows, completer.levels_),
+            *([] if modules is None else [_modules(modules)]),
             Section("How to read the numbers", "", meaning),
         ],
         numbers,
@@ -91,8 +100,9 @@ MEANING: list[list[Any]] = [
      "quality: probabilities are less to be trusted."],
 ]  # fmt: skip
 CAVEATS = [
-    "In real assemblies genes are missing together, with the contig they lie on. Probabilities, intervals and "
-    "thresholds come from genomes whose genes were removed independently of each other, so they may be too sure.",
+    "In real assemblies genes are missing together, with the contig they lie on, and rare families more often than "
+    "core ones. Intervals hold for these losses too; probabilities and thresholds come from genomes whose genes were "
+    "removed independently of each other, so they may be too sure.",
     "References are the genomes that the model was trained on, and no others. A genome may be far from them and near "
     "to one that is public.",
 ]
@@ -232,11 +242,38 @@ def states_of(
     return np.where(called, np.where(observed, 1, 2), np.where(observed, 3, 0))
 
 
+def _modules(modules: Modules) -> Section:
+    """How many genomes have each module, and a picture of those in doubt."""
+    rows = [
+        [module.name, module.title, len(module.steps), *(rounded(modules.sums[name][i], 1) for name in SUMS)]
+        for i, module in enumerate(modules.modules)
+    ]
+    columns = ["module", "name", "steps", "complete as observed", "complete as called", "expected"]
+    caption = "Genomes in which each module is complete; expected: the sum of the probabilities that it is."
+    blocks: list[Block] = [Table(caption, columns, rows[: SHOWN["rows"]])]
+    if modules.probabilities:
+        values = np.stack(modules.probabilities)[: SHOWN["genomes with intervals"]]
+        doubt = (values * (1 - values)).sum(0)
+        shown = np.sort(np.argsort(-doubt, kind="stable")[: SHOWN["map columns"]])
+        names = [modules.modules[i].name for i in shown]
+        figure = figures.heat_map(values[:, shown], modules.genomes[: len(values)], names, "probability")
+        means = listed(dict(zip(names, values[:, shown].mean(0).tolist(), strict=True)), 6)
+        caption = (
+            f"Probability that a module is complete: the {len(names)} least certain ones, in {len(values)} genomes."
+        )
+        blocks.insert(0, Plot(figure, f"{caption} Means: {means}.", caption))
+    text = (
+        "A module is complete where all of its steps are. Families are taken as independent, given what was observed. "
+        "The table of modules names, for each genome, the step that is least probable."
+    )
+    return Section("Modules", text, blocks)
+
+
 def _novelty(rows: pd.DataFrame, levels: list[Level]) -> Section:
     values = rows["novelty"].to_numpy(np.float64)
     if not np.isfinite(values).any():
         return Section("Novelty", "Of no genome is known how far it is from the reference genomes.")
-    limits = [nearest_level(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
+    limits = [at_quality(levels, r["completeness"], r["contamination"]).novelty for r in rows.to_dict("records")]
     far = int(rows["far"].sum())
     text = (
         f"How far genomes are from the nearest reference genome. {many(far, 'genome')} of {len(rows):,} "
@@ -283,7 +320,7 @@ def of_fit(run: Run, completer: GenomeCompleter) -> tuple[Report, dict[str, Any]
 
 
 def _numbers(level: Level, chosen: str) -> dict[str, Any]:
-    names = ("completeness", "contamination", "ece", "novelty", "spread", "loss", "bins")
+    names = ("completeness", "contamination", "ece", "novelty", "below", "above", "loss", "bins")
     thresholds = {change: level.threshold(change, PRECISION) for change in ("added", "removed")}
     return {name: getattr(level, name) for name in names} | thresholds | {"auto": chosen}
 
@@ -341,14 +378,18 @@ def _thresholds(levels: list[Level]) -> Section:
         add, remove = (level.threshold(change, PRECISION) for change in ("added", "removed"))
         least = "never" if add == 1 else Cell(f"p \N{GREATER-THAN OR EQUAL TO} {add:.4g}", add)
         most = "never" if remove == 1 else Cell(f"p \N{LESS-THAN OR EQUAL TO} {1 - remove:.4g}", 1 - remove)
-        rows.append([_in_order(level), least, most, rounded(level.novelty), rounded(level.spread, 2)])
-    columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "interval factor"]
+        rows.append(
+            [_in_order(level), least, most, rounded(level.novelty), rounded(level.below, 2), rounded(level.above, 2)]
+        )
+    columns = ["completeness / contamination", "add where", "remove where", "far above a novelty of", "below", "above"]
     text = (
-        f"From which probability on {percent(PRECISION)} of additions, and of removals, were right on validation "
-        "clades; \N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability was sure enough. "
-        "95 % of the validation genomes have a novelty up to its limit. The interval of a genome's size is the "
-        "expected number \N{PLUS-MINUS SIGN} factor \N{MULTIPLICATION SIGN} the standard deviation it would have if "
-        "families were independent (which alone would give a factor of 1.96)."
+        f"From which probability on {percent(PRECISION)} of additions, and of removals, are right, by the lower "
+        "bound of 90 % confidence over validation clades; "
+        "\N{LEFT DOUBLE QUOTATION MARK}never\N{RIGHT DOUBLE QUOTATION MARK}: no probability is sure enough. "
+        "95 % of the validation genomes have a novelty up to its limit. The interval of "
+        "a genome's size is from the expected number - below \N{MULTIPLICATION SIGN} s to it + above "
+        "\N{MULTIPLICATION SIGN} s, s the standard deviation it would have if families were independent; it holds too "
+        "where genes are lost with their contig, or rare families more often than core ones."
     )
     return Section("Thresholds and limits", text, [Table("By level of noise.", columns, rows)])
 

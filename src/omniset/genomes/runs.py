@@ -17,10 +17,11 @@ from omniset.genomes.cohort import Cohort
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import Completion
 from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy, watched
-from omniset.genomes.evaluate import ALL, Evaluation
+from omniset.genomes.evaluate import DEFAULT, Evaluation
 from omniset.genomes.evaluate import evaluate as run_evaluation
 from omniset.genomes.evaluation_report import of_evaluation
 from omniset.genomes.explaining import Explanation
+from omniset.genomes.modules import Modules, read_modules
 from omniset.report import multiqc
 from omniset.runs import devices
 from omniset.runs.console import noted, refuse_own_input, run_folder, say, say_notes
@@ -36,7 +37,8 @@ ENDINGS = ("tsv", "tsv.gz", "csv", "csv.gz", "parquet")
 SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions that MultiQC is given
 MEANING = {
     "neighbours": "what reference genomes like it have",
-    "context": "what the set transformer reads off its other families",
+    "components": "what principal components of its families say",
+    "context": "what the set of all its families says",
     "evidence": "that it {seen}, at this completeness and contamination",
 }
 
@@ -85,6 +87,7 @@ def complete(
     format: str,
     identifiers: str,
     output: str,
+    modules: Path | None,
     overrides: dict[str, Any],
 ) -> pd.DataFrame:
     """See `omniset.cli.genomes.complete`. Returns the summary, a row per genome."""
@@ -93,26 +96,32 @@ def complete(
         given = None if quality is None else read_qualities(quality)
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         completions = completer.completions(file, given, method=method, threshold=threshold, precision=precision)
-        paths = {name: out / f"{name}.{output}" for name in ("calls", "probabilities", "summary")}
+        parts = None if modules is None else Modules(read_modules(modules), completer.families_)
+        names = ["calls", "probabilities", "summary", *([] if parts is None else ["modules"])]
+        paths = {name: out / f"{name}.{output}" for name in names}
         for path in paths.values():
             refuse_own_input(path, table)
         cohort = Cohort(completer.families_, completer.vocabulary_)
-        with ExitStack() as stack:  # the three tables appear together, or not at all
+        with ExitStack() as stack:  # the tables appear together, or not at all
             writers = {name: stack.enter_context(TableWriter(path)) for name, path in paths.items()}
             while group := list(islice(completions, TOGETHER)):
                 for one in group:
                     cohort.add(one)
                 _write(writers, group, cohort)
-        for path in (out / f"{name}.{end}" for name in paths for end in ENDINGS if end != output):
-            path.unlink(missing_ok=True)  # of an earlier run
-        notes = [] if given is not None else [ESTIMATED]
+                if parts is not None:
+                    writers["modules"].write(parts.table(group))
+        written = {*paths.values()}
+        for path in (out / f"{name}.{end}" for name in (*names, "modules") for end in ENDINGS):
+            if path not in written:
+                path.unlink(missing_ok=True)  # of an earlier run
+        notes = [*([] if given is not None else [ESTIMATED]), *([] if parts is None else parts.notes())]
         rows = cohort.summary
         line = (
             f"{len(rows):,} genomes: {int(rows['added'].sum()):,} families added, {int(rows['removed'].sum()):,} "
             f"removed; {int(rows['far'].sum()):,} genomes far from the references"
         )
         about = folder.about(f"Completion of {table.name}", notes)
-        made = report.of_completion(about, cohort, completer, threshold=threshold, precision=precision)
+        made = report.of_completion(about, cohort, completer, threshold=threshold, precision=precision, modules=parts)
         folder.write(made, files=[path.name for path in paths.values()], lines=[line, *notes])
         return rows
 
@@ -139,7 +148,7 @@ def evaluate(
         evaluation = run_evaluation(
             read_table(table, format=format, identifiers=identifiers, progress=progress),
             None if taxonomy is None else read_taxonomy(taxonomy),
-            methods=ALL if methods is None else methods,
+            methods=DEFAULT if methods is None else methods,
             seeds=seeds,
             test_fraction=test_fraction,
             precision=precision,

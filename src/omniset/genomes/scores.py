@@ -18,7 +18,7 @@ from omniset.trials.intervals import Draws, Values
 ORIGINAL = ((0.0, 0.0), (0.10, 0.0), (0.25, 0.01), (0.50, 0.01), (0.75, 0.01))
 LESS_KNOWN = ((100.0, 0.0), (95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 PREVALENCE = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)  # bounds of the bins
-DECISIVE = ("70/0", "50/0")  # conditions at which ours has to beat the best baseline
+DECISIVE = ("95/0", "70/0", "50/0", "70/5")  # conditions at which ours has to beat the best baseline
 CHANGES = ("added", "removed")
 
 

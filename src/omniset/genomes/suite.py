@@ -8,14 +8,26 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from omniset.genomes.baselines import AsIs, Autoencoder, Neighbours, Prevalence, PrincipalComponents
+from omniset.genomes.baselines import (
+    AsIs,
+    Autoencoder,
+    LikelihoodNeighbours,
+    Mean,
+    Neighbours,
+    Prevalence,
+    PrincipalComponents,
+)
 from omniset.genomes.methods import Method, References
+from omniset.genomes.mixing import mix
 from omniset.genomes.model import EvidenceModel, SeedModel
 from omniset.genomes.noise import NoiseModel
 from omniset.genomes.training import Draws, Genomes, train
+from omniset.runs import devices
 
-BASELINES = ("as-is", "prevalence", "prevalence-bayes", "knn", "pca", "autoencoder", "autoencoder-evidence")
-UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn")  # kept beside every model: they cost nothing
+# Kept beside every model: they cost nothing.
+UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
+BASELINES = (*UNTRAINED, "pca", "autoencoder", "autoencoder-evidence", "mean")
+MEAN_OF = ("knn-likelihood", "pca", "autoencoder")
 # What the methods that are compared with are trained with.
 TRAINING: dict[str, dict[str, Any]] = {
     # The document's optimiser; its curriculum needs all its epochs.
@@ -32,7 +44,8 @@ class Suite(nn.Module):
     Args:
         families: Vocabulary size.
         references: Number of reference genomes.
-        names: Methods beside the untrained ones: "evidence", "seed", "pca", "autoencoder", "autoencoder-evidence".
+        names: Methods beside the untrained ones: "evidence", "seed", "pca", "autoencoder", "autoencoder-evidence",
+            "mean".
         sizes: encoder (None: each architecture's own), dim, depth, num_heads, num_inducing, encoder_options.
     """
 
@@ -40,21 +53,24 @@ class Suite(nn.Module):
         super().__init__()
         self.noise, self.references = noise, genomes = NoiseModel(families), References(references, families)
 
-        def sized(encoder: str) -> dict[str, Any]:
-            return sizes | {"encoder": sizes["encoder"] or encoder}
-
         makers: dict[str, Any] = {
             "as-is": lambda: AsIs(noise),
             "prevalence": lambda: Prevalence(noise, bayes=False),
             "prevalence-bayes": lambda: Prevalence(noise, bayes=True),
             "knn": lambda: Neighbours(noise, genomes),
+            "knn-likelihood": lambda: LikelihoodNeighbours(noise, genomes),
             "pca": lambda: PrincipalComponents(noise, families),
             "autoencoder": lambda: Autoencoder(noise, families, with_evidence=False),
             "autoencoder-evidence": lambda: Autoencoder(noise, families, with_evidence=True),
-            "evidence": lambda: EvidenceModel(noise, genomes, families, **sized("ust")),
-            "seed": lambda: SeedModel(noise, families, **sized("set-transformer-sab")),
+            "evidence": lambda: EvidenceModel(noise, genomes, families, **sizes),
+            "seed": lambda: SeedModel(
+                noise, families, **sizes | {"encoder": sizes["encoder"] or "set-transformer-sab"}
+            ),
         }
-        self.methods = nn.ModuleDict({name: makers[name]() for name in (*UNTRAINED, *names)})
+        own = [*UNTRAINED, *(MEAN_OF if "mean" in names else ()), *(name for name in names if name != "mean")]
+        self.methods = nn.ModuleDict({name: makers[name]() for name in dict.fromkeys(own)})
+        if "mean" in names:
+            self.methods["mean"] = Mean(noise, [self[name] for name in MEAN_OF])
 
     def fit(
         self,
@@ -91,6 +107,8 @@ class Suite(nn.Module):
                     fingerprint=fingerprint | {"method": name},
                     **training | ({} if name == main else TRAINING.get(name, {})),
                 )
+            if isinstance(method, EvidenceModel):
+                mix(method, genomes, seed, devices.find(training["device"]))
         self.eval()
         return history
 

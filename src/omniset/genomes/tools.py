@@ -161,6 +161,82 @@ def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
     return gather(sheet.file, entries(), name)
 
 
+def read_prokka(sheet: Sheet, notes: Notes) -> Found:
+    """Gene by gene: its COG or its EC number."""
+    columns = {"COG": ["cog"], "EC": ["ec_number"]}
+    wanted = notes.wanted or "COG"
+    if wanted not in columns:
+        raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed([*columns])}")
+    at, name = sheet.need(columns[wanted], f"{wanted} (identifiers)"), genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        for row, (field,) in sheet.records([at], quoted=False):
+            yield row, name, [notes.family(one) for one in several(field) if kind_of_identifier(one) == wanted], 1
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_bakta(sheet: Sheet, notes: Notes) -> Found:
+    """Gene by gene: identifiers of one kind out of its references to databases, "COG:COG0001, KEGG:K00001, ..."."""
+    wanted, name = notes.wanted or "COG", genome_of(sheet.file.path)
+    at = sheet.need(["dbxrefs"], "references to databases (DbXrefs)")
+
+    def entries() -> Iterator[Entry]:
+        for row, (field,) in sheet.records([at], quoted=False):
+            names = [text for one in field.split(",") for text in (one.strip(), one.strip().partition(":")[2])]
+            families = [notes.family(text) for text in names if text and kind_of_identifier(text) == wanted]
+            yield row, name, list(dict.fromkeys(families)), 1
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_interproscan(sheet: Sheet, notes: Notes) -> Found:
+    """Match by match: the signature's identifier, or InterPro's; a gene with several matches counts once."""
+    wanted, name = notes.wanted or "Pfam", genome_of(sheet.file.path)
+    column = 11 if wanted == "InterPro" else 4
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        for row, line in sheet.file.lines():
+            fields = line.rstrip("\r\n").split("\t")
+            if not line.strip():
+                continue
+            if len(fields) < 11:
+                raise sheet.file.error(row, f"has {len(fields)} fields, InterProScan writes at least 11")
+            text = fields[column] if len(fields) > column else "-"
+            if kind_of_identifier(text) == wanted and (fields[0], text) not in seen:
+                seen.add((fields[0], text))
+                yield row, name, [notes.family(text)], 1
+
+    return gather(sheet.file, entries(), name)
+
+
+def read_hmmscan(sheet: Sheet, notes: Notes) -> Found:
+    """Hit by hit: the accession of the model, else its name; a gene that hits a model several times counts once.
+
+    The hits are those of the file: choose them with HMMER's --cut_ga or -E. hmmscan has models as targets, hmmsearch as
+    queries; the side that has an accession is the model.
+    """
+    name = genome_of(sheet.file.path)
+
+    def entries() -> Iterator[Entry]:
+        seen: set[tuple[str, str]] = set()
+        for row, line in sheet.file.lines():
+            fields = line.split(None, 5)
+            if line.startswith("#") or not fields:
+                continue
+            if len(fields) < 6:
+                raise sheet.file.error(row, f"has {len(fields)} fields, a row of --tblout has 18")
+            target, accession, query, other = fields[:4]
+            searched = accession == "-" and other != "-"
+            model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
+            if (gene, model) not in seen:
+                seen.add((gene, model))
+                yield row, name, [notes.family(model)], 1
+
+    return gather(sheet.file, entries(), name)
+
+
 def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
     """Only hits above the threshold, which a * marks. The plain form is aligned by spaces, the other by tabs."""
     if not is_kofam(sheet):

@@ -189,6 +189,10 @@ class Genomes:
     validation: Int[np.ndarray, " validation"]
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
+    def prevalence(self) -> Float[np.ndarray, " families"]:
+        """Share of the training genomes that have each family."""
+        return np.bincount(self.counts[self.train].indices, minlength=self.counts.shape[1]) / max(len(self.train), 1)
+
     def row(self, i: int) -> Int[np.ndarray, " families"]:
         return self.counts[[i]].toarray()[0]
 
@@ -248,7 +252,9 @@ def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
 
 
 class GenomeModule(TrainingModule):
-    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more."""
+    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more; in training
+    the mean over all log-odds that the method learns by a loss of their own.
+    """
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         return self._step(batch, "train")
@@ -258,7 +264,8 @@ class GenomeModule(TrainingModule):
 
     def _step(self, batch: Batch, stage: str) -> Tensor:
         observed, truth, weights = batch
-        each = loss(self.network(observed), truth)
+        predicted = self.network.learned(observed) if stage == "train" else [self.network(observed)]
+        each = torch.stack([loss(log_odds, truth) for log_odds in predicted]).mean(0)
         mean = (weights * each).mean()
         self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
         return mean

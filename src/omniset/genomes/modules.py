@@ -1,0 +1,390 @@
+"""Modules and pathways: how probable it is that a genome has all that one needs, and which step is in doubt.
+
+A definition is an expression in KEGG's notation (Kanehisa et al., "KEGG as a reference resource for gene and protein
+annotation", 2016): a space is "and" between steps, a comma "or", "+" joins the parts of a complex, what follows "-" is
+not needed, "--" is a step of which no family is known, and M00001 stands for that module.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from omniset.genomes.completion import Completion
+from omniset.genomes.identifiers import normalise
+from omniset.tables.files import TextFile
+from omniset.tables.sheets import look
+
+TOKEN = re.compile(r"--|[(),+-]|[A-Za-z0-9_.:]+|\s+")
+DEEPEST = 50  # parentheses within parentheses, and modules within modules
+REPEATED = 10  # families of a module, at most, that are in it more than once and are taken exactly
+
+Lookup = Callable[[str], Float[np.ndarray, " cases"]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of a definition.
+
+    Attributes:
+        kind: "family", "and", "or".
+        name: Of the family.
+        parts: Of "and" and "or"; an "and" without parts is always there.
+    """
+
+    kind: str
+    name: str = ""
+    parts: tuple[Node, ...] = ()
+
+    def families(self) -> Iterator[str]:
+        """As often as they are in it."""
+        if self.kind == "family":
+            yield self.name
+        for part in self.parts:
+            yield from part.families()
+
+    def probability(self, lookup: Lookup) -> Float[np.ndarray, " cases"] | float:
+        """P(and) = prod p, P(or) = 1 - prod (1 - p), of independent parts."""
+        if self.kind == "family":
+            return lookup(self.name)
+        parts = [part.probability(lookup) for part in self.parts]
+        if self.kind == "and":
+            return math.prod(parts)
+        return 1 - math.prod(1 - part for part in parts)
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a module needs, step by step.
+
+    Attributes:
+        name, title: "M00001" and what it does.
+        steps: All of them are needed.
+        texts: Of the steps, as they were defined.
+    """
+
+    name: str
+    title: str
+    steps: tuple[Node, ...]
+    texts: tuple[str, ...]
+
+    def families(self) -> Counter[str]:
+        return Counter(family for step in self.steps for family in step.families())
+
+    def complete(self, lookup: Lookup) -> tuple[Float[np.ndarray, " cases"], Float[np.ndarray, "steps cases"]]:
+        """Probability of all steps together, and of each.
+
+        Families are independent, given what was observed; one that is in the definition several times is the same in
+        all places: probabilities are summed over whether each of these is there.
+        """
+        counts = self.families()
+        several = [family for family, n in counts.most_common(REPEATED) if n > 1]
+        cases = lookup(next(iter(counts), ""))
+        whole, each = np.zeros_like(cases), np.zeros((len(self.steps), *cases.shape))
+        for there in product((0.0, 1.0), repeat=len(several)):
+            state = dict(zip(several, there, strict=True))
+            weight = np.ones_like(cases)
+            for family, present in state.items():
+                weight = weight * (lookup(family) if present else 1 - lookup(family))
+
+            def given(name: str, state: dict[str, float] = state) -> Float[np.ndarray, " cases"]:
+                return np.full_like(cases, state[name]) if name in state else lookup(name)
+
+            steps = np.stack([step.probability(given) * np.ones_like(cases) for step in self.steps])
+            each += weight * steps
+            whole += weight * steps.prod(0)
+        return whole, each
+
+
+def parse(text: str, known: Mapping[str, Node] | None = None) -> list[tuple[str, Node]]:
+    """The steps of a definition: their texts, and what they need.
+
+    Args:
+        known: Modules that a name may stand for.
+
+    Raises:
+        ValueError: The text is not in the notation; the message says where.
+    """
+    tokens = [(match.group(), match.start()) for match in TOKEN.finditer(text)]
+    at = 0
+    for token, start in tokens:
+        if start != at:
+            raise ValueError(f"definition {text!r} has {text[at]!r} at character {at + 1}")
+        at += len(token)
+    if at != len(text):
+        raise ValueError(f"definition {text!r} has {text[at]!r} at character {at + 1}")
+    parser = _Parser(text, [(" " if token.isspace() else token, start) for token, start in tokens], known or {})
+    return parser.steps()
+
+
+class _Parser:
+    """Recursive descent; "," binds least, then spaces, then "+" and "-"."""
+
+    def __init__(self, text: str, tokens: list[tuple[str, int]], known: Mapping[str, Node]) -> None:
+        self.text, self.known = text, known
+        # A space is "and" only between two things that are needed.
+        self.tokens = [
+            (token, start)
+            for i, (token, start) in enumerate(tokens)
+            if token != " "
+            or (0 < i < len(tokens) - 1 and tokens[i - 1][0] not in "(,+-" and tokens[i + 1][0] not in "),+")
+        ]
+        self.at, self.depth = 0, 0
+
+    def steps(self) -> list[tuple[str, Node]]:
+        steps, begin = [], 0
+        steps_at_top: list[tuple[Node, int]] = []
+        node = self.alternatives(steps_at_top)
+        if self.at < len(self.tokens):
+            raise self.error()
+        if node.kind == "or" or len(steps_at_top) < 2:
+            return [(self.text.strip(), node)]
+        for part, end in steps_at_top:
+            steps.append((self.text[begin:end].strip(), part))
+            begin = end
+        return [(text, part) for text, part in steps if part != Node("and")]
+
+    def peek(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
+
+    def error(self) -> ValueError:
+        if self.at >= len(self.tokens):
+            return ValueError(f"definition {self.text!r} ends too early")
+        token, start = self.tokens[self.at]
+        return ValueError(f"definition {self.text!r} has {token!r} at character {start + 1}, where it cannot be")
+
+    def alternatives(self, top: list[tuple[Node, int]] | None = None) -> Node:
+        ways = [self.sequence(top)]
+        while self.peek() == ",":
+            self.at += 1
+            ways.append(self.sequence())
+        return ways[0] if len(ways) == 1 else Node("or", parts=tuple(ways))
+
+    def sequence(self, top: list[tuple[Node, int]] | None = None) -> Node:
+        parts: list[Node] = []
+        while True:
+            parts.append(self.complex())
+            if top is not None:
+                end = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
+                top.append((parts[-1], end))
+            if self.peek() != " ":
+                break
+            self.at += 1
+        return parts[0] if len(parts) == 1 else Node("and", parts=tuple(parts))
+
+    def complex(self) -> Node:
+        parts, needed = [], True
+        if self.peek() == "-":
+            self.at, needed = self.at + 1, False
+        while True:
+            part = self.unit()
+            parts += [part] if needed else []
+            if self.peek() not in ("+", "-"):
+                break
+            needed = self.peek() == "+"
+            self.at += 1
+        return parts[0] if len(parts) == 1 else Node("and", parts=tuple(parts))
+
+    def unit(self) -> Node:
+        token = self.peek()
+        if token == "(":
+            self.at, self.depth = self.at + 1, self.depth + 1
+            if self.depth > DEEPEST:
+                raise ValueError(f"definition {self.text[:60]!r}... has more than {DEEPEST} parentheses in each other")
+            node = self.alternatives()
+            if self.peek() != ")":
+                raise self.error()
+            self.at, self.depth = self.at + 1, self.depth - 1
+            return node
+        if token in ("", " ", ",", ")", "+", "-"):
+            raise self.error()
+        self.at += 1
+        if token == "--":
+            return Node("and")
+        return self.known.get(token, Node("family", normalise(token)))
+
+
+# ---------------------------------------------------------------------- files
+
+
+def read_modules(path: str | Path) -> list[Module]:
+    """Modules of a file: entries as KEGG has them (ENTRY, NAME, DEFINITION, ///); a table with the columns `module`
+    and `definition`, and `name` if there is one; or one with `pathway` and `family`, a row for each family that is
+    needed.
+
+    Raises:
+        ValueError: None of these; a definition that is not in the notation, or a module that needs itself.
+        OSError: The file is not there or may not be read.
+    """
+    file = TextFile(path)
+    first = next((line for _, line in file.lines() if line.strip()), "")
+    entries = _entries(file) if first.startswith("ENTRY") else _rows(path)
+    definitions: dict[str, tuple[int, str, str]] = {}
+    for row, name, title, definition in entries:
+        if name in definitions:
+            raise file.error(row, f"module {name!r} is there twice")
+        definitions[name] = row, title, definition
+    if not definitions:
+        raise file.error(None, "has no modules")
+    parsed: dict[str, list[tuple[str, Node]]] = {}
+    for name in definitions:
+        _resolve(name, definitions, parsed, (), file)
+    return [
+        Module(name, definitions[name][1], tuple(node for _, node in steps), tuple(text for text, _ in steps))
+        for name, steps in ((name, parsed[name]) for name in definitions)
+    ]
+
+
+def _resolve(
+    name: str,
+    definitions: Mapping[str, tuple[int, str, str]],
+    parsed: dict[str, list[tuple[str, Node]]],
+    above: tuple[str, ...],
+    file: TextFile,
+) -> None:
+    """Parse a module after those that it names."""
+    if name in parsed:
+        return
+    row, _, definition = definitions[name]
+    if name in above or len(above) > DEEPEST:
+        raise file.error(row, f"module {name!r} needs itself: {' in '.join([*above, name][-4:])}")
+    inner = [token for token in TOKEN.findall(definition) if token in definitions]
+    for other in inner:
+        _resolve(other, definitions, parsed, (*above, name), file)
+    known = {other: Node("and", parts=tuple(node for _, node in parsed[other])) for other in inner}
+    try:
+        steps = parse(definition, known)
+    except ValueError as error:
+        raise file.error(row, f"module {name!r}: {error}") from None
+    if not any(True for _, node in steps for _ in node.families()):
+        raise file.error(row, f"module {name!r} needs no family: its definition is {definition!r}")
+    parsed[name] = steps
+
+
+def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:
+    entry: dict[str, str] = {}
+    field, begin = "", 0
+    for row, line in file.lines():
+        if line.startswith("///"):
+            if entry:
+                yield _entry(file, begin, entry)
+            entry, field = {}, ""
+            continue
+        if line[:1].strip():
+            field, _, text = line.partition(" ")
+            begin = row if field == "ENTRY" else begin
+            entry[field] = text.strip()
+        elif field:
+            entry[field] = f"{entry[field]} {line.strip()}"
+    if entry:
+        yield _entry(file, begin, entry)
+
+
+def _entry(file: TextFile, row: int, entry: Mapping[str, str]) -> tuple[int, str, str, str]:
+    for field in ("ENTRY", "DEFINITION"):
+        if not entry.get(field):
+            raise file.error(row, f"an entry has no {field}")
+    return row, entry["ENTRY"].split()[0], entry.get("NAME", ""), entry["DEFINITION"]
+
+
+def _rows(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
+    sheet = look(Path(path))
+    module, definition = sheet.first(["module", "id"]), sheet.first(["definition"])
+    if module is not None and definition is not None:
+        columns = [module, definition, *([] if (at := sheet.first(["name", "title"])) is None else [at])]
+        for row, (name, text, *title) in sheet.records(columns, False):
+            yield row, name, "".join(title), text
+        return
+    pathway, family = sheet.first(["pathway", "module", "set"]), sheet.first(["family", "ko", "gene_family"])
+    if pathway is None or family is None:
+        raise sheet.file.error(
+            None, "must have the columns module and definition, or pathway and family, or be entries as KEGG has them"
+        )
+    needed: dict[str, tuple[int, list[str]]] = {}
+    for row, (name, one) in sheet.records([pathway, family], False):
+        needed.setdefault(name, (row, []))[1].append(one)
+    for name, (row, families) in needed.items():
+        yield row, name, "", " ".join(dict.fromkeys(families))
+
+
+# ---------------------------------------------------------------------- genomes
+
+
+class Modules:
+    """Modules beside a model's vocabulary.
+
+    Args:
+        families: The vocabulary.
+    """
+
+    def __init__(self, modules: Sequence[Module], families: Sequence[str]) -> None:
+        self.modules = list(modules)
+        self._position = {family: i for i, family in enumerate(families)}
+        self.needed = list(dict.fromkeys(family for module in modules for family in module.families()))
+        self.genomes: list[str] = []
+        self.probabilities: list[Float[np.ndarray, " modules"]] = []
+        self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}
+
+    def notes(self) -> list[str]:
+        """What was found wanting, a sentence each."""
+        lacking = [family for family in self.needed if family not in self._position]
+        if not lacking:
+            return []
+        return [
+            f"modules: {len(lacking):,} of their {len(self.needed):,} families, such as {lacking[0]!r}, are not in the "
+            "model's vocabulary: they are absent where they were not observed"
+        ]
+
+    def table(self, group: Sequence[Completion]) -> pd.DataFrame:
+        """A row per genome and module: probability that it is complete, and whether it is by what was observed and by
+        what is called present; number of steps, likewise; the step that is least probable.
+        """
+        kinds = np.stack(
+            [[one.probability for one in group], [one.observed for one in group], [one.call for one in group]]
+        ).astype(np.float64)
+        columns: dict[str, np.ndarray] = {}
+
+        def lookup(family: str) -> Float[np.ndarray, " cases"]:
+            if family not in columns:
+                at = self._position.get(family)
+                unknown = np.array([family in one.unknown for one in group], dtype=np.float64)
+                columns[family] = (np.tile(unknown, (3, 1)) if at is None else kinds[:, :, at]).ravel()
+            return columns[family]
+
+        tables, whole = [], []
+        for number, module in enumerate(self.modules):
+            complete, steps = (x.reshape(*x.shape[:-1], 3, len(group)) for x in module.complete(lookup))
+            doubtful = steps[:, 0].argmin(0)
+            whole.append(complete[0])
+            for name, values in zip(("expected", "observed", "called"), complete, strict=True):
+                self.sums[name][number] += values.sum()
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "genome": [one.name for one in group],
+                        "module": module.name,
+                        "name": module.title,
+                        "probability": complete[0].round(5),
+                        "observed": complete[1].round().astype(np.int64),
+                        "called": complete[2].round().astype(np.int64),
+                        "steps": len(module.steps),
+                        "steps_observed": steps[:, 1].round().sum(0).astype(np.int64),
+                        "steps_called": steps[:, 2].round().sum(0).astype(np.int64),
+                        "doubtful_step": [module.texts[step] for step in doubtful],
+                        "doubtful_probability": steps[doubtful, 0, np.arange(len(group))].round(5),
+                    }
+                )
+            )
+        self.genomes += [one.name for one in group]
+        self.probabilities += list(np.stack(whole, 1))
+        order = np.arange(len(group) * len(self.modules)).reshape(len(self.modules), len(group)).T.ravel()
+        return pd.concat(tables, ignore_index=True).iloc[order].reset_index(drop=True)

@@ -1,0 +1,166 @@
+"""Definitions in KEGG's notation, and the probability of a module against all states of its families."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from omniset.genomes.completion import Completion
+from omniset.genomes.modules import Module, Modules, Node, parse, read_modules
+
+
+def holds(node, there):
+    """Whether a definition is fulfilled by a set of families."""
+    if node.kind == "family":
+        return node.name in there
+    return (all if node.kind == "and" else any)(holds(part, there) for part in node.parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "enough", "too_little"),
+    [
+        ("K00001", ["K00001"], [""]),
+        ("K00001 K00002", ["K00001 K00002"], ["K00001", "K00002"]),
+        ("K00001,K00002", ["K00001", "K00002"], [""]),
+        ("(K00001,K00002) K00003", ["K00001 K00003", "K00002 K00003"], ["K00001 K00002", "K00003"]),
+        # A space binds more than a comma.
+        ("(K00001 K00002,K00003) K00004", ["K00003 K00004", "K00001 K00002 K00004"], ["K00001 K00004"]),
+        ("K00001+K00002,K00003", ["K00003", "K00001 K00002"], ["K00001", "K00002"]),
+        ("K00001+K00002-K00003", ["K00001 K00002"], ["K00001 K00003"]),
+        ("K00001-(K00002,K00003) K00004", ["K00001 K00004"], ["K00001 K00002"]),
+        ("K00001 -K00002 K00003", ["K00001 K00003"], ["K00001 K00002"]),
+        ("K00001 -- K00002", ["K00001 K00002"], ["K00001"]),
+        ("((K00001,K00002+(K00003,K00004)) K00005)", ["K00001 K00005", "K00002 K00004 K00005"], ["K00002 K00005"]),
+        (" K00001  ( K00002 , K00003 ) ", ["K00001 K00002", "K00001 K00003"], ["K00001"]),
+    ],
+)
+def test_definitions_mean_what_kegg_says(text, enough, too_little):
+    node = Node("and", parts=tuple(part for _, part in parse(text)))
+    assert all(holds(node, families.split()) for families in enough)
+    assert not any(holds(node, families.split()) for families in too_little)
+
+
+def test_steps_have_their_texts():
+    steps = parse("(K00001,K00002) K00003+K00004-K00005 -- K00006")
+    assert [text for text, _ in steps] == ["(K00001,K00002)", "K00003+K00004-K00005", "K00006"]
+    assert [text for text, _ in parse("K00001 K00002,K00003")] == ["K00001 K00002,K00003"]  # either, one step
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("K00001,,K00002", "has ',' at character 8, where it cannot be"),
+        ("(K00001", "ends too early"),
+        ("K00001)", r"has '\)' at character 7, where it cannot be"),
+        ("K00001;K00002", "has ';' at character 7"),
+        ("", "ends too early"),
+        ("(" * 60 + "K00001" + ")" * 60, "more than 50 parentheses"),
+    ],
+)
+def test_what_is_not_in_the_notation(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def module_of(text):
+    steps = parse(text)
+    return Module("M1", "", tuple(node for _, node in steps), tuple(t for t, _ in steps))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(K1,K2) K3+K4-K5",
+        "(K1 K2,K3) (K2,K4) K1",  # of which some are there several times
+        "(K1,K2+K3) (K3,K1 K2) (K1,K4)",
+        "K5",
+    ],
+)
+def test_probability_is_the_sum_over_all_states(text):
+    rng = np.random.default_rng(0)
+    module, families = module_of(text), [f"K{i}" for i in range(1, 6)]
+    p = rng.random((5, 7))
+    whole, steps = module.complete(lambda name: p[families.index(name)])
+    expected, each = np.zeros(7), np.zeros((len(module.steps), 7))
+    for state in itertools.product((0, 1), repeat=5):
+        there = {family for family, s in zip(families, state, strict=True) if s}
+        weight = np.prod([row if s else 1 - row for row, s in zip(p, state, strict=True)], axis=0)
+        met = [holds(step, there) for step in module.steps]
+        expected += weight * all(met)
+        each += weight * np.array(met)[:, None]
+    assert np.allclose(whole, expected, atol=1e-12)
+    assert np.allclose(steps, each, atol=1e-12)
+
+
+KEGG = """ENTRY       M00001            Pathway   Module
+NAME        One way
+DEFINITION  (K00001,K00002)
+            K00003
+///
+ENTRY       M00002            Complex   Module
+DEFINITION  M00001 K00004
+///
+"""
+
+
+def test_files(tmp_path):
+    (tmp_path / "kegg.txt").write_text(KEGG)
+    (tmp_path / "table.tsv").write_text("module\tname\tdefinition\nM00001\tOne way\t(K00001,K00002) K00003\n")
+    (tmp_path / "pathways.csv").write_text("pathway,family\nP1,ko:K00001\nP1,K00002\nP2,K00003\nP1,K00002\n")
+    one, two = read_modules(tmp_path / "kegg.txt")
+    assert (one.name, one.title, one.texts) == ("M00001", "One way", ("(K00001,K00002)", "K00003"))
+    assert set(two.families()) == {"K00001", "K00002", "K00003", "K00004"}
+    assert read_modules(tmp_path / "table.tsv") == [one]
+    assert [set(m.families()) for m in read_modules(tmp_path / "pathways.csv")] == [{"K00001", "K00002"}, {"K00003"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("module\tdefinition\nM1\tK1,,K2\n", "line 2: module 'M1': definition 'K1,,K2' has ','"),
+        ("module\tdefinition\nM1\tM2\nM2\tM1\n", "module 'M1' needs itself"),
+        ("module\tdefinition\nM1\tK1\nM1\tK2\n", "module 'M1' is there twice"),
+        ("module\tdefinition\nM1\t--\n", "module 'M1' needs no family"),
+        ("a\tb\n1\t2\n", "must have the columns module and definition, or pathway and family"),
+        ("module\tdefinition\n", "has no modules"),
+        ("ENTRY  M1\nNAME  x\n///\n", "an entry has no DEFINITION"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path, text, message):
+    (tmp_path / "m.tsv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_modules(tmp_path / "m.tsv")
+
+
+def completion(name, probability, observed, call, unknown=()):
+    p = np.array(probability)
+    quality = {"completeness": 90.0, "contamination": 0.0, "given": True, "novelty": 0.1, "nearest": "r", "far": False}
+    size = {"expected": 1.0, "low": 0.0, "high": 2.0, "method": "m"}
+    calls, odds = np.array(call, dtype=bool), np.log(p / (1 - p))
+    return Completion(name, np.array(observed), odds, calls, dict.fromkeys(unknown, 1), **quality, **size)
+
+
+def test_table():
+    """By what was observed and called, and by probability; families outside the vocabulary count as observed."""
+    modules = Modules([module_of("K1 (K2,K3) K9"), module_of("K3")], ["K1", "K2", "K3"])
+    group = [
+        completion("a", [0.9, 0.5, 0.2], [1, 0, 0], [1, 1, 0], ["K9"]),
+        completion("b", [0.4, 0.99, 0.9], [0, 1, 1], [0, 1, 1]),
+    ]
+    rows = modules.table(group)
+    assert rows["genome"].tolist() == ["a", "a", "b", "b"]
+    assert rows["probability"].tolist() == pytest.approx([0.9 * 0.6, 0.2, 0.0, 0.9])
+    assert rows["observed"].tolist() == [0, 0, 0, 1]
+    assert rows["called"].tolist() == [1, 0, 0, 1]
+    assert rows["steps_observed"].tolist() == [2, 0, 1, 1]
+    assert rows["steps_called"].tolist() == [3, 0, 1, 1]
+    assert rows["doubtful_step"].tolist() == ["(K2,K3)", "K3", "K9", "K3"]
+    assert rows["doubtful_probability"].tolist() == pytest.approx([0.6, 0.2, 0.0, 0.9])
+    assert modules.sums["expected"].tolist() == pytest.approx([0.54, 1.1])
+    assert modules.notes() == [
+        "modules: 1 of their 4 families, such as 'K9', are not in the model's vocabulary: they are absent where they "
+        "were not observed"
+    ]
+    together = modules.table(group[::-1]).sort_values(["genome", "module"], kind="stable", ignore_index=True)
+    pd.testing.assert_frame_equal(together, rows)
