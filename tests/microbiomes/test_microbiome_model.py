@@ -253,10 +253,10 @@ def test_shares_are_the_formula_for_multisets():
 def test_pieces_of_a_sample_give_the_shares_of_the_whole(monkeypatch):
     taxon, logits, reads = sample()
     profiles = np.random.default_rng(2).dirichlet(np.ones(7), 3)
-    whole = Prior(0.4, profiles).log_shares(taxon, logits, reads, 7)
+    whole = Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7)
     for size in (1, 4, 11):
         monkeypatch.setattr("omniset.microbiomes.shares.TOGETHER", size)
-        assert np.abs(Prior(0.4, profiles).log_shares(taxon, logits, reads, 7) - whole).max() < 1e-12
+        assert np.abs(Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7) - whole).max() < 1e-12
 
 
 def test_shares_have_the_largest_posterior():
@@ -279,14 +279,14 @@ def test_a_sample_of_a_profile_is_told():
     clear[0, 0], clear[1, 1] = 0, 0
     unclear = np.array([0.0, -20, 0, 0, 0, -20, -20])  # of taxa 0, 2 and 3 alike
     reads = np.array([70.0, 30, 1])
-    share = np.exp(Prior(3.0, profiles).log_shares(taxon, np.stack([clear[0], clear[1], unclear]), reads, 7, 50))
+    share = np.exp(Prior(0.5, 3.0, profiles).log_shares(taxon, np.stack([clear[0], clear[1], unclear]), reads, 7, 50))
     assert share[0] > 0.6
     assert share[[2, 3]].max() < 0.01
     other = np.full((1, 7), -20.0)
     other[0, 6] = 0
-    share = np.exp(Prior(3.0, profiles).log_shares(taxon[:1], other, np.ones(1), 7, 50))
-    assert np.allclose(share[:6], 3 / 28, atol=1e-6)
-    assert abs(share[6] - (1 + 3 / 7) / 4) < 1e-6
+    share = np.exp(Prior(0.5, 3.0, profiles).log_shares(taxon[:1], other, np.ones(1), 7, 50))
+    assert np.allclose(share[:6], 0.5 / 7 / 1.5, atol=1e-6)
+    assert abs(share[6] - (1 + 0.5 / 7) / 1.5) < 1e-6
 
 
 def test_what_a_sample_does_not_tell_changes_nothing():
@@ -336,21 +336,24 @@ def test_the_prior_is_that_of_the_least_loss():
     weights = np.array([0.3, 0.1])
     for given in (None, profiles):
         samples = Samples(candidates, truth, weights, 7, given, 3)
-        choices = [Prior(k) for k in (0.1, 0.3, 1.0)]
-        choices += [] if given is None else [Prior(k, given) for k in (0.3, 1.0, 3.0, 10.0)]
-        losses = []
-        for prior in choices:
+
+        def loss(prior, samples=samples):
             total = 0.0
             for rows, reads, of in samples:
-                one = prior if prior.profiles is None else Prior(prior.strength, np.delete(profiles, of, axis=0))
+                some = None if prior.profiles is None else np.delete(profiles, of, axis=0)
+                one = Prior(prior.strength, prior.informed, some)
                 logits = candidates.of(rows).logits(weights)
                 logits = torch.from_numpy(logits + one.log_shares(candidates.taxon[rows], logits, reads, 7))
                 each = F.cross_entropy(logits, torch.from_numpy(truth[rows]), reduction="none")
                 total += float(torch.from_numpy(reads) @ each)
-            losses.append(total)
-        best = choices[int(np.argmin(losses))]
+            return total
+
+        best = min([Prior(k) for k in (0.1, 0.3, 1.0)], key=loss)
+        if given is not None:
+            best = min([best, *(Prior(best.strength, k, given) for k in (0.3, 1.0, 3.0, 10.0))], key=loss)
         found = choose_prior(samples)
-        assert (found.strength, found.profiles is None) == (best.strength, best.profiles is None)
+        assert (found.strength, found.informed) == (best.strength, best.informed)
+        assert (found.profiles is None) == (best.profiles is None)
 
 
 # ---------------------------------------------------------------------- calls

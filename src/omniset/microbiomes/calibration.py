@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -109,10 +109,15 @@ def choose_prior(samples: Samples) -> Prior:
 
     A sample's own profile is not among those that it is called with.
     """
+    prior = _best([Prior(strength) for strength in STRENGTHS], samples)
     profiles = samples.profiles
-    choices = [Prior(strength) for strength in STRENGTHS]
-    if profiles is not None and len(profiles) > 1:
-        choices += [Prior(strength, profiles) for strength in INFORMED]
+    if profiles is None or len(profiles) < 2:
+        return prior
+    return _best([prior, *(Prior(prior.strength, informed, profiles) for informed in INFORMED)], samples)
+
+
+def _best(choices: Sequence[Prior], samples: Samples) -> Prior:
+    """Of the least loss by reads; of several the first."""
     losses = np.zeros(len(choices))
     for rows, reads, of in samples:
         taxon = samples.candidates.taxon[rows]
@@ -120,7 +125,7 @@ def choose_prior(samples: Samples) -> Prior:
         there = own.any(1)
         for i, prior in enumerate(choices):
             if prior.profiles is not None and of is not None:
-                prior = Prior(prior.strength, np.delete(prior.profiles, of, axis=0))
+                prior = replace(prior, profiles=np.delete(prior.profiles, of, axis=0))
             logits = samples.logits[rows] + samples.log_shares(prior, rows, reads)[taxon]
             losses[i] += float(reads[there] @ loss_of(logits[there], own[there]))
     return choices[int(losses.argmin())]

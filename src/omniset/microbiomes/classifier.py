@@ -71,6 +71,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         "entries": schema.COUNT,
         "profiles": schema.COUNT,
         "strength": schema.NUMBER,
+        "informed": schema.NUMBER,
         "confidence": schema.optional(schema.array(schema.array(schema.NUMBER))),
         "sizes": schema.OBJECT,
         "length": schema.COUNT,
@@ -192,8 +193,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """What was learned of how far to trust what."""
         by_words, by_network = self.network_.weights.tolist()
         self.notes_.append(f"a sequence by itself: naive Bayes counts {by_words:.2f}, the network {by_network:.2f}")
-        text = f"what is expected of a sample counts as much as {self.prior_.strength:g} of it"
-        if profiles and self.prior_.profiles is None:
+        text = f"that all taxa are alike counts as much as {self.prior_.strength:g} of a sample"
+        if self.prior_.profiles is not None:
+            text += f", and what profiles expect as much as {self.prior_.informed:g}"
+        elif profiles:
             text += "; the profiles made calls of kept-back sequences no better, and are not used"
         self.notes_.append(text)
 
@@ -313,6 +316,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             "entries": len(self.network_.likelihood.words),
             "profiles": len(self.network_.profiles),
             "strength": self.prior_.strength,
+            "informed": self.prior_.informed,
             "confidence": None if weights is None else weights.tolist(),
             "sizes": self.sizes_,
             "length": self.length_,
@@ -336,7 +340,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         sizes = (fitted["given"], fitted["entries"], fitted["profiles"])
         self.network_ = weights.build(lambda: self._build(fitted["taxa"], *sizes))
         profiles = self.network_.profiles.double().numpy() if fitted["profiles"] else None
-        self.prior_ = Prior(fitted["strength"], profiles)
+        self.prior_ = Prior(fitted["strength"], fitted["informed"], profiles)
         self.check_arguments()
         confidence = fitted["confidence"]
         self.confidence_ = Confidence(None if confidence is None else np.array(confidence))

@@ -59,11 +59,13 @@ class Prior:
     ones, whose weights are found anew in each sample.
 
     Attributes:
-        strength: k, that of the expectation, in samples: 1 counts as much as the sample's own reads.
+        strength: Of uniform shares, in samples: 1 counts as much as the sample's own reads.
+        informed: Of profiles, likewise.
         profiles: (profiles, taxa), each summing to 1; None: none are known.
     """
 
     strength: float = 0.3
+    informed: float = 1.0
     profiles: Float[np.ndarray, "profiles taxa"] | None = None
 
     def log_shares(
@@ -76,19 +78,24 @@ class Prior:
     ) -> Float[np.ndarray, " taxa"]:
         """Logarithm of the taxa's shares s in a sample, after rounds of
 
-            c = sum_i reads_i softmax(logits_i + log s) / sum_i reads_i,   s = (c + k m) / (1 + k)
+            c = sum_i reads_i softmax(logits_i + log s) / sum_i reads_i
+            s = (c + sum_p k_p w_p m_p) / (1 + sum_p k_p w_p)
 
-        from s = m: expectation maximisation under a Dirichlet prior with mean m (without k: Saerens et al., "Adjusting
-        the outputs of a classifier to new a priori probabilities", 2002). m is uniform, or sum_p w_p profile_p, whose
-        weights w are moved in each round by one of expectation maximisation of c.
+        with uniform shares as m_0 and profiles as the others, of strengths k_p, from s = sum_p w_p m_p: expectation
+        maximisation under a Dirichlet prior (without prior: Saerens et al., "Adjusting the outputs of a classifier to
+        new a priori probabilities", 2002). The weights w, which sum to 1, are moved in each round by one of expectation
+        maximisation of c as a mixture of the m_p: profiles that explain the sample are listened to, and where none does
+        the uniform one is all that is left.
         """
         likelihood = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
-        mixture = None if self.profiles is None else np.concatenate([np.full((1, taxa), 1 / taxa), self.profiles])
-        weight = np.zeros(0)
-        mean = np.full(taxa, 1 / taxa)
-        if mixture is not None:
-            weight = np.array([UNIFORM, *np.full(len(mixture) - 1, (1 - UNIFORM) / (len(mixture) - 1))])
-            mean = weight @ mixture
+        number = 0 if self.profiles is None else len(self.profiles)
+        mixture = np.full((1 + number, taxa), 1 / taxa)
+        strengths = np.array([self.strength] + number * [self.informed])
+        weight = np.ones(1)
+        if self.profiles is not None:
+            mixture[1:] = self.profiles
+            weight = np.array([UNIFORM, *np.full(number, (1 - UNIFORM) / number)])
+        mean = weight @ mixture
         share, total = mean, max(float(reads.sum()), 1e-300)
         for _ in range(rounds):
             counts = np.zeros(taxa)
@@ -98,9 +105,10 @@ class Prior:
                 posterior *= (reads[some] / np.maximum(posterior.sum(1), 1e-300))[:, None]
                 counts += np.bincount(taxon[some].ravel(), posterior.ravel(), minlength=taxa)
             counts /= total
-            if mixture is not None:
+            if number and counts.any():
                 weight = weight * (mixture @ (counts / mean))
-                weight /= max(weight.sum(), 1e-300)
+                weight /= weight.sum()
                 mean = weight @ mixture
-            share = (counts + self.strength * mean) / (1 + self.strength)
+            expected = weight * strengths
+            share = (counts + expected @ mixture) / (1 + expected.sum())
         return np.log(np.maximum(share, 1e-300))
