@@ -72,7 +72,7 @@ def seed():
 
 def reads():
     made = simulate_microbiomes(3, 1)
-    few = {"words": (3,), "width": 12, "members": 2, "epochs": 1, "lengths": (100,)}
+    few = {"words": (3, 3), "width": 12, "members": 2, "epochs": 1, "lengths": (100,)}
     return TaxonClassifier(**few, progress=False, device="cpu").fit(made.references, made.lineages)
 
 
