@@ -336,7 +336,9 @@ def test_artifacts_of_qiime_2(tmp_path):
     table = read_samples(artifact(tmp_path / "table.qza", feature_table_DOT_biom=made.read_bytes()))
     assert (table.names, table.features) == (["A", "B"], ["x", "y"])
     assert np.array_equal(table.counts.toarray(), read_samples(made).counts.toarray())
-    with pytest.raises(ValueError, match=r"taxa.qza: is no artifact .* it must hold feature-table.biom, it holds taxo"):
+    with pytest.raises(
+        ValueError, match=r"taxa.qza: is no artifact .* it must hold feature-table.biom, it holds 'taxo"
+    ):
         read_samples(taxa)
     with pytest.raises(ValueError, match=r"table.qza: is no artifact .* it must hold taxonomy.tsv or dna-seq"):
         read_fasta(tmp_path / "table.qza")
