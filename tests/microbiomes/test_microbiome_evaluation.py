@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier
-from omniset.microbiomes.baselines import RdpClassifier, Sintax
+from omniset.microbiomes.baselines import Sintax
 from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, evaluate
 from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN, communities, split
 from omniset.microbiomes.taxonomy import Taxa
@@ -211,30 +211,10 @@ with open(words["--tabbedout"], "w") as out:
         names = ",".join(f"{part}(0.75)" for part in taxon[text].split(",")) if text in taxon else ""
         out.write(f"{name}\t{names}\t+\t\n")
 """,
-    "rdp_classifier": r"""
-import json, os, re, sys
-words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
-if sys.argv[1] == "train":
-    os.mkdir(words["-o"])
-    nodes = [line.split("*") for line in open(words["-t"]).read().splitlines()]
-    ids = {node[0]: node for node in nodes}
-    for number, name, parent, depth, rank in nodes[1:]:
-        assert int(ids[parent][3]) == int(depth) - 1 and (rank == "genus") == (depth == "6")
-    taxon = {text: names for names, text in re.findall(r">.*\tRoot;(.*)\n(.*)\n", open(words["-s"]).read())}
-    assert {name for names in taxon.values() for name in names.split(";")} == {node[1] for node in nodes[1:]}
-    json.dump(taxon, open(words["-o"] + "/all.json", "w"))
-else:
-    taxon = json.load(open(os.path.dirname(words["-t"]) + "/all.json"))
-    with open(words["-o"], "w") as out:
-        for name, text in re.findall(r">(.*)\n(.*)\n", open(sys.argv[-1]).read()):
-            names = taxon[text].split(";") if text in taxon else []
-            cells = [cell for part in names for cell in (part, "rank", "0.75")]
-            out.write("\t".join([name, "", *cells]) + "\n")
-""",
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), [("vsearch", Sintax), ("rdp_classifier", RdpClassifier)])
+@pytest.mark.parametrize(("name", "kind"), [("vsearch", Sintax)])
 def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, name, kind):
     """A program in the place of each, which knows what it has learned from."""
     assert not kind.installed() or shutil.which(name)
@@ -256,7 +236,7 @@ def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, name, ki
         method.read(["ACGT" * 20])
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match=f"methods has '.*', whose program {name} is not installed"):
-        evaluate(TaxonClassifier(**SMALL), parts[0], methods=["sintax", "rdp"][name[0] == "r" :][:1])
+        evaluate(TaxonClassifier(**SMALL), parts[0], methods=["sintax"])
 
 
 def test_at_the_shell(files, tmp_path, capsys):

@@ -29,7 +29,6 @@ from omniset.microbiomes.baselines import (
     Nearest,
     Profiles,
     Program,
-    RdpClassifier,
     Reads,
     Rows,
     Sintax,
@@ -54,7 +53,7 @@ BY_TABLE: dict[str, Callable[[], Method]] = {
     "naive-bayes-community": lambda: NaiveBayes("community"),
     "nearest": Nearest,
 }
-PROGRAMS: dict[str, type[Program]] = {"sintax": Sintax, "rdp": RdpClassifier}
+PROGRAMS: dict[str, type[Program]] = {"sintax": Sintax}
 BASELINES = (*BY_TABLE, *PROGRAMS)
 METHODS = (*VARIANTS, *BASELINES)
 TOLD = (INFORMED, "naive-bayes-community")  # of the communities that samples are of
