@@ -72,8 +72,7 @@ def seed():
 
 def reads():
     made = simulate_microbiomes(3, 1)
-    few = {"words": (3,), "width": 12, "members": 2, "dim": 8, "depth": 1, "num_heads": 2, "num_inducing": 2}
-    few |= {"reads": 16, "views": 1, "steps": 2, "batch_size": 2, "sequence_epochs": 1, "lengths": (100,)}
+    few = {"words": (3, 3), "width": 12, "members": 2, "epochs": 1, "lengths": (100,)}
     return TaxonClassifier(**few, progress=False, device="cpu").fit(made.references, made.lineages)
 
 

@@ -86,8 +86,7 @@ def purchases():
 
 BRAIN = " ".join(f"--{name} brain/{name}.csv" for name in ("expression", "connectivity"))
 READS = "--references sim/references.fasta --taxonomy sim/taxonomy.tsv --region 515F-806R --words 3 --width 12 "
-READS += "--members 1 --reads 32 --views 1 --steps 2 --batch_size 2 --sequence_epochs 2 --sequence_batch 16 "
-READS += f"--validation_fraction 0.25 --lengths 100 {TINY}"
+READS += f"--members 1 --epochs 2 --batch_size 16 --validation_fraction 0.25 --lengths 100 {QUIET}"
 SYSTEMS = [
     System(
         "sets",

@@ -19,7 +19,7 @@ ENDLESS = {  # far more than there is time for
     "genomes": "--epochs=100000 --patience=null",
     "cells": "--epochs=100000",
     "regions": "--epochs=100000",
-    "microbiomes": "--sequence_epochs=100000",
+    "microbiomes": "--epochs=100000 --patience=null",
 }
 
 

@@ -732,9 +732,8 @@ def model_of_microbiomes(path: Path, rng: Generator) -> None:
     from omniset.microbiomes import TaxonClassifier
 
     small = {
-        **{"words": (3, 5), "width": 24, "members": 2, "dim": 16, "depth": 1, "num_heads": 2, "num_inducing": 4},
-        **{"lengths": (), "reads": 64, "views": 1, "steps": 2, "batch_size": 2, "sequence_epochs": 1},
-        **{"sequence_batch": 16, "validation_fraction": 0.25, "device": "cpu", "progress": False},
+        **{"words": (3, 5), "width": 24, "members": 2, "lengths": (), "epochs": 1, "batch_size": 16},
+        **{"validation_fraction": 0.25, "device": "cpu", "progress": False},
     }
     texts = _references(rng)
     lineages = {f"ref{i}": tuple(_lineage(i).split("; ")) for i in range(FEATURES)}

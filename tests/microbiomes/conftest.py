@@ -9,12 +9,10 @@ from omniset.microbiomes import TaxonClassifier
 
 FORWARD, REVERSE_TURNED = "GTGCCAGCAGCCGCGGTAA", "ATTAGATACCCGGGTAGTCC"  # fit the primers 515F and 806R
 SMALL = {
-    **{"words": (3, 5), "width": 24, "members": 2, "dim": 16, "depth": 1, "num_heads": 2, "num_inducing": 4},
-    "lengths": (),
-    **{"reads": 64, "views": 1, "steps": 12, "batch_size": 2, "sequence_epochs": 4, "sequence_batch": 16},
-    **{"sequence_rate": 1e-2, "validation_fraction": 0.25, "device": "cpu", "progress": False},
+    **{"words": (3, 5), "width": 24, "members": 2, "lengths": (), "epochs": 4, "batch_size": 16},
+    **{"learning_rate": 1e-2, "validation_fraction": 0.25, "device": "cpu", "progress": False},
 }
-FEW = {"steps": 1, "sequence_epochs": 1}
+FEW = {"epochs": 1}
 
 
 def changed(text, rate, rng):

@@ -7,16 +7,19 @@ import scipy.sparse as sp
 import torch
 from conftest import FEW, FORWARD, REVERSE_TURNED, SMALL, changed
 
-from omniset.core.sets import SetBatch
 from omniset.microbiomes import Samples, TaxonClassifier
+from omniset.microbiomes.calibration import weights_of
 from omniset.microbiomes.calling import warn_of_strangers
-from omniset.microbiomes.calls import Confidence
+from omniset.microbiomes.candidates import candidates_of
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.inputs import named
+from omniset.microbiomes.likelihood import WordLikelihood
+from omniset.microbiomes.model import TaxonNetwork
 from omniset.microbiomes.references import shares_of
 from omniset.microbiomes.sequences import reverse_complement
 from omniset.microbiomes.taxonomy import lineages_of
-from omniset.microbiomes.training import ContextModule, matching_rate, mutated
+from omniset.microbiomes.training import SequenceModule, mutated
+from omniset.tables.dna import spectra
 
 
 @pytest.fixture(scope="module")
@@ -45,33 +48,34 @@ def test_it_names_what_it_learned(classifier, references):
     assert np.mean(right) > 0.8  # chance is 1/9: else nothing was learned, and no other test here means anything
 
 
-def test_shards_do_not_matter(classifier, samples):
-    texts, table = samples
-    whole = quiet(classifier.calls, texts, table)
-    assert whole.taxon.min() >= 0
-    assert len(whole.taxon) == table.counts.nnz
-    for size in (1, 7, 13):
-        ours = quiet(classifier.calls, texts, table, shard_size=size)
-        assert np.array_equal(ours.taxon, whole.taxon)
-        assert np.abs(ours.confidence - whole.confidence).max() < 1e-5
+def by_hand(classifier, texts, counts, without=()):
+    """Logits of the sequences of a sample, of all taxa, from the parts."""
+    network = classifier.network_
+    read = [*texts.values()]
+    with torch.no_grad():
+        words = next(network.likelihood.tables()).scores(spectra(read, 7)).double().numpy()
+        logits = network.alone(network.alone.projection.read(read)).double().numpy()
+    alone = network.weights.numpy() @ np.stack([words, logits]).reshape(2, -1)
+    alone = alone.reshape(words.shape)
+    every = np.tile(np.arange(alone.shape[1]), (len(alone), 1))
+    there = counts > 0
+    return alone, alone + classifier.prior_.log_shares(every[there], alone[there], counts[there], alone.shape[1])
 
 
-def test_calls_are_those_of_the_network(classifier, samples):
-    """One sample at a time, whole, in the order of the table."""
+def test_calls_are_those_of_the_parts(classifier, samples):
+    """One sample at a time, in the order of the table."""
     texts, table = samples
     called = quiet(classifier.calls, texts, table)
-    network = classifier.network_
-    with torch.no_grad():
-        vectors = network.alone.vectors(network.alone.projection.read(list(texts.values())))
-        for row in (0, 1):
-            counts = table.counts[[row]].toarray()[0]
-            logits = network(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))[0]
-            mine = called.sample == row
-            assert np.array_equal(called.feature[mine], np.flatnonzero(counts))
-            assert np.array_equal(called.taxon[mine], logits.argmax(1).numpy()[counts > 0])
-    by_hand = np.zeros((3, len(texts)))
-    by_hand[called.sample, called.feature] = called.count
-    assert np.array_equal(by_hand, table.counts.toarray())
+    assert called.taxon.min() >= 0
+    for row in (0, 1):
+        counts = table.counts[[row]].toarray()[0]
+        logits = by_hand(classifier, texts, counts)[1]
+        mine = called.sample == row
+        assert np.array_equal(called.feature[mine], np.flatnonzero(counts))
+        assert np.array_equal(called.taxon[mine], logits.argmax(1)[counts > 0])
+    expected = np.zeros((3, len(texts)))
+    expected[called.sample, called.feature] = called.count
+    assert np.array_equal(expected, table.counts.toarray())
 
 
 def test_tables_of_all_forms_give_the_same(classifier, samples):
@@ -153,26 +157,27 @@ def test_ranks_by_name_and_number(classifier, samples):
             calls.abundance(0.5, rank)
 
 
-def test_validation_is_as_it_is(references, monkeypatch):
-    """What training is watched by, and calibrated on, is not mutated."""
-    seen = {}
-
-    def calibrate(network, taxa, samples, foreign, novel):
-        seen["texts"] = samples.references.texts
-        seen["vectors"] = samples.views.vectors[samples.views.of_length[0]]
-        return Confidence()
-
-    monkeypatch.setattr("omniset.microbiomes.lessons.calibrated", calibrate)
-    network = TaxonClassifier(**SMALL | FEW).fit(*references).network_.alone
-    with torch.no_grad():
-        expected = network.vectors(network.projection.read(seen["texts"])).numpy()
-    assert np.array_equal(seen["vectors"], expected[None])
+def test_what_is_kept_back_is_learned_in_the_end(references, classifier):
+    """But not before trust in naive Bayes was learned on it."""
+    parts = TaxonClassifier(**SMALL).prepare(*references)
+    likelihood = classifier.network_.likelihood
+    every = WordLikelihood.of(parts.texts, parts.sequence, parts.taxon, parts.taxa)
+    assert torch.equal(likelihood.counts, every.counts)
+    material = classifier.material_
+    assert len(material.validation) == classifier.sizes_["validation sequences"] == 25
+    assert not set(material.validation) & set(material.chosen)
+    texts = [parts.texts[i] for i in parts.sequence[material.validation]]
+    network = TaxonNetwork(classifier.network_.alone, material.counted(material.chosen))
+    candidates = candidates_of(network, material.read, texts)
+    expected = weights_of(candidates, parts.taxon[material.validation])
+    assert np.allclose(classifier.network_.weights, expected)
 
 
 def test_nothing_random_is_named(classifier, references):
     rng = np.random.default_rng(0)
     noise = {f"n{i}": "".join(rng.choice(list("ACGT"), 120)) for i in range(30)}
-    calls = classifier.calls(noise, strand="forward")
+    with pytest.warns(UserWarning, match="of the reads are likely"):
+        calls = classifier.calls(noise, strand="forward")
     assert calls.confidence[:, -1].mean() < classifier.calls(references[0]).confidence[:, -1].mean()
     calls.confidence[:] = 0.4
     with pytest.warns(UserWarning, match="only 0.0% of the reads are likely .*: the model has learned whole ref"):
@@ -181,30 +186,31 @@ def test_nothing_random_is_named(classifier, references):
 
 def test_explain_says_what_moved_a_call(classifier, samples):
     texts, table = samples
-    found = classifier.explain("ASV4", texts, table, sample="A", steps=3, top=4)
+    found = classifier.explain("ASV4", texts, table, sample="A", top=4)
     about = found.attrs
     assert about["sample"] == "A"
     assert len(found) == 4
     assert "ASV4" not in set(found["Feature ID"])
-    network, names = classifier.network_, list(texts)
+    names = list(texts)
+    place = names.index("ASV4")
     best = ["; ".join(lineage) for lineage in classifier.taxa_.lineages].index(about["taxon"])
 
     def log_odds(without=None):
         counts = table.counts[[0]].toarray()[0] * (np.array(names) != without)
-        with torch.no_grad():
-            vectors = network.alone.vectors(network.alone.projection.read(list(texts.values())))
-            prior = network.prior(SetBatch(vectors[None], torch.from_numpy(counts).float()[None]))
-            logits = network.in_context(SetBatch(vectors[None, [names.index("ASV4")]]), prior)[0, 0].double()
-        others = [i for i in range(len(logits)) if i != best]
-        return float(logits[best] - logits[others].logsumexp(0)), float(logits.softmax(0)[best])
+        logits = by_hand(classifier, texts, counts)[1][place]
+        shares = np.exp(logits - logits.max())
+        return float(np.log(shares[best] / np.delete(shares, best).sum())), shares[best] / shares.sum()
 
     whole, probability = log_odds()
     assert abs(probability - about["probability"]) < 1e-5
+    alone = by_hand(classifier, texts, table.counts[[0]].toarray()[0])[0][place]
+    assert abs(np.exp(alone - np.logaddexp.reduce(alone))[best] - about["alone"]) < 1e-5
+    assert about["clear"] == (about["alone"] >= 0.99)
     changes = {name: whole - log_odds(name)[0] for name in names if name != "ASV4"}
     for name, change in zip(found["Feature ID"], found["change"], strict=True):
-        assert abs(changes.pop(name) - change) < 1e-3 * max(1.0, abs(whole))
-    # The members listed are those that matter most: of the others none changes more than the most important.
-    assert max(map(abs, changes.values())) < found["change"].abs().max()
+        assert abs(changes[name] - change) < 1e-3 * max(1.0, abs(whole))
+    every = classifier.explain("ASV4", texts, table, sample="A", top=100)
+    assert len(every) == (table.counts[[0]].toarray()[0] > 0).sum() - 1
 
 
 @pytest.mark.parametrize(
@@ -222,25 +228,25 @@ def test_what_cannot_be_explained(classifier, samples, words, message):
 
 
 def test_interrupted_and_resumed_it_is_the_same(classifier, references, tmp_path, monkeypatch):
-    """In the second lesson, after an epoch that is kept."""
-    step = ContextModule.training_step
+    """After an epoch that is kept."""
+    step = SequenceModule.training_step
 
     def interrupted(self, batch, index):
         if self.global_step == 7:
             raise KeyboardInterrupt
         return step(self, batch, index)
 
-    monkeypatch.setattr(ContextModule, "training_step", interrupted)
+    monkeypatch.setattr(SequenceModule, "training_step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         TaxonClassifier(**SMALL).fit(*references, folder=tmp_path)
-    monkeypatch.setattr(ContextModule, "training_step", step)
+    monkeypatch.setattr(SequenceModule, "training_step", step)
     ours = TaxonClassifier(**SMALL).fit(*references, folder=tmp_path, resume=True)
     for name, value in classifier.network_.state_dict().items():
         assert torch.equal(value, ours.network_.state_dict()[name]), name
     assert ours.confidence_.weights is not None
     assert np.array_equal(ours.confidence_.weights, classifier.confidence_.weights)
     with pytest.raises(ValueError, match="is of another run"):
-        TaxonClassifier(**SMALL | {"steps": 13}).fit(*references, folder=tmp_path, resume=True)
+        TaxonClassifier(**SMALL | {"epochs": 13}).fit(*references, folder=tmp_path, resume=True)
 
 
 def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
@@ -266,7 +272,6 @@ def test_profiles_of_tables_are_shares_of_taxa(references, tmp_path):
     [
         ({"rank": "tribe"}, "rank must be one of"),
         ({"region": "V9"}, "region must be one of"),
-        ({"dim": 6, "num_heads": 4}, "dim must be divisible"),
         ({"width": 25}, "width must be divisible by members=2, got 25"),
         ({"words": ()}, "words must have at least one length"),
         ({"embedder": "nowhere"}, "embedder must be a folder|embedder needs transformers"),
@@ -349,16 +354,28 @@ def test_too_few_to_calibrate(references):
         TaxonClassifier(**SMALL | FEW | {"validation_fraction": 0.1}).fit(*references)
 
 
-def test_mutations_come_at_their_rate_and_match_the_validation(classifier, references):
+def test_mutations_come_at_their_rate():
     text, rng = "A" * 20_000, np.random.default_rng(0)
     assert abs(sum(c != "A" for c in mutated(text, 0.2, rng)) / 20_000 - 0.15) < 0.015  # a quarter falls on A again
     assert mutated(text, 0.0, rng) == text
-    model = TaxonClassifier(**SMALL)
-    parts = model.prepare(*references)
-    network, read = classifier.network_.alone, classifier.network_.alone.projection.read
-    pairs = np.arange(len(parts.taxon))
-    # As hard as themselves, but for the order in which losses are summed up.
-    assert matching_rate(network, read, parts, pairs, pairs, 0) < 1e-6
+
+
+def test_profiles_are_kept_with_the_model(references, tmp_path):
+    """Where calls of what was kept back are the better for them: here samples have one genus each."""
+    texts, lineages = references
+    names = list(texts)
+    counts = np.zeros((18, len(names)))
+    for i in range(18):
+        counts[i, 12 * (i % 9) : 12 * (i % 9) + 12] = 5
+    profiles = Samples([f"S{i}" for i in range(18)], names, sp.csr_array(counts))
+    model = TaxonClassifier(**SMALL | FEW).fit(texts, lineages, profiles)
+    assert "profiles: 18 samples, 100.0% of whose reads are of known taxa" in model.notes_
+    assert np.array_equal(model.prior_.profiles, np.eye(9)[np.arange(18) % 9])
+    model.save(tmp_path / "model")
+    again = TaxonClassifier.load(tmp_path / "model", progress=False)
+    assert np.array_equal(again.prior_.profiles, model.prior_.profiles)
+    few = dict(list(texts.items())[:20])
+    assert np.array_equal(again.calls(few).confidence, model.calls(few).confidence)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
 """The comparison with other methods: splits that share nothing, scores as they are defined, rows that are kept."""
 
 import json
+import shutil
+import sys
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,8 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier
-from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, NetworkMethod, evaluate
+from omniset.microbiomes.baselines import Sintax
+from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, evaluate
 from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN, communities, split
 from omniset.microbiomes.taxonomy import Taxa
 
@@ -21,7 +24,7 @@ TAXA = Taxa.of([("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3"
 def parts(references):
     model = TaxonClassifier(**SMALL)
     every = model.prepare(*references)
-    return every, split(every, model.taxa_, least=5, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+    return every, split(every, model.taxa_, least=2, test_fraction=0.25, unknown_fraction=0.2, seed=3)
 
 
 def test_splits_share_nothing(references, parts):
@@ -36,8 +39,29 @@ def test_splits_share_nothing(references, parts):
     for pair in (*found.train, *found.test):
         assert text_of[known.texts[known.sequence[pair]]] == found.taxa.lineages[known.taxon[pair]]
     assert {text_of[t] for t in found.unknown}.isdisjoint(found.taxa.lineages)
-    with pytest.raises(ValueError, match="too few to hold out"):
-        split(every, found.taxa, least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+    with pytest.raises(ValueError, match="no taxon has least=50 distinct"):
+        split(every, model_taxa(references), least=50, test_fraction=0.25, unknown_fraction=0.2, seed=3)
+
+
+def model_taxa(references):
+    model = TaxonClassifier(**SMALL)
+    model.prepare(*references)
+    return model.taxa_
+
+
+def test_taxa_of_one_sequence_stay_references(references):
+    """None of theirs is tested, and a taxon that is tested keeps a reference."""
+    texts, lineages = references
+    few = {name: text for i, (name, text) in enumerate(texts.items()) if i % 12 < 1 + (i // 12) % 4}
+    model = TaxonClassifier(**SMALL)
+    every = model.prepare(few, lineages)
+    for seed in range(9):
+        found = split(every, model.taxa_, least=2, test_fraction=0.5, unknown_fraction=0.2, seed=seed)
+        learned = np.bincount(found.references.taxon[found.train], minlength=7)
+        whole = np.bincount(found.references.taxon, minlength=7)
+        assert learned.min() >= 1
+        assert (learned[whole == 1] == 1).all()
+        assert len(found.test) > 0
 
 
 def test_samples_are_of_tested_sequences_and_their_taxa(references, parts):
@@ -88,7 +112,12 @@ def test_scores_are_those_of_reads():
         by_hand.append(
             [np.mean((called == truth)[known]), np.mean([c == t for c, t in once]), np.mean(alike), sum(gaps)]
         )
-        together = Answers.pooled(several).pooled_scores(TAXA)
+        learned = np.array([1, 4, 9, 30])
+        together = Answers.pooled(several).pooled_scores(TAXA, learned)
+        all_ = Answers.pooled(several)
+        for t, name in enumerate(("1_to_1", "2_to_4", "5_to_9", "10_and_more")):
+            right = [c == t for c, of in zip(all_.called, all_.truth, strict=True) if of == t]
+            assert np.isclose(together[f"accuracy_of_{name}"], np.mean(right))
         macro = f1_score(truth[known], called[known], labels=np.unique(truth[known]), average="macro")
         assert np.isclose(together["class_macro_f1"], macro)
         assert np.isclose(together["rejection_auroc"], roc_auc_score(known, sure))
@@ -103,23 +132,7 @@ def test_scores_are_those_of_reads():
         assert (interval.units, interval.how) == (12, "Wilson")
 
 
-@pytest.mark.parametrize(
-    ("name", "asked", "encoder"),
-    [
-        ("omniset", "set-transformer-sab", "set-transformer-sab"),
-        ("omniset", "ust", "ust"),
-        ("general", "set-transformer-sab", "set-transformer-sab"),
-        ("sab", "ust", "set-transformer-sab"),
-        ("no-context", "ust", "none"),
-    ],
-)
-def test_variants_are_of_the_model_that_is_asked_for(name, asked, encoder):
-    method = NetworkMethod(name, TaxonClassifier(**SMALL, encoder=asked), TAXA, 5, None, False)
-    assert (method.classifier.encoder, method.classifier.seed) == (encoder, 5)
-    assert method.informed is (name != "general")
-
-
-METHODS = ["omniset", "no-context", "naive-bayes", "nearest"]
+METHODS = ["omniset", "with-profiles", "no-network", "naive-bayes", "naive-bayes-community", "nearest"]
 
 
 def test_evaluation_resumes(references, tmp_path, monkeypatch):
@@ -127,27 +140,36 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
     every = model.prepare(*references)
     options = {"seeds": 2, "sizes": (64, 256), "unknown_fraction": 0.2, "folder": tmp_path, "methods": METHODS}
     whole = evaluate(model, every, **options)
-    assert len(whole.rows) == 2 * 4 * 5 * 20
-    assert len(whole.pooled) == 2 * 4 * 5
+    assert len(whole.rows) == 2 * 6 * 5 * 20
+    assert len(whole.pooled) == 2 * 6 * 5
     assert whole.smallest == [f"{KNOWN}, 64 reads", f"{NEW}, 64 reads", f"{UNKNOWN}, 8,192 reads"]
-    made = whole.comparison
-    values = {m: made.interval("genus_accuracy", f"{KNOWN}, 64 reads", m).value for m in METHODS}
-    best = max(("naive-bayes", "nearest"), key=values.get)
+    made, told = whole.comparison, f"{KNOWN}, 64 reads, with profiles"
+    assert made.table("genus_accuracy", told).index.tolist() == ["omniset", "naive-bayes-community"]
+    untold = ["omniset", "no-network", "naive-bayes", "nearest"]
+    assert sorted(made.table("genus_accuracy", f"{NEW}, 64 reads").index) == sorted(untold)
+    gates = {gate.condition: gate for gate in made.gates}
+    assert list(gates) == [f"{NEW}, 64 reads", f"{KNOWN}, 64 reads", f"{KNOWN}, 256 reads", told]
+    for name in (f"{NEW}, 64 reads", f"{KNOWN}, 64 reads"):
+        values = {m: made.interval("genus_accuracy", name, m).value for m in untold}
+        best = max(("naive-bayes", "nearest"), key=values.get)
+        assert (gates[name].opponent, gates[name].bound) == (best, 0)
+        assert np.isclose(gates[name].interval.value, values["omniset"] - values[best])
     large = made.interval("genus_accuracy", f"{KNOWN}, 256 reads", "omniset").value
-    assert [gate.opponent for gate in made.gates] == [best, "no-context", "omniset, 64 reads"]
-    expected = [values["omniset"] - values[best], values["omniset"] - values["no-context"], large - values["omniset"]]
-    assert np.allclose([gate.interval.value for gate in made.gates], expected)
-    assert [(gate.bound, gate.interval.units) for gate in made.gates] == [(0, 20), (0, 20), (-0.01, 20)]
+    assert np.isclose(gates[f"{KNOWN}, 256 reads"].interval.value, large - values["omniset"])
+    assert (gates[told].opponent, gates[told].bound) == ("naive-bayes-community", 0.02)
+    rows = whole.rows[(whole.rows["condition"] == f"{KNOWN}, 64 reads") & (whole.rows["method"] == "with-profiles")]
+    shares = [part["genus_right_reads"].sum() / part["known_reads"].sum() for _, part in rows.groupby("seed")]
+    assert np.isclose(made.interval("genus_accuracy", told, "omniset").value, np.mean(shares))
     assert made.interval("genus_accuracy", f"{NEW}, 64 reads", "nearest").units == 40
 
-    (tmp_path / "rows" / "no-context.1.json").unlink()
+    (tmp_path / "rows" / "ours.1.json").unlink()
     fitted = []
     fit = TaxonClassifier.fit_references
     monkeypatch.setattr(
-        TaxonClassifier, "fit_references", lambda self, *a, **k: fitted.append(self.encoder) or fit(self, *a, **k)
+        TaxonClassifier, "fit_references", lambda self, *a, **k: fitted.append(self.seed) or fit(self, *a, **k)
     )
     again = evaluate(model, every, resume=True, **options)
-    assert fitted == ["none"]
+    assert fitted == [1]
     pd.testing.assert_frame_equal(again.rows, whole.rows)
     pd.testing.assert_frame_equal(again.pooled.drop(columns="seconds"), whole.pooled.drop(columns="seconds"))
     with pytest.raises(ValueError, match="is of another evaluation"):
@@ -177,11 +199,51 @@ def test_what_cannot_be_evaluated(parts, options, message):
         evaluate(TaxonClassifier(**SMALL), parts[0], **options)
 
 
+FAKES = {
+    "vsearch": r"""
+import re, sys
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+taxon = {}
+for header, text in re.findall(r">(.*)\n(.*)\n", open(words["--db"]).read()):
+    taxon[text] = re.search(r"tax=(.*);", header)[1]
+with open(words["--tabbedout"], "w") as out:
+    for name, text in re.findall(r">(.*)\n(.*)\n", open(words["--sintax"]).read()):
+        names = ",".join(f"{part}(0.75)" for part in taxon[text].split(",")) if text in taxon else ""
+        out.write(f"{name}\t{names}\t+\t\n")
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("vsearch", Sintax)])
+def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, name, kind):
+    """A program in the place of each, which knows what it has learned from."""
+    assert not kind.installed() or shutil.which(name)
+    program = tmp_path / name
+    program.write_text(f"#!{sys.executable}\n{FAKES[name]}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kind.installed()
+    found = parts[1]
+    method = kind()
+    method.fit(found.references, found.train, np.ones((1, 7)), found.taxa)
+    learned = found.train[::3]
+    method.read([found.references.texts[i] for i in found.references.sequence[learned]] + ["ACGT" * 20])
+    called, sure = method.call(np.arange(len(learned) + 1), np.ones(len(learned) + 1))
+    assert called[:-1].tolist() == found.references.taxon[learned].tolist()
+    assert sure.tolist() == [0.75] * len(learned) + [0]
+    program.write_text(f"#!{sys.executable}\nraise SystemExit('no memory')\n")
+    with pytest.raises(RuntimeError, match=f"{name} ended with status 1: no memory"):
+        method.read(["ACGT" * 20])
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(ValueError, match=f"methods has '.*', whose program {name} is not installed"):
+        evaluate(TaxonClassifier(**SMALL), parts[0], methods=["sintax"])
+
+
 def test_at_the_shell(files, tmp_path, capsys):
     words = ["--references", files / "refs.fasta.gz", "--taxonomy", files / "tax.tsv", "--region", "515F-806R"]
     words += ["--methods", "omniset,naive-bayes", "--seeds", 1, "--sizes", "64,128", "--unknown_fraction", 0.2]
-    words += ["--words", "3,5", "--width", 8, "--members", 1, "--dim", 8, "--depth", 1, "--num_heads", 1]
-    words += ["--steps", 1, "--sequence_epochs", 1, "--validation_fraction", 0.4, "--device", "cpu"]
+    words += ["--words", "3,5", "--width", 8, "--members", 1, "--epochs", 1, "--device", "cpu"]
+    words += ["--validation_fraction", 0.4]
     out = tmp_path / "out"
     assert main(["microbiomes", "evaluate", *map(str, words), "--progress", "false", "--out", str(out)]) == 0
     captured = capsys.readouterr()

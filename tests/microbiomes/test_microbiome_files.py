@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import zipfile
 
 import h5py
 import numpy as np
@@ -312,3 +313,43 @@ def test_reads_that_say_how_often_they_were_read(tmp_path):
 def test_features_that_are_sequences():
     assert are_sequences(["ACGT" * 20, "acgtn" * 20])
     assert not are_sequences(["ACGT" * 20, "ASV1"])
+
+
+def artifact(path, **parts):
+    """As QIIME 2 writes it, with the files of its provenance, which may have the same names."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        uuid = "0a4b2c1e-9d1b-4a5e-8a52-000000000000"
+        file.writestr(f"{uuid}/VERSION", "QIIME 2\narchive: 6\nframework: 2024.5.0\n")
+        file.writestr(f"{uuid}/provenance/artifacts/x/data/dna-sequences.fasta", ">other\nA\n")
+        for name, data in parts.items():
+            file.writestr(f"{uuid}/data/{name.replace('_', '-').replace('-DOT-', '.')}", data)
+    return path
+
+
+def test_artifacts_of_qiime_2(tmp_path):
+    """Sequences, taxa and tables are read as what is in them; what is wrong names the artifact and the line in it."""
+    texts = artifact(tmp_path / "seqs.qza", dna_sequences_DOT_fasta=">a x\nACGT\nAC\n>b\nGG\n")
+    assert read_fasta(texts) == {"a": "ACGTAC", "b": "GG"}
+    taxa = artifact(tmp_path / "taxa.qza", taxonomy_DOT_tsv="Feature ID\tTaxon\na\td__B; p__P\n")
+    assert read_taxonomy(taxa) == {"a": ("d__B", "p__P")}
+    made = biom(tmp_path / "t.biom", np.array([[1.0, 0], [2, 3]]), ["x", "y"], ["A", "B"])
+    table = read_samples(artifact(tmp_path / "table.qza", feature_table_DOT_biom=made.read_bytes()))
+    assert (table.names, table.features) == (["A", "B"], ["x", "y"])
+    assert np.array_equal(table.counts.toarray(), read_samples(made).counts.toarray())
+    with pytest.raises(
+        ValueError, match=r"taxa.qza: is no artifact .* it must hold feature-table.biom, it holds 'taxo"
+    ):
+        read_samples(taxa)
+    with pytest.raises(ValueError, match=r"table.qza: is no artifact .* it must hold taxonomy.tsv or dna-seq"):
+        read_fasta(tmp_path / "table.qza")
+    bad = artifact(tmp_path / "bad.qza", dna_sequences_DOT_fasta=">a\nACGE\n")
+    with pytest.raises(ValueError, match=r"bad.qza: line 2: has 'E', which is no base"):
+        read_fasta(bad)
+    (tmp_path / "cut.qza").write_bytes(texts.read_bytes()[:-30])
+    for read in (read_fasta, read_samples, read_taxonomy):
+        with pytest.raises(ValueError, match=r"cut.qza: is no artifact of QIIME 2 that can be read: File is not a zip"):
+            read(tmp_path / "cut.qza")
+    wrong = bytearray(artifact(tmp_path / "wrong.qza", feature_table_DOT_biom=b"no HDF5").read_bytes())
+    (tmp_path / "wrong.qza").write_bytes(wrong)
+    with pytest.raises(ValueError, match=r"wrong.qza is cut off, damaged or no BIOM 2.1 file|wrong.qza"):
+        read_samples(tmp_path / "wrong.qza")

@@ -5,15 +5,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from omniset.core.sets import SetBatch
 from omniset.microbiomes.baselines import NaiveBayes, Nearest, most_probable_shares
+from omniset.microbiomes.calibration import Samples, choose_prior, weights_of
 from omniset.microbiomes.calls import Calls, Confidence, most_probable
+from omniset.microbiomes.candidates import candidates_of
 from omniset.microbiomes.communities import Members, de_novo, draw, replicate, replicates
-from omniset.microbiomes.model import NONE, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.likelihood import WordLikelihood
+from omniset.microbiomes.model import SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
 from omniset.microbiomes.references import References, held_out
+from omniset.microbiomes.shares import Candidates, Prior
 from omniset.microbiomes.strands import strand_table
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import loss_of, temper
 from omniset.tables.dna import spectra
 
 TEXTS = ["ACGTNACGGT", "", "AC", "TTTTTTTTT", "NNNNN", "GATTACA"]
@@ -101,61 +103,27 @@ def test_reads_are_drawn_by_abundance():
 # ---------------------------------------------------------------------- the network
 
 
-def network(encoder="ust", taxa=7, width=6, members=2):
+def network(taxa=7, width=6, members=2):
     torch.manual_seed(1)
-    alone = SequenceNetwork(VectorProjection(5, width), width, taxa, members)
+    alone = SequenceNetwork(VectorProjection(5, width), width, taxa, members).double()
     torch.nn.init.uniform_(alone.log_scale)
-    found = TaxonNetwork(alone, encoder, dim=8, depth=2, num_heads=2, num_inducing=3).double()
-    if found.shares is not None:
-        torch.nn.init.normal_(found.shares.first.weight)
-        torch.nn.init.normal_(found.shares.strength.weight, std=0.3)
-    return found.eval()
+    return alone
 
 
-def sample(seed=0, sets=2, elements=11, width=6):
-    draw = torch.Generator().manual_seed(seed)
-    counts = torch.randint(0, 5, (sets, elements), generator=draw)
-    return SetBatch(torch.randn(sets, elements, width, dtype=torch.float64, generator=draw), counts)
-
-
-@pytest.mark.parametrize("encoder", ["ust", "set-transformer-sab", NONE])
-def test_in_context_is_the_whole_network(encoder):
-    model, batch = network(encoder), sample()
-    whole = model(batch)
-    there = batch.multiplicity > 0
-    for size in (1, 4, 11):
-        prior = model.prior(batch.shards(size))
-        ours = torch.cat([model.in_context(shard, prior) for shard in batch.shards(size)], 1)
-        assert (ours - whole)[there].abs().max() < 1e-12
-    order = torch.randperm(11, generator=torch.Generator().manual_seed(5))
-    permuted = model(SetBatch(batch.elements[:, order], batch.multiplicity[:, order]))
-    assert (permuted - whole[:, order]).abs().max() < 1e-12
-
-
-def test_one_sequence_of_two_taxa_is_the_same_multiset():
-    model, batch = network(), sample(sets=1)
-    counts = torch.tensor([[2, 3, 1, 4]])
-    merged = model(SetBatch(batch.elements[:, :4], counts))
-    twice = SetBatch(batch.elements[:, [0, 1, 2, 3, 3]], torch.tensor([[2, 3, 1, 1, 3]]))
-    assert (model(twice)[:, [0, 1, 2, 3]] - merged).abs().max() < 1e-12
-    assert (model(twice)[:, 4] - merged[:, 3]).abs().max() < 1e-12
-
-
-def test_what_is_added_up():
-    batch, model = sample(), network()
-    out = model.encoder(batch)
-    alone = torch.zeros(*batch.elements.shape[:2], 7, dtype=torch.float64)
-    for i in np.ndindex(*alone.shape):
-        sequence, taxon = batch.elements[i[:2]], model.alone.prototypes[i[2]].flatten()
+def test_logits_are_scaled_cosines():
+    alone = network()
+    vectors = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    expected = torch.zeros(3, 7, dtype=torch.float64)
+    for i, taxon in np.ndindex(3, 7):
         for m, part in enumerate([slice(0, 3), slice(3, 6)]):
-            cosine = sequence[part] @ taxon[part] / (sequence[part].norm() * taxon[part].norm()).clamp(min=1e-12)
-            alone[i] += model.alone.log_scale[m].exp() * cosine / 2
-    expected = alone + slow_shares(out.summary[:, 0], alone, batch.multiplicity, model.shares)[:, None]
-    assert (model(batch) - expected).abs().max() < 1e-12
+            one, other = vectors[i, part], alone.prototypes[taxon, m]
+            expected[i, taxon] += alone.log_scale[m].exp() * one @ other / (one.norm() * other.norm()) / 2
+    assert (alone.logits(vectors) - expected).abs().max() < 1e-12
+    assert (alone.logits(vectors, slice(2, 5)) - expected[:, 2:5]).abs().max() < 1e-12
 
 
 def test_members_learn_for_themselves():
-    alone = network().alone
+    alone = network()
     given = torch.randn(11, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     vectors = alone.vectors(given)
     taxa = torch.arange(11) % 7
@@ -178,79 +146,214 @@ def test_members_learn_for_themselves():
         assert slope[3 - part.start : 6 - part.start].abs().max() == 0
 
 
-def slow_shares(tokens, alone, reads, shares):
-    """Sample by sample, read by read."""
-    found = []
-    for token, logits, counts in zip(tokens, alone, reads, strict=True):
-        first = (shares.first.weight @ token + shares.first.bias).softmax(0)
-        strength = (shares.strength.weight[0] @ token + shares.strength.bias[0]).exp()
-        share = first
-        for _ in range(shares.rounds):
-            likelihood = [row.exp() for row, n in zip(logits, counts, strict=True) for _ in range(n)]
-            posterior = torch.stack([each * share / (each @ share) for each in likelihood])
-            share = (posterior.mean(0) + strength * first) / (1 + strength)
-        found.append(share.log())
-    return torch.stack(found)
+# ---------------------------------------------------------------------- naive Bayes
+
+
+def of_taxa(seed=0, taxa=5, each=3, length=90):
+    rng = np.random.default_rng(seed)
+    texts = ["".join(rng.choice(list("ACGT"), length, p=rng.dirichlet(np.ones(4)))) for _ in range(taxa * each)]
+    texts[4] = texts[4][:40] + "N" + texts[4][41:]
+    sequence = np.concatenate([np.arange(len(texts)), [0]])  # the first is of two taxa
+    taxon = np.concatenate([np.arange(len(texts)) % taxa, [3]])
+    order = rng.permutation(len(sequence))
+    return texts, sequence[order], taxon[order]
+
+
+def slow_scores(read, texts, sequence, taxon, taxa):
+    """Word by word, from the definition."""
+    scores = []
+    for t in range(taxa):
+        seen = [w for s, of in zip(sequence, taxon, strict=True) if of == t for w in words_of(texts[s], 7)]
+        words = words_of(read, 7)
+        logs = [np.log((seen.count(w) + 0.001) / (len(seen) + 0.001 * 4**7)) for w in words]
+        scores.append(sum(logs) / len(words) ** 0.5 if seen else -1e3 * len(words) ** 0.5)
+    return scores
+
+
+@pytest.mark.parametrize("counted", [1 << 22, 100])
+def test_naive_bayes_is_the_formula(counted, monkeypatch):
+    monkeypatch.setattr("omniset.microbiomes.likelihood.COUNTED", counted)
+    parts = of_taxa()
+    likelihood = WordLikelihood.of(*parts, 7)  # two taxa without references
+    reads = [parts[0][0][10:71], parts[0][7][:40] + parts[0][8][40:], "ACGTNNACGTACGTA"]
+    expected = np.array([slow_scores(read, *parts, 7) for read in reads])
+    for room in (1 << 28, 3 * 4**7):
+        tables = [*likelihood.tables(room)]
+        found = torch.cat([table.scores(spectra(reads, 7)) for table in tables], 1)
+        assert np.abs(found.numpy() - expected).max() < 1e-4 * np.abs(expected).max()
+        assert found.argmax(1).tolist() == expected.argmax(1).tolist()
+    assert [(table.first, table.last) for table in tables] == [(0, 3), (3, 6), (6, 7)]
+
+
+def test_candidates_are_the_best_of_all_taxa(monkeypatch):
+    """However many taxa are looked at a time."""
+    for module in ("model", "candidates"):
+        monkeypatch.setattr(f"omniset.microbiomes.{module}.CANDIDATES", 3)
+    texts, sequence, taxon = of_taxa(taxa=11, each=2)
+    torch.manual_seed(0)
+    alone = SequenceNetwork(SpectrumProjection((3,), 4), 4, 11)
+    model = TaxonNetwork(alone, WordLikelihood.of(texts, sequence, taxon, 11))
+    reads = [text[5:70] for text in texts[:7]]
+    with torch.no_grad():
+        logits = alone(alone.projection.read(reads)).numpy()
+    words = next(model.likelihood.tables()).scores(spectra(reads, 7)).numpy()
+    both = 0.3 * words + 0.3 * logits
+    for room in (1 << 28, 4 * 4**7, 1):
+        found = candidates_of(model, alone.projection.read, reads, room=room)
+        assert [set(row) for row in found.taxon.tolist()] == [set(row) for row in np.argsort(-both, 1)[:, :3].tolist()]
+        for values, table in (
+            (found.words, words),
+            (found.network, logits),
+            (found.logits(np.array([0.3, 0.3])), both),
+        ):
+            assert np.allclose(values, np.take_along_axis(table, found.taxon, 1), atol=1e-5)
+    likeness = np.stack(
+        [found.words.max(1) / np.sqrt([len(words_of(read, 7)) for read in reads]), found.network.max(1)], 1
+    )
+    assert np.allclose(found.likeness, likeness)
+    less = found.without(found.taxon[:, 1])
+    assert np.allclose(less.likeness[:, 1], found.network[:, [0, 2]].max(1))
+
+
+# ---------------------------------------------------------------------- what a sample tells
+
+
+def sample(seed=0, members=11, candidates=5, taxa=7):
+    rng = np.random.default_rng(seed)
+    taxon = np.stack([rng.permutation(taxa)[:candidates] for _ in range(members)])
+    return taxon, rng.normal(size=taxon.shape), rng.integers(0, 5, members).astype(float)
+
+
+def slow_shares(taxon, logits, reads, taxa, strength, rounds, mean):
+    """Read by read."""
+    share = mean
+    for _ in range(rounds):
+        counts = np.zeros(taxa)
+        for row, values, number in zip(taxon, logits, reads, strict=True):
+            for _ in range(int(number)):
+                posterior = np.exp(values) * share[row]
+                counts[row] += posterior / posterior.sum()
+        share = (counts / reads.sum() + strength * mean) / (1 + strength)
+    return share
+
+
+def test_shares_are_the_formula_for_multisets():
+    taxon, logits, reads = sample()
+    expected = slow_shares(taxon, logits, reads, 7, 0.4, 6, np.full(7, 1 / 7))
+    found = Prior(0.4).log_shares(taxon, logits, reads, 7, 6)
+    assert np.abs(np.exp(found) - expected).max() < 1e-12
+    order = np.random.default_rng(1).permutation(11)
+    permuted = Prior(0.4).log_shares(taxon[order], logits[order], reads[order], 7, 6)
+    assert np.abs(permuted - found).max() < 1e-12
+    repeated = [np.repeat(values, reads.astype(int), axis=0) for values in (taxon, logits)]
+    repeated = Prior(0.4).log_shares(*repeated, np.ones(int(reads.sum())), 7, 6)
+    assert np.abs(repeated - found).max() < 1e-12
+
+
+def test_pieces_of_a_sample_give_the_shares_of_the_whole(monkeypatch):
+    taxon, logits, reads = sample()
+    profiles = np.random.default_rng(2).dirichlet(np.ones(7), 3)
+    whole = Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7)
+    for size in (1, 4, 11):
+        monkeypatch.setattr("omniset.microbiomes.shares.TOGETHER", size)
+        assert np.abs(Prior(0.4, 2.0, profiles).log_shares(taxon, logits, reads, 7) - whole).max() < 1e-12
 
 
 def test_shares_have_the_largest_posterior():
     """After many rounds its gradient is the same for all taxa: no share could be moved from one to another."""
-    model, batch = network(), sample(sets=1)
-    model.shares.rounds = 3000
-    with torch.no_grad():
-        token = model.encoder(batch).summary[:, 0]
-        share = model.shares(token, [(batch.multiplicity.double(), model.alone.logits(batch.elements))])[1][0].exp()
-        first, strength = model.shares.first(token)[0].softmax(0), float(model.shares.strength(token).exp())
-        likelihood = model.alone.logits(batch.elements)[0].exp()
-    assert abs(float(share.sum()) - 1) < 1e-9
-    counts = batch.multiplicity[0].double()
-    gradient = (counts[:, None] * likelihood / (likelihood @ share)[:, None]).sum(0)
-    gradient = gradient + strength * counts.sum() * first / share
-    assert (gradient / (counts.sum() * (1 + strength)) - 1).abs().max() < 1e-6
+    taxon, logits, reads = sample()
+    share = np.exp(Prior(0.4).log_shares(taxon, logits, reads, 7, 5000))
+    assert abs(share.sum() - 1) < 1e-9
+    likelihood = np.zeros((11, 7))
+    np.put_along_axis(likelihood, taxon, np.exp(logits), 1)
+    gradient = (reads[:, None] * likelihood / (likelihood @ share)[:, None]).sum(0)
+    gradient += 0.4 * reads.sum() / 7 / share
+    assert np.abs(gradient / (reads.sum() * 1.4) - 1).max() < 1e-6
+
+
+def test_a_sample_of_a_profile_is_told():
+    """Profiles are mixed as makes the sample most probable; of a sample unlike all, the uniform one takes over."""
+    profiles = np.array([[0.7, 0.3, 0, 0, 0, 0, 0], [0, 0, 0.5, 0.5, 0, 0, 0]])
+    taxon = np.tile(np.arange(7), (3, 1))
+    clear = np.full((3, 7), -20.0)
+    clear[0, 0], clear[1, 1] = 0, 0
+    unclear = np.array([0.0, -20, 0, 0, 0, -20, -20])  # of taxa 0, 2 and 3 alike
+    reads = np.array([70.0, 30, 1])
+    share = np.exp(Prior(0.5, 3.0, profiles).log_shares(taxon, np.stack([clear[0], clear[1], unclear]), reads, 7, 50))
+    assert share[0] > 0.6
+    assert share[[2, 3]].max() < 0.01
+    other = np.full((1, 7), -20.0)
+    other[0, 6] = 0
+    share = np.exp(Prior(0.5, 3.0, profiles).log_shares(taxon[:1], other, np.ones(1), 7, 50))
+    assert np.allclose(share[:6], 0.5 / 7 / 1.5, atol=1e-6)
+    assert abs(share[6] - (1 + 0.5 / 7) / 1.5) < 1e-6
 
 
 def test_what_a_sample_does_not_tell_changes_nothing():
-    """All taxa have the same prior in a sample without reads, before anything is learned."""
-    torch.manual_seed(0)
-    alone = SequenceNetwork(VectorProjection(5, 6), 6, 7)
-    model = TaxonNetwork(alone, "ust", dim=8, depth=2, num_heads=2, num_inducing=3).double()
-    batch = sample()
-    prior = model.prior(SetBatch(batch.elements, torch.zeros(2, 11)))
-    assert (prior - prior[:, :1]).abs().max() < 1e-12
-    assert torch.equal(network(NONE)(batch), network(NONE).alone.logits(batch.elements))
+    taxon, logits, reads = sample()
+    assert np.ptp(Prior(0.4).log_shares(taxon, logits, 0 * reads, 7)) < 1e-12
+    assert np.ptp(Prior(0.4).log_shares(taxon[:0], logits[:0], reads[:0], 7)) < 1e-12
+    assert np.ptp(Prior(1e12).log_shares(taxon, logits, reads, 7)) < 1e-9
 
 
-def test_the_temperature_is_that_of_the_least_loss():
-    alone = network().alone
-    texts = [str(i) for i in range(40)]
-    vectors = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    alone.projection = torch.nn.Identity()
-    taxon = alone(vectors).argmax(1).numpy()
-    taxon[::5] = 0
-    references = References(texts, np.arange(40), taxon, 7)
-    log_shares = torch.linspace(-1, 0, 7, dtype=torch.float64)
-    with torch.no_grad():
-        alone.log_scale += 0.7
-    before = alone.log_scale.clone()
-    temper(alone, lambda some: vectors[[int(t) for t in some]], references, np.arange(40), log_shares, 0)
-    moved = alone.log_scale - before
-    assert (moved - moved[0]).abs().max() < 1e-12
-    assert moved.abs().max() > 0.1
-    # The loss does not fall any more, whatever way the factor goes.
-    factor = torch.ones((), dtype=torch.float64, requires_grad=True)
-    logits = factor * alone(vectors).detach() + log_shares
-    loss = F.cross_entropy(logits, torch.from_numpy(taxon))
-    assert abs(float(torch.autograd.grad(loss, factor)[0])) < 1e-4
+# ---------------------------------------------------------------------- what is learned on what was kept back
 
 
-def test_the_loss_is_the_mean_over_reads():
-    draw = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 5, 4, dtype=torch.float64, generator=draw)
-    taxon, reads = torch.randint(0, 4, (2, 5), generator=draw), torch.randint(0, 4, (2, 5), generator=draw)
-    each = [
-        -float(logits[b, n].log_softmax(0)[taxon[b, n]]) for b in range(2) for n in range(5) for _ in range(reads[b, n])
-    ]
-    assert abs(float(loss_of(logits, taxon, reads)) - np.mean(each)) < 1e-12
+def kept_back(seed=0, sequences=40, taxa=7):
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, taxa, sequences)
+    right = np.arange(taxa) == truth[:, None]
+    words = (3 * right + rng.normal(size=right.shape)).astype(np.float32)
+    scores = (2 * right + 2 * rng.normal(size=right.shape)).astype(np.float32)
+    taxon = np.tile(np.arange(taxa), (sequences, 1))
+    return Candidates(taxon, words, scores, np.full(sequences, 100.0)), truth
+
+
+def test_weights_are_those_of_the_least_loss():
+    candidates, truth = kept_back()
+    candidates.words[0] = 0  # one that is not among its candidates counts for nothing
+    candidates.taxon[0] = (truth[0] + 1) % 7
+
+    def loss(weights):
+        logits = torch.from_numpy(candidates.logits(np.zeros(2))) * 0 + weights[0] * torch.from_numpy(candidates.words)
+        logits = logits + weights[1] * torch.from_numpy(candidates.network)
+        return F.cross_entropy(logits[1:], torch.from_numpy(truth[1:]))
+
+    weights = torch.tensor(weights_of(candidates, truth), requires_grad=True)
+    assert weights.min() > 0.1
+    assert torch.autograd.grad(loss(weights), weights)[0].abs().max() < 1e-3
+    alone = torch.tensor(weights_of(candidates, truth, without_network=True), requires_grad=True)
+    assert alone[1] == 0
+    assert torch.autograd.grad(loss(alone), alone)[0][0].abs() < 1e-3
+    candidates.network[:] = -candidates.network  # what speaks against the truth is not listened to
+    assert weights_of(candidates, truth)[1] == 0
+
+
+def test_the_prior_is_that_of_the_least_loss():
+    """By reads, of the samples as they are drawn; a profile is no witness for its own samples."""
+    candidates, truth = kept_back()
+    profiles = np.random.default_rng(5).dirichlet(np.full(7, 0.2), 6)
+    weights = np.array([0.3, 0.1])
+    for given in (None, profiles):
+        samples = Samples(candidates, truth, weights, 7, given, 3)
+
+        def loss(prior, samples=samples):
+            total = 0.0
+            for rows, reads, of in samples:
+                some = None if prior.profiles is None else np.delete(profiles, of, axis=0)
+                one = Prior(prior.strength, prior.informed, some)
+                logits = candidates.of(rows).logits(weights)
+                logits = torch.from_numpy(logits + one.log_shares(candidates.taxon[rows], logits, reads, 7))
+                each = F.cross_entropy(logits, torch.from_numpy(truth[rows]), reduction="none")
+                total += float(torch.from_numpy(reads) @ each)
+            return total
+
+        best = min([Prior(k) for k in (0.1, 0.3, 1.0)], key=loss)
+        if given is not None:
+            best = min([best, *(Prior(best.strength, k, given) for k in (0.3, 1.0, 3.0, 10.0))], key=loss)
+        found = choose_prior(samples)
+        assert (found.strength, found.informed) == (best.strength, best.informed)
+        assert (found.profiles is None) == (best.profiles is None)
 
 
 # ---------------------------------------------------------------------- calls
@@ -260,49 +363,46 @@ LINEAGES = [("d", "f1", "a"), ("d", "f1", "b"), ("d", "f2", "c"), ("e", "f3", "g
 
 def test_odds_of_clades_are_those_of_sums():
     taxa = Taxa.of(LINEAGES)
-    logits = 4 * torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    taxon, odds = most_probable(logits, torch.from_numpy(taxa.clade))
-    p = np.exp(logits.numpy())
-    p /= p.sum(1, keepdims=True)
+    rng = np.random.default_rng(0)
+    numbers = np.stack([rng.permutation(4)[:3] for _ in range(20)])
+    logits = 4 * rng.normal(size=(20, 3))
+    taxon, odds = most_probable(numbers, logits, taxa.clade)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     for row in range(20):
-        best = int(p[row].argmax())
+        best = int(numbers[row, p[row].argmax()])
         assert int(taxon[row]) == best
         for rank in range(3):
-            alike = [LINEAGES[t][: rank + 1] == LINEAGES[best][: rank + 1] for t in range(4)]
-            by_hand = np.log(p[row, alike].sum() / p[row, np.logical_not(alike)].sum())
-            assert abs(float(odds[row, rank]) - np.clip(by_hand, -16, 16)) < 1e-12
-
-
-def test_odds_of_what_is_sure_are_not_lost_in_rounding():
-    """1 - p is 0 in float32 here."""
-    logits = torch.tensor([[14.0, 0.0, -1.0]])
-    odds = most_probable(logits, torch.tensor([[0, 0, 0], [0, 1, 2]]))[1]
-    assert odds[0, 0] == 16  # there is no other clade
-    assert abs(float(odds[0, 1]) - (14 - np.log(1 + np.exp(-1)))) < 1e-5
+            alike = [LINEAGES[t][: rank + 1] == LINEAGES[best][: rank + 1] for t in numbers[row]]
+            inside, outside = p[row, alike].sum(), p[row, np.logical_not(alike)].sum()
+            by_hand = 16 if outside == 0 else np.log(inside / outside)
+            assert abs(float(odds[row, rank]) - np.clip(by_hand, -16, 16)) < 1e-9
 
 
 def test_confidences_are_calibrated_and_never_rise():
     rng = np.random.default_rng(0)
     odds = np.sort(rng.normal(size=(3000, 2)), axis=1)[:, ::-1].copy()
-    similarity = rng.random(3000)
-    truth = 1 / (1 + np.exp(-(1.5 * odds + 4 * similarity[:, None] - 2)))
+    likeness = rng.random((3000, 2))
+    truth = 1 / (1 + np.exp(-(1.5 * odds + (likeness @ [4, 2])[:, None] - 3)))
     right, weight = (rng.random((3000, 2)) < truth).astype(float), rng.integers(1, 9, 3000).astype(float)
-    found = Confidence.fit(odds, similarity, right, weight)
-    assert np.abs(found.weights - [1.5, 4, -2]).max() < 0.5
-    mine = odds * found.weights[:, 0] + similarity[:, None] * found.weights[:, 1]
-    said = 1 / (1 + np.exp(-mine - found.weights[:, 2]))
+    found = Confidence.fit(odds, likeness, right, weight)
+    assert np.abs(found.weights - [1.5, 4, 2, -3]).max() < 0.7
+    mine = odds * found.weights[:, 0] + likeness @ found.weights[:, 1:3].T
+    said = 1 / (1 + np.exp(-mine - found.weights[:, 3]))
     # The property of a logistic regression with an intercept: on the whole it is as often right as it says.
     assert np.abs(np.average(said - right, axis=0, weights=weight)).max() < 1e-3
-    assert np.allclose(found.of(odds, similarity), np.minimum.accumulate(said, axis=1))
-    assert np.allclose(Confidence().of(odds, similarity), 1 / (1 + np.exp(-odds)))
+    assert np.allclose(found.of(odds, likeness), np.minimum.accumulate(said, axis=1))
+    assert np.allclose(Confidence().of(odds, likeness), 1 / (1 + np.exp(-odds)))
 
 
 def test_what_is_like_nothing_is_never_the_surer_for_it():
     rng = np.random.default_rng(0)
-    odds, similarity = rng.normal(size=(500, 1)), rng.random(500)
-    right = (rng.random((500, 1)) < (1.2 - similarity[:, None]) / (1 + np.exp(-odds))).astype(float)
-    assert Confidence.fit(odds, similarity, right, np.ones(500)).weights[0, 1] == 0
-    assert Confidence.fit(odds, similarity, np.ones((500, 1)), np.ones(500)).weights.tolist() == [[0, 0, 6]]
+    odds, likeness = rng.normal(size=(500, 1)), rng.random((500, 2))
+    chance = (1.2 - likeness[:, :1]) / (1 + np.exp(-odds)) * (0.2 + 0.8 * likeness[:, 1:])
+    right = (rng.random((500, 1)) < chance).astype(float)
+    weights = Confidence.fit(odds, likeness, right, np.ones(500)).weights[0]
+    assert weights[1] == 0
+    assert weights[[0, 2]].min() > 0.2
+    assert Confidence.fit(odds, likeness, np.ones((500, 1)), np.ones(500)).weights.tolist() == [[0, 0, 0, 6]]
 
 
 def calls():
@@ -359,12 +459,14 @@ def test_baselines_name_what_they_know():
     texts = [root[:i] + "A" + root[i + 1 :] for root in roots for i in (10, 30, 50)]
     references = References(texts, np.arange(9), np.repeat([0, 1, 3], 3), 4)
     for method in (NaiveBayes(), NaiveBayes("community"), NaiveBayes("sample"), Nearest()):
-        method.fit(references, np.arange(9), np.array([[0.5, 0.2, 0.1, 0.2]]))
+        method.fit(references, np.arange(9), np.array([[0.5, 0.2, 0.1, 0.2]]), Taxa.of(LINEAGES))
         method.read([root[:70] for root in roots])
-        logits = method.logits(np.array([2, 0, 1]), np.array([1.0, 5.0, 2.0]))
-        assert logits.argmax(1).tolist() == [3, 0, 1]
+        rows, reads = np.array([2, 0, 1]), np.array([1.0, 5.0, 2.0])
+        logits = method.logits(rows, reads)
         assert (logits[:, 2] < logits.max(1) - 0.1).all()
-        assert (method.confidence(np.array([2, 0, 1]), logits) > 0.5).all()
+        called, sure = method.call(rows, reads)
+        assert called.tolist() == [3, 0, 1]
+        assert (sure > 0.5).all()
 
 
 def test_every_taxon_keeps_a_reference():

@@ -121,7 +121,7 @@ def test_a_model_keeps_its_ranks(references, tmp_path):
     texts, lineages = references
     taxa = {name: ("Eukaryota", "TSAR", *lineage[1:3], *lineage[2:]) for name, lineage in lineages.items()}
     taxa = {name: tuple(part[3:] if "__" in part else part for part in lineage) for name, lineage in taxa.items()}
-    small = SMALL | {"encoder": "none", "sequence_epochs": 1}
+    small = SMALL | {"epochs": 1}
     model = TaxonClassifier("genus", **small).fit(texts, taxa)
     assert model.taxa_.ranks == PR2_5[: PR2_5.index("genus") + 1]
     assert model.notes_[0].startswith("the taxonomy has 9 ranks: domain, supergroup, division")

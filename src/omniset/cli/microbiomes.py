@@ -26,11 +26,6 @@ class Reading:
         "Whether reads of the other strand are recognised by their words and turned, or taken as they are.",
         group="data",
     )
-    shard_size: int = option(
-        2048,
-        "Sequences of a sample that are computed on at a time: bounds the memory, and changes nothing.",
-        group="computing",
-    )
 
 
 @takes(ClassifierOptions)
@@ -42,7 +37,7 @@ def fit(
     resume: bool = False,
     **options: Any,
 ) -> None:
-    """Learn taxa from reference sequences, and how they come together in samples.
+    """Learn taxa from reference sequences.
 
     Example: omniset microbiomes fit --references refs.fasta --taxonomy tax.tsv --region 515F-806R --out model
 
@@ -50,8 +45,9 @@ def fit(
         references: FASTA (.gz, .bz2, .xz) with the reference sequences.
         taxonomy: Table of their names and taxa, as QIIME 2 has it: Feature ID, Taxon. Or FASTA with taxa in its
             headers, which may be that of the references.
-        profiles: Feature table (BIOM or text) whose samples are communities to learn from; its features are taxa, or
-            names of references. null: made-up communities.
+        profiles: Feature table (BIOM or text) whose samples are communities of the habitat; its features are taxa, or
+            names of references. Used where calls of sequences that were kept back are the better for it. null: all
+            taxa are expected alike.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
     """
@@ -114,7 +110,7 @@ def classify(
 
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
-    computing = _using(options), options["strand"], options["shard_size"]
+    computing = _using(options), options["strand"]
     runs.classify(_files(reads), table, sequences, model, out, threshold, against, *computing)
 
 
@@ -125,8 +121,8 @@ def evaluate(
     out: Path = Path("evaluation"),
     methods: str | None = None,
     seeds: int = 3,
-    sizes: str = "1024,2048,4096,8192,16384,32768,65536,131072",
-    least: int = 5,
+    sizes: str = "1024,8192,131072",
+    least: int = 2,
     test_fraction: float = 0.2,
     unknown_fraction: float = 0.05,
     resume: bool = False,
@@ -140,11 +136,12 @@ def evaluate(
         references: As for fit.
         taxonomy: As for fit.
         out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
-        methods: What to compare, separated by commas: omniset, general (learned from any communities), sab (full
-            self-attention), no-context, naive-bayes, naive-bayes-community, naive-bayes-sample, nearest. null: all.
-        seeds: How often references are divided and networks trained anew.
+        methods: What to compare, separated by commas: omniset, with-profiles (told the communities), no-context (every
+            sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest; and
+            vsearch's sintax, where it is installed. null: all that are there.
+        seeds: How often references are divided and all is learned anew.
         sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
-        least: Taxa of fewer distinct sequences are left out.
+        least: Taxa of fewer distinct sequences are references only, and none of theirs is tested.
         test_fraction: Share of distinct sequences that is held out.
         unknown_fraction: Share of taxa that is held out as a whole, to see what is made of reads of unknown taxa.
         resume: Keep what is done in the same folder.
@@ -180,7 +177,6 @@ def explain_taxon(
     model: Path = Path("model"),
     out: Path = Path("explanation.tsv"),
     top: int = 20,
-    steps: int = 20,
     **options: Any,
 ) -> None:
     """Say which other members of a sample moved the call of one sequence.
@@ -194,15 +190,14 @@ def explain_taxon(
         sample: In which sample. null: the one with most of its reads.
         model: Folder that fit wrote.
         out: Table of members, each with the sample and the explained feature: count, own call, by how much the log-odds
-            of the explained call fall without it, attribution. That call is the most probable taxon, also where it is
-            not confident enough for classify to name it.
-        top: Members whose change is computed: those that the log-odds depend on most.
-        steps: Of the attribution's integral.
+            of the explained call fall without it. That call is the most probable taxon, also where it is not confident
+            enough for classify to name it.
+        top: Members whose change is computed: those with most reads of the taxa that the call is between.
     """
     from omniset.microbiomes import runs
 
     runs.explain(
-        feature, needed(table=table)[0], sequences, sample, model, out, top, steps, _using(options), options["strand"]
+        feature, needed(table=table)[0], sequences, sample, model, out, top, _using(options), options["strand"]
     )
 
 

@@ -1,18 +1,27 @@
-"""What names sequences today: naive Bayes on 7-mers, alone and with what the sample tells, and the nearest one."""
+"""What names sequences today: naive Bayes on 7-mers, alone and with what the sample tells, the nearest reference, and
+the programs that are installed.
+"""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 from jaxtyping import Float, Int
+from scipy.special import softmax
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.preprocessing import normalize
 
 from omniset.microbiomes.references import References
+from omniset.microbiomes.sequences import write_fasta
+from omniset.microbiomes.taxonomy import Taxa
 from omniset.tables.dna import spectra
 
 WORDS = 7
@@ -33,27 +42,45 @@ Confidences = Float[np.ndarray, " distinct"]
 class Method(ABC):
     """A way to name the sequences of a sample.
 
-    `fit` on references, `read` the sequences to be named, then `logits` of some of them in a sample.
+    `fit` on references, `read` the sequences to be named, then `call` some of them in a sample.
     """
 
     @abstractmethod
-    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
-        """Args: profiles: Of the communities that samples will be of, where that is known."""
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
+        """Args: profiles: Of the communities that samples will be of."""
 
     @abstractmethod
     def read(self, texts: Sequence[str]) -> None:
         """Prepare for these sequences."""
 
     @abstractmethod
+    def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
+        """The most probable taxon of sequences by number, as they are in a sample, and how sure it is."""
+
+
+class Tabled(Method):
+    """A method with a score of every taxon for every sequence.
+
+    Attributes:
+        table: (sequences, taxa) scores.
+    """
+
+    table: Float[np.ndarray, "sequences taxa"]
+
     def logits(self, rows: Rows, reads: Reads) -> Logits:
-        """Of sequences by number, as they are in a sample, up to a constant for each; -inf: impossible."""
+        """Of sequences as they are in a sample, up to a constant for each; -inf: impossible."""
+        return self.table[rows]
 
-    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
+    def confidence(self, logits: Logits) -> Confidences:
         """How sure the most probable taxon is: its probability."""
-        return 1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)
+        return softmax(logits, axis=1).max(1)
+
+    def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
+        logits = self.logits(rows, reads)
+        return logits.argmax(1), self.confidence(logits)
 
 
-class NaiveBayes(Method):
+class NaiveBayes(Tabled):
     """Multinomial naive Bayes on 7-mers hashed to 8,192 and scaled to length 1, alpha .001.
 
     As Bokulich et al., "Optimizing taxonomic classification of marker-gene amplicon sequences with QIIME 2's
@@ -71,12 +98,11 @@ class NaiveBayes(Method):
             analyzer="char_wb", lowercase=False, ngram_range=(WORDS, WORDS), n_features=HASHED, alternate_sign=False
         )
 
-    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
         words = self.reader.transform([references.texts[i] for i in references.sequence[chosen]])
         self.model = MultinomialNB(alpha=ALPHA, fit_prior=False).fit(words, references.taxon[chosen])
         self.taxa = references.taxa
-        share = np.full(self.taxa, 1 / self.taxa) if profiles is None else profiles.mean(0)
-        self.share = (1 - SPREAD) * share + SPREAD / self.taxa
+        self.share = (1 - SPREAD) * profiles.mean(0) + SPREAD / self.taxa
 
     def read(self, texts: Sequence[str]) -> None:
         self.table = np.full((len(texts), self.taxa), -np.inf, dtype=np.float32)
@@ -107,10 +133,10 @@ def most_probable_shares(
     return share
 
 
-class Nearest(Method):
+class Nearest(Tabled):
     """The taxon of the reference with the largest cosine of 7-mer counts."""
 
-    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
         self.words = _counts([references.texts[i] for i in references.sequence[chosen]])
         self.order = np.argsort(references.taxon[chosen], kind="stable")
         self.taxon, self.taxa = references.taxon[chosen][self.order], references.taxa
@@ -123,10 +149,7 @@ class Nearest(Method):
             cosines = (_counts(texts[start : start + TOGETHER]) @ words).toarray()
             self.table[start : start + len(cosines), present] = np.maximum.reduceat(cosines, starts, axis=1)
 
-    def logits(self, rows: Rows, reads: Reads) -> Logits:
-        return self.table[rows]
-
-    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
+    def confidence(self, logits: Logits) -> Confidences:
         """The cosine itself."""
         return logits.max(1)
 
@@ -139,3 +162,74 @@ def _counts(texts: Sequence[str]) -> sp.csr_array:
         (np.ones(len(rows), dtype=np.float32), (rows, words.words.numpy())), shape=(len(texts), 4**WORDS)
     )
     return sp.csr_array(normalize(table))
+
+
+class Program(Method):
+    """A program that names each sequence by itself, with files between.
+
+    Attributes:
+        command: That must be installed.
+    """
+
+    command: str
+
+    @classmethod
+    def installed(cls) -> bool:
+        return shutil.which(cls.command) is not None
+
+    def fit(self, references: References, chosen: Pairs, profiles: Profiles, taxa: Taxa) -> None:
+        self.references, self.chosen, self.taxa = references, chosen, taxa
+
+    def read(self, texts: Sequence[str]) -> None:
+        self.called, self.sure = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts))
+        with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
+            folder = Path(scratch)
+            write_fasta(folder / "queries.fasta", {f"q{i}": text for i, text in enumerate(texts)})
+            for query, taxon, confidence in self._named(folder):
+                self.called[query], self.sure[query] = taxon, confidence
+
+    @abstractmethod
+    def _named(self, folder: Path) -> list[tuple[int, int, float]]:
+        """Number, taxon and confidence of what is in queries.fasta, as far as it is named."""
+
+    def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
+        return self.called[rows], self.sure[rows]
+
+    def _clades(self, taxon: int) -> list[str]:
+        """A name for the clade at each rank: ranks and numbers, so that none is misread."""
+        return [f"r{rank}c{clade[taxon]}" for rank, clade in enumerate(self.taxa.clade)]
+
+    def _references(self) -> list[tuple[int, str]]:
+        references, chosen = self.references, self.chosen
+        texts = [references.texts[i] for i in references.sequence[chosen]]
+        return list(zip(references.taxon[chosen].tolist(), texts, strict=True))
+
+    @staticmethod
+    def _run(*words: str | Path) -> None:
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{words[0]} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+
+
+class Sintax(Program):
+    """vsearch's SINTAX: Edgar, "SINTAX: a simple non-Bayesian taxonomy classifier for 16S and ITS sequences", 2016."""
+
+    command = "vsearch"
+
+    def _named(self, folder: Path) -> list[tuple[int, int, float]]:
+        letters = "dkpcofgs"[-len(self.taxa.ranks) :]
+        lines = []
+        for i, (taxon, text) in enumerate(self._references()):
+            names = self._clades(taxon)[-len(letters) :]
+            lines.append(f">{i};tax={','.join(f'{a}:{b}' for a, b in zip(letters, names, strict=True))};\n{text}\n")
+        (folder / "references.fasta").write_text("".join(lines), encoding="ascii")
+        files = ("--sintax", folder / "queries.fasta", "--db", folder / "references.fasta", "--tabbedout")
+        self._run(self.command, *files, folder / "calls.tsv", "--threads", "1", "--randseed", "1", "--strand", "plus")
+        number = {f"r{len(self.taxa.ranks) - 1}c{clade}": i for i, clade in enumerate(self.taxa.clade[-1].tolist())}
+        named = []
+        for line in (folder / "calls.tsv").read_text(encoding="ascii").splitlines():
+            query, called, *_ = line.split("\t")
+            if called:
+                name, _, confidence = called.split(",")[-1].partition(":")[2].rstrip(")").partition("(")
+                named.append((int(query[1:]), number[name], float(confidence)))
+        return named

@@ -7,10 +7,9 @@ from numbers import Integral
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor
 
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
 
@@ -18,22 +17,27 @@ MOST = 16.0
 
 
 def most_probable(
-    logits: Float[Tensor, "sequences taxa"], clade: Int[Tensor, "ranks taxa"]
-) -> tuple[Int[Tensor, " sequences"], Float[Tensor, "sequences ranks"]]:
-    """The taxon with the largest probability, and the log-odds of its clade at each rank.
+    taxon: Int[np.ndarray, "sequences candidates"],
+    logits: Float[np.ndarray, "sequences candidates"],
+    clade: Int[np.ndarray, "ranks taxa"],
+) -> tuple[Int[np.ndarray, " sequences"], Float[np.ndarray, "sequences ranks"]]:
+    """The candidate with the largest probability, and the log-odds of its clade at each rank.
 
-    A clade's probability is the sum over its taxa. So is that of all others, for what one clade leaves to 1 is lost in
-    rounding where it is sure. Log-odds are within +-16.
+    A clade's probability is the sum over its candidates. So is that of all others, for what one clade leaves to 1 is
+    lost in rounding where it is sure. Log-odds are within +-16.
+
+    Args:
+        taxon: Numbers of the candidates.
     """
-    shares = logits.softmax(1)
-    taxon = shares.argmax(1)
+    shares = softmax(logits, axis=1)
+    best = np.take_along_axis(taxon, shares.argmax(1)[:, None], axis=1)
     odds = []
     for of_rank in clade:
-        clades = shares.new_zeros(len(shares), int(of_rank.max()) + 1).index_add_(1, of_rank, shares)
-        chosen = of_rank[taxon][:, None]
-        inside, outside = clades.gather(1, chosen), clades.scatter(1, chosen, 0.0).sum(1, keepdim=True)
-        odds.append((inside.log() - outside.log()).clamp(-MOST, MOST))
-    return taxon, torch.cat(odds, 1)
+        same = of_rank[taxon] == of_rank[best]
+        inside, outside = (np.where(some, shares, 0.0).sum(1) for some in (same, ~same))
+        with np.errstate(divide="ignore"):
+            odds.append(np.clip(np.log(inside) - np.log(outside), -MOST, MOST))
+    return best[:, 0], np.stack(odds, 1)
 
 
 @dataclass
@@ -41,30 +45,30 @@ class Confidence:
     """How often a clade that has a probability is right, reads of unknown taxa included: logistic regressions.
 
     Attributes:
-        weights: (ranks, 3) of the clade's log-odds, of the cosine to the nearest taxon, and of 1; None: confidences are
-            the probabilities.
+        weights: (ranks, 4) of the clade's log-odds, of the two likenesses to the nearest taxon, and of 1; None:
+            confidences are the probabilities.
     """
 
-    weights: Float[np.ndarray, "ranks 3"] | None = None
+    weights: Float[np.ndarray, "ranks 4"] | None = None
 
     def of(
-        self, odds: Float[np.ndarray, "sequences ranks"], similarity: Float[np.ndarray, " sequences"]
+        self, odds: Float[np.ndarray, "sequences ranks"], likeness: Float[np.ndarray, "sequences 2"]
     ) -> Float[np.ndarray, "sequences ranks"]:
         """Of no rank more than of the one above.
 
         Args:
             odds: Log-odds of the clades.
+            likeness: `Candidates.likeness`.
         """
         if self.weights is not None:
-            by_odds, by_similarity, constant = self.weights.T
-            odds = odds * by_odds + similarity[:, None] * by_similarity + constant
+            odds = odds * self.weights[:, 0] + likeness @ self.weights[:, 1:3].T + self.weights[:, 3]
         return np.minimum.accumulate(1 / (1 + np.exp(-odds)), axis=1)
 
     @classmethod
     def fit(
         cls,
         odds: Float[np.ndarray, "cases ranks"],
-        similarity: Float[np.ndarray, " cases"],
+        likeness: Float[np.ndarray, "cases 2"],
         right: Float[np.ndarray, "cases ranks"],
         weight: Float[np.ndarray, " cases"],
     ) -> Confidence:
@@ -77,13 +81,17 @@ class Confidence:
         rows = []
         for of_rank, truth in zip(odds.T, right.T > 0, strict=True):
             if truth.all() or not truth.any():  # nothing to tell apart
-                rows.append([0.0, 0.0, 6.0 if truth.all() else -6.0])
+                rows.append([0.0, 0.0, 0.0, 6.0 if truth.all() else -6.0])
                 continue
-            row = _regression(np.stack([of_rank, similarity], 1), truth, weight)
-            if row[1] < 0:  # a read unlike all known ones must not become surer
-                row = _regression(of_rank[:, None], truth, weight)
-                row = [row[0], 0.0, row[1]]
-            rows.append(row)
+            columns = [of_rank, *likeness.T]
+            used = [0, 1, 2]
+            row = _regression(np.stack(columns, 1), truth, weight)
+            # Neither small odds nor being unlike all that is known may make a read surer: what would is left out.
+            while len(used) > 1 and (negative := [i for i in used if row[used.index(i)] < 0]):
+                used.remove(min(negative, key=lambda i: row[used.index(i)]))
+                row = _regression(np.stack([columns[i] for i in used], 1), truth, weight)
+            by_column = dict(zip(used, row[:-1], strict=True))
+            rows.append([*(by_column.get(i, 0.0) for i in range(3)), row[-1]])
         return cls(np.array(rows))
 
 

@@ -15,57 +15,52 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 
-from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
-from omniset.microbiomes.calling import called, embedded, warn_of_lengths, warn_of_strangers
+from omniset.microbiomes.calibration import thinned
+from omniset.microbiomes.calling import called, readable, warn_of_lengths, warn_of_strangers
 from omniset.microbiomes.calls import Calls, Confidence
-from omniset.microbiomes.communities import replicates
+from omniset.microbiomes.candidates import Read, candidates_of
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.explanation import explained, members_of, place_of
 from omniset.microbiomes.inputs import Table, matched, named
-from omniset.microbiomes.lessons import (
-    LEAST,
-    Material,
-    confidence_of,
-    learn_samples,
-    learn_sequences,
-    samples_of,
-    views_of,
-)
-from omniset.microbiomes.model import NONE, STRAND, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
+from omniset.microbiomes.lessons import LEAST, Material, learn_sequences, learn_trust
+from omniset.microbiomes.likelihood import WordLikelihood
+from omniset.microbiomes.model import STRAND, SequenceNetwork, SpectrumProjection, TaxonNetwork, VectorProjection
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References, choose, held_out, of_files, shares_of
 from omniset.microbiomes.samples import Samples, read_samples
 from omniset.microbiomes.sequences import primers_of, reverse_complement
+from omniset.microbiomes.shares import Candidates, Prior
 from omniset.microbiomes.strands import strand_table
 from omniset.microbiomes.taxonomy import KNOWN_RANKS, Lineage, Taxa, check_ranks, depth_of, lineages_of, read_taxonomy
-from omniset.microbiomes.training import Read, matching_rate
 from omniset.runs import devices
 from omniset.tables.dna import read_fasta
 from omniset.training import artefacts, schema
 
-REPLICATES = 100  # of each made-up community
+ENOUGH, FRACTIONS = 1000, (0.05, 0.2)  # sequences kept back, and bounds of their share, where it is not given
 
 
 class TaxonClassifier(ClassifierOptions, Estimator):
     """A taxon for every read, in the context of its sample.
 
-    Sequences are read as k-mers of the strand as it is (or by a transformer such as DNABERT-S) and classified by
-    themselves; then a Universal Set Transformer reads the multiset of all that are in the sample, and gives a prior
-    over taxa. What is ambiguous by itself is decided by what else is there.
+    Each sequence is scored by itself, by naive Bayes on its words and by a network of its k-mers (or of a transformer's
+    vectors, such as DNABERT-S's); then the shares of the taxa in the sample are found by expectation maximisation. What
+    is ambiguous by itself is decided by what else is there.
 
     Args:
         {options}
 
     Attributes:
         taxa_: The taxa, with their clades.
-        network_: The model.
+        network_: What a sequence is by itself.
+        material_: What it was fitted on; a model that was loaded has none.
+        prior_: What is expected of a sample.
         confidence_: The calibration of confidences.
         sizes_: How many references of which kind.
         length_: Median number of bases of the references.
         longest_: That number which a twentieth of them exceed.
         notes_: What was decided on the data, a sentence each.
-        history_: Of both lessons, a dict per epoch.
+        history_: Of the network, a dict per epoch.
     """
 
     FITTED: ClassVar[dict[str, Any]] = {
@@ -73,6 +68,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         "ranks": schema.array(schema.TEXT, minItems=1),
         "given": schema.optional(schema.SIZE),
         "transformer": schema.optional(schema.TEXT),
+        "entries": schema.COUNT,
+        "profiles": schema.COUNT,
+        "strength": schema.NUMBER,
+        "informed": schema.NUMBER,
         "confidence": schema.optional(schema.array(schema.array(schema.NUMBER))),
         "sizes": schema.OBJECT,
         "length": schema.COUNT,
@@ -98,8 +97,9 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             references: Sequences by name, or a FASTA file.
             taxonomy: Taxa by name, as tuples or with semicolons between, or a table as QIIME 2 has them. Sequences
                 without a taxon, or without a name at the rank, are left out.
-            profiles: Feature table whose samples are communities to learn from: features are taxa, or names of
-                references or of rows of the taxonomy. Training samples are drawn from them.
+            profiles: Feature table whose samples are communities of the habitat: features are taxa, or names of
+                references or of rows of the taxonomy. Each new sample is expected to be a mixture of them, or else to
+                have all taxa alike.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
@@ -148,43 +148,36 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         """`fit` on references whose taxa are numbered as in `taxa_`, and on profiles of these taxa."""
         start = time.monotonic()
         rng = np.random.default_rng(self.seed)
-        kept_back = held_out(references, self.validation_fraction, rng)
+        fraction = self.validation_fraction
+        if fraction is None:
+            fraction = float(np.clip(ENOUGH / len(references.texts), *FRACTIONS))
+        kept_back = held_out(references, fraction, rng)
         of_pairs = kept_back[references.sequence]
         chosen, validation = np.flatnonzero(~of_pairs), np.flatnonzero(of_pairs)
         if len(validation) < LEAST:
-            more = ", or a larger validation_fraction" if self.validation_fraction < 0.5 else ""
+            more = ", or a larger validation_fraction" if fraction < 0.5 else ""
             warnings.warn(
                 "confidences will not be calibrated, and reads of unknown taxa may be named: "
-                f"validation_fraction={self.validation_fraction:g} keeps {len(validation):,} references back, it takes "
+                f"validation_fraction={fraction:g} keeps {len(validation):,} references back, it takes "
                 f"{LEAST}. Give more references{more}",
                 stacklevel=3,
             )
+        profiles = None if communities is None else thinned(communities, rng)
         self._transformer = self._load_transformer()
-        network = self._build(len(self.taxa_), self._given())
+        network = self._build(len(self.taxa_), self._given(), 0, 0)
         read = self._reader(network)
         turned = [reverse_complement(text) for text in references.texts]
         network.strand.copy_(strand_table(references.texts, turned, STRAND))
-        folder = None if folder is None else Path(folder)
-        material = Material(references, read, chosen, validation, self, folder, resume)
-        alone, together = learn_sequences(network, material), []
-        rate = 0.0
-        if len(validation) and self.encoder != NONE:
-            rate = matching_rate(network.alone, read, references, chosen, validation, self.seed)
-            self.notes_.append(
-                f"to be as hard to name as sequences that were kept back, references need {rate:.1%} of their bases "
-                "drawn anew: so they are when samples are learned"
-            )
-        with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
-            views = views_of(network.alone, material, rate, Path(scratch))
-            network.to("cpu")
-            if communities is None and self.kinds is not None:
-                communities = replicates(len(self.taxa_), self.kinds, REPLICATES, rng).reshape(-1, len(self.taxa_))
-            lessons, watched = samples_of(material, views, communities)
-            if self.encoder != NONE:
-                together = learn_samples(network, material, lessons, watched)
-            self.network_ = network
-            self.confidence_ = confidence_of(network, self.taxa_, material, watched, rng)
-        self.history_ = [{"lesson": i, **row} for i, rows in enumerate((alone, together), 1) for row in rows]
+        material = Material(
+            references, read, chosen, validation, self, None if folder is None else Path(folder), resume
+        )
+        history = learn_sequences(network, material)
+        self.prior_, self.confidence_ = learn_trust(network, self.taxa_, material, profiles)
+        if self.prior_.profiles is not None:
+            network.profiles = torch.from_numpy(self.prior_.profiles).float()
+        self.network_, self.material_ = network.to("cpu"), material
+        self._note_trust(profiles is not None)
+        self.history_ = history
         self.seconds_ = round(time.monotonic() - start, 1)
         lengths = [len(text) for text in references.texts]
         self.length_, self.longest_ = int(np.median(lengths)), int(np.quantile(lengths, 0.95))
@@ -195,6 +188,17 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             "validation sequences": int(kept_back.sum()),
         }
         return self
+
+    def _note_trust(self, profiles: bool) -> None:
+        """What was learned of how far to trust what."""
+        by_words, by_network = self.network_.weights.tolist()
+        self.notes_.append(f"a sequence by itself: naive Bayes counts {by_words:.2f}, the network {by_network:.2f}")
+        text = f"that all taxa are alike counts as much as {self.prior_.strength:g} of a sample"
+        if self.prior_.profiles is not None:
+            text += f", and what profiles expect as much as {self.prior_.informed:g}"
+        elif profiles:
+            text += "; the profiles made calls of kept-back sequences no better, and are not used"
+        self.notes_.append(text)
 
     # ------------------------------------------------------------------ classify
 
@@ -220,13 +224,11 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         counts: Samples | str | Path | pd.DataFrame | None = None,
         *,
         strand: str = "auto",
-        shard_size: int = 2048,
     ) -> Calls:
         """A taxon for every sequence of every sample, with the confidence at each rank.
 
         Args:
             strand: "auto": words tell sequences of the other strand, which are turned; "forward": none is.
-            shard_size: Sequences of a sample that are computed on at a time: bounds the memory, and changes nothing.
 
         Raises:
             ValueError: Sequences and table that have no name in common, a table without reads, or bad files.
@@ -234,28 +236,26 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self.require_fitted()
         if strand not in ("auto", "forward"):
             raise ValueError(f"strand must be 'auto' or 'forward', got {strand!r}")
-        if shard_size < 1:
-            raise ValueError(f"shard_size must be >= 1, got {shard_size}")
         texts, samples = matched(sequences, counts, self.progress)
         if not samples.counts.nnz:
             raise ValueError("counts has no reads: every count of the table is 0")
-        with self._embedded(texts, strand) as (vectors, usable):
-            streaming = {} if self.encoder == "set-transformer-sab" else {"store": "recompute"}
-            model = (self.network_, self.taxa_, self.confidence_)
-            calls = called(*model, vectors, usable, samples, shard_size, self.progress, streaming)
-        self.network_.to("cpu")
+        with self._scored(texts, strand) as (candidates, usable):
+            trust = (self.network_.weights.numpy(), self.prior_, self.confidence_)
+            calls = called(self.taxa_, candidates, usable, samples, *trust, self.progress)
         warn_of_strangers(calls, self.region)
         return calls
 
     @contextmanager
-    def _embedded(
-        self, texts: Sequence[str], strand: str
-    ) -> Iterator[tuple[Float[np.ndarray, "features width"], Bool[np.ndarray, " features"]]]:
-        """`embedded`, with warnings of sequences of other lengths than those that were learned."""
+    def _scored(self, texts: Sequence[str], strand: str) -> Iterator[tuple[Candidates, Bool[np.ndarray, " features"]]]:
+        """The candidates of sequences, in files while in use; and which could be read. With warnings of sequences of
+        other lengths than those that were learned.
+        """
         warn_of_lengths(texts, min([*self.lengths, self.length_]), max([*self.lengths, self.longest_]))
         network = self.network_.to(devices.find(self.device)).eval()
-        with embedded(network, self.reader, texts, strand == "auto", self.progress) as made:
-            yield made
+        plain, usable = readable(network, texts, strand == "auto")
+        with tempfile.TemporaryDirectory(prefix="omniset-") as scratch:
+            yield candidates_of(network, self.reader, plain, self.progress, Path(scratch)), usable
+        self.network_.to("cpu")
 
     # ------------------------------------------------------------------ explain
 
@@ -267,43 +267,40 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         *,
         sample: str | None = None,
         top: int = 20,
-        steps: int = 20,
         strand: str = "auto",
     ) -> pd.DataFrame:
         """Which other members of a sample moved a call.
 
         Returns a row per member, largest change first: `Feature ID`, `count`, `Taxon` (its own call); `change`, by how
-        much the log-odds of the call fall when the member is taken out of the sample; `attribution` (0 to 1),
-        self-attention attribution of the call's log-odds through the class token, which is not all that the sample
-        tells. `attrs` has the sample, the call, and its probability in the sample and alone.
+        much the log-odds of the call fall when the member is taken out of the sample. `attrs` has the sample, the
+        call, its probability in the sample and alone, and whether the read is `clear` by itself: the sample then has
+        nothing to say.
 
         Args:
             feature: Whose call.
             sample: In which sample; None: the one with most of its reads.
-            top: Members of which `change` is computed: those with the largest derivative of the log-odds by their
-                count, times that count. Others are not listed.
-            steps: Of the attribution's integral.
+            top: Members of which `change` is computed: those with most reads given to the call's taxon, or to the one
+                that it is by itself, or to the next. Others are not listed.
 
         Raises:
-            ValueError: A feature or sample that is not there, a feature without reads in it or that cannot be read, top
-                or steps below 1, or encoder="none".
+            ValueError: A feature or sample that is not there, a feature without reads in it or that cannot be read, or
+                top below 1.
         """
-        if self.encoder == NONE:
-            raise ValueError("explain needs context, this model has encoder='none'")
-        for name, value in (("top", top), ("steps", steps)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        if top < 1:
+            raise ValueError(f"top must be >= 1, got {top}")
         self.require_fitted()
         texts, samples = matched(sequences, counts, self.progress)
         row, column = place_of(samples, feature, sample)
         members, reads = members_of(samples, row)
-        with self._embedded([texts[i] for i in members], strand) as (vectors, usable):
+        with self._scored([texts[i] for i in members], strand) as (candidates, usable):
             if not usable[members == column].all():
                 raise ValueError(f"feature {feature!r} is too short or too ambiguous to be read")
-            batch = SetBatch(torch.from_numpy(np.array(vectors[usable]))[None], torch.from_numpy(reads[usable])[None])
-        self.network_.to("cpu")
-        features = [samples.features[i] for i in members[usable]]
-        table = explained(self.network_, batch, features, features.index(feature), self.taxa_, top, steps)
+            some = np.flatnonzero(usable)
+            these = candidates.of(some)
+        logits = these.logits(self.network_.weights.numpy())
+        features = [samples.features[i] for i in members[some]]
+        parts = (these.taxon, logits, reads[some])
+        table = explained(self.prior_, *parts, features, features.index(feature), self.taxa_, top)
         table.attrs["sample"] = samples.names[row]
         return table
 
@@ -316,6 +313,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             "ranks": [*self.taxa_.ranks],
             "given": self._given(),
             "transformer": None if self._transformer is None else self._transformer.identity,
+            "entries": len(self.network_.likelihood.words),
+            "profiles": len(self.network_.profiles),
+            "strength": self.prior_.strength,
+            "informed": self.prior_.informed,
             "confidence": None if weights is None else weights.tolist(),
             "sizes": self.sizes_,
             "length": self.length_,
@@ -336,7 +337,10 @@ class TaxonClassifier(ClassifierOptions, Estimator):
         self._transformer = self._load_transformer()
         if self._transformer is not None and self._transformer.identity != fitted["transformer"]:
             raise ValueError(f"embedder {self.embedder} has not the weights that the model was fitted with")
-        self.network_ = weights.build(lambda: self._build(fitted["taxa"], fitted["given"]))
+        sizes = (fitted["given"], fitted["entries"], fitted["profiles"])
+        self.network_ = weights.build(lambda: self._build(fitted["taxa"], *sizes))
+        profiles = self.network_.profiles.double().numpy() if fitted["profiles"] else None
+        self.prior_ = Prior(fitted["strength"], fitted["informed"], profiles)
         self.check_arguments()
         confidence = fitted["confidence"]
         self.confidence_ = Confidence(None if confidence is None else np.array(confidence))
@@ -355,8 +359,6 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             raise ValueError("words must have at least one length, got none")
         if self.width % self.members:
             raise ValueError(f"width must be divisible by members={self.members}, got {self.width}")
-        if self.dim % self.num_heads:
-            raise ValueError(f"dim must be divisible by num_heads={self.num_heads}, got {self.dim}")
         devices.find(self.device)
 
     def _load_transformer(self) -> TransformerEmbedding | None:
@@ -380,11 +382,11 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             raise ValueError("embedder must be given: this model reads a transformer's vectors")
         return self._transformer
 
-    def _build(self, taxa: int, given: int | None) -> TaxonNetwork:
+    def _build(self, taxa: int, given: int | None, entries: int, profiles: int) -> TaxonNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             projection = (
                 SpectrumProjection(self.words, self.width) if given is None else VectorProjection(given, self.width)
             )
-            sizes = {name: getattr(self, name) for name in ("dim", "depth", "num_heads", "num_inducing")}
-            return TaxonNetwork(SequenceNetwork(projection, self.width, taxa, self.members), self.encoder, **sizes)
+            alone = SequenceNetwork(projection, self.width, taxa, self.members)
+            return TaxonNetwork(alone, WordLikelihood(taxa, entries), profiles)

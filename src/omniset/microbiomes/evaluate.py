@@ -3,12 +3,13 @@
 Of the references, whole taxa are held out (nothing may be named as one of them), and of the others a fifth of the
 distinct sequences. Samples to learn from are replicates of some communities; tested are other replicates of the same
 ("known communities"), and samples of communities that none has seen ("new communities"), drawn from the held-out
-sequences alone. In samples "with unknown taxa" a tenth of the reads is of taxa that were held out.
+sequences alone. Taxa with one sequence are references as all others, and only cannot be tested. In samples "with
+unknown taxa" a tenth of the reads is of taxa that were held out.
 """
 
 from __future__ import annotations
 
-import time
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,79 +19,105 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.core.sets import SetBatch
-from omniset.microbiomes.baselines import Confidences, Logits, Method, NaiveBayes, Nearest, Pairs, Profiles, Reads, Rows
-from omniset.microbiomes.calls import most_probable
+from omniset.microbiomes.baselines import (
+    Confidences,
+    Method,
+    NaiveBayes,
+    Nearest,
+    Profiles,
+    Program,
+    Reads,
+    Rows,
+    Sintax,
+)
+from omniset.microbiomes.calls import Confidence, most_probable
+from omniset.microbiomes.candidates import candidates_of
 from omniset.microbiomes.classifier import TaxonClassifier
+from omniset.microbiomes.lessons import learn_trust
 from omniset.microbiomes.references import References
-from omniset.microbiomes.splits import KNOWN, Split, TestSample, communities, condition, split
+from omniset.microbiomes.shares import Candidates, Prior
+from omniset.microbiomes.splits import KNOWN, NEW, Split, TestSample, communities, condition, split
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import embed
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 from omniset.trials.intervals import Draws, Values
 from omniset.trials.kept import Done, Kept
 
-NETWORKS: dict[str, dict[str, Any]] = {
-    OURS: {},  # as the user has it
-    "general": {},
-    "sab": {"encoder": "set-transformer-sab"},
-    "no-context": {"encoder": "none"},
-}
-BASELINES: dict[str, Callable[[], Method]] = {
+INFORMED, ALONE, WORDS_ALONE = "with-profiles", "no-context", "no-network"
+VARIANTS = (OURS, INFORMED, ALONE, WORDS_ALONE)
+BY_TABLE: dict[str, Callable[[], Method]] = {
     "naive-bayes": NaiveBayes,
-    "naive-bayes-community": lambda: NaiveBayes("community"),
     "naive-bayes-sample": lambda: NaiveBayes("sample"),
+    "naive-bayes-community": lambda: NaiveBayes("community"),
     "nearest": Nearest,
 }
-METHODS = (*NETWORKS, *BASELINES)
-SIZES = tuple(1024 << i for i in range(8))
+PROGRAMS: dict[str, type[Program]] = {"sintax": Sintax}
+BASELINES = (*BY_TABLE, *PROGRAMS)
+METHODS = (*VARIANTS, *BASELINES)
+TOLD = (INFORMED, "naive-bayes-community")  # of the communities that samples are of
+SIZES = (1024, 8192, 131_072)
 BINS = 10
 BIN_COLUMNS = [f"confidence_bin{i}" for i in range(BINS)]
+LEARNED = (1, 2, 5, 10)  # references of a taxon: bounds of the classes that accuracy is told of
 
 
-class NetworkMethod(Method):
-    """Ours, or a variant of it, as a method among others.
+@dataclass
+class Ours:
+    """Our network, fitted once for all variants of ours.
 
     Args:
-        name: One of `NETWORKS`; all but "general" learn from the communities that samples will be of.
-        like: With the other options.
-        taxa: Those that are known.
-        folder: For checkpoints.
+        like: With the options.
+        parts: What is known, and the sequences that are to be named.
+        profiles: Of the communities that samples will be of.
     """
 
-    def __init__(
-        self, name: str, like: TaxonClassifier, taxa: Taxa, seed: int, folder: Path | None, resume: bool
-    ) -> None:
-        self.classifier = TaxonClassifier(**like.get_params()).set_params(seed=seed, **NETWORKS[name])
-        self.classifier.taxa_, self.classifier.notes_ = taxa, []
-        self.informed, self.folder, self.resume = name != "general", folder, resume
+    like: TaxonClassifier
+    parts: Split
+    profiles: Profiles
+    seed: int
+    folder: Path | None
+    resume: bool
 
-    def fit(self, references: References, chosen: Pairs, profiles: Profiles | None) -> None:
-        used, sequence = np.unique(references.sequence[chosen], return_inverse=True)
+    def __post_init__(self) -> None:
+        self.classifier = TaxonClassifier(**self.like.get_params()).set_params(seed=self.seed)
+        self.classifier.taxa_, self.classifier.notes_ = self.parts.taxa, []
+        references, train = self.parts.references, self.parts.train
+        used, sequence = np.unique(references.sequence[train], return_inverse=True)
         texts = [references.texts[i] for i in used]
-        known = References(texts, sequence, references.taxon[chosen], references.taxa)
-        profiles = profiles if self.informed else None
-        self.classifier.fit_references(known, profiles, folder=self.folder, resume=self.resume)
+        known = References(texts, sequence, references.taxon[train], references.taxa)
+        self.classifier.fit_references(known, None, folder=self.folder, resume=self.resume)
 
-    def read(self, texts: Sequence[str]) -> None:
-        self.vectors = np.empty((len(texts), self.classifier.width), dtype=np.float32)
-        embed(self.classifier.network_.alone, self.classifier.reader, texts, self.vectors)
+    def variant(self, name: str) -> NetworkMethod:
+        model = self.classifier
+        if name == OURS:
+            trust = (model.prior_, model.confidence_)
+        else:
+            profiles = self.profiles if name == INFORMED else None
+            prior = Prior(strength=1e12) if name == ALONE else None  # so strong that the sample says nothing
+            more: dict[str, Any] = {"prior": prior, "without_network": name == WORDS_ALONE}
+            trust = learn_trust(model.network_, model.taxa_, model.material_, profiles, **more)
+        candidates = candidates_of(model.network_, model.reader, self.parts.texts)
+        return NetworkMethod(candidates, model.network_.weights.numpy().copy(), *trust, self.parts.taxa)
 
-    @torch.no_grad()
-    def logits(self, rows: Rows, reads: Reads) -> Logits:
-        batch = SetBatch(torch.from_numpy(self.vectors[rows])[None], torch.from_numpy(reads).float()[None])
-        return self.classifier.network_(batch)[0].numpy()
 
-    @torch.no_grad()
-    def confidence(self, rows: Rows, logits: Logits) -> Confidences:
-        clade = torch.from_numpy(self.classifier.taxa_.clade)
-        odds = most_probable(torch.from_numpy(logits), clade)[1].numpy()
-        similar = self.classifier.network_.alone.cosines(torch.from_numpy(self.vectors[rows])).amax(1).numpy()
-        return self.classifier.confidence_.of(odds, similar)[:, -1]
+@dataclass
+class NetworkMethod:
+    """Ours, or a variant of it, as it calls the sequences of a split."""
+
+    candidates: Candidates
+    weights: Float[np.ndarray, " two"]
+    prior: Prior
+    trust: Confidence
+    taxa: Taxa
+
+    def call(self, rows: Rows, reads: Reads) -> tuple[Int[np.ndarray, " distinct"], Confidences]:
+        these = self.candidates.of(rows)
+        logits = these.logits(self.weights)
+        logits += self.prior.log_shares(these.taxon, logits, reads, len(self.taxa))[these.taxon]
+        called, odds = most_probable(these.taxon, logits, self.taxa.clade)
+        return called, self.trust.of(odds, these.likeness)[:, -1]
 
 
 # ---------------------------------------------------------------------- what is counted in a sample
@@ -113,9 +140,8 @@ class Answers:
     reads: Float[np.ndarray, " distinct"]
 
     @classmethod
-    def of(cls, method: Method, sample: TestSample) -> Answers:
-        logits = method.logits(sample.rows, sample.reads)
-        return cls(logits.argmax(1), method.confidence(sample.rows, logits), sample.taxon, sample.reads)
+    def of(cls, method: Method | NetworkMethod, sample: TestSample) -> Answers:
+        return cls(*method.call(sample.rows, sample.reads), sample.taxon, sample.reads)
 
     @classmethod
     def pooled(cls, several: Sequence[Answers]) -> Answers:
@@ -137,9 +163,13 @@ class Answers:
         by_bin = np.bincount(bins, self.reads * excess, minlength=BINS)
         return sums | dict(zip(BIN_COLUMNS, by_bin.tolist(), strict=True))
 
-    def pooled_scores(self, taxa: Taxa) -> dict[str, float]:
-        """What is no formula of sums: macro-F1 of known reads at the last two ranks; where there are unknown ones, the
-        area under the ROC curve of the confidence that tells known from unknown reads.
+    def pooled_scores(self, taxa: Taxa, learned: Int[np.ndarray, " taxa"]) -> dict[str, float]:
+        """What is no formula of sums: macro-F1 of known reads at the last two ranks; accuracy by sequence of taxa with
+        few and with many references; where there are unknown reads, the area under the ROC curve of the confidence that
+        tells known from unknown ones.
+
+        Args:
+            learned: References of each taxon.
         """
         known = self.truth >= 0
         scores: dict[str, float] = {}
@@ -147,6 +177,11 @@ class Answers:
             truth, called = clade[self.truth[known]], clade[self.called[known]]
             options: dict[str, Any] = {"labels": np.unique(truth), "average": "macro", "zero_division": 0.0}
             scores[f"{rank}_macro_f1"] = float(f1_score(truth, called, sample_weight=self.reads[known], **options))
+        of_class = np.searchsorted(LEARNED, learned[self.truth[known]], side="right")
+        for i, least in enumerate(LEARNED, 1):
+            some = (self.called == self.truth)[known][of_class == i]
+            most = f"_to_{LEARNED[i] - 1}" if i < len(LEARNED) else "_and_more"
+            scores[f"accuracy_of_{least}{most}"] = float(some.mean()) if len(some) else np.nan
         if not known.all():
             scores["rejection_auroc"] = float(roc_auc_score(known, self.confidence, sample_weight=self.reads))
         return scores
@@ -211,7 +246,8 @@ class Evaluation:
         rows: A row per method and test sample: `condition`, `method`, `seed`, `community`, `replicate`, `kind`,
             `reads`, and the sums of `Answers.sums`.
         pooled: A row per seed, method and condition, with what is no formula of sums over samples: macro-F1,
-            `rejection_auroc`, and `seconds` of the fit.
+            `rejection_auroc`, and `seconds` of the processors: of
+            ours for the fit, of the others until all is named that is tested.
         ranks: At which calls are scored, that of the taxa first.
         sizes: Of the split of the first seed.
     """
@@ -223,29 +259,49 @@ class Evaluation:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """By communities. The gates: in small samples of known communities ours is better than the best baseline, and
-        than without context; and in large ones not worse by more than .01 than in small ones of the same communities.
+        """By communities. The gates: in the smallest samples of new and of known communities, as fit makes it, ours is
+        better than the best baseline; in large samples not worse by more than .01 than in small ones of the same
+        communities; and with profiles of the communities by .02 better than naive Bayes that has them too.
         """
         accuracy = f"{self.ranks[0]}_accuracy"
-        small, large = (condition(KNOWN, size) for size in (self.reads(KNOWN)[0], self.reads(KNOWN)[-1]))
+        smallest, largest = ({k: condition(k, reads[i]) for k, reads in self.sizes_of.items()} for i in (0, -1))
+        small, large = smallest.get(KNOWN, ""), largest.get(KNOWN, "")
+        told = self.told(small)
         in_small = f"{OURS}, {small.removeprefix(f'{KNOWN}, ')}"
-        rows, aims = self.rows, [Aim(small, accuracy), Aim(small, accuracy, "no-context")]
+        rows = self.rows
+        aims = [Aim(smallest[kind], accuracy) for kind in (NEW, KNOWN) if kind in smallest]
+        with_profiles = rows[rows["method"].isin(TOLD) & (rows["condition"] == small)]
+        rows = rows[~rows["method"].isin(TOLD)]
         ours = rows[(rows["method"] == OURS) & (rows["condition"] == small)]
         if small != large and len(ours):
             rows = pd.concat([rows, ours.assign(method=in_small, condition=large)], ignore_index=True)
             aims.append(Aim(large, accuracy, in_small, bound=-0.01))
+        if len(with_profiles):
+            names = with_profiles["method"].replace(INFORMED, OURS)
+            rows = pd.concat([rows, with_profiles.assign(condition=told, method=names)], ignore_index=True)
+            aims.append(Aim(told, accuracy, bound=0.02))
         return Comparison(
             rows, scores_of(self.ranks), "community", "community", ["replicate"], baselines=[*BASELINES], aims=aims
         )
+
+    @staticmethod
+    def told(condition: str) -> str:
+        """The condition of methods that have profiles of the communities."""
+        return f"{condition}, with profiles"
 
     def reads(self, kind: str) -> list[int]:
         """The numbers of reads of the samples of a kind."""
         return sorted(self.rows.loc[self.rows["kind"] == kind, "reads"].unique().tolist())
 
     @property
+    def sizes_of(self) -> dict[str, list[int]]:
+        """`reads` of each kind."""
+        return {kind: self.reads(kind) for kind in self.rows["kind"].unique()}
+
+    @property
     def smallest(self) -> list[str]:
         """Of each kind, the condition with the least reads."""
-        return [condition(kind, self.reads(kind)[0]) for kind in self.rows["kind"].unique()]
+        return [condition(kind, reads[0]) for kind, reads in self.sizes_of.items()]
 
     def pooled_means(self, condition: str) -> pd.DataFrame:
         """Means over seeds by method of what `pooled` has."""
@@ -265,10 +321,10 @@ def evaluate(
     classifier: TaxonClassifier,
     references: References,
     *,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     seeds: int = 3,
     sizes: Sequence[int] = SIZES,
-    least: int = 5,
+    least: int = 2,
     test_fraction: float = 0.2,
     unknown_fraction: float = 0.05,
     folder: str | Path | None = None,
@@ -279,14 +335,19 @@ def evaluate(
 
     Args:
         classifier: With the arguments of ours and its variants; its `taxa_` are those of the references.
+        methods: Among `METHODS`; None: all, but for programs that are not installed.
         folder: Keep what is done here, in files per seed and method.
         resume: Take what is done from there; otherwise it is done anew.
 
     Raises:
         ValueError: An unknown method, a number out of bounds, or too few references.
     """
+    if methods is None:
+        methods = [m for m in METHODS if m not in PROGRAMS or PROGRAMS[m].installed()]
     if unknown := [m for m in methods if m not in METHODS] or ([""] if not methods else []):
         raise ValueError(f"methods must be among {', '.join(METHODS)}, got {unknown[0]!r}")
+    if lacking := [m for m in methods if m in PROGRAMS and not PROGRAMS[m].installed()]:
+        raise ValueError(f"methods has {lacking[0]!r}, whose program {PROGRAMS[lacking[0]].command} is not installed")
     if seeds < 1:
         raise ValueError(f"seeds must be >= 1, got {seeds}")
     if not sizes or min(sizes) < 1 or len({*sizes}) < len(sizes):
@@ -305,35 +366,60 @@ def evaluate(
         parts = split(references, classifier.taxa_, seed=seed, **options)
         counted = counted or parts.sizes()
         profiles, tests = communities(parts, sizes, seed)
-        for name in methods:
-            unit = f"{name}.{seed}"
-            network = (name, classifier, parts.taxa, seed, store.scratch(unit), resume)
-            method = BASELINES[name]() if name in BASELINES else NetworkMethod(*network)
-            work = partial(_tested, method, parts, profiles, tests)
-            done = store.do(unit, settings, work, line=f"seed {seed}, {name}")
-            tables.append(pd.DataFrame(done.rows).assign(method=name, seed=seed))
-            pooled += [
-                {"method": name, "seed": seed, "seconds": done.facts["seconds"], **scores}
-                for scores in done.facts["pooled"]
-            ]
+        ours = [name for name in VARIANTS if name in methods]
+        units = ([["ours", ours]] if ours else []) + [[name, [name]] for name in methods if name not in VARIANTS]
+        for unit, names in units:
+            fitted = (classifier, parts, profiles, seed, store.scratch(f"{unit}.{seed}"), resume)
+            work = partial(_tested, names, parts, profiles, tests, partial(Ours, *fitted))
+            done = store.do(f"{unit}.{seed}", settings | {"methods": names}, work, line=f"seed {seed}, {unit}")
+            tables.append(pd.DataFrame(done.rows).assign(seed=seed))
+            pooled += [{"seed": seed, **scores} for scores in done.facts["pooled"]]
     rows = pd.concat(tables, ignore_index=True)
     rows["community"] = rows["seed"].astype(str) + "." + rows["community"].astype(str).str.zfill(2)
     return Evaluation(rows, pd.DataFrame(pooled), [*last_ranks(classifier.taxa_)], counted)
 
 
-def _tested(method: Method, parts: Split, profiles: np.ndarray, tests: Sequence[TestSample]) -> Done:
-    start = time.monotonic()
-    method.fit(parts.references, parts.train, profiles)
-    seconds = time.monotonic() - start
-    method.read(parts.texts)
+def _tested(
+    names: Sequence[str],
+    parts: Split,
+    profiles: np.ndarray,
+    tests: Sequence[TestSample],
+    ours: Callable[[], Ours],
+) -> Done:
+    start = _seconds()
+    fitted = ours() if names[0] in VARIANTS else None
+    seconds = _seconds() - start
+    learned = np.bincount(parts.references.taxon[parts.train], minlength=len(parts.taxa))
     rows, pooled = [], []
-    for name, samples in groupby(tests, key=lambda sample: sample.condition):
-        several = []
-        for sample in samples:
-            answers = Answers.of(method, sample)
-            several.append(answers)
-            about = {"condition": name, "kind": sample.kind, "reads": sample.size}
-            place = {"community": sample.community, "replicate": sample.replicate}
-            rows.append({**about, **place, **answers.sums(parts.taxa)})
-        pooled.append({"condition": name, **Answers.pooled(several).pooled_scores(parts.taxa)})
-    return Done({"seconds": seconds, "pooled": pooled}, pd.DataFrame(rows))
+    for method_name in names:
+        method: Method | NetworkMethod
+        if fitted is not None:
+            method = fitted.variant(method_name)
+        else:
+            start = _seconds()
+            method = _baseline(method_name, parts, profiles)
+            seconds = _seconds() - start
+        for name, samples in groupby(tests, key=lambda sample: sample.condition):
+            several = []
+            for sample in samples:
+                answers = Answers.of(method, sample)
+                several.append(answers)
+                about = {"condition": name, "method": method_name, "kind": sample.kind, "reads": sample.size}
+                place = {"community": sample.community, "replicate": sample.replicate}
+                rows.append({**about, **place, **answers.sums(parts.taxa)})
+            scores = Answers.pooled(several).pooled_scores(parts.taxa, learned)
+            pooled.append({"method": method_name, "condition": name, "seconds": seconds, **scores})
+    return Done({"pooled": pooled}, pd.DataFrame(rows))
+
+
+def _seconds() -> float:
+    """Of the processors, those of programs that were run included."""
+    return sum(os.times()[:4])
+
+
+def _baseline(name: str, parts: Split, profiles: Profiles) -> Method:
+    """Fitted, and ready to call the sequences of a split."""
+    method = BY_TABLE[name]() if name in BY_TABLE else PROGRAMS[name]()
+    method.fit(parts.references, parts.train, profiles, parts.taxa)
+    method.read(parts.texts)
+    return method

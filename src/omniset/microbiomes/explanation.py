@@ -3,69 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from scipy.special import log_softmax, softmax
 
-from omniset import explain
-from omniset.core.sets import SetBatch
-from omniset.microbiomes.model import TaxonNetwork
 from omniset.microbiomes.samples import Samples
+from omniset.microbiomes.shares import Prior
 from omniset.microbiomes.taxonomy import Taxa
 
-
-@dataclass
-class Moved:
-    """What moved a call.
-
-    Attributes:
-        logits: Of every member, in the sample.
-        alone: Of the one that is explained, by itself.
-        members: Numbers of those that were taken out, one at a time, without the one that is explained.
-        changes: By how much the log-odds of the call (natural logarithm) fall without each of them.
-        attribution: Of each, 0 to 1: self-attention attribution, Hao et al., "Self-Attention Attribution: Interpreting
-            Information Interactions Inside Transformer", 2021.
-    """
-
-    logits: Float[Tensor, "sequences taxa"]
-    alone: Float[Tensor, " taxa"]
-    members: Int[np.ndarray, " top"]
-    changes: Float[np.ndarray, " top"]
-    attribution: Float[np.ndarray, " top"]
-
-
-def moved(network: TaxonNetwork, sample: SetBatch, place: int, top: int, steps: int) -> Moved:
-    """Take out those members that the call of the member at `place` depends on most, one at a time.
-
-    Args:
-        network: With an encoder.
-        sample: One, whole: vectors (1, sequences, width) with their reads.
-        top: How many are taken out: those with the largest derivative of the log-odds by their count, times that count.
-        steps: Of the attribution's integral.
-    """
-    with torch.no_grad():
-        logits = network(sample)[0]
-        alone = network.alone.logits(sample.elements[0, place])
-    model = _LogOdds(network, sample.elements[:, place : place + 1], int(logits[place].argmax())).eval()
-    attribution = explain.attribute(model, sample, 0, steps)[0].numpy()
-    counts = sample.multiplicity.clone().requires_grad_()
-    slope = torch.autograd.grad(model(SetBatch(sample.elements, counts)).sum(), counts)[0]
-    expected = (slope * sample.multiplicity).abs()[0].numpy()
-    expected[place] = -1.0  # itself: what it is without the others is `alone`
-    members = np.argsort(-expected, kind="stable")[: min(top, len(expected) - 1)]
-    changes = []
-    with torch.no_grad():
-        whole = float(model(sample)[0, 0])
-        for i in members.tolist():
-            less = sample.multiplicity.clone()
-            less[0, i] = 0
-            changes.append(whole - float(model(SetBatch(sample.elements, less))[0, 0]))
-    return Moved(logits, alone, members, np.array(changes), attribution[members])
+CLEAR = 0.99  # probability by itself of a read that is clear
 
 
 def place_of(samples: Samples, feature: str, sample: str | None) -> tuple[int, int]:
@@ -94,45 +42,65 @@ def members_of(samples: Samples, row: int) -> tuple[Int[np.ndarray, " members"],
 
 
 def explained(
-    network: TaxonNetwork, sample: SetBatch, features: Sequence[str], place: int, taxa: Taxa, top: int, steps: int
+    prior: Prior,
+    taxon: Int[np.ndarray, "members candidates"],
+    logits: Float[np.ndarray, "members candidates"],
+    reads: Float[np.ndarray, " members"],
+    features: Sequence[str],
+    place: int,
+    taxa: Taxa,
+    top: int,
 ) -> pd.DataFrame:
-    """`moved` as a table, with names; its `attrs` have the call, and its probability in the sample and alone.
+    """Take out members one at a time, and see by how much the log-odds of the call (natural logarithm) fall.
+
+    The table's `attrs` have the call, its probability in the sample and alone, and whether it is clear by itself.
 
     Args:
-        features: Names of the sample's members.
+        taxon, logits: Candidates of the sample's members, each by itself.
+        features: Their names.
+        place: Of the member that is explained.
+        top: How many are taken out.
     """
-    outcome = moved(network, sample, place, top, steps)
     names = np.array(["; ".join(lineage) for lineage in taxa.lineages], dtype=object)
+
+    def with_reads(number: Float[np.ndarray, " members"]) -> Float[np.ndarray, " taxa"]:
+        return prior.log_shares(taxon, logits, number, len(taxa))
+
+    log_shares = with_reads(reads)
+    together = softmax(logits + log_shares[taxon], axis=1)
+    alone = softmax(logits[place])
+    ranked = np.argsort(-together[place], kind="stable")
+    best, itself = int(ranked[0]), int(alone.argmax())
+
+    def log_odds(shares: Float[np.ndarray, " taxa"]) -> float:
+        log_share = log_softmax(logits[place] + shares[taxon[place]])
+        return float(log_share[best] - np.logaddexp.reduce(np.delete(log_share, best), initial=-np.inf))
+
+    rivals = taxon[place, [*ranked[:2], itself]]
+    given = reads * (together * np.isin(taxon, rivals)).sum(1)
+    given[place] = -1.0  # without itself there is nothing to explain
+    members = np.argsort(-given, kind="stable")[: min(top, len(reads) - 1)]
+    whole = log_odds(log_shares)
+    changes = []
+    for i in members.tolist():
+        less = reads.copy()
+        less[i] = 0
+        changes.append(whole - log_odds(with_reads(less)))
+    called = names[np.take_along_axis(taxon, together.argmax(1)[:, None], axis=1)[:, 0]]
     table = pd.DataFrame(
         {
-            "Feature ID": np.array(features, dtype=object)[outcome.members],
-            "count": sample.multiplicity[0].numpy()[outcome.members],
-            "Taxon": names[outcome.logits.argmax(1)[outcome.members]],
-            "change": outcome.changes,
-            "attribution": outcome.attribution,
+            "Feature ID": np.array(features, dtype=object)[members],
+            "count": reads[members],
+            "Taxon": called[members],
+            "change": np.array(changes, dtype=np.float64),
         }
     ).sort_values("change", key=np.abs, ascending=False, ignore_index=True)
-    together, alone = outcome.logits[place].softmax(0), outcome.alone.softmax(0)
     table.attrs = {
         "feature": features[place],
-        "taxon": names[int(together.argmax())],
-        "probability": float(together.max()),
-        "alone": float(alone[int(together.argmax())]),
-        "taxon_alone": names[int(alone.argmax())],
+        "taxon": names[taxon[place, best]],
+        "probability": float(together[place, best]),
+        "alone": float(alone[best]),
+        "taxon_alone": names[taxon[place, itself]],
+        "clear": bool(best == itself and alone[best] >= CLEAR),
     }
     return table
-
-
-class _LogOdds(nn.Module):
-    """Log-odds of one taxon for one sequence, as a function of the sample that it is in, for attribution."""
-
-    def __init__(self, network: TaxonNetwork, vector: Float[Tensor, "1 1 width"], taxon: int) -> None:
-        super().__init__()
-        self.network, self.vector, self.taxon = network, vector, taxon
-
-    def forward(self, sample: SetBatch, **options: Any) -> Float[Tensor, "1 1"]:
-        logits = self.network.in_context(SetBatch(self.vector), self.network.prior(sample, **options))[0]
-        chosen = torch.arange(logits.shape[1]) == self.taxon
-        return logits[:, self.taxon : self.taxon + 1] - logits.masked_fill(chosen, -torch.inf).logsumexp(
-            1, keepdim=True
-        )

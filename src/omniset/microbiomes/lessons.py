@@ -1,8 +1,7 @@
-"""The lessons of a fit: sequences by themselves, then in samples; then how sure to be of what was learned."""
+"""What a fit learns: the network of sequences, then from what was kept back how far to trust it and the sample."""
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,23 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from omniset.microbiomes.calibration import calibrated
+from omniset.microbiomes.calibration import Samples, choose_prior, confidence_of, weights_of
 from omniset.microbiomes.calls import Confidence
-from omniset.microbiomes.model import NONE, SequenceNetwork, TaxonNetwork
+from omniset.microbiomes.candidates import Read, candidates_of
+from omniset.microbiomes.likelihood import WordLikelihood
+from omniset.microbiomes.model import WEIGHTS, TaxonNetwork
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.microbiomes.references import References
+from omniset.microbiomes.shares import Prior
 from omniset.microbiomes.taxonomy import Taxa
-from omniset.microbiomes.training import (
-    ContextModule,
-    Read,
-    SampleBatches,
-    SequenceModule,
-    Views,
-    embed,
-    mutated,
-    sample_lesson,
-    sequence_lesson,
-    temper,
-)
+from omniset.microbiomes.training import SequenceModule, sequence_lesson
 from omniset.runs import devices
 from omniset.runs.console import telling
-from omniset.runs.progress import Progress
-from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
-EPOCHS = 20  # that the steps of the second lesson are cut into, for validation and checkpoints
-FOREIGNERS = 64  # sequences that are nothing's, for the calibration
 LEAST = 20  # validation sequences below which nothing is calibrated
+FOREIGNERS = 500  # sequences that are nothing's, for the calibration
+STEPS, EPOCHS = 1600, (4, 60)  # of the network's lesson, where the number of epochs is not given
 
 History = list[dict[str, Any]]
 
@@ -62,103 +51,79 @@ class Material:
     folder: Path | None
     resume: bool
 
-    def optimiser(self, learning_rate: float, data: int) -> tuple[float, float, int, dict[str, Any]]:
-        """What a `TrainingModule` takes behind the network; data: a checksum."""
-        options = self.options
-        return learning_rate, options.weight_decay, options.seed, options.fingerprint() | {"data": data}
+    def counted(self, pairs: Int[np.ndarray, " some"]) -> WordLikelihood:
+        """Naive Bayes of some pairs."""
+        references = self.references
+        sequence, taxon = references.sequence[pairs], references.taxon[pairs]
+        device = devices.find(self.options.device)
+        return WordLikelihood.of(references.texts, sequence, taxon, references.taxa).to(device)
 
-    def train(self, module: TrainingModule, data: Any, epochs: int, lesson: str) -> None:
-        train(
-            module,
-            data,
-            epochs=epochs,
-            folder=None if self.folder is None else self.folder / lesson,
-            resume=self.resume,
-            device=devices.find(self.options.device).type,
-            progress=self.options.progress,
-            log=None,
-            patience=None,
-        )
+
+def epochs_of(references: int, batch_size: int) -> int:
+    """So many that about `STEPS` steps are made."""
+    return int(np.clip(round(STEPS / max(references // batch_size, 1)), *EPOCHS))
 
 
 def learn_sequences(network: TaxonNetwork, material: Material) -> History:
-    """The first lesson, and the scale at which its logits are as sure as they are right.
-
-    Leaves the network on the device of the options.
-    """
-    telling(material.options.progress)("first lesson: sequences by themselves")
+    """Train the network of sequences until the loss of what is kept back no longer falls. Leaves it on the device."""
+    telling(material.options.progress)("learning the sequences")
     references, options = material.references, material.options
     numbers = np.bincount(references.taxon[material.chosen], minlength=references.taxa)
-    optimiser = material.optimiser(options.sequence_rate, references.checksum())
+    fingerprint = options.fingerprint() | {"data": references.checksum()}
+    optimiser = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
     module = SequenceModule(network.alone, *optimiser, shares=numbers / numbers.sum())
     pairs = (material.chosen, material.validation)
-    data = sequence_lesson(references, *pairs, material.read, options.lengths, options.sequence_batch, options.seed)
-    material.train(module, data, options.sequence_epochs, "first")
+    data = sequence_lesson(references, *pairs, material.read, options.lengths, options.batch_size, options.seed)
+    train(
+        module,
+        data,
+        epochs=options.epochs or epochs_of(len(material.chosen), options.batch_size),
+        folder=material.folder,
+        resume=material.resume,
+        device=devices.find(options.device).type,
+        progress=options.progress,
+        log=None,
+        patience=options.patience if len(material.validation) else None,
+    )
     network.to(devices.find(options.device)).eval()
-    if len(material.validation) >= LEAST:
-        temper(network.alone, material.read, references, material.validation, module.log_shares, options.seed)
     return module.history
 
 
-def views_of(network: SequenceNetwork, material: Material, rate: float, folder: Path) -> Views:
-    """Vectors of all references as they are, and of mutated ones of every length, mapped from a file.
+def learn_trust(
+    network: TaxonNetwork,
+    taxa: Taxa,
+    material: Material,
+    profiles: Float[np.ndarray, "profiles taxa"] | None,
+    *,
+    prior: Prior | None = None,
+    without_network: bool = False,
+) -> tuple[Prior, Confidence]:
+    """On sequences that were kept back: the weights of naive Bayes and of the network, which are set in the network;
+    how far to trust what is expected of a sample; and how sure to be of a call. Leaves naive Bayes with all references.
 
     Args:
-        rate: Of mutations, on average.
+        profiles: Of the habitat.
+        prior: Do not choose one.
+        without_network: Naive Bayes alone.
     """
-    references, options = material.references, material.options
-    rng = np.random.default_rng([options.seed, 2])
-    lengths: list[int | None] = [] if options.encoder == NONE else [None, *options.lengths]
-    number = 1 + len(lengths) * options.views
-    shape = (number, len(references.texts), options.width)
-    vectors = np.lib.format.open_memmap(folder / "views.npy", "w+", np.float32, shape)
-    total = number * len(references.texts)
-    with Progress("embedding references", total, options.progress, unit="sequences") as bar:
-        embed(network, material.read, references.texts, vectors[0])
-        for view in range(1, number):
-            length = lengths[(view - 1) // options.views]
-            texts = (mutated(t[:length], rng.uniform(0, 2 * rate), rng) for t in references.texts)
-            embed(network, material.read, list(texts), vectors[view])
-            bar.at((view + 1) * len(references.texts))
-    of_length = [[1 + i * options.views + j for j in range(options.views)] for i in range(len(lengths))]
-    return Views(vectors, of_length) if rate else Views(vectors, [[0], *of_length[1:]])
-
-
-def samples_of(
-    material: Material, views: Views, profiles: Float[np.ndarray, "profiles taxa"] | None
-) -> tuple[SampleBatches, SampleBatches | None]:
-    """Samples to learn from; and those of references that are kept back, as they are, where there are any."""
-    options = material.options
-    shared = (profiles, options.background, options.reads, options.batch_size)
-    lessons = SampleBatches(material.references, material.chosen, views, *shared, options.seed)
-    if not len(material.validation):
-        return lessons, None
-    plain = Views(views.vectors, [[0]])
-    return lessons, SampleBatches(material.references, material.validation, plain, *shared, options.seed + 1)
-
-
-def learn_samples(
-    network: TaxonNetwork, material: Material, lessons: SampleBatches, watched: SampleBatches | None
-) -> History:
-    """The second lesson."""
-    telling(material.options.progress)("second lesson: samples")
-    options, data = material.options, material.references.checksum()
-    if lessons.profiles is not None:
-        data = zlib.crc32(lessons.profiles.tobytes(), data)
-    network.train()
-    epochs = min(EPOCHS, options.steps)
-    module = ContextModule(network, *material.optimiser(options.learning_rate, data))
-    material.train(module, sample_lesson(lessons, watched, -(-options.steps // epochs)), epochs, "second")
-    return module.history
-
-
-def confidence_of(
-    network: TaxonNetwork, taxa: Taxa, material: Material, watched: SampleBatches | None, rng: np.random.Generator
-) -> Confidence:
-    """Fitted on samples of what was kept back, and on sequences that are nothing's: those of references, shuffled."""
-    if watched is None or len(material.validation) < LEAST:
-        return Confidence()
-    texts = [material.references.texts[i] for i in material.references.sequence[material.validation][:FOREIGNERS]]
-    foreign = np.empty((len(texts), material.options.width), dtype=np.float32)
-    embed(network.alone, material.read, ["".join(rng.permutation(list(text))) for text in texts], foreign)
-    return calibrated(network, taxa, watched, torch.from_numpy(foreign), material.options.novel)
+    references, validation = material.references, material.validation
+    everything = np.arange(len(references.sequence))
+    if len(validation) < LEAST:
+        network.likelihood = material.counted(everything)
+        return prior or Prior(profiles=profiles), Confidence()
+    rng = np.random.default_rng([material.options.seed, 4])
+    network.likelihood = material.counted(material.chosen)
+    network.weights.copy_(torch.tensor(WEIGHTS))
+    sequences, place = np.unique(references.sequence[validation], return_inverse=True)
+    texts = [references.texts[i] for i in sequences]
+    candidates = candidates_of(network, material.read, texts, material.options.progress).of(place)
+    taxon = references.taxon[validation]
+    weights = weights_of(candidates, taxon, without_network)
+    network.weights.copy_(torch.from_numpy(weights))
+    samples = Samples(candidates, taxon, weights, len(taxa), profiles, material.options.seed)
+    prior = prior or choose_prior(samples)
+    shuffled = ["".join(rng.permutation(list(texts[i % len(texts)]))) for i in range(FOREIGNERS)]
+    foreign = candidates_of(network, material.read, shuffled)
+    confidence = confidence_of(samples, prior, taxa, foreign, material.options.novel)
+    network.likelihood = material.counted(everything)
+    return prior, confidence

@@ -22,12 +22,10 @@ from omniset.report.blocks import Block, Cell, Plot, Report, Section, Table, man
 from omniset.report.figures import styled
 
 BARS = 60  # samples drawn, at most
-LESSONS = ("sequences by themselves", "sequences in samples")
 ABOUT = {  # methods
-    "omniset": "ours, knows the communities",
-    "general": "ours, learned from any communities",
-    "sab": "ours with full self-attention",
-    "no-context": "every sequence by itself",
+    "omniset": "ours",
+    "no-context": "ours, every sequence by itself",
+    "no-network": "ours without the network",
     "naive-bayes-community": "with the taxa of the communities",
     "naive-bayes-sample": "with the taxa of the sample",
 }
@@ -42,15 +40,11 @@ COLOURS = (
 def of_fit(classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[str, Any]]:
     """The report on a fitted model."""
     sizes = classifier.sizes_
-    text = (
-        f"Validation is {many(sizes['validation sequences'], 'distinct sequence')} that were kept back, in made-up "
-        "samples of such sequences alone. Accuracy in samples is by reads, and cannot be compared with that of "
-        "sequences by themselves, where each counts once."
-    )
+    text = f"Validation is {many(sizes['validation sequences'], 'distinct sequence')} that were kept back."
     return frame.compose(
         run,
         f"Taxa at rank {classifier.rank}, learned from {many(sizes['distinct sequences'], 'reference sequence')}.",
-        [frame.learning(by_lesson(classifier.history_), text=text)],
+        [frame.learning({"network": classifier.history_}, text=text)],
         {"sizes": sizes, "history": classifier.history_, "seconds": classifier.seconds_},
         headline=[
             ("sequences", sizes["distinct sequences"], "distinct references"),
@@ -59,14 +53,6 @@ def of_fit(classifier: TaxonClassifier, run: frame.Run) -> tuple[Report, dict[st
         ],
         settings=classifier.get_params(),
     )
-
-
-def by_lesson(history: list[dict[str, Any]]) -> dict[str, frame.History]:
-    """The history of a classifier in parts: each lesson by its name."""
-    return {
-        name: [{key: value for key, value in row.items() if key != "lesson"} for row in history if row["lesson"] == i]
-        for i, name in enumerate(LESSONS, 1)
-    }
 
 
 def of_calls(
@@ -216,9 +202,12 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
             folded=True,
         ),
     ]
+    if (told := evaluation.told(small)) in comparison.conditions:
+        blocks.append(frame.methods(comparison, told, scores))
     if len(reads) > 1:
         tables = [comparison.table(scores[0], condition(kind, size)) for size in reads]
-        values = {name: np.array([table.loc[name] for table in tables]) for name in pooled.index}
+        names = [name for name in pooled.index if name in tables[0].index]
+        values = {name: np.array([table.loc[name] for table in tables]) for name in names}
         series = {name: figures.Series(reads, *of_all.T.tolist()) for name, of_all in values.items()}
         figure = figures.lines(series, "reads of a sample", comparison.scores[0].text, order=METHODS)
         figure.axes[0].set_xscale("log", base=2)

@@ -12,7 +12,7 @@ import pandas as pd
 from omniset.microbiomes import report
 from omniset.microbiomes.calls import Calls, agreement, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
-from omniset.microbiomes.evaluate import METHODS, Evaluation
+from omniset.microbiomes.evaluate import Evaluation
 from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.inputs import pooled
 from omniset.microbiomes.references import of_files
@@ -50,7 +50,7 @@ def fit(
         sizes = classifier.sizes_
         folder.write(
             report.of_fit(classifier, folder.about(f"Model of {references.name}", classifier.notes_)),
-            histories=report.by_lesson(classifier.history_),
+            histories={"network": classifier.history_},
             files=["the model"],
             lines=[
                 *(f"  {note}" for note in classifier.notes_),
@@ -70,7 +70,6 @@ def classify(
     against: Path | None,
     overrides: dict[str, Any],
     strand: str,
-    shard_size: int,
 ) -> Calls:
     """See `omniset.cli.microbiomes.classify`."""
     classifier = TaxonClassifier.load(model, **overrides)
@@ -87,7 +86,7 @@ def classify(
                     f"they are such as {next(iter(names), None)!r}{alike(others, names)}"
                 )
         start = time.monotonic()
-        calls = classifier.calls(texts, counts, strand=strand, shard_size=shard_size)
+        calls = classifier.calls(texts, counts, strand=strand)
         seconds = time.monotonic() - start
         written = []
         if reads and texts is not None and counts is not None:
@@ -122,7 +121,7 @@ def evaluate(
             parts = classifier.prepare(references, lineages)
         for note in classifier.notes_:
             say(f"  {note}")
-        options["methods"] = options["methods"] or METHODS
+        options["methods"] = options["methods"] or None
         evaluation = run_evaluation(
             classifier, parts, folder=out, resume=resume, say=telling(classifier.progress), **options
         )
@@ -147,7 +146,6 @@ def explain(
     model: Path,
     out: Path,
     top: int,
-    steps: int,
     overrides: dict[str, Any],
     strand: str,
 ) -> pd.DataFrame:
@@ -156,13 +154,13 @@ def explain(
     refuse_own_input(out, table)
     classifier = TaxonClassifier.load(model, **overrides)
     with run_folder(out.parent), noted() as notes:
-        explanation = classifier.explain(
-            feature, sequences, read_samples(table), sample=sample, top=top, steps=steps, strand=strand
-        )
+        explanation = classifier.explain(feature, sequences, read_samples(table), sample=sample, top=top, strand=strand)
         about = explanation.attrs
         of_what = pd.DataFrame({"sample": about["sample"], "explained": feature}, index=explanation.index)
         _write(out, pd.concat([of_what, explanation], axis=1))
         say(f"{feature} in sample {about['sample']}: {about['taxon']} is most probable, {about['probability']:.3f}")
+        if about["clear"]:
+            say("  it is clear by itself: the sample changes nothing of note")
         same = "the same taxon" if about["taxon_alone"] == about["taxon"] else about["taxon_alone"]
         say(f"  by itself: {same}; probability of the former {about['alone']:.3f}")
         if len(explanation):

@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from omniset.microbiomes.communities import NOISE, Members, de_novo, draw, replicate
-from omniset.microbiomes.references import References
+from omniset.microbiomes.references import References, held_out
 from omniset.microbiomes.taxonomy import Taxa
 
 KNOWN, NEW, UNKNOWN = "known communities", "new communities", "with unknown taxa"
+MOST_TESTED, MOST_UNKNOWN = 20_000, 5_000  # distinct sequences
 UNKNOWN_READS = 8192
 UNKNOWN_SHARE = 0.1
 COMMUNITIES, REPLICATES = 10, 100
@@ -63,30 +64,30 @@ def split(
     """Hold out taxa, and distinct sequences of the others, at random.
 
     Args:
-        least: Taxa of fewer distinct sequences are left out of everything.
+        least: Taxa of fewer distinct sequences are references only: none of theirs is tested.
 
     Raises:
         ValueError: Too little is left.
     """
     rng = np.random.default_rng([seed, 11])
-    enough = np.flatnonzero(np.bincount(references.taxon, minlength=references.taxa) >= least)
-    order = rng.permutation(enough)
+    order = rng.permutation(np.unique(references.taxon))
     unknown, known = np.split(order, [round(unknown_fraction * len(order))])
     known = np.sort(known)
     if len(known) < 2 or not len(unknown):
-        raise ValueError(
-            f"{len(enough)} taxa have at least least={least} distinct sequences: too few to hold out "
-            f"unknown_fraction={unknown_fraction:g} of them"
-        )
+        raise ValueError(f"{len(order)} taxa are too few to hold out unknown_fraction={unknown_fraction:g} of them")
     pairs = np.isin(references.taxon, known)
     used, sequence = np.unique(references.sequence[pairs], return_inverse=True)
     texts = [references.texts[i] for i in used]
     remaining = References(texts, sequence, np.searchsorted(known, references.taxon[pairs]), len(known))
-    tested = np.zeros(len(used), dtype=bool)
-    tested[rng.permutation(len(used))[: round(test_fraction * len(used))]] = True
+    enough = np.bincount(remaining.taxon, minlength=remaining.taxa) >= least
+    tested = held_out(remaining, min(test_fraction, MOST_TESTED / len(used)), rng)
+    tested[sequence[~enough[remaining.taxon]]] = False
+    if not tested.any():
+        raise ValueError(f"no taxon has least={least} distinct sequences, one of which could be tested")
     tested_pairs = tested[sequence]
     # A sequence that a known taxon has too is not unknown.
     others = np.setdiff1d(np.unique(references.sequence[np.isin(references.taxon, unknown)]), used)
+    others = rng.permutation(others)[:MOST_UNKNOWN]
     return Split(
         remaining,
         np.flatnonzero(~tested_pairs),

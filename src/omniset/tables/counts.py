@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from omniset.tables.files import TextFile, short
+from omniset.tables.files import ARTIFACT, TextFile, artifact_part, short
 from omniset.tables.hdf5 import check_hdf5
 from omniset.tables.sheets import look, numbers_of
 
@@ -47,8 +51,8 @@ class FeatureTable:
 
 
 def read_feature_table(path: str | Path) -> FeatureTable:
-    """A feature table: BIOM 2.1 (HDF5), or text with a line per feature and a column per sample, as `biom convert`
-    writes it; separated by tabs, or by commas in a .csv.
+    """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), or text with a line per feature and
+    a column per sample, as `biom convert` writes it; separated by tabs, or by commas in a .csv.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -60,9 +64,26 @@ def read_feature_table(path: str | Path) -> FeatureTable:
         start = raw.read(8)
     if start == HDF5:
         return _read_biom(path)
+    if path.suffix.lower() == ARTIFACT:
+        return _read_artifact(path)
     if start.lstrip().startswith(b"{"):
         raise ValueError(f"{path} is a BIOM 1.0 file (JSON): convert it with biom convert --to-hdf5")
     return _read_text(path)
+
+
+def _read_artifact(path: Path) -> FeatureTable:
+    with tempfile.TemporaryDirectory(prefix="omniset-") as folder:
+        copy = Path(folder) / "feature-table.biom"
+        try:
+            with open(path, "rb") as raw, artifact_part(raw, names=[copy.name]) as part, open(copy, "wb") as out:
+                shutil.copyfileobj(part, out)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            message = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path}: is no artifact of QIIME 2 that can be read: {message}") from error
+        try:
+            return _read_biom(copy)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(copy), str(path))) from error
 
 
 def _read_biom(path: Path) -> FeatureTable:

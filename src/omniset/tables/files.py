@@ -14,10 +14,12 @@ import io
 import lzma
 import os
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +37,8 @@ from omniset.tables.spreadsheets import frame_of_fields
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+ARTIFACT = ".qza"
+ARTIFACT_TEXTS = ("taxonomy.tsv", "dna-sequences.fasta", "aligned-dna-sequences.fasta")
 INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file for its own use
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
@@ -150,7 +154,7 @@ class Origin:
 
 
 class TextFile(Origin):
-    """A file of text, which may be compressed (.gz, .bz2, .xz).
+    """A file of text, which may be compressed (.gz, .bz2, .xz) or within an artifact of QIIME 2 (.qza).
 
     Args:
         path: Its name may end in anything.
@@ -175,7 +179,8 @@ class TextFile(Origin):
         self.size = self.path.stat().st_size
 
     def _prepare(self) -> Callable[..., Any]:
-        return OPENERS.get(self.path.suffix.lower(), open)
+        suffix = self.path.suffix.lower()
+        return partial(artifact_part, names=ARTIFACT_TEXTS) if suffix == ARTIFACT else OPENERS.get(suffix, open)
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Every line without its end, with the number that `error` takes: -1 for the first one.
@@ -210,6 +215,8 @@ class TextFile(Origin):
             raise self.error(self._undecodable(), f"is not UTF-8 text ({error}): save the file as UTF-8") from error
         except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
             raise self.error(None, f"is cut off or not a whole compressed file: {error}") from error
+        except zipfile.BadZipFile as error:
+            raise self.error(None, f"is no artifact of QIIME 2 that can be read: {tidy(str(error))}") from error
         except pd.errors.ParserError as error:
             raise self._malformed(str(error)) from error
         except pa.ArrowException as error:
@@ -472,6 +479,26 @@ def kind_of(path: Path) -> tuple[str | None, Callable[..., Any]]:
     if kind != ".parquet" or opener is not open:
         raise ValueError(f"{path}: the name must end in .parquet, .csv or .tsv (the last two also with .gz, .bz2, .xz)")
     return None, opener
+
+
+def artifact_part(raw: Any, mode: str = "rb", *, names: Sequence[str]) -> Any:
+    """What an artifact of QIIME 2 holds, open: the file of one of these names in the folder data of its UUID.
+
+    Args:
+        raw: The artifact, an open file of bytes.
+
+    Raises:
+        zipfile.BadZipFile: It is no zip file, is damaged, or holds something else.
+    """
+    try:
+        archive = zipfile.ZipFile(raw)
+        data = {name.split("/", 2)[-1]: name for name in archive.namelist() if name.split("/")[1:2] == ["data"]}
+        for name in names:
+            if name in data:
+                return archive.open(data[name])
+    except (NotImplementedError, RuntimeError, ValueError, OSError) as error:  # of ways to pack and places in the file
+        raise zipfile.BadZipFile(str(error)) from error
+    raise zipfile.BadZipFile(f"it must hold {' or '.join(names)}, it holds {listed(sorted(data)) or 'no data'}")
 
 
 class _Text(io.TextIOWrapper):

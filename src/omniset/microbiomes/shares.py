@@ -1,0 +1,114 @@
+"""What a sample tells of its reads: the shares of its taxa, found by expectation maximisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+ROUNDS = 10
+TOGETHER = 1 << 16  # sequences at a time
+UNIFORM = 0.1  # share of all taxa alike in what profiles expect, at first
+
+
+@dataclass
+class Candidates:
+    """The taxa that each sequence may be of, by itself.
+
+    Attributes:
+        taxon: (sequences, candidates) numbers.
+        words: Their scores by naive Bayes.
+        network: Their logits by the network.
+        sizes: (sequences,) words of each sequence.
+    """
+
+    taxon: Int[np.ndarray, "sequences candidates"]
+    words: Float[np.ndarray, "sequences candidates"]
+    network: Float[np.ndarray, "sequences candidates"]
+    sizes: Float[np.ndarray, " sequences"]
+
+    def __len__(self) -> int:
+        return len(self.taxon)
+
+    def of(self, some: Int[np.ndarray, " some"]) -> Candidates:
+        """Of some sequences."""
+        return Candidates(self.taxon[some], self.words[some], self.network[some], self.sizes[some])
+
+    def logits(self, weights: Float[np.ndarray, " two"]) -> Float[np.ndarray, "sequences candidates"]:
+        """Of each sequence by itself: the weighted sum."""
+        return weights[0] * self.words.astype(np.float64) + weights[1] * self.network
+
+    def without(self, taxon: Int[np.ndarray, " sequences"]) -> Candidates:
+        """As if a taxon of each sequence were not known."""
+        own = self.taxon == taxon[:, None]
+        words, network = (np.where(own, -1e3, values) for values in (self.words, self.network))
+        return Candidates(self.taxon, words, network, self.sizes)
+
+    @property
+    def likeness(self) -> Float[np.ndarray, "sequences two"]:
+        """How like its nearest taxon each sequence is: mean logarithm of a word's share, and largest logit."""
+        return np.stack([self.words.max(1) / np.sqrt(np.maximum(self.sizes, 1)), self.network.max(1)], 1)
+
+
+@dataclass
+class Prior:
+    """Which taxa samples have, before one is seen.
+
+    The expected shares are uniform; or, where there are profiles of the habitat, a mixture of these and of uniform
+    ones, whose weights are found anew in each sample.
+
+    Attributes:
+        strength: Of uniform shares, in samples: 1 counts as much as the sample's own reads.
+        informed: Of profiles, likewise.
+        profiles: (profiles, taxa), each summing to 1; None: none are known.
+    """
+
+    strength: float = 0.3
+    informed: float = 1.0
+    profiles: Float[np.ndarray, "profiles taxa"] | None = None
+
+    def log_shares(
+        self,
+        taxon: Int[np.ndarray, "sequences candidates"],
+        logits: Float[np.ndarray, "sequences candidates"],
+        reads: Float[np.ndarray, " sequences"],
+        taxa: int,
+        rounds: int = ROUNDS,
+    ) -> Float[np.ndarray, " taxa"]:
+        """Logarithm of the taxa's shares s in a sample, after rounds of
+
+            c = sum_i reads_i softmax(logits_i + log s) / sum_i reads_i
+            s = (c + sum_p k_p w_p m_p) / (1 + sum_p k_p w_p)
+
+        with uniform shares as m_0 and profiles as the others, of strengths k_p, from s = sum_p w_p m_p: expectation
+        maximisation under a Dirichlet prior (without prior: Saerens et al., "Adjusting the outputs of a classifier to
+        new a priori probabilities", 2002). The weights w, which sum to 1, are moved in each round by one of expectation
+        maximisation of c as a mixture of the m_p: profiles that explain the sample are listened to, and where none does
+        the uniform one is all that is left.
+        """
+        likelihood = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
+        number = 0 if self.profiles is None else len(self.profiles)
+        mixture = np.full((1 + number, taxa), 1 / taxa)
+        strengths = np.array([self.strength] + number * [self.informed])
+        weight = np.ones(1)
+        if self.profiles is not None:
+            mixture[1:] = self.profiles
+            weight = np.array([UNIFORM, *np.full(number, (1 - UNIFORM) / number)])
+        mean = weight @ mixture
+        share, total = mean, max(float(reads.sum()), 1e-300)
+        for _ in range(rounds):
+            counts = np.zeros(taxa)
+            for start in range(0, len(taxon), TOGETHER):
+                some = slice(start, start + TOGETHER)
+                posterior = likelihood[some] * share[taxon[some]]
+                posterior *= (reads[some] / np.maximum(posterior.sum(1), 1e-300))[:, None]
+                counts += np.bincount(taxon[some].ravel(), posterior.ravel(), minlength=taxa)
+            counts /= total
+            if number and counts.any():
+                weight = weight * (mixture @ (counts / mean))
+                weight /= weight.sum()
+                mean = weight @ mixture
+            expected = weight * strengths
+            share = (counts + expected @ mixture) / (1 + expected.sum())
+        return np.log(np.maximum(share, 1e-300))
