@@ -27,7 +27,8 @@ LOOKS = (
     "simulated cells. Baron's were looked at twice before, first with 64 dimensions and an alignment of 50, then with "
     "tokens of 4,000 genes that were learned."
 )
-SEEDS, ABLATED = 5, 1  # how many seeds
+SEEDS, ABLATED, ANNOTATED = 5, 1, 1  # how many seeds
+REMOVED = 3  # types, of each batch, one at a time
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no alignment": {"alignment": 0.0},
@@ -69,6 +70,15 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
+    parts = sys.argv[2:] or ["embed", "annotate"]
+    if "annotate" in parts:
+        for name in SETS:
+            record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
+    if "embed" in parts:
+        embedded(data, seed)
+
+
+def embedded(data: Path, seed: int) -> None:
     for name in SETS:
         record(f"cells/{name}", {**evaluated(name, data, seed), "looks": LOOKS}, seed=seed, part_of="cells")
     found = {"both": ablated(data, ABLATIONS, True, seed), "transductive": ablated(data, TRANSDUCTIVE, False, seed)}
@@ -91,6 +101,26 @@ def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         say=print,
     )
     return _recorded(found, data)
+
+
+def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
+    """Types of a batch left out, and of one from which a type was removed besides."""
+    from omniset.cells.annotating import evaluate_annotation
+
+    found = evaluate_annotation(
+        data / SETS[name],
+        batch_key="batch",
+        label_key="cell_type",
+        seeds=ANNOTATED,
+        removed=REMOVED,
+        seed=seed,
+        folder=RUNS / f"annotate_{name}",
+        resume=True,
+        progress=False,
+        say=print,
+    )
+    numbers = found.numbers()
+    return {**numbers, "notes": [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]}
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
