@@ -33,9 +33,9 @@ DRAWS = 200
 
 
 def macro_f1(rows: pd.DataFrame, draws: Draws) -> Values:
-    """Mean over types of 2 TP / (true + called), those that are true or called of some cell; seeds are averaged."""
+    """Mean over types of 2 TP / (true + called), true or called of a known cell; over seeds."""
     means = []
-    for _, part in rows.groupby("seed", sort=False):
+    for _, part in rows[~rows["unknown"]].groupby("seed", sort=False):
         truth, calls = part["truth"].to_numpy(dtype=object), part["call"].to_numpy(dtype=object)
         types = np.unique(np.concatenate([truth, calls]).astype(str))
         true, called = (values[:, None] == types for values in (truth, calls))

@@ -45,7 +45,7 @@ class AnnotatorOptions(Computing):
     """How cells are annotated."""
 
     error: float = option(
-        0.02,
+        0.01,
         "Share of cells of known types that may be called unknown: at most so many in each batch kept back. 0: no cell "
         "is.",
         least=0,
