@@ -339,6 +339,33 @@ def cells(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def cells_annotate(found: dict[str, Any]) -> list[str]:
+    values = {(row["condition"], row["score"], row["method"]): row for row in found["scores"]}
+    columns = [("new batches", "f1"), ("new batches", "right"), ("new batches", "kept")]
+    columns += [("types removed", "auroc"), ("types removed", "found"), ("types removed", "kept")]
+    lines = ["| method | macro-F1 | accuracy | kept | AUROC of unknown | found | kept |", "|---" * 7 + "|"]
+    for method in dict.fromkeys(row["method"] for row in found["scores"]):
+        cells = []
+        for condition, score in columns:
+            row = values.get((condition, score, method), {"value": None})
+            if row["value"] is None:
+                cells.append("-")
+                continue
+            ends = "" if row["low"] is None else f" ({row['low']:.3f} to {row['high']:.3f})"
+            cells.append(f"{row['value']:.3f}{ends}")
+        lines.append(f"| {f'**{method}** (ours)' if method == 'omniset' else method} | {' | '.join(cells)} |")
+    lines += ["", "| asked of ours | value | 95 % interval | |", "|---|---|---|---|"]
+    for gate in found["gates"]:
+        ends = "-" if gate["low"] is None else f"{gate['low']:.3f} to {gate['high']:.3f}"
+        lines.append(f"| {gate['gate']}, {gate['asked']} | {gate['value']:.3f} | {ends} | {gate['verdict']} |")
+    unit = found["unit"]
+    return [
+        *lines,
+        "",
+        f"Left: batches left out; right: a type removed too. Intervals are of {found['units']:,} {unit}s.",
+    ]
+
+
 def _new_batch(comparison: Comparison, score: str, method: str) -> str:
     interval = comparison.interval(score, "new batches", method)
     if interval.value != interval.value:

@@ -42,8 +42,8 @@ def macro_f1(rows: pd.DataFrame, draws: Draws) -> Values:
         of_seed = _drawn(draws, rows, part)
         hits, sizes = of_seed.sums((true & called).astype(float)), of_seed.sums(true.astype(float) + called)
         with np.errstate(invalid="ignore", divide="ignore"):
-            means.append(np.nanmean(2 * hits / sizes, 1))
-    return np.mean(means, 0)
+            means.append(_mean(2 * hits / sizes, 1))
+    return _mean(np.array(means).reshape(-1, len(draws)), 0)
 
 
 def unknown_auroc(rows: pd.DataFrame, draws: Draws) -> Values:
@@ -59,7 +59,14 @@ def unknown_auroc(rows: pd.DataFrame, draws: Draws) -> Values:
         below = np.cumsum(of_known, 1) - of_known / 2
         with np.errstate(invalid="ignore", divide="ignore"):
             values.append((of_new * below).sum(1) / (of_new.sum(1) * of_known.sum(1)))
-    return np.nanmean(values, 0)
+    return _mean(np.array(values).reshape(-1, len(draws)), 0)
+
+
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
+    """Of those that are defined; NaN where none is."""
+    defined = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(defined, values, 0).sum(axis) / defined.sum(axis)
 
 
 def _drawn(draws: Draws, rows: pd.DataFrame, part: pd.DataFrame) -> Draws:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,10 +25,10 @@ from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.heads import METHODS, WIDTHS, Heads, evenly, log_normalised
 from omniset.cells.model import SCALE
 from omniset.cells.neighbours import unlabelled
+from omniset.cells.options import AnnotatorOptions
 from omniset.cells.tails import Tails
 from omniset.estimators.weights import Mixture, losses_of, mixture_of, raised
 from omniset.fitted import Estimator
-from omniset.options import Computing, option, options
 from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
@@ -37,27 +37,6 @@ UNKNOWN = "unknown"
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
 TOGETHER = 4096  # cells annotated at a time
-FEW = 5  # cells of a type from which on it is spoken of
-
-
-@options
-class AnnotatorOptions(Computing):
-    """How cells are annotated."""
-
-    error: float = option(
-        0.01,
-        "Share of cells of known types that may be called unknown: at most so many in each batch kept back. 0: no cell "
-        "is.",
-        least=0,
-        below=0.5,
-    )
-    _: KW_ONLY
-    folds: int = option(
-        3, "Parts of the reference that are kept back in turn: batches, or cells where there is one.", least=2
-    )
-    max_cells: int = option(
-        20_000, "Labelled cells that are learned from, at most; rare types lose none.", least=2, group="data"
-    )
 
 
 @dataclass
@@ -98,7 +77,7 @@ class _Kept:
 
     heads: Heads
     values: Float32[np.ndarray, "held genes"]
-    said: Float32[np.ndarray, "methods held types"]
+    said: Float64[np.ndarray, "methods held types"]
     y: Int[np.ndarray, " held"]
     batches: Int[np.ndarray, " held"]
 
@@ -309,7 +288,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.sureness_ = float(mixture_of(mixture(said)[None], y).powers[0])
         self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
 
-    def _mixed(self, said: Float32[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
+    def _mixed(self, said: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(said), self.sureness_)
 
     def _bound(

@@ -31,7 +31,7 @@ RIDGE = 1.0  # of a batch's shift
 
 Codes = Int[np.ndarray, " cells"]
 Types = Shaped[np.ndarray, " cells"]
-Said = tuple[Types, Float[np.ndarray, " new"]]  # type of each new cell, and how strange it is
+Said = tuple[Shaped[np.ndarray, " new"], Float[np.ndarray, " new"]]  # type of each new cell, and how strange it is
 
 
 def call(

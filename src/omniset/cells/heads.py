@@ -13,13 +13,15 @@ called.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Float64, Int
 from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
@@ -28,7 +30,7 @@ from omniset.core.attention import multiset_attention
 
 METHODS = ("genes", "components", "embedding", "neighbours")
 COMPONENTS = 50
-ITERATIONS = 300
+ITERATIONS = 1000
 NEAR = 5  # the distance to a type is that to its fifth cell
 WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the neighbours' weights, in median distances of a cell to its nearest
 NEVER = -1e4  # the logit of a type that was not learned from
@@ -62,7 +64,9 @@ class Linear(nn.Module):
             self.spread.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1)))
             x = (x - self.centre.numpy()) / self.spread.numpy()
         codes = np.unique(y)
-        model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS).fit(x, y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the optimum is not needed to the last digit
+            model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS).fit(x, y)
         weight, bias = model.coef_, model.intercept_
         if len(codes) == 2:  # one row, which is the difference of both
             weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
@@ -119,7 +123,7 @@ class Heads(nn.Module):
         heads = cls(values.shape[1], z.shape[1], types, len(y), max(wide, 1))
         if wide > 0 and np.ptp(values, 0).any():
             model = PCA(wide, svd_solver="arpack", random_state=seed).fit(values)
-            heads.axes.copy_(torch.from_numpy(model.components_.T))
+            heads.axes.copy_(torch.from_numpy(np.ascontiguousarray(model.components_.T)))
             heads.middle.copy_(torch.from_numpy(model.mean_))
         scores = heads.scores_of(values)
         heads.genes.learn(values, y, False)
@@ -160,7 +164,7 @@ class Heads(nn.Module):
     @torch.no_grad()
     def probabilities(
         self, values: Values, z: Vectors, widths: tuple[float, ...] = (1.0,)
-    ) -> Float32[np.ndarray, "methods cells types"]:
+    ) -> Float64[np.ndarray, "methods cells types"]:
         """What each method says; of neighbours once for each width, in units of the one that was learned."""
         parts = []
         for start in range(0, max(len(values), 1), TOGETHER):
@@ -168,7 +172,7 @@ class Heads(nn.Module):
             linear = [self.genes(x), self.components((x - self.middle) @ self.axes), self.embedding(place)]
             near = [self.neighbours(place, float(self.width) * width) for width in widths]
             parts.append(torch.stack([*(logits.softmax(1) for logits in linear), *near]))
-        return torch.cat(parts, 1).numpy()
+        return torch.cat(parts, 1).double().numpy()
 
     @torch.no_grad()
     def strangeness(self, values: Values, calls: Codes) -> Float32[np.ndarray, "cells 2"]:

@@ -1,4 +1,4 @@
-"""The options of CellEmbedder."""
+"""The options of CellEmbedder and CellAnnotator."""
 
 from __future__ import annotations
 
@@ -85,6 +85,26 @@ class EmbedderOptions(Computing):
     patience: int | None = shared.patience(None, "cells")
     validation_fraction: float = shared.validation_fraction(
         0.0, "Share of the cells kept back to watch the training. 0: none.", below=0.5
+    )
+
+
+@options
+class AnnotatorOptions(Computing):
+    """How cells are annotated."""
+
+    error: float = option(
+        0.01,
+        "Share of cells of known types that may be called unknown: at most so many in each batch kept back. 0: no cell "
+        "is.",
+        least=0,
+        below=0.5,
+    )
+    _: KW_ONLY
+    folds: int = option(
+        3, "Parts of the reference that are kept back in turn: batches, or cells where there is one.", least=2
+    )
+    max_cells: int = option(
+        20_000, "Labelled cells that are learned from, at most; rare types lose none.", least=2, group="data"
     )
 
 

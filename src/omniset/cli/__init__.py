@@ -71,7 +71,7 @@ def _commands() -> dict[str, Any]:
             "inspect": cells.inspect,
             "fit": cells.fit,
             "embed": cells.embed,
-            "query": cells.query,
+            "annotate": cells.annotate,
             "decode": cells.decode,
             "explain": cells.explain_cells,
             "evaluate": cells.evaluate,

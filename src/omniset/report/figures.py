@@ -322,7 +322,12 @@ def scored_points(
 
 
 @styled
-def heat_map(values: Float[np.ndarray, "rows columns"], rows: Sequence[str], columns: Sequence[str]) -> Figure:
+def heat_map(
+    values: Float[np.ndarray, "rows columns"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    label: str = "attribution",
+) -> Figure:
     """Numbers from 0 to 1 as colours."""
     below = distinct(columns)
     room = 0.08 * max((len(name) for name in below), default=0)  # for what is written upwards
@@ -333,7 +338,7 @@ def heat_map(values: Float[np.ndarray, "rows columns"], rows: Sequence[str], col
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.invert_yaxis()
-    bar = figure.colorbar(mesh, ax=axes, label="attribution", aspect=12)
+    bar = figure.colorbar(mesh, ax=axes, label=label, aspect=12)
     bar.outline.set_visible(False)
     bar.solids.set_edgecolor("face")  # type: ignore[union-attr]
     return figure
