@@ -28,7 +28,7 @@ LOOKS = (
     "tokens of 4,000 genes that were learned."
 )
 SEEDS, ABLATED, ANNOTATED = 5, 1, 1  # how many seeds
-REMOVED = {"kang": 1, "baron": 3}  # types of each batch, one at a time
+REMOVED = 1  # type of each batch
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no alignment": {"alignment": 0.0},
@@ -70,7 +70,9 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
-    parts = sys.argv[2:] or ["embed", "annotate"]
+    parts = sys.argv[2:] or ["embed", "perturb", "annotate"]
+    if "perturb" in parts:
+        record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
         for name in reversed(SETS):
             record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
@@ -112,7 +114,7 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         batch_key="batch",
         label_key="cell_type",
         seeds=ANNOTATED,
-        removed=REMOVED[name],
+        removed=REMOVED,
         seed=seed,
         folder=RUNS / f"annotate_{name}",
         resume=True,
@@ -121,6 +123,21 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     )
     numbers = found.numbers()
     return {**numbers, "notes": [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]}
+
+
+def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
+    """Kang's cells before and after interferon beta, each donor and each type left out."""
+    import anndata
+
+    from omniset.cells.data import read_cells
+    from omniset.cells.perturbing import evaluate_perturbation
+    from omniset.cells.shifts import Study
+
+    cells = anndata.read_h5ad(data / SETS["kang"])
+    batch = cells.obs["batch"].astype(str)  # such as stim101: condition and donor
+    cells.obs["condition"], cells.obs["donor"] = batch.str[:4].astype(object), batch.str[4:].astype(object)
+    study = Study.of(read_cells(cells), "condition", "ctrl", "cell_type", "donor")
+    return evaluate_perturbation(study, print, seed=seed, device="cpu").numbers()
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from omniset.cells.annotator import Annotation, CellAnnotator
     from omniset.cells.data import Cells, read_cells
     from omniset.cells.embedder import CellEmbedder
+    from omniset.cells.perturber import CellPerturber
 
 __all__ = [
     "Annotation",
     "CellAnnotator",
     "CellEmbedder",
+    "CellPerturber",
     "Cells",
     "read_cells",
 ]
@@ -25,6 +27,7 @@ __getattr__, __dir__ = lazily(
         "Annotation": "annotator",
         "CellAnnotator": "annotator",
         "CellEmbedder": "embedder",
+        "CellPerturber": "perturber",
         "Cells": "data",
         "read_cells": "data",
     },

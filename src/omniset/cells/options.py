@@ -1,4 +1,4 @@
-"""The options of CellEmbedder and CellAnnotator."""
+"""The options of CellEmbedder, CellAnnotator and CellPerturber."""
 
 from __future__ import annotations
 
@@ -106,6 +106,22 @@ class AnnotatorOptions(Computing):
     max_cells: int = option(
         20_000, "Labelled cells that are learned from, at most; rare types lose none.", least=2, group="data"
     )
+
+
+@options
+class PerturberOptions(Computing):
+    """How perturbed cells are foretold."""
+
+    components: int = option(30, "Principal components in which cells are compared.", least=1)
+    _: KW_ONLY
+    encoder: str = shared.encoder("ust")
+    dim: int = shared.dim(32)
+    depth: int = shared.depth(1)
+    num_heads: int = shared.num_heads(4)
+    num_inducing: int = shared.num_inducing(8)
+    epochs: int = option(60, "How often each population is learned from. 0: shifts alone.", group="training", least=0)
+    learning_rate: float = shared.learning_rate(1e-3)
+    weight_decay: float = shared.weight_decay(1e-2)
 
 
 @options

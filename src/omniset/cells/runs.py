@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.cells import annotation_report, report
+from omniset.cells import annotation_report, perturb_runs, report
 from omniset.cells.annotating import AnnotationEvaluation, evaluate_annotation
 from omniset.cells.annotator import CellAnnotator
 from omniset.cells.batches import batch_codes
@@ -22,6 +22,7 @@ from omniset.cells.embedder import KEY, CellEmbedder
 from omniset.cells.evaluate import Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.inspection import MEMORY, describe, match_model, plan
+from omniset.cells.perturbing import PerturbationEvaluation
 from omniset.cells.vectors import (
     TOGETHER,
     copy_with,
@@ -384,6 +385,15 @@ def evaluate(
             lines=[*comparison.lines(), *evaluation.notes, evaluation.advice()],
         )
         return evaluation
+
+
+def perturb(
+    files: list[str], read: dict[str, Any], arguments: dict[str, Any], columns: dict[str, Any], out: Path
+) -> PerturbationEvaluation:
+    """See `omniset.cli.cells.perturb`."""
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu"}
+    with working_folder(out, "cells", "evaluation", **about) as folder, _opened(files, read) as cells:
+        return perturb_runs.perturb(folder, cells, arguments, columns, _title(files))
 
 
 def evaluate_annotations(

@@ -72,6 +72,7 @@ def _commands() -> dict[str, Any]:
             "fit": cells.fit,
             "embed": cells.embed,
             "annotate": cells.annotate,
+            "perturb": cells.perturb,
             "decode": cells.decode,
             "explain": cells.explain_cells,
             "evaluate": cells.evaluate,

@@ -1,11 +1,11 @@
-"""`omniset cells`: inspect, fit, embed, annotate, decode, explain, evaluate."""
+"""`omniset cells`: inspect, fit, embed, annotate, perturb, decode, explain, evaluate."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal
 
-from omniset.cells.options import AnnotatorOptions, EmbedderOptions, Reading
+from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.options import Computing
@@ -226,6 +226,36 @@ def explain_cells(
     from omniset.cells import runs
 
     runs.explain(files, given(Reading, options), given(Computing, options), aliases, split(cells), model, out, top)
+
+
+@takes(Reading)
+@takes(PerturberOptions)
+def perturb(
+    files: list[str],
+    condition: str = "condition",
+    control: str = "control",
+    label: str = "cell_type",
+    donor: str | None = None,
+    out: Path = Path("perturbation"),
+    **options: Any,
+) -> None:
+    """Say what a perturbation does to cells, and how well that is foretold of new donors and new types.
+
+    Example: omniset cells perturb kang.h5ad --condition stim --control ctrl --label cell --donor ind --out perturbation
+
+    Args:
+        files: As for fit. All counts are held in memory.
+        condition: Column of obs with the perturbation of each cell.
+        control: Its value for untreated cells.
+        label: Column of obs with the cell types.
+        donor: Column of obs with the donor, or the sample. null: all cells are of one.
+        out: Folder for the report and the scores; and for foretold.h5ad, the untreated cells of types and donors that
+            were not measured after a treatment, as if they had been treated.
+    """
+    from omniset.cells import runs
+
+    columns = {"condition": condition, "control": control, "type_key": label, "donor": donor}
+    runs.perturb(files, given(Reading, options), given(PerturberOptions, options), columns, out)
 
 
 @takes(Reading)
