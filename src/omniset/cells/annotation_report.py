@@ -171,7 +171,7 @@ def _confusion(table: pd.DataFrame, truth: Shaped[np.ndarray, " cells"]) -> pd.D
 
 
 def _beside(confusion: pd.DataFrame, label: str) -> Section:
-    shares = confusion.div(confusion.sum(1), axis=0)
+    shares = confusion.div(confusion.sum(axis=1), axis=0)
     names = [str(name) for name in confusion.index], [str(name) for name in confusion.columns]
     right = sum(int(confusion.loc[n, n]) for n in confusion.index if n in confusion.columns)
     total = int(confusion.to_numpy().sum())

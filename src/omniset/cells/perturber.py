@@ -40,7 +40,7 @@ class Correction(nn.Module):
         components: Their number P. A cell comes with its group's shift, so that f knows what is done: 2 P numbers.
     """
 
-    def __init__(self, components: int, *, encoder: str, dim: int, **sizes: int) -> None:
+    def __init__(self, components: int, *, encoder: str, dim: int, **sizes: Any) -> None:
         super().__init__()
         self.encoder = encoders.build(encoder, input_dim=2 * components, dim=dim, **sizes)
         self.out = nn.Linear(dim, components)

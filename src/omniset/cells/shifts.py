@@ -7,6 +7,7 @@ which is not known: sets are learned from sets.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,15 +85,18 @@ class Study:
         counts = cells.take(np.arange(len(cells)))[:, chosen]
         values = log_normalised(counts, cells.library(), SCALE)
         frame = pd.DataFrame({"state": state, "type": kind, "donor": donors})
-        rows = {key: np.asarray(part.index) for key, part in frame.groupby(["state", "type", "donor"], sort=True)}
-        groups, lacking, empty = [], [], np.zeros(0, dtype=np.int64)
+        parts = frame.groupby(["state", "type", "donor"], sort=True)
+        rows: dict[Any, np.ndarray] = {key: np.asarray(part.index) for key, part in parts}
+        groups: list[Group] = []
+        lacking: list[Group] = []
         for perturbation in sorted(set(known) - {control}):
-            for (_, of_type, of_donor), before in rows.items():
-                if _ != control or not of_type or len(before) < LEAST:
+            for (of_state, of_type, of_donor), before in rows.items():
+                if of_state != control or not of_type or len(before) < LEAST:
                     continue
-                after = rows.get((perturbation, of_type, of_donor), empty)
-                group = Group(perturbation, of_type, of_donor, before, after if len(after) >= LEAST else empty)
-                (groups if len(group.treated) else lacking).append(group)
+                after = rows.get((perturbation, of_type, of_donor), np.zeros(0, dtype=np.int64))
+                measured = len(after) >= LEAST
+                group = Group(perturbation, of_type, of_donor, before, after if measured else after[:0])
+                (groups if measured else lacking).append(group)
         if len(groups) < 2:
             raise ValueError(
                 f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
