@@ -637,6 +637,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
+    "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
