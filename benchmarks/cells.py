@@ -27,7 +27,8 @@ LOOKS = (
     "simulated cells. Baron's were looked at twice before, first with 64 dimensions and an alignment of 50, then with "
     "tokens of 4,000 genes that were learned."
 )
-SEEDS, ABLATED = 5, 1  # how many seeds
+SEEDS, ABLATED, ANNOTATED = 5, 1, 1  # how many seeds
+REMOVED = 1  # type of each batch
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no alignment": {"alignment": 0.0},
@@ -69,6 +70,17 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
+    parts = sys.argv[2:] or ["embed", "perturb", "annotate"]
+    if "perturb" in parts:
+        record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
+    if "annotate" in parts:
+        for name in reversed(SETS):
+            record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
+    if "embed" in parts:
+        embedded(data, seed)
+
+
+def embedded(data: Path, seed: int) -> None:
     for name in SETS:
         record(f"cells/{name}", {**evaluated(name, data, seed), "looks": LOOKS}, seed=seed, part_of="cells")
     found = {"both": ablated(data, ABLATIONS, True, seed), "transductive": ablated(data, TRANSDUCTIVE, False, seed)}
@@ -91,6 +103,41 @@ def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
         say=print,
     )
     return _recorded(found, data)
+
+
+def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
+    """Types of a batch left out, and of one from which a type was removed besides."""
+    from omniset.cells.annotating import evaluate_annotation
+
+    found = evaluate_annotation(
+        data / SETS[name],
+        batch_key="batch",
+        label_key="cell_type",
+        seeds=ANNOTATED,
+        removed=REMOVED,
+        seed=seed,
+        folder=RUNS / f"annotate_{name}",
+        resume=True,
+        progress=False,
+        say=print,
+    )
+    numbers = found.numbers()
+    return {**numbers, "notes": [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]}
+
+
+def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
+    """Kang's cells before and after interferon beta, each donor and each type left out."""
+    import anndata
+
+    from omniset.cells.data import read_cells
+    from omniset.cells.perturbing import evaluate_perturbation
+    from omniset.cells.shifts import Study
+
+    cells = anndata.read_h5ad(data / SETS["kang"])
+    batch = cells.obs["batch"].astype(str)  # such as stim101: condition and donor
+    cells.obs["condition"], cells.obs["donor"] = batch.str[:4].astype(object), batch.str[4:].astype(object)
+    study = Study.of(read_cells(cells), "condition", "ctrl", "cell_type", "donor")
+    return evaluate_perturbation(study, print, seed=seed, device="cpu").numbers()
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:

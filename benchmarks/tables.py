@@ -348,6 +348,33 @@ def cells(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def cells_annotate(found: dict[str, Any]) -> list[str]:
+    values = {(row["condition"], row["score"], row["method"]): row for row in found["scores"]}
+    columns = [("new batches", "f1"), ("new batches", "right"), ("new batches", "kept")]
+    columns += [("types removed", "auroc"), ("types removed", "found"), ("types removed", "kept")]
+    lines = ["| method | macro-F1 | accuracy | kept | AUROC of unknown | found | kept |", "|---" * 7 + "|"]
+    for method in dict.fromkeys(row["method"] for row in found["scores"]):
+        cells = []
+        for condition, score in columns:
+            row = values.get((condition, score, method), {"value": None})
+            if row["value"] is None:
+                cells.append("-")
+                continue
+            ends = "" if row["low"] is None else f" ({row['low']:.3f} to {row['high']:.3f})"
+            cells.append(f"{row['value']:.3f}{ends}")
+        lines.append(f"| {f'**{method}** (ours)' if method == 'omniset' else method} | {' | '.join(cells)} |")
+    lines += ["", "| asked of ours | value | 95 % interval | |", "|---|---|---|---|"]
+    for gate in found["gates"]:
+        ends = "-" if gate["low"] is None else f"{gate['low']:.3f} to {gate['high']:.3f}"
+        lines.append(f"| {gate['gate']}, {gate['asked']} | {gate['value']:.3f} | {ends} | {gate['verdict']} |")
+    unit = found["unit"]
+    return [
+        *lines,
+        "",
+        f"Left: batches left out; right: a type removed too. Intervals are of {found['units']:,} {unit}s.",
+    ]
+
+
 def _new_batch(comparison: Comparison, score: str, method: str) -> str:
     interval = comparison.interval(score, "new batches", method)
     if interval.value != interval.value:
@@ -621,6 +648,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "genomes": ("genomes.json", genomes),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
+    "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},

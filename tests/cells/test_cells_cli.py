@@ -260,57 +260,59 @@ def test_embed_leaves_nothing_where_it_fails(study, tmp_path, capsys, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.h5ad", "link.h5ad"]
 
 
-# ---------------------------------------------------------------------- query
+# ---------------------------------------------------------------------- annotate
 
 
-def test_query_transfers_labels(study, embedder, z, tmp_path, capsys):
-    words = [study / "all.h5ad", "--reference", study / "embedded.h5ad", "--label", "type"]
-    assert use(study, "query", *words, "--out", tmp_path / "calls.tsv", "--k", "5") == 0
-    said = capsys.readouterr()
-    assert "1 of the 97 cells of the reference has no type and is left out, such as 'cell7'" in said.err
-    found = pd.read_csv(tmp_path / "calls.tsv", sep="\t")
-    known = np.arange(CELLS) != 7
-    expected = embedder.query(z, z[known], adata().obs["type"][known].astype(str).tolist(), k=5)
-    with pytest.warns(UserWarning, match="no type and is left out, such as 'cell7'"):
-        again = embedder.query(z, z, adata().obs["type"], k=5)
-    assert again.label.tolist() == expected.label.tolist()
-    assert found["nearest"].tolist() == [NAMES[i] for i in again.neighbours[:, 0]]
-    assert 7 not in again.neighbours
+def test_annotate_learns_keeps_and_says_the_same_again(study, tmp_path, capsys):
+    words = ["--reference", study / "all.h5ad", "--label", "type", "--batch_key", "batch", "--model", study / "model"]
+    first = tmp_path / "first"
+    assert run("annotate", study / "all.h5ad", *words, "--sample", "batch", "--out", first, *QUIET) == 0
+    said = capsys.readouterr().out
+    found = pd.read_csv(first / "calls.tsv", sep="\t")
     assert found["cell"].tolist() == NAMES
-    assert found["label"].tolist() == expected.label.tolist()
-    np.testing.assert_allclose(found["confidence"], expected.confidence, atol=1e-4)
-    np.testing.assert_allclose(found["distance"], expected.distances[:, 0], atol=1e-5)
-    assert found["far"].tolist() == expected.far.tolist()
-    counts = found["label"].value_counts()
-    for label in "ABC":
-        low = int((found["confidence"][found["label"] == label] < 0.5).sum())
-        far = int(found["far"][found["label"] == label].sum())
-        assert [str(counts[label]), str(low), str(far)] in [
-            line.split()[1:] for line in said.out.splitlines() if line.startswith(label)
-        ]
+    truth = adata().obs["type"].astype(object)
+    known = truth.notna().to_numpy()
+    assert (found["type"].to_numpy() == truth.to_numpy())[known].mean() > 0.7  # types that differ in all genes
+    p = pd.read_parquet(first / "probabilities.parquet")
+    np.testing.assert_allclose(p[["A", "B", "C"]].sum(1), 1, atol=1e-5)
+    assert (p[["A", "B", "C"]].idxmax(axis=1) == found["type"]).all()
+    np.testing.assert_allclose(p[["A", "B", "C"]].max(1), found["probability"], atol=1e-4)
+    for label, number in found["label"].value_counts().items():
+        line = next(line for line in said.splitlines() if line.startswith(f"{label} "))
+        assert line.split()[1] == str(number)
+    report = json.loads((first / "report.json").read_text())
+    assert (report["system"], report["kind"]) == ("cells", "annotation")
+    assert sum(row["cells"] for row in report["calls"]) == CELLS
+    confusion = pd.DataFrame(report["confusion"])
+    assert confusion.select_dtypes("number").to_numpy().sum() == known.sum()
+    page = (first / "report.html").read_text()
+    for title in ("New cells on the reference", "Composition", "Beside the truth", "Markers"):
+        assert f">{title}<" in page
+    second = tmp_path / "second"
+    assert run("annotate", study / "all.h5ad", "--annotator", first / "annotator", "--out", second, *QUIET) == 0
+    assert (second / "calls.tsv").read_bytes() == (first / "calls.tsv").read_bytes()
+    assert not (second / "annotator").exists()
 
 
-def test_query_without_labels(study, tmp_path):
-    words = [study / "part2.h5ad", "--reference", study / "embedded.h5ad", "--out", tmp_path / "near.parquet"]
-    assert use(study, "query", *words) == 0
-    found = pd.read_parquet(tmp_path / "near.parquet")
-    assert list(found) == ["cell", "nearest", "distance", "far"]
-    assert found["cell"].tolist() == found["nearest"].tolist() == NAMES[41:]
-
-
-def test_query_needs_vectors_of_the_same_model(study, tmp_path, capsys):
-    words = [study / "all.h5ad", "--label", "type", "--out", tmp_path / "calls.tsv", "--reference"]
-    assert use(study, "query", *words, study / "embedded.h5ad", model="other") == 2
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "give either reference, to learn from, or annotator, which has learned"),
+        (["--annotator", "x", "--reference", "y"], "give either reference"),
+        (["--annotator", "x", "--model", "y"], "model comes with the annotator"),
+        (["--annotator", "nothing"], "nothing is no folder of a model"),
+        (["--reference", "{all}", "--label", "kind", "--batch_key", "batch"], "there is no 'kind'; there are: batch"),
+        (["--reference", "{all}", "--label", "type", "--sample", "who"], "sample must be a column of obs"),
+        (["--reference", "{all}", "--label", "type", "--error", "0.5"], "error must be >= 0 and < 0.5, got 0.5"),
+    ],
+)
+def test_annotate_refuses(study, tmp_path, capsys, words, error):
+    words = [word.format(all=study / "all.h5ad") for word in words]
+    assert run("annotate", study / "all.h5ad", *words, "--out", tmp_path / "out", *QUIET) == 2
     said = capsys.readouterr().err
-    for model in ("model", "other"):
-        assert CellEmbedder.load(study / model).identity() in said
-    assert use(study, "query", *words, study / "all.h5ad") == 2
-    assert "omniset cells embed" in capsys.readouterr().err
-    assert use(study, "query", *words, study / "embedded.h5ad", "--label", "kind") == 2
-    assert "there are: 'batch', 'type', 'depth'" in capsys.readouterr().err
-    assert use(study, "query", *words, tmp_path / "nothing.h5ad") == 2
-    assert "nothing.h5ad" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert error in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "calls.tsv").exists()
 
 
 # ---------------------------------------------------------------------- decode, explain
@@ -430,7 +432,7 @@ def test_links_that_lead_nowhere(study, tmp_path, capsys, verb, name):
 
 
 @pytest.mark.parametrize("change", ["fractions", "shape"])
-def test_a_damaged_reference(study, tmp_path, capsys, change):
+def test_damaged_vectors(study, tmp_path, capsys, change):
     path = tmp_path / "reference.h5ad"
     path.write_bytes((study / "embedded.h5ad").read_bytes())
     with h5py.File(path, "r+") as file:
@@ -439,8 +441,7 @@ def test_a_damaged_reference(study, tmp_path, capsys, change):
         else:
             del file["obsm/X_omniset"]
             write_elem(file["obsm"], "X_omniset", np.zeros((CELLS, 3)))
-    words = ["--reference", path, "--label", "type", "--out", tmp_path / "calls.tsv"]
-    assert use(study, "query", study / "all.h5ad", *words) == 2
+    assert use(study, "decode", path, "--out", tmp_path / "expected.tsv") == 2
     said = capsys.readouterr().err
     assert 'reference.h5ad: obsm["X_omniset"] must be finite numbers, 97 x 5, it is 97 x' in said
     assert "Traceback" not in said

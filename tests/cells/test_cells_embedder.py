@@ -243,69 +243,10 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
         fitted.explain(data, ["nobody"])
 
 
-def test_query_finds_the_cells_themselves(fitted):
-    data = cells()
-    z = fitted.transform(data)
-    found = fitted.query(data[:7].copy(), z, data.obs["kind"].astype(str).tolist(), k=3)
-    apart = np.linalg.norm(z[:7, None].astype(np.float64) - z[None], axis=2)
-    assert np.array_equal(found.neighbours[:, 0], np.arange(7))
-    assert np.allclose(found.distances, np.sort(apart, 1)[:, :3], atol=1e-5)
-    for i in range(7):
-        votes = data.obs["kind"].astype(str).iloc[found.neighbours[i]].value_counts()
-        assert votes[found.label[i]] == votes.max()
-        assert found.confidence[i] == votes.max() / 3
-    assert not found.far.any()
-    assert fitted.query(z[:2] + 100, z).far.all()
-    with pytest.raises(ValueError, match="labels must be one per reference cell: there are 2 for 53"):
-        fitted.query(z, z, ["a", "b"])
-
-
-LACKING = {
-    "None": lambda labels: [None if i < 20 else name for i, name in enumerate(labels)],
-    "nan": lambda labels: pd.Series(labels, dtype=object).where(np.arange(len(labels)) >= 20),
-    "NA": lambda labels: pd.array([pd.NA if i < 20 else name for i, name in enumerate(labels)], dtype="string"),
-    "empty": lambda labels: np.array(["" if i < 10 else " " if i < 20 else name for i, name in enumerate(labels)]),
-    "category": lambda labels: pd.Categorical([None if i < 20 else name for i, name in enumerate(labels)]),
-}
-
-
-@pytest.mark.parametrize("how", LACKING)
-def test_missing_labels_do_not_vote(fitted, how):
-    """The neighbours are the nearest cells that have a label, as if there were no others."""
-    data = cells()
-    z, labels = fitted.transform(data), data.obs["kind"].astype(str).tolist()
-    expected = fitted.query(z, z[20:], labels[20:], k=5)
-    with pytest.warns(
-        UserWarning, match="^20 of the 53 cells of the reference have no label and are left out, such as"
-    ):
-        found = fitted.query(z, z, LACKING[how](labels), k=5)
-    assert found.label.tolist() == expected.label.tolist()
-    assert set(found.label) <= {"0", "1", "2"}
-    assert np.array_equal(found.neighbours, expected.neighbours + 20)
-    for name in ("distances", "confidence", "far"):
-        assert np.array_equal(getattr(found, name), getattr(expected, name))
-
-
-def test_a_reference_without_labels(fitted):
-    z = fitted.transform(cells())
-    column = pd.Series([None] * 52 + ["a"], name="type", index=cells().obs_names)
-    with pytest.raises(ValueError, match="labels: 52 of the 53 cells of the reference have no type, at least 2 must"):
-        fitted.query(z, z, column)
-    with pytest.warns(
-        UserWarning, match="^1 of the 3 cells of the reference has no type and is left out, such as 'cell1'"
-    ):
-        fitted.query(z, z[:3], pd.Series(["a", "", "b"], name="type", index=cells().obs_names[:3]), k=2)
-    with pytest.warns(UserWarning, match="k=15, but the reference has 3 cells: all of them vote"):
-        assert fitted.query(z, z[:3]).neighbours.shape == (53, 3)
-    z[4, 1] = np.nan
-    with pytest.raises(ValueError, match="vectors must be finite, number 5 of the reference is not"):
-        fitted.query(z[:2], z)
-
-
-@pytest.mark.parametrize("verb", ["transform", "embed", "query", "explain"])
+@pytest.mark.parametrize("verb", ["transform", "embed", "explain"])
 def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, verb):
-    data, z = cells(), fitted.transform(cells())
-    arguments = {"query": (z,), "explain": ("cell2",)}.get(verb, ())
+    data = cells()
+    arguments = {"explain": ("cell2",)}.get(verb, ())
     few = data[:, :8].copy()
     few = few[few.X.toarray().any(1)].copy()
     with pytest.warns(

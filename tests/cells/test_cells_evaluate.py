@@ -199,7 +199,7 @@ def test_left_out_cells_teach_nothing(monkeypatch):
     monkeypatch.setattr(module, "_pca", lambda *a: maps.append(pca(*a)) or maps[-1])
     rows = []
     for one in (counts, others):
-        task = module._Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
+        task = module.Task.of(read_cells(adata(one, batch, kind)), "batch", "type", 0)
         rows += [
             module._inductive(task, name, how, 0, np.array([1])).rows
             for name, how in (("omniset", module._Model(SMALL, None, None)), ("pca", None))
@@ -214,7 +214,7 @@ def test_left_out_cells_teach_nothing(monkeypatch):
 
 def test_no_more_than_six_batches_are_left_out(cheap):
     counts, batch, kind = simulated(cells=97, batches=8)
-    task = module._Task.of(read_cells(adata(counts, batch, kind)), "batch", "type", 0)
+    task = module.Task.of(read_cells(adata(counts, batch, kind)), "batch", "type", 0)
     assert task.leavable().tolist() == list(range(8))
     drawn = [set(module._inductive(task, "pca", None, seed, task.leavable()).rows["batch"]) for seed in (0, 0, 1)]
     assert len(drawn[0]) == len(drawn[2]) == 6
@@ -227,7 +227,7 @@ def test_batches_that_cannot_be_judged_are_not_left_out(quick, cheap):
 
     def leavable(**changed):
         table = adata(counts, changed.get("batch", batch), changed.get("kind", kind))
-        return module._Task.of(read_cells(table), "batch", "type", 0).leavable().tolist()
+        return module.Task.of(read_cells(table), "batch", "type", 0).leavable().tolist()
 
     assert leavable() == [0, 1]
     # A third batch of one type, and one that shares but one type, or has few others beside it.

@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING
 from omniset.lazy import lazily
 
 if TYPE_CHECKING:
+    from omniset.cells.annotator import Annotation, CellAnnotator
     from omniset.cells.data import Cells, read_cells
     from omniset.cells.embedder import CellEmbedder
-    from omniset.cells.neighbours import Transfer
+    from omniset.cells.perturber import CellPerturber
 
 __all__ = [
+    "Annotation",
+    "CellAnnotator",
     "CellEmbedder",
+    "CellPerturber",
     "Cells",
-    "Transfer",
     "read_cells",
 ]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Annotation": "annotator",
+        "CellAnnotator": "annotator",
         "CellEmbedder": "embedder",
+        "CellPerturber": "perturber",
         "Cells": "data",
-        "Transfer": "neighbours",
         "read_cells": "data",
     },
 )

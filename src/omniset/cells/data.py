@@ -393,9 +393,9 @@ def opened(source: Any, **options: Any) -> Iterator[Cells]:
 
 
 def with_counts(cells: Cells, counts: sp.csr_array) -> Cells:
-    """As many cells of the same genes, with these counts."""
+    """Other cells of the same genes, with these counts."""
     matrix = Compressed(counts.data, counts.indices, counts.indptr, counts.shape)
-    source = Source("given", pd.DataFrame(index=range(len(cells))), pd.DataFrame(index=cells.genes), matrix)
+    source = Source("given", pd.DataFrame(index=range(counts.shape[0])), pd.DataFrame(index=cells.genes), matrix)
     return _cells([source], [Reading("counts", "stored", "given")], [cells.genes], False, source.nbytes)
 
 

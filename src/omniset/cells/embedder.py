@@ -20,7 +20,6 @@ from omniset.cells.batches import batch_codes
 from omniset.cells.data import Cells, opened
 from omniset.cells.explaining import changes_of
 from omniset.cells.model import SCALE, CellModel
-from omniset.cells.neighbours import Transfer, transfer
 from omniset.cells.networks import Network, build, embed, lessons, shares, vectors_of_genes
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
@@ -164,7 +163,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint)
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
         computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
-        train(module, batches, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
+        # Of a step: genes of each cell, by their tokens where they see each other.
+        numbers = self.batch_size * len(self.genes_) * (self.dim if self.depth else 1)
+        with devices.threads_for(numbers):
+            train(module, batches, epochs=epochs, patience=self.patience, folder=folder, resume=resume, **computing)
         self.network_, self.history_ = network, module.history
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
@@ -278,26 +280,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
         share = shares(self.network_, z, which, len(self.batches_), self)
         return share * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
-
-    def query(
-        self,
-        source: Any,
-        reference: Float[np.ndarray, "reference embedding_dim"],
-        labels: Any = None,
-        *,
-        k: int = 15,
-        **options: Any,
-    ) -> Transfer:
-        """The nearest cells of an embedded reference, and the labels that they suggest.
-
-        Args:
-            source: Cells as for transform; or their vectors.
-            reference: Vectors that this model gave.
-            labels: Of the reference cells, a list, array or column. Cells without one are left out, with a warning.
-            k: Neighbours.
-        """
-        z = source if isinstance(source, np.ndarray) else self.transform(source, **options)
-        return transfer(z, reference, labels, k)
 
     def explain(
         self,

@@ -191,7 +191,7 @@ def evaluate(
     first = arguments.pop("seed", 0)
     models = _models({**arguments, "gene_vectors": gene_vectors}, dict(variants or {}), aliases, first)
     with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-        task = _Task.of(cells, batch_key, label_key, first)
+        task = Task.of(cells, batch_key, label_key, first)
         about = {"batch_key": batch_key, "label_key": label_key}
         work = _Work(task, models, list(dict.fromkeys([*models, *chosen])), Kept(folder, resume, say), about, say)
         leavable = task.leavable() if inductive else np.zeros(0, dtype=np.int64)
@@ -253,7 +253,7 @@ def _models(
 
 
 @dataclass
-class _Task:
+class Task:
     """The cells, their batches and labels.
 
     Attributes:
@@ -269,7 +269,7 @@ class _Task:
     first: int
 
     @classmethod
-    def of(cls, cells: Cells, batch_key: str | None, label_key: str, first: int) -> _Task:
+    def of(cls, cells: Cells, batch_key: str | None, label_key: str, first: int) -> Task:
         codes, names = batch_codes(cells, batch_key, label_key)
         if label_key not in cells.obs:
             columns = ", ".join(map(str, cells.obs.columns)) or "none"
@@ -329,7 +329,7 @@ class _Work:
         about: What the rows depend on beside data, model and seed.
     """
 
-    task: _Task
+    task: Task
     models: dict[str, _Model]
     methods: list[str]
     store: Kept
@@ -415,7 +415,7 @@ class _Work:
         return self.store.do(f"{part}_{seed}_{name}", settings, work, line=line, needs=needs)
 
 
-def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:
+def _transductive(task: Task, name: str, mine: _Model | None, seed: int, with_embedding: bool) -> Done:
     """What is kept of a method that was fitted on all cells. `mine` is None for a baseline."""
     task.cells.scan(False)
     everything = np.arange(len(task.cells))
@@ -432,7 +432,7 @@ def _transductive(task: _Task, name: str, mine: _Model | None, seed: int, with_e
     return Done(about, pd.DataFrame([row]), {"embedding": z} if with_embedding else {})
 
 
-def _inductive(task: _Task, name: str, mine: _Model | None, seed: int, leavable: Int[np.ndarray, " batches"]) -> Done:
+def _inductive(task: Task, name: str, mine: _Model | None, seed: int, leavable: Int[np.ndarray, " batches"]) -> Done:
     if len(leavable) > MOST_BATCHES:
         leavable = np.sort(np.random.default_rng(seed).choice(leavable, MOST_BATCHES, replace=False))
     rows = []
@@ -450,7 +450,7 @@ def _inductive(task: _Task, name: str, mine: _Model | None, seed: int, leavable:
     return Done({"provenance": task.provenance}, pd.DataFrame(rows))
 
 
-def _fitted(task: _Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
+def _fitted(task: Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]) -> CellEmbedder:
     """Fitted on these cells, of batches that are numbered anew: their number stays hidden too."""
     codes = np.full(len(task.cells), -1, dtype=np.int64)
     codes[rows] = np.unique(task.codes[rows], return_inverse=True)[1]
@@ -458,7 +458,7 @@ def _fitted(task: _Task, mine: _Model, seed: int, rows: Int[np.ndarray, " rows"]
     return CellEmbedder(**mine.arguments, seed=seed).fit_cells(task.cells, codes, rows, **given)
 
 
-def _pca(task: _Task, rows: Int[np.ndarray, " rows"], seed: int) -> compared.PrincipalComponents:
+def _pca(task: Task, rows: Int[np.ndarray, " rows"], seed: int) -> compared.PrincipalComponents:
     return compared.PrincipalComponents(seed=seed).fit(task.counts[rows], task.codes[rows])
 
 
@@ -468,7 +468,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _checks(task: _Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
+def _checks(task: Task, mine: _Model, seed: int, z: np.ndarray) -> Done:
     """See `Evaluation.checks`; z is what the first fit gave."""
     everything = np.arange(len(task.cells))
     again = _fitted(task, mine, seed, everything)

@@ -1,4 +1,4 @@
-"""The options of CellEmbedder."""
+"""The options of CellEmbedder, CellAnnotator and CellPerturber."""
 
 from __future__ import annotations
 
@@ -86,6 +86,42 @@ class EmbedderOptions(Computing):
     validation_fraction: float = shared.validation_fraction(
         0.0, "Share of the cells kept back to watch the training. 0: none.", below=0.5
     )
+
+
+@options
+class AnnotatorOptions(Computing):
+    """How cells are annotated."""
+
+    error: float = option(
+        0.01,
+        "Share of cells of known types that may be called unknown: at most so many in each batch kept back. 0: no cell "
+        "is.",
+        least=0,
+        below=0.5,
+    )
+    _: KW_ONLY
+    folds: int = option(
+        3, "Parts of the reference that are kept back in turn: batches, or cells where there is one.", least=2
+    )
+    max_cells: int = option(
+        20_000, "Labelled cells that are learned from, at most; rare types lose none.", least=2, group="data"
+    )
+
+
+@options
+class PerturberOptions(Computing):
+    """How perturbed cells are foretold."""
+
+    components: int = option(30, "Principal components in which cells are compared.", least=1)
+    _: KW_ONLY
+    encoder: str = shared.encoder("ust")
+    dim: int = shared.dim(32)
+    depth: int = shared.depth(1)
+    num_heads: int = shared.num_heads(4)
+    num_inducing: int = shared.num_inducing(8)
+    epochs: int = option(60, "How often each population is learned from. 0: shifts alone.", group="training", least=0)
+    learning_rate: float = shared.learning_rate(1e-3)
+    weight_decay: float = shared.weight_decay(1e-2)
 
 
 @options

@@ -264,18 +264,18 @@ def _learning(embedder: CellEmbedder) -> Section:
 def _picture(drawn: Drawn, how: str, places: Float[np.ndarray, "drawn 2"]) -> Section:
     groups = drawn.groups or {"all cells": np.full(len(places), "", dtype=object)}
     blocks: list[Block] = [
-        _drawn(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()
+        plotted(places, labels, how, f"{how} of the vectors, by {name}.") for name, labels in groups.items()
     ]
-    return Section("Embedding", f"{drawn.sentence} {_about(how)}", blocks)
+    return Section("Embedding", f"{drawn.sentence} {remark(how)}", blocks)
 
 
-def _about(how: str) -> str:
+def remark(how: str) -> str:
     if how == "UMAP":
         return "UMAP keeps neighbours together; distances between groups and their sizes mean little."
     return "The first two principal components; what lies apart in others is not seen."
 
 
-def _drawn(places: Float[np.ndarray, "rows 2"], labels: Shaped[np.ndarray, " rows"], how: str, caption: str) -> Plot:
+def plotted(places: Float[np.ndarray, "rows 2"], labels: Shaped[np.ndarray, " rows"], how: str, caption: str) -> Plot:
     names, numbers = np.unique(labels.astype(str), return_counts=True)
     order = np.argsort(-numbers, kind="stable")
     cells = listed({str(names[i]) or "not known": int(numbers[i]) for i in order})
@@ -399,8 +399,8 @@ def _pictures(evaluation: Evaluation) -> tuple[Section, str]:
         how, places = flat(z[rows], 0)
         for name, labels in (("batch", evaluation.batches), ("cell type", evaluation.labels)):
             caption = f"{method}: {how} by {name}."
-            blocks.append(_drawn(places, labels[rows].astype(object), how, caption))
-    return Section("Embeddings", f"Of the first seed. {_share(len(rows), number)} {_about(how)}", blocks), how
+            blocks.append(plotted(places, labels[rows].astype(object), how, caption))
+    return Section("Embeddings", f"Of the first seed. {_share(len(rows), number)} {remark(how)}", blocks), how
 
 
 def _checks(evaluation: Evaluation) -> Section:

@@ -13,13 +13,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.cells import report
+from omniset.cells import annotation_report, perturb_runs, report
+from omniset.cells.annotating import AnnotationEvaluation, evaluate_annotation
+from omniset.cells.annotator import CellAnnotator
 from omniset.cells.batches import batch_codes
 from omniset.cells.data import Cells, read_cells
 from omniset.cells.embedder import KEY, CellEmbedder
 from omniset.cells.evaluate import Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.inspection import MEMORY, describe, match_model, plan
+from omniset.cells.perturbing import PerturbationEvaluation
 from omniset.cells.vectors import (
     TOGETHER,
     copy_with,
@@ -43,8 +46,6 @@ from omniset.tables.files import TableWriter, kind_of, listed
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import match, read_aliases
 from omniset.tables.matrices import needed
-
-LOW = 0.5  # confidence below which a label has not even half of the neighbours
 
 
 def inspect(
@@ -173,53 +174,52 @@ def _vectors(
     return embedder.transform(known), time.perf_counter() - start
 
 
-def query(
+def annotate(
     files: list[str],
     read: dict[str, Any],
-    overrides: dict[str, Any],
-    aliases: Path | None,
-    reference: Path,
-    label: str | None,
-    model: Path,
+    arguments: dict[str, Any],
+    reference: str | None,
+    label: str,
+    batch_key: str | None,
+    model: Path | None,
+    annotator: Path | None,
+    sample: str | None,
     out: Path,
-    k: int,
-) -> pd.DataFrame:
-    """See `omniset.cli.cells.query`."""
-    if k < 1:
-        raise ValueError(f"k must be >= 1, got {k}")
-    embedder = _load(model, overrides)
-    kind_of(out)
-    refuse_own_input(out, reference)
-    with noted() as notes:
-        vectors, obs = read_embedded(reference, embedder, model)
-        if label is not None and label not in obs:
-            columns = listed([str(name) for name in obs.columns]) or "none"
-            raise ValueError(f"label: {reference} has no column {label!r} of obs; there are: {columns}")
-        with _opened(files, read, out) as cells:
-            z, _ = _vectors(embedder, cells, aliases)
-            labels = None if label is None else obs[label]
-            calls = embedder.query(z, vectors, labels, k=k).frame(cells.names.tolist(), obs.index.tolist())
-        with TableWriter(out) as writer:
-            writer.write(calls)
-        _say_calls(calls)
-        say_notes(notes())
-        say(f"Written to {out}: {len(calls):,} cells")
-        return calls
-
-
-def _say_calls(calls: pd.DataFrame) -> None:
-    far = int(calls["far"].sum())
-    if "label" not in calls:
-        say(f"{len(calls):,} cells, {far:,} of them far from the reference")
-        return
-    calls = calls.assign(low=calls["confidence"] < LOW)
-    by = calls.groupby("label").agg(cells=("cell", "size"), low=("low", "sum"), far=("far", "sum"))
-    by = by.sort_values("cells", ascending=False, kind="stable")
-    width = max(12, *(len(str(name)) for name in by.index)) if len(by) else 12
-    say(f"{'label':{width}}{'cells':>10}{'confidence < .5':>18}{'far':>10}")
-    for name, row in by.iterrows():
-        say(f"{name!s:{width}}{row['cells']:>10,}{row['low']:>18,}{row['far']:>10,}")
-    say(f"{'all':{width}}{len(calls):>10,}{int(calls['low'].sum()):>18,}{far:>10,}")
+    aliases: Path | None,
+) -> CellAnnotator:
+    """See `omniset.cli.cells.annotate`."""
+    if (reference is None) == (annotator is None):
+        raise ValueError("give either reference, to learn from, or annotator, which has learned")
+    if annotator is not None and model is not None:
+        raise ValueError("model comes with the annotator: leave it out")
+    used = {name: arguments[name] for name in ("device", "progress")}
+    fitted = None if annotator is None else CellAnnotator.load(annotator, **used)
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    with working_folder(out, "cells", "annotation", **about) as folder, _opened(files, read) as cells:
+        if sample is not None and sample not in cells.obs:
+            columns = listed([str(name) for name in cells.obs.columns]) or "none"
+            raise ValueError(f"sample must be a column of obs, there is no {sample!r}; there are: {columns}")
+        if fitted is None:
+            with _opened([str(reference)], read) as known:
+                fitted = CellAnnotator(**arguments)
+                fitted.fit(known, label=label, batch_key=batch_key, embedder=model)
+            fitted.save(out / "annotator")
+        others = _aliases(aliases)
+        found = fitted.annotate(cells, aliases=others)
+        with TableWriter(out / "calls.tsv") as writer:
+            writer.write(found.table)
+        frame = pd.DataFrame(found.probabilities, columns=found.types)
+        frame.insert(0, "cell", found.table["cell"].to_numpy(), allow_duplicates=True)
+        with TableWriter(out / "probabilities.parquet") as writer:
+            writer.write(frame)
+        telling(fitted.progress)("writing the report")
+        run = folder.about(f"Types of {_title(files)}", fitted.notes_)
+        page = annotation_report.of_annotation(
+            fitted, found, cells.on(fitted.embedder_.genes_, others), label, sample, run
+        )
+        written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
+        folder.write(page, files=written, lines=annotation_report.lines(fitted, found))
+        return fitted
 
 
 def decode(
@@ -383,6 +383,54 @@ def evaluate(
             scores=multiqc.of_ours(comparison),
             files=["rows/", "scores.csv.gz"],
             lines=[*comparison.lines(), *evaluation.notes, evaluation.advice()],
+        )
+        return evaluation
+
+
+def perturb(
+    files: list[str], read: dict[str, Any], arguments: dict[str, Any], columns: dict[str, Any], out: Path
+) -> PerturbationEvaluation:
+    """See `omniset.cli.cells.perturb`."""
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu"}
+    with working_folder(out, "cells", "evaluation", **about) as folder, _opened(files, read) as cells:
+        return perturb_runs.perturb(folder, cells, arguments, columns, _title(files))
+
+
+def evaluate_annotations(
+    files: list[str],
+    read: dict[str, Any],
+    arguments: dict[str, Any],
+    batch_key: str | None,
+    label_key: str,
+    out: Path,
+    methods: Sequence[str] | None,
+    seeds: int,
+    resume: bool,
+) -> AnnotationEvaluation:
+    """See `omniset.cli.cells.evaluate`."""
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    with working_folder(out, "cells", "evaluation", **about, resume=resume) as folder:
+        evaluation = evaluate_annotation(
+            files,
+            batch_key=batch_key,
+            label_key=label_key,
+            methods=methods,
+            seeds=seeds,
+            folder=out,
+            resume=resume,
+            say=say if arguments["progress"] else lambda line: None,
+            **read,
+            **arguments,
+        )
+        comparison = evaluation.comparison
+        comparison.write_rows(out / "scores.csv.gz")
+        run = folder.about(f"Annotation of {_title(files)}, evaluated", evaluation.notes)
+        folder.write(
+            annotation_report.of_evaluation(evaluation, run),
+            metrics=evaluation.numbers(),
+            scores=multiqc.of_ours(comparison),
+            files=["rows/", "scores.csv.gz"],
+            lines=[*comparison.lines(), *evaluation.notes],
         )
         return evaluation
 

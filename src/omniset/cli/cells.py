@@ -1,11 +1,11 @@
-"""`omniset cells`: inspect, fit, embed, query, decode, explain, evaluate."""
+"""`omniset cells`: inspect, fit, embed, annotate, perturb, decode, explain, evaluate."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from omniset.cells.options import EmbedderOptions, Reading
+from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOptions, Reading
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.options import Computing
@@ -129,35 +129,41 @@ def embed(
 
 
 @takes(Reading)
-@takes(Computing, "device", "progress")
+@takes(AnnotatorOptions)
 @takes(Saving)
-def query(
+def annotate(
     files: list[str],
-    reference: Path = Path("embedded.h5ad"),
-    label: str | None = None,
-    model: Path = Path("model"),
-    out: Path = Path("calls.tsv"),
-    k: int = 15,
+    reference: str | None = None,
+    label: str = "cell_type",
+    batch_key: str | None = None,
+    model: Path | None = None,
+    annotator: Path | None = None,
+    sample: str | None = None,
+    out: Path = Path("annotation"),
     aliases: Path | None = None,
     **options: Any,
 ) -> None:
-    """Find the nearest cells of an embedded reference, and the labels that they suggest.
+    """Say of which type each cell is, or that it is of none that the reference has.
 
-    Example: omniset cells query new.h5ad --reference embedded.h5ad --label cell_type --model model --out calls.tsv
+    Example: omniset cells annotate new.h5ad --reference atlas.h5ad --label cell_type --batch_key donor --out annotation
 
     Args:
         files: As for fit.
-        reference: What embed wrote, with the same model, to an .h5ad file.
-        label: Column of its obs with the labels. null: the nearest cell only.
-        model: Folder that fit wrote.
-        out: Table with a row per cell: label, confidence (share of the neighbours that have it), nearest cell, its
-            distance, and whether that is far. Ends in .parquet, .csv or .tsv; the last two may be compressed.
-        k: Neighbours that vote.
-        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
+        reference: Cells with labels, to learn from: a file, or a pattern in quotes.
+        label: Column of its obs with the types; cells without one shape the vectors only. Where new cells have this
+            column too, the report compares.
+        batch_key: As for fit, of the reference: batches are kept back to learn what to trust.
+        model: Folder that fit wrote, for the vectors. null: learned from the reference, anew for each part kept back.
+        annotator: Folder "annotator" of an earlier run, instead of a reference.
+        sample: Column of the new cells' obs, such as the donor: the report has the types of each.
+        out: Folder for calls.tsv, probabilities.parquet, the report, and the annotator.
+        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the reference.
     """
     from omniset.cells import runs
 
-    runs.query(files, given(Reading, options), given(Computing, options), aliases, reference, label, model, out, k)
+    arguments = given(AnnotatorOptions, options)
+    read = given(Reading, options)
+    runs.annotate(files, read, arguments, reference, label, batch_key, model, annotator, sample, out, aliases)
 
 
 @takes(Reading)
@@ -223,6 +229,36 @@ def explain_cells(
 
 
 @takes(Reading)
+@takes(PerturberOptions)
+def perturb(
+    files: list[str],
+    condition: str = "condition",
+    control: str = "control",
+    label: str = "cell_type",
+    donor: str | None = None,
+    out: Path = Path("perturbation"),
+    **options: Any,
+) -> None:
+    """Say what a perturbation does to cells, and how well that is foretold of new donors and new types.
+
+    Example: omniset cells perturb kang.h5ad --condition stim --control ctrl --label cell --donor ind --out perturbation
+
+    Args:
+        files: As for fit. All counts are held in memory.
+        condition: Column of obs with the perturbation of each cell.
+        control: Its value for untreated cells.
+        label: Column of obs with the cell types.
+        donor: Column of obs with the donor, or the sample. null: all cells are of one.
+        out: Folder for the report and the scores; and for foretold.h5ad, the untreated cells of types and donors that
+            were not measured after a treatment, as if they had been treated.
+    """
+    from omniset.cells import runs
+
+    columns = {"condition": condition, "control": control, "type_key": label, "donor": donor}
+    runs.perturb(files, given(Reading, options), given(PerturberOptions, options), columns, out)
+
+
+@takes(Reading)
 @takes(EmbedderOptions)
 def evaluate(
     files: list[str],
@@ -235,9 +271,10 @@ def evaluate(
     inductive: bool = True,
     gene_vectors: Path | None = None,
     aliases: Path | None = None,
+    task: Literal["embed", "annotate"] = "embed",
     **options: Any,
 ) -> None:
-    """Compare the vectors with those of other methods, by labels that none of them has seen.
+    """Compare the vectors with those of other methods, by labels that none of them has seen; or annotation.
 
     Example: omniset cells evaluate kang.h5ad --batch_key ind --label_key cell --out evaluation
 
@@ -246,16 +283,25 @@ def evaluate(
         batch_key: As for fit.
         label_key: Column of obs with the cell types: for comparison only, never learned from.
         out: Folder for the report, the metrics and the rows of every seed.
-        methods: To compare with, separated by commas: pca, harmony, scvi. null: all; those that are not installed are
-            left out, and this is said.
+        methods: To compare with, separated by commas: pca, harmony, scvi; of annotation logistic, balanced, pca,
+            symphony, celltypist. null: all; those that are not installed are left out, and this is said.
         seeds: How often all of it is done, each time with another seed.
-        inductive: Also leave one batch out at a time, and embed it with what the others taught.
+        inductive: Also leave one batch out at a time, and embed it with what the others taught. Annotation is always
+            of batches left out.
         gene_vectors: As for fit.
         aliases: As for fit.
         resume: Keep what is done in the same folder.
+        task: What is compared: embed, the vectors; annotate, the types of new cells.
     """
     from omniset.cells import runs
 
+    if task == "annotate":
+        if gene_vectors is not None or aliases is not None:
+            raise ValueError("gene_vectors and aliases are for task=embed")
+        read, arguments = given(Reading, options), given(EmbedderOptions, options)
+        with resumable(out):
+            runs.evaluate_annotations(files, read, arguments, batch_key, label_key, out, split(methods), seeds, resume)
+        return
     with resumable(out):
         runs.evaluate(
             files,

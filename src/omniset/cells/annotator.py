@@ -1,0 +1,472 @@
+"""The types of new cells, by labelled reference cells: a mixture of simple methods, and "unknown" with a stated error.
+
+What each method counts, how sure its probabilities are, and from which strangeness on a cell is unknown, is learned on
+batches kept back: those that neither the vectors nor the heads of that fold have seen. Labels of one batch that is like
+the others would make all of it look too good.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float32, Float64, Int, Shaped
+from torch import nn
+
+from omniset.cells.batches import batch_codes
+from omniset.cells.data import Cells, opened
+from omniset.cells.embedder import LEAST, CellEmbedder
+from omniset.cells.heads import METHODS, WIDTHS, Heads, evenly, log_normalised
+from omniset.cells.model import SCALE
+from omniset.cells.neighbours import unlabelled
+from omniset.cells.options import AnnotatorOptions
+from omniset.cells.tails import Tails
+from omniset.estimators.weights import Mixture, losses_of, mixture_of, raised
+from omniset.fitted import Estimator
+from omniset.report.blocks import many
+from omniset.runs.progress import Progress
+from omniset.training import artefacts, schema
+
+UNKNOWN = "unknown"
+EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
+SHARED = len(METHODS) - 1  # methods before those that have a width
+TOGETHER = 4096  # cells annotated at a time
+
+
+@dataclass
+class Annotation:
+    """What is said of new cells.
+
+    Attributes:
+        table: A row per cell: `cell`; `label`, "unknown" or the type; `type`, the most probable type, also of an
+            unknown cell; `probability` of it; `second` and `second_probability`; `known_as_strange`, the share of known
+            cells kept back that are at least as strange; `strangeness`.
+        probabilities: (cells, types), if a cell is of a known type.
+        types: Of the columns of these.
+        z: (cells, latent) vectors.
+    """
+
+    table: pd.DataFrame
+    probabilities: Float32[np.ndarray, "cells types"]
+    types: list[str]
+    z: Float32[np.ndarray, "cells latent"]
+
+
+class _Network(nn.Module):
+    """The heads, and numbers of known cells that were kept back."""
+
+    known: torch.Tensor
+    calls: torch.Tensor
+
+    def __init__(self, heads: Heads, known: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.register_buffer("known", torch.zeros(known, 2))
+        self.register_buffer("calls", torch.zeros(known, dtype=torch.int64))
+
+
+@dataclass
+class _Kept:
+    """What a fold says of cells that it has not learned from; of known types only."""
+
+    heads: Heads
+    values: Float32[np.ndarray, "held genes"]
+    said: Float64[np.ndarray, "methods held types"]
+    y: Int[np.ndarray, " held"]
+    batches: Int[np.ndarray, " held"]
+
+
+class CellAnnotator(AnnotatorOptions, Estimator):
+    """Types of new cells, learned from a labelled reference.
+
+        p(type | cell) = [ sum_m w_m p_m(type | cell)^a_m ]^b, normalised
+
+    with p_m of `omniset.cells.heads`, weights w and powers a of `omniset.estimators.weights`, learned on batches kept
+    back with each type of each batch as one unit; b makes the mixture as sure as it was right there. A cell is unknown
+    where it is stranger (`omniset.cells.tails`) than all but `error` of the known cells in every batch kept back.
+
+    Args:
+        {options}
+
+    Attributes:
+        types_: The types.
+        embedder_: The model of the cells' vectors.
+        weights_: Of each method.
+        notes_: What was decided, a sentence each.
+    """
+
+    network_: _Network
+    FITTED: ClassVar[dict[str, Any]] = {
+        "label": schema.TEXT,
+        "types": schema.array(schema.TEXT, minItems=2),
+        "genes": schema.SIZE,
+        "latent": schema.SIZE,
+        "components": schema.SIZE,
+        "cells": schema.SIZE,
+        "known": schema.COUNT,
+        "weights": schema.array(schema.NUMBER, minItems=len(METHODS), maxItems=len(METHODS)),
+        "powers": schema.array(schema.NUMBER, minItems=len(METHODS), maxItems=len(METHODS)),
+        "sureness": schema.NUMBER,
+        "bound": schema.optional(schema.NUMBER),
+        "embedder": schema.TEXT,
+        "kept_back": schema.OBJECT,
+        "notes": schema.array(schema.TEXT),
+    }
+    HISTORIES: ClassVar[tuple[str, ...]] = ()
+
+    # ------------------------------------------------------------------ the verbs
+
+    def fit(
+        self,
+        reference: Any,
+        *,
+        label: str,
+        batch_key: str | None = None,
+        embedder: CellEmbedder | str | Path | None = None,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+    ) -> CellAnnotator:
+        """Learn from the cells of the reference that have a label; vectors from all of them.
+
+        Args:
+            reference, batch_key, layer, input, gene_column: As in `CellEmbedder.fit`.
+            label: Column of obs with the types.
+            embedder: A model of vectors that is fitted, or its folder: it is used as it is. One that is not fitted, or
+                None: it is fitted on the reference, and anew for each fold.
+
+        Raises:
+            ValueError: No such column, fewer than two types, or what `CellEmbedder.fit` refuses.
+        """
+        self.check_options()
+        with opened(reference, layer=layer, input=input, gene_column=gene_column) as cells:
+            codes, _ = batch_codes(cells, batch_key, label)
+            return self.fit_cells(cells, codes, np.arange(len(cells)), labels_of(cells, label), label, embedder)
+
+    def fit_cells(
+        self,
+        cells: Cells,
+        codes: Int[np.ndarray, " cells"],
+        rows: Int[np.ndarray, " rows"],
+        labels: Shaped[np.ndarray, " cells"],
+        label: str = "type",
+        embedder: CellEmbedder | str | Path | None = None,
+    ) -> CellAnnotator:
+        """`fit` on some of the cells, of these batches and labels (None: not known). Others are not looked at."""
+        known = rows[[labels[row] is not None for row in rows]]
+        self.types_ = sorted({labels[row] for row in known})
+        if len(self.types_) < 2:
+            raise ValueError(f"label: the reference has {many(len(self.types_), 'type')} in {label}, 2 are needed")
+        number = {name: i for i, name in enumerate(self.types_)}
+        y = np.array([number[labels[row]] for row in known], dtype=np.int64)
+        some = evenly(y, self.max_cells, self.seed)
+        chosen, y = known[some], y[some]
+        self.label_ = label
+        self.notes_ = [f"{many(len(chosen), 'cell')} of {many(len(self.types_), 'type')} are learned from"]
+        if len(rows) > len(known):
+            self.notes_.append(f"{len(rows) - len(known):,} cells without {label} shape the vectors only")
+        model = CellEmbedder.load(embedder) if isinstance(embedder, str | Path) else embedder
+        teach = _Teacher(self, cells, codes, rows, model)
+        self.embedder_ = teach(rows)
+        self.notes_ += (
+            self.embedder_.notes_ if teach.anew else ["the vectors' model is given: it may know what is kept back"]
+        )
+        kept = self._folds(teach, chosen, y)
+        self._weigh(kept)
+        heads = _learned(self, cells, self.embedder_, chosen, y)
+        heads.width.mul_(self.width_)
+        calls = [self._mixed(fold.said).argmax(1) for fold in kept]
+        strange = [fold.heads.strangeness(fold.values, call) for fold, call in zip(kept, calls, strict=True)]
+        self._bound(
+            np.concatenate(strange), np.concatenate(calls), np.concatenate([fold.batches for fold in kept]), heads
+        )
+        self._say(kept)
+        return self
+
+    def annotate(
+        self,
+        source: Any,
+        *,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> Annotation:
+        """The type of every cell, in their order. A gene that a source has not measured counts as in the mean cell.
+
+        Args:
+            source, layer, input, gene_column, aliases: As in `CellEmbedder.transform`.
+        """
+        self.require_fitted()
+        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+            known = self.embedder_.on(cells, aliases)
+            return self.annotate_cells(known, np.arange(len(known)))
+
+    def annotate_cells(self, cells: Cells, rows: Int[np.ndarray, " rows"]) -> Annotation:
+        """`annotate` for some of the cells."""
+        cells, heads = cells.on(self.embedder_.genes_), self.network_.heads
+        parts: list[tuple[np.ndarray, ...]] = []
+        with Progress("annotating", len(rows), self.progress, unit="cells") as progress:
+            for start in range(0, max(len(rows), 1), TOGETHER):
+                some = rows[start : start + TOGETHER]
+                z, values = self.embedder_.embed_cells(cells, some), values_of(cells, some, heads.middle.numpy())
+                p = self._mixed(heads.probabilities(values, z))
+                parts.append((z, p, heads.strangeness(values, p.argmax(1))))
+                progress.at(start + len(some))
+        z, p, numbers = (np.concatenate(several) for several in zip(*parts, strict=True))
+        return Annotation(self._table(cells.names[rows], p, numbers), p.astype(np.float32), self.types_, z)
+
+    def predict(self, source: Any, **options: Any) -> Shaped[np.ndarray, " cells"]:
+        """The labels that `annotate` gives, "unknown" among them."""
+        return self.annotate(source, **options).table["label"].to_numpy(dtype=object)
+
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
+        """As `Estimator.save`; the vectors' model is a folder of its own within."""
+        super().save(folder, metrics)
+        self.embedder_.save(Path(folder) / EMBEDDER)
+
+    @classmethod
+    def load(cls, folder: str | Path, **overrides: Any) -> CellAnnotator:
+        """As `Estimator.load`."""
+        annotator = super().load(folder, **overrides)
+        used = {name: getattr(annotator, name) for name in ("device", "progress")}
+        annotator.embedder_ = CellEmbedder.load(Path(folder) / EMBEDDER, **used)
+        if annotator.embedder_.identity() != annotator.embedded_by_:
+            raise ValueError(
+                f"{Path(folder) / EMBEDDER} is model {annotator.embedder_.identity()}, the annotator was fitted with "
+                f"{annotator.embedded_by_}"
+            )
+        return annotator
+
+    # ------------------------------------------------------------------ what they are made of
+
+    def _folds(self, teach: _Teacher, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"]) -> list[_Kept]:
+        """What was said of cells kept back: batches where types are in several of them, else cells."""
+        batches = teach.codes[chosen]
+        fold_of, by_batch = _dealt(batches, y, self.folds, self.seed)
+        self.by_batch_ = by_batch
+        what = "whole batches" if by_batch else "cells, as no type is in two batches"
+        self.notes_.append(f"{fold_of.max() + 1} parts of the reference are kept back in turn: {what}")
+        kept = []
+        for fold in range(int(fold_of.max()) + 1):
+            held, train = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+            held = held[np.isin(y[held], y[train])]
+            if not len(held) or len(np.unique(y[train])) < 2:
+                continue
+            left = np.isin(teach.codes[teach.rows], np.unique(batches[held]))
+            model = teach(teach.rows[~left]) if by_batch and teach.anew else self.embedder_
+            heads = _learned(self, teach.cells, model, chosen[train], y[train])
+            values = values_of(teach.cells.on(model.genes_), chosen[held], heads.middle.numpy())
+            said = heads.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
+            kept.append(_Kept(heads, values, said, y[held], batches[held] if by_batch else np.full(len(held), fold)))
+        if not kept:
+            raise ValueError(f"label: no type in {self.label_} has two cells, one of which could be kept back")
+        return kept
+
+    def _weigh(self, kept: list[_Kept]) -> None:
+        """The neighbours' width, the methods' weights and the mixture's sureness, by what was kept back."""
+        said, y = np.concatenate([fold.said for fold in kept], 1), np.concatenate([fold.y for fold in kept])
+        unit = np.concatenate([fold.batches for fold in kept]) * len(self.types_) + y
+        weight = 1 / np.bincount(unit)[unit]
+        width = int((losses_of(said[SHARED:], y) @ weight).argmin())
+        self.width_ = WIDTHS[width]
+        for fold in kept:
+            fold.said = np.concatenate((fold.said[:SHARED], fold.said[SHARED + width :][:1]))
+        said = np.concatenate([fold.said for fold in kept], 1)
+        mixture = mixture_of(said, y, weight, unit, self.seed)
+        if not self.by_batch_:
+            # Cells of a batch that vectors were learned from do not say how these carry over to a new batch.
+            mixture = Mixture(np.eye(len(METHODS))[0], mixture.powers)
+            self.notes_.append("how well vectors carry over to a new batch cannot be told from one: genes decide alone")
+        self.mixture_ = mixture
+        self.sureness_ = float(mixture_of(mixture(said)[None], y).powers[0])
+        self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
+
+    def _mixed(self, said: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
+        return raised(self.mixture_(said), self.sureness_)
+
+    def _bound(
+        self,
+        numbers: Float32[np.ndarray, "held 2"],
+        calls: Int[np.ndarray, " held"],
+        batches: Int[np.ndarray, " held"],
+        heads: Heads,
+    ) -> None:
+        """From which strangeness on a cell is unknown; and the network, with all that is needed to say it again."""
+        self.tails_ = Tails.learned(numbers, calls, batches, self.error) if self.error else Tails(numbers, calls)
+        self.network_ = _Network(heads, len(calls))
+        self.network_.known.copy_(torch.from_numpy(numbers))
+        self.network_.calls.copy_(torch.from_numpy(calls))
+        self.network_.eval()
+        self.embedded_by_ = self.embedder_.identity()
+
+    def _say(self, kept: list[_Kept]) -> None:
+        y = np.concatenate([fold.y for fold in kept])
+        p = np.concatenate([self._mixed(fold.said) for fold in kept])
+        right = float((p.argmax(1) == y).mean())
+        refused = float(self.tails_.unknown(self.tails_.known, self.tails_.calls).mean())
+        self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
+        counts = np.bincount(y, minlength=len(self.types_))
+        named = ", ".join(f"{name} {w:.2f}" for name, w in sorted(self.weights_.items(), key=lambda x: -x[1]) if w)
+        self.notes_.append(f"weights of the methods: {named}")
+        self.notes_.append(
+            f"of {len(y):,} cells kept back {right:.1%} were called rightly, and {refused:.1%} would be called unknown"
+        )
+        lone = [name for name, count in zip(self.types_, counts, strict=True) if not count]
+        if lone:
+            self.notes_.append(f"never kept back, as in one batch only: {', '.join(lone)}")
+
+    def _table(
+        self,
+        names: Shaped[np.ndarray, " cells"],
+        p: Float64[np.ndarray, "cells types"],
+        numbers: Float32[np.ndarray, "cells 2"],
+    ) -> pd.DataFrame:
+        types = np.array(self.types_, dtype=object)
+        order = np.argsort(-p, axis=1, kind="stable")
+        best, second = order[:, 0], order[:, 1]
+        strangeness = self.tails_.strangeness(numbers, best)
+        row = np.arange(len(p))
+        return pd.DataFrame(
+            {
+                "cell": names.astype(str),
+                "label": np.where(strangeness > self.tails_.bound, UNKNOWN, types[best]),
+                "type": types[best],
+                "probability": np.round(p[row, best], 4),
+                "second": types[second],
+                "second_probability": np.round(p[row, second], 4),
+                "known_as_strange": np.round(self.tails_.share(strangeness), 5),
+                "strangeness": np.round(strangeness, 3),
+            }
+        )
+
+    def _state(self) -> dict[str, Any]:
+        heads, bound = self.network_.heads, self.tails_.bound
+        return {
+            "label": self.label_,
+            "types": self.types_,
+            "genes": len(self.embedder_.genes_),
+            "latent": heads.places.shape[1],
+            "components": heads.axes.shape[1],
+            "cells": len(heads.labels),
+            "known": len(self.network_.calls),
+            "weights": self.mixture_.weights.tolist(),
+            "powers": self.mixture_.powers.tolist(),
+            "sureness": self.sureness_,
+            "bound": float(bound) if np.isfinite(bound) else None,
+            "embedder": self.embedder_.identity(),
+            "kept_back": self.kept_back_,
+            "notes": self.notes_,
+        }
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        genes, latent, cells, components = (fitted[name] for name in ("genes", "latent", "cells", "components"))
+        self.label_, self.types_, self.notes_ = fitted["label"], fitted["types"], fitted["notes"]
+        self.network_ = weights.build(
+            lambda: _Network(Heads(genes, latent, len(self.types_), cells, components), fitted["known"])
+        )
+        self.mixture_ = Mixture(np.array(fitted["weights"]), np.array(fitted["powers"]))
+        self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
+        self.sureness_, self.kept_back_ = fitted["sureness"], fitted["kept_back"]
+        self.embedded_by_ = fitted["embedder"]
+        bound = np.inf if fitted["bound"] is None else fitted["bound"]
+        self.tails_ = Tails(self.network_.known.numpy(), self.network_.calls.numpy(), bound)
+
+
+@dataclass
+class _Teacher:
+    """Models of vectors, learned from some of the rows; or the one that was given."""
+
+    options: CellAnnotator
+    cells: Cells
+    codes: Int[np.ndarray, " cells"]
+    rows: Int[np.ndarray, " rows"]
+    model: CellEmbedder | None
+
+    @property
+    def anew(self) -> bool:
+        return self.model is None or not hasattr(self.model, "network_")
+
+    def __call__(self, rows: Int[np.ndarray, " some"]) -> CellEmbedder:
+        if self.model is not None and not self.anew:
+            return self.model
+        own = {name: getattr(self.options, name) for name in ("seed", "device", "progress")}
+        embedder = CellEmbedder(**(own if self.model is None else self.model.get_params()))
+        codes = np.full(len(self.cells), -1, dtype=np.int64)
+        codes[rows] = np.unique(self.codes[rows], return_inverse=True)[1]
+        return embedder.fit_cells(self.cells, codes, rows)
+
+
+def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
+    """The types as text, None where missing.
+
+    Raises:
+        ValueError: No such column.
+    """
+    if label not in cells.obs:
+        columns = ", ".join(map(str, cells.obs.columns)) or "none"
+        raise ValueError(f"label must be a column of obs, there is no {label!r}; there are: {columns}")
+    values = cells.obs[label]
+    labels = np.array(values.astype(str), dtype=object)
+    labels[unlabelled(values)] = None
+    if (labels == UNKNOWN).any():
+        warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
+        labels[labels == UNKNOWN] = None
+    return labels
+
+
+def values_of(
+    cells: Cells, rows: Int[np.ndarray, " rows"], middle: Float32[np.ndarray, " genes"] | None
+) -> Float32[np.ndarray, "rows genes"]:
+    """Log-normalised genes; those that a source has not measured are as in the mean cell, or 0."""
+    values = log_normalised(cells.take(rows), cells.library(rows), SCALE)
+    if middle is None:
+        return values
+    for source, measured in enumerate(cells.measured):
+        if len(lacking := np.flatnonzero(~measured)):
+            here = np.flatnonzero(cells.source_of[rows] == source)
+            values[np.ix_(here, lacking)] = middle[lacking]
+    return values
+
+
+def _learned(
+    options: CellAnnotator,
+    cells: Cells,
+    model: CellEmbedder,
+    rows: Int[np.ndarray, " rows"],
+    y: Int[np.ndarray, " rows"],
+) -> Heads:
+    values = values_of(cells.on(model.genes_), rows, None)
+    return Heads.learned(values, model.embed_cells(cells, rows), y, len(options.types_), options.seed)
+
+
+def _dealt(
+    batches: Int[np.ndarray, " cells"], y: Int[np.ndarray, " cells"], folds: int, seed: int
+) -> tuple[Int[np.ndarray, " cells"], bool]:
+    """Number of the part in which each cell is kept back, and whether parts are of whole batches.
+
+    Batches are dealt by size, the largest first, each to the smallest part. Where no two types would be left to learn
+    from, or none to be judged, cells are dealt, of each type alike.
+    """
+    numbers, sizes = np.unique(batches, return_counts=True)
+    if len(numbers) > 1:
+        of_part, part_of = np.zeros(min(folds, len(numbers))), {}
+        for i in np.argsort(-sizes, kind="stable"):
+            part_of[numbers[i]] = int(of_part.argmin())
+            of_part[of_part.argmin()] += sizes[i]
+        fold_of = np.array([part_of[batch] for batch in batches])
+        for part in range(len(of_part)):
+            train = np.unique(y[fold_of != part])
+            if len(train) > 1 and np.isin(y[fold_of == part], train).any() and (fold_of != part).sum() >= LEAST:
+                return fold_of, True
+    order = np.random.default_rng(seed).permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    fold_of = np.zeros(len(y), dtype=np.int64)
+    fold_of[order] = np.arange(len(y)) % folds
+    return fold_of, False

@@ -1,0 +1,218 @@
+"""What the labels of reference cells teach: four simple methods, each of which says how likely a new cell is what.
+
+    genes        multinomial logistic regression on the log-normalised genes of the vocabulary
+    components   the same on their principal components
+    embedding    the same on the vectors of cells
+    neighbours   attention to the reference cells: softmax over these of - |z - z_i|^2 / 2 w^2, cell i in the set as
+                 often as its type is rare (`omniset.core.attention.multiset_attention`), its type the value
+
+All types weigh alike, whatever their numbers, so that rare ones are not lost. Beside them stand two numbers on how
+strange a cell is: minus the largest logit of its genes, and how far it lies from the cells of the type that it is
+called.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from jaxtyping import Float, Float32, Float64, Int
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+
+from omniset.cells.neighbours import nearest
+from omniset.core.attention import multiset_attention
+
+METHODS = ("genes", "components", "embedding", "neighbours")
+COMPONENTS = 50
+ITERATIONS = 1000
+NEAR = 5  # the distance to a type is that to its fifth cell
+WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the neighbours' weights, in median distances of a cell to its nearest
+NEVER = -1e4  # the logit of a type that was not learned from
+TOGETHER = 2048  # cells at a time
+
+Values = Float32[np.ndarray, "cells genes"]
+Vectors = Float[np.ndarray, "cells latent"]
+Codes = Int[np.ndarray, " cells"]
+
+
+class Linear(nn.Module):
+    """Logits of types: (x - centre) / spread times weights, plus a bias."""
+
+    centre: Tensor
+    spread: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, width: int, types: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("spread", torch.ones(width))
+        self.register_buffer("weight", torch.zeros(types, width))
+        self.register_buffer("bias", torch.full((types,), NEVER))
+
+    def learn(self, x: Float[np.ndarray, "cells width"], y: Codes, standardised: bool) -> None:
+        """Logistic regression (L2, C = 1) in which each type weighs the same."""
+        if standardised:
+            deviation = x.std(0)
+            self.centre.copy_(torch.from_numpy(x.mean(0)))
+            self.spread.copy_(torch.from_numpy(np.where(deviation > 0, deviation, 1)))
+            x = (x - self.centre.numpy()) / self.spread.numpy()
+        codes = np.unique(y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the optimum is not needed to the last digit
+            model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS).fit(x, y)
+        weight, bias = model.coef_, model.intercept_
+        if len(codes) == 2:  # one row, which is the difference of both
+            weight, bias = np.concatenate((-weight, weight)) / 2, np.concatenate((-bias, bias)) / 2
+        self.weight[codes] = torch.from_numpy(weight).to(self.weight)
+        self.bias[codes] = torch.from_numpy(bias).to(self.bias)
+
+    def forward(self, x: Float[Tensor, "cells width"]) -> Float[Tensor, "cells types"]:
+        return (x - self.centre) / self.spread @ self.weight.T + self.bias
+
+
+class Heads(nn.Module):
+    """The four methods, and what is needed to use them.
+
+    Args:
+        genes: Vocabulary size.
+        latent: Width of the cells' vectors.
+        types: Number of types.
+        cells: Number of reference cells, whose vectors and components are kept.
+        components: Number of principal components.
+    """
+
+    axes: Tensor
+    middle: Tensor
+    places: Tensor
+    scores: Tensor
+    labels: Tensor
+    width: Tensor
+    typical: Tensor
+
+    def __init__(self, genes: int, latent: int, types: int, cells: int, components: int) -> None:
+        super().__init__()
+        self.types = types
+        self.genes, self.components = Linear(genes, types), Linear(components, types)
+        self.embedding = Linear(latent, types)
+        self.register_buffer("axes", torch.zeros(genes, components))
+        self.register_buffer("middle", torch.zeros(genes))
+        self.register_buffer("places", torch.zeros(cells, latent))
+        self.register_buffer("scores", torch.zeros(cells, components))
+        self.register_buffer("labels", torch.zeros(cells, dtype=torch.int64))
+        self.register_buffer("width", torch.ones(()))
+        self.register_buffer("typical", torch.ones(types))
+
+    @classmethod
+    def learned(cls, values: Values, z: Vectors, y: Codes, types: int, seed: int) -> Heads:
+        """From cells of at least two types.
+
+        Args:
+            values: Log-normalised genes.
+            z: Vectors of the same cells.
+            y: Numbers of their types.
+            types: How many there are; those that no cell here has are never predicted.
+        """
+        wide = min(COMPONENTS, len(values) - 1, values.shape[1] - 1)
+        heads = cls(values.shape[1], z.shape[1], types, len(y), max(wide, 1))
+        if wide > 0 and np.ptp(values, 0).any():
+            model = PCA(wide, svd_solver="arpack", random_state=seed).fit(values)
+            heads.axes.copy_(torch.from_numpy(np.ascontiguousarray(model.components_.T)))
+            heads.middle.copy_(torch.from_numpy(model.mean_))
+        scores = heads.scores_of(values)
+        heads.genes.learn(values, y, False)
+        heads.components.learn(scores, y, True)
+        heads.embedding.learn(z, y, True)
+        heads.places.copy_(heads.place(torch.from_numpy(z).float()))
+        heads.scores.copy_(torch.from_numpy(scores))
+        heads.labels.copy_(torch.from_numpy(y))
+        places = heads.places.numpy()
+        heads.width.fill_(max(float(np.median(nearest(places, places, 1, same=True)[0])), 1e-3))
+        for code in np.unique(y):
+            of_type = scores[y == code]
+            if len(of_type) > 1:
+                distance = nearest(of_type, of_type, NEAR, same=True)[0][:, -1]
+                heads.typical[code] = max(float(np.median(distance)), 1e-6)
+        return heads
+
+    def scores_of(self, values: Values) -> Float32[np.ndarray, "cells components"]:
+        return (values - self.middle.numpy()) @ self.axes.numpy()
+
+    def place(self, z: Float[Tensor, "cells latent"]) -> Float[Tensor, "cells latent"]:
+        return (z - self.embedding.centre) / self.embedding.spread
+
+    def neighbours(self, z: Float[Tensor, "cells latent"], width: float) -> Float[Tensor, "cells types"]:
+        """Probabilities by the reference cells' types, near ones first.
+
+        |z - z_i|^2 = |z|^2 - 2 (z z_i - |z_i|^2 / 2): what is the same for all i leaves no trace in a softmax, so that
+        the keys are the reference cells with one number more.
+        """
+        labels = self.labels
+        rarity = len(labels) / torch.bincount(labels, minlength=self.types).clamp(min=1).float()
+        key = torch.cat((self.places, -0.5 * self.places.square().sum(1, keepdim=True)), 1)
+        value = nn.functional.one_hot(labels, self.types).to(key)
+        place = self.place(z)
+        query = torch.cat((place, torch.ones_like(place[:, :1])), 1)
+        return multiset_attention(query, key, value, rarity[labels], scale=width**-2)
+
+    @torch.no_grad()
+    def probabilities(
+        self, values: Values, z: Vectors, widths: tuple[float, ...] = (1.0,)
+    ) -> Float64[np.ndarray, "methods cells types"]:
+        """What each method says; of neighbours once for each width, in units of the one that was learned."""
+        parts = []
+        for start in range(0, max(len(values), 1), TOGETHER):
+            x, place = (torch.from_numpy(a[start : start + TOGETHER]).float() for a in (values, z))
+            linear = [self.genes(x), self.components((x - self.middle) @ self.axes), self.embedding(place)]
+            near = [self.neighbours(place, float(self.width) * width) for width in widths]
+            parts.append(torch.stack([*(logits.softmax(1) for logits in linear), *near]))
+        return torch.cat(parts, 1).double().numpy()
+
+    @torch.no_grad()
+    def strangeness(self, values: Values, calls: Codes) -> Float32[np.ndarray, "cells 2"]:
+        """Minus the largest logit of the genes; the logarithm of how far the fifth cell of the called type is, in units
+        of how far it is from cells of this type.
+        """
+        strange = np.zeros((len(values), 2), dtype=np.float32)
+        for start in range(0, len(values), TOGETHER):
+            logits = self.genes(torch.from_numpy(values[start : start + TOGETHER]))
+            strange[start : start + len(logits), 0] = -logits.max(1).values.numpy()
+        scores, labels, reference = self.scores_of(values), self.labels.numpy(), self.scores.numpy()
+        for code in np.unique(calls):
+            called = calls == code
+            distance = nearest(scores[called], reference[labels == code], NEAR)[0][:, -1]
+            strange[called, 1] = np.log(np.maximum(distance, 1e-6) / float(self.typical[code]))
+        return strange
+
+
+def log_normalised(counts: sp.csr_array, library: Float[np.ndarray, " cells"], scale: float) -> Values:
+    """log(1 + scale c / library), dense; 0 for a cell without counts."""
+    values = sp.csr_array(counts, dtype=np.float32, copy=True)
+    factor = np.divide(scale, library, out=np.zeros(len(library)), where=library > 0)
+    values.data = np.log1p(values.data * np.repeat(factor, np.diff(values.indptr))).astype(np.float32)
+    dense: Any = values.toarray()
+    return dense
+
+
+def evenly(y: Codes, most: int, seed: int) -> Int[np.ndarray, " chosen"]:
+    """At most so many cells, ascending, of which rare types lose none: the largest quota per type that fits."""
+    if len(y) <= most:
+        return np.arange(len(y))
+    sizes = np.sort(np.bincount(y))
+    sizes = sizes[sizes > 0]
+    before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    quotas = (most - before) // np.arange(len(sizes), 0, -1)
+    fits = np.flatnonzero(quotas <= sizes)
+    quota = max(int(quotas[fits[0]]), 1) if len(fits) else int(sizes[-1])
+    order = np.random.default_rng(seed).permutation(len(y))
+    rank = np.zeros(len(y), dtype=np.int64)
+    for code in np.unique(y):
+        of_type = order[y[order] == code]
+        rank[of_type] = np.arange(len(of_type))
+    return np.flatnonzero(rank < quota)

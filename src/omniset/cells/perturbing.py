@@ -1,0 +1,145 @@
+"""Foretold perturbations beside simple shifts, on donors and types of which no treated cell was learned from.
+
+no change    the untreated cells as they are
+mean shift   plus the mean of all known groups' shifts
+type shift   plus the mean shift of their type; of all, for a new type
+linear       plus what ridge regression on the untreated means says (Ahlmann-Eltze et al., "Deep-learning-based gene
+perturbation effect prediction does not yet outperform simple linear baselines", 2025)
+null         plus the mean shift, its genes exchanged at random
+shift alone  ours without the set encoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from sklearn.linear_model import Ridge
+
+from omniset.cells.perturber import CellPerturber
+from omniset.cells.shifts import Group, Study, foretold
+from omniset.runs.files import plain
+from omniset.trials.comparison import OURS, Aim, Comparison, Score
+
+DONORS, TYPES = "new donors", "new types"
+SHIFTS = ("no change", "mean shift", "type shift", "linear", "null")
+ALONE = "shift alone"
+FEW = 5  # donors, or types: with fewer, intervals are of groups
+PREDICTORS = 10  # of the linear baseline
+SCORES = (
+    Score("pearson_top", "Pearson of changes, 50 genes", within=(-1.0, 1.0)),
+    Score("pearson", "Pearson of changes, all genes", within=(-1.0, 1.0)),
+    Score("overlap", "overlap of the 50 genes", share=True),
+    Score("energy", "energy distance", larger=False),
+)
+AIMS = tuple(Aim(condition, score) for condition in (DONORS, TYPES) for score in ("pearson_top", "energy"))
+
+
+@dataclass
+class PerturbationEvaluation:
+    """What was measured.
+
+    Attributes:
+        rows: A row per condition, method and group left out: `group`, `donor`, `type`, and the scores of
+            `omniset.cells.shifts.foretold`.
+        notes: A sentence each.
+    """
+
+    rows: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        several = min(self.rows["donor"].nunique(), self.rows["type"].nunique()) >= FEW
+        left = np.where(self.rows["condition"] == DONORS, self.rows["donor"], self.rows["type"])
+        rows = self.rows.assign(left_out=left if several else self.rows["group"])
+        return Comparison(rows, SCORES, "donor or type" if several else "group", "left_out", ["group"], SHIFTS, AIMS)
+
+    def advice(self) -> str:
+        """Whether a simple shift would have done: a sentence."""
+        parts = []
+        for condition in self.comparison.conditions:
+            best = self.comparison.best_baseline("energy", condition)
+            if best is None:
+                continue
+            gap = self.comparison.difference("energy", condition, best)
+            said = (
+                "is as good as ours" if gap.low <= 0 <= gap.high else "wins" if gap.value > 0 else "falls behind ours"
+            )
+            parts.append(f"{condition}: {best} {said}")
+        return f"By energy distance, {'; '.join(parts)}." if parts else "Nothing was left out."
+
+    def numbers(self) -> dict[str, Any]:
+        about = {"advice": self.advice(), "notes": self.notes, "rows": self.rows.to_dict("records")}
+        return plain({**self.comparison.numbers(), **about})
+
+
+def evaluate_perturbation(
+    study: Study, say: Callable[[str], None] = lambda line: None, **arguments: Any
+) -> PerturbationEvaluation:
+    """Leave out each donor, and each type, of which others are there: all of its treated cells.
+
+    Args:
+        say: Is given a line of each step.
+        arguments: Of CellPerturber.
+
+    Raises:
+        ValueError: There is neither a second donor nor a second type.
+    """
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for condition, of in ((DONORS, "donor"), (TYPES, "type")):
+        names = sorted({getattr(group, of) for group in study.groups})
+        if len(names) < 2:
+            notes.append(f"{condition}: there is one {of}, none was left out")
+            continue
+        for name in names:
+            rest = [group for group in study.groups if getattr(group, of) != name]
+            if len(rest) < 2:
+                continue
+            say(f"without {of} {name}")
+            perturber = CellPerturber(**{**arguments, "progress": False}).fit(study, rest)
+            for group in (group for group in study.groups if getattr(group, of) == name):
+                for method, predicted in _predicted(study, perturber, rest, group).items():
+                    about = {"condition": condition, "method": method, "group": group.name}
+                    scores = foretold(study, group, predicted, perturber.axes_)
+                    rows.append({**about, "donor": group.donor, "type": group.type, **scores})
+    if not rows:
+        raise ValueError("donor: there is neither a second donor nor a second type that could be left out")
+    return PerturbationEvaluation(pd.DataFrame(rows), notes)
+
+
+def _predicted(
+    study: Study, perturber: CellPerturber, known: list[Group], group: Group
+) -> dict[str, Float[np.ndarray, "controls genes"]]:
+    """By each method; none says that there is less than nothing of a gene."""
+    cells = study.values[group.control].astype(np.float64)
+    of_all = {OURS: perturber.predict(study, group)}
+    for name, shift in _shifts(study, perturber, known, group).items():
+        of_all[name] = np.maximum(cells + shift, 0)
+    return of_all
+
+
+def _shifts(
+    study: Study, perturber: CellPerturber, known: list[Group], group: Group
+) -> dict[str, Float[np.ndarray, " genes"]]:
+    same = [g for g in known if g.perturbation == group.perturbation] or known
+    shifts, keys = (np.stack([of(g) for g in same]) for of in (study.shift, lambda g: study.mean(g.control)))
+    mean = shifts.mean(0)
+    alike = np.array([g.type == group.type for g in same])
+    predictors = perturber.axes_[:, :PREDICTORS]
+    line = Ridge().fit((keys - perturber.middle_) @ predictors, shifts)
+    key = (study.mean(group.control) - perturber.middle_) @ predictors
+    return {
+        "no change": np.zeros_like(mean),
+        "mean shift": mean,
+        "type shift": shifts[alike].mean(0) if alike.any() else mean,
+        "linear": line.predict(key[None])[0],
+        "null": np.random.default_rng(perturber.seed).permutation(mean),
+        ALONE: perturber.shift(study, group),
+    }

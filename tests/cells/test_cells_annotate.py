@@ -1,0 +1,252 @@
+"""Annotation: each formula against an independent one in float64, what is kept back, and what is unknown."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from cell_files import SMALL, cells
+from scipy.stats import rankdata
+from sklearn.metrics import f1_score, roc_auc_score
+
+from omniset.cells import CellAnnotator, CellEmbedder, read_cells
+from omniset.cells import annotator as module
+from omniset.cells.annotating import evaluate_annotation, macro_f1, unknown_auroc
+from omniset.cells.callers import symphony
+from omniset.cells.heads import METHODS, NEAR, Heads, evenly
+from omniset.cells.tails import SHRINKAGE, Tails
+from omniset.trials.intervals import Draws
+
+pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+
+
+@pytest.fixture(scope="module")
+def heads():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 3], [29, 17, 3])  # type 2 is never seen
+    values = rng.normal(size=(49, 11)).astype(np.float32) + 2 * np.eye(11, dtype=np.float32)[y]
+    z = rng.normal(size=(49, 5)).astype(np.float32) + 2 * np.eye(5, dtype=np.float32)[y]
+    return Heads.learned(values, z, y, 4, 0), values, z, y
+
+
+def test_neighbours_weigh_reference_cells_by_nearness_and_types_alike(heads):
+    learned, _values, z, y = heads
+    place = ((z - z.mean(0)) / z.std(0)).astype(np.float64)
+    new = place[:7] + 0.3
+    width = 0.8
+    kernel = np.exp(-((new[:, None] - place[None]) ** 2).sum(2) / (2 * width**2)) / np.bincount(y)[y]
+    expected = kernel @ np.eye(4)[y]
+    expected /= expected.sum(1, keepdims=True)
+    given = torch.from_numpy(new * z.std(0) + z.mean(0)).float()
+    np.testing.assert_allclose(learned.neighbours(given, width).numpy(), expected, atol=2e-5)
+    nearest = np.linalg.norm(place[:, None] - place[None], axis=2)
+    np.fill_diagonal(nearest, np.inf)
+    assert float(learned.width) == pytest.approx(np.median(nearest.min(1)), rel=1e-4)
+
+
+def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(heads):
+    learned, values, z, y = heads
+    said = learned.probabilities(values, z)
+    assert said.shape == (len(METHODS), 49, 4)
+    np.testing.assert_allclose(said.sum(2), 1, atol=1e-5)
+    assert (said[:, :, 2] == 0).all()
+    assert (said[:, y == 3].argmax(2) == 3).mean() > 0.9  # three cells of 49
+
+
+def test_strangeness_is_minus_the_largest_logit_and_how_far_the_called_type_is(heads):
+    learned, values, _z, y = heads
+    calls = np.array([0, 1, 0, 3, 1])
+    new = values[:5] * 1.5
+    found = learned.strangeness(new, calls)
+    logits = new @ learned.genes.weight.numpy().T + learned.genes.bias.numpy()
+    np.testing.assert_allclose(found[:, 0], -logits.max(1), rtol=1e-5)
+    scores, reference = learned.scores_of(new).astype(np.float64), learned.scores_of(values).astype(np.float64)
+    for i, call in enumerate(calls):
+        own = reference[y == call]
+        far = np.sort(np.linalg.norm(own - scores[i], axis=1))[min(NEAR, len(own)) - 1]
+        within = np.sort(np.linalg.norm(own[:, None] - own[None], axis=2), axis=1)[:, 1:]
+        typical = np.median(within[:, min(NEAR, len(own) - 1) - 1])
+        assert found[i, 1] == pytest.approx(np.log(far / typical), abs=1e-4)
+
+
+def test_a_quota_takes_from_frequent_types_only():
+    y = np.repeat([0, 1, 2, 3], [3, 50, 7, 40])
+    rows = evenly(y, 50, 0)
+    assert np.bincount(y[rows]).tolist() == [3, 20, 7, 20]
+    assert (np.diff(rows) > 0).all()
+    assert np.array_equal(evenly(y, 100, 0), np.arange(100))
+
+
+def tails(error=0.05):
+    rng = np.random.default_rng(1)
+    calls = rng.integers(0, 3, 997)
+    known = rng.normal(size=(997, 2)) * (1 + calls)[:, None] + 5 * calls[:, None]
+    batches = rng.integers(0, 4, 997)
+    return Tails.learned(known, calls, batches, error), known, calls, batches
+
+
+def test_no_batch_loses_more_known_cells_than_the_stated_error():
+    learned, known, calls, batches = tails()
+    refused = learned.unknown(known, calls)
+    shares = [refused[batches == b].mean() for b in range(4)]
+    assert max(shares) <= 0.05
+    assert max(shares) > 0.04  # and not far fewer in the batch that decides
+    assert not Tails(known, calls).unknown(known * 100, calls).any()  # without a bound
+
+
+def test_strangeness_is_relative_to_cells_that_were_called_the_same():
+    learned, known, calls, _ = tails()
+    found = learned.strangeness(known, calls)
+    total = np.zeros(len(known))
+    for x in known.T:
+        middle, spread = np.median(x), np.median(abs(x - np.median(x)))
+        u = np.empty(len(x))
+        for call in range(3):
+            own = x[calls == call]
+            w = len(own) / (len(own) + SHRINKAGE)
+            m = w * np.median(own) + (1 - w) * middle
+            s = w * np.median(abs(own - np.median(own))) + (1 - w) * spread
+            u[calls == call] = (own - m) / s
+        start = np.quantile(u, 0.9)
+        beyond = -np.log(0.1) + (u - start) / (u[u > start] - start).mean()
+        total += np.where(u > start, beyond, -np.log((len(u) - rankdata(u) + 2) / (len(u) + 1)))
+    np.testing.assert_allclose(found, total, rtol=1e-9)
+    share = learned.share(found)
+    assert share[found.argmax()] == pytest.approx(2 / 998)
+    assert (np.diff(share[np.argsort(found)]) <= 0).all()
+
+
+def test_symphony_takes_off_the_shift_of_a_new_batch():
+    """Cells that are those of the reference, moved by one vector, come nearly back."""
+    rng = np.random.default_rng(2)
+    kind = rng.integers(0, 2, 600)
+    reference = rng.normal(size=(600, 5)) * 0.1 + 10 * np.eye(5)[kind]
+    shares = np.eye(2)[kind]
+    shift = np.array([0.5, -0.4, 0.3, 0, 0])
+    moved = symphony(reference, shares, reference + shift)
+    centres = np.stack([reference[kind == k].mean(0) for k in range(2)])
+    for k in range(2):  # the ridge keeps 1 / (2 n_k) of it or so
+        left = moved[kind == k].mean(0) - centres[k]
+        assert np.linalg.norm(left) < 0.02 * np.linalg.norm(shift)
+    assert np.allclose(symphony(reference, shares, reference), reference, atol=1e-6)
+
+
+def of_cells(number=211, seed=3):
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(["a", "b", "c"], number, p=[0.6, 0.3, 0.1])
+    call = np.where(rng.random(number) < 0.7, truth, rng.choice(["a", "b", "d"], number))
+    unknown = rng.random(number) < 0.3
+    strange = np.round(rng.normal(size=number) + unknown, 1)  # with ties
+    about = {"seed": 0, "batch": "x", "removed": ""}
+    return pd.DataFrame({"truth": truth, "call": call, "unknown": unknown, "strangeness": strange}).assign(**about)
+
+
+def test_scores_are_scikit_learns_in_every_draw():
+    rows = of_cells()
+    rng = np.random.default_rng(4)
+    drawn = rng.integers(0, len(rows), (5, len(rows)))
+    weights = np.stack([np.bincount(d, minlength=len(rows)) for d in drawn]).astype(float)
+    draws = Draws(np.arange(len(rows)), weights)
+    known = ~rows["unknown"].to_numpy()
+    for found, aucs, weight in zip(macro_f1(rows, draws), unknown_auroc(rows, draws), weights, strict=True):
+        part = rows[known]
+        f1 = f1_score(part["truth"], part["call"], average="macro", sample_weight=weight[known], zero_division=0)
+        assert found == pytest.approx(f1, abs=1e-12)
+        assert aucs == pytest.approx(roc_auc_score(rows["unknown"], rows["strangeness"], sample_weight=weight))
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    data = cells(211, 41, 5)
+    data.obs["kind"] = data.obs["kind"].map({0: "x", 1: "y", 2: "z"}).astype(object)
+    return data
+
+
+@pytest.fixture(scope="module")
+def embedder(labelled):
+    return CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
+
+
+def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypatch):
+    """Each fit has the cells of the other batch alone, and the last one all."""
+    fitted, fit = [], CellEmbedder.fit_cells
+    monkeypatch.setattr(
+        CellEmbedder, "fit_cells", lambda self, c, b, rows, **m: fitted.append(rows) or fit(self, c, b, rows, **m)
+    )
+    annotator = CellAnnotator(progress=False).fit(
+        labelled, label="kind", batch_key="batch", embedder=CellEmbedder(**SMALL)
+    )
+    one = np.flatnonzero(labelled.obs["batch"] == "one")
+    two = np.setdiff1d(np.arange(211), one)
+    assert sorted(map(len, fitted)) == sorted([len(one), len(two), 211])
+    assert {tuple(rows) for rows in fitted} == {tuple(one), tuple(two), tuple(range(211))}
+    assert sum(annotator.weights_.values()) == pytest.approx(1)
+
+
+def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(labelled, embedder, tmp_path):
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    annotator.save(tmp_path / "saved")
+    found, again = (a.annotate(labelled) for a in (annotator, CellAnnotator.load(tmp_path / "saved", progress=False)))
+    pd.testing.assert_frame_equal(found.table, again.table)
+    assert np.array_equal(found.probabilities, again.probabilities)
+    alone = annotator.annotate(labelled[7:8].copy())
+    np.testing.assert_allclose(alone.probabilities, found.probabilities[7:8], atol=1e-5)
+    other = CellEmbedder(**SMALL, seed=1).fit(labelled, batch_key="batch")
+    other.save(tmp_path / "saved" / "embedder")
+    with pytest.raises(ValueError, match="the annotator was fitted with"):
+        CellAnnotator.load(tmp_path / "saved")
+
+
+def test_one_batch_cannot_say_how_vectors_carry_over(labelled, embedder):
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="none", embedder=embedder)
+    assert annotator.weights_ == {"genes": 1, "components": 0, "embedding": 0, "neighbours": 0}
+    assert any("genes decide alone" in note for note in annotator.notes_)
+
+
+def test_cells_without_a_label_change_no_head(labelled, embedder):
+    some = labelled.copy()
+    some.obs.loc[some.obs_names[:40], "kind"] = [None] * 20 + ["unknown"] * 20
+    with pytest.warns(UserWarning, match="'unknown' are taken for unlabelled"):
+        annotator = CellAnnotator(progress=False).fit(some, label="kind", batch_key="batch", embedder=embedder)
+    rest = CellAnnotator(progress=False).fit(some[40:].copy(), label="kind", batch_key="batch", embedder=embedder)
+    left, right = (a.annotate(labelled).probabilities for a in (annotator, rest))
+    np.testing.assert_allclose(left, right, atol=1e-4)
+
+
+def test_genes_that_were_not_measured_count_as_in_the_mean_cell(labelled, embedder):
+    part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
+    middle = np.arange(len(embedder.genes_), dtype=np.float32)
+    values = module.values_of(part, np.arange(11), middle)
+    lacking = ~part.measured[0]
+    assert lacking.sum() == len(embedder.genes_) - part.measured[0].sum() > 0
+    assert (values[:, lacking] == middle[lacking]).all()
+    plain = module.values_of(part, np.arange(11), None)
+    assert np.array_equal(values[:, ~lacking], plain[:, ~lacking])
+
+
+def test_a_reference_that_teaches_nothing_is_refused(labelled):
+    one = labelled.copy()
+    one.obs["kind"] = "x"
+    with pytest.raises(ValueError, match="label: the reference has 1 type in kind, 2 are needed"):
+        CellAnnotator(progress=False).fit(one, label="kind", batch_key="batch", embedder=CellEmbedder(**SMALL))
+
+
+def test_evaluation_leaves_out_batches_and_types(labelled, tmp_path):
+    pytest.importorskip("harmonypy")
+    seen = []
+    small = {**SMALL, "epochs": 1}
+    arguments = {"batch_key": "batch", "label_key": "kind", "seeds": 1, "removed": 1, "folder": tmp_path, **small}
+    methods = ["logistic", "balanced", "pca", "symphony"]
+    found = evaluate_annotation(labelled, methods=methods, say=seen.append, **arguments)
+    rows = found.rows
+    new = rows[rows["condition"] == "new batches"]
+    assert new.groupby("method").size().to_dict() == dict.fromkeys(["omniset", *methods], 211)
+    removed = rows[rows["condition"] == "types removed"]
+    assert {*removed["method"]} == {"omniset", "logistic", "balanced", "pca"}
+    for (_, name), part in removed.groupby(["batch", "removed"]):
+        assert (part["unknown"] == (part["truth"] == name)).all()
+        assert not (part["call"] == name).any()
+    assert found.comparison.numbers()["format"] == "omniset evaluation"
+    assert {gate.score for gate in found.comparison.gates} == {"f1", "kept", "auroc"}
+    again = evaluate_annotation(labelled, methods=methods, say=seen.append, resume=True, **arguments)
+    assert len(seen) == len(set(seen))  # nothing was done twice
+    pd.testing.assert_frame_equal(again.rows, rows)

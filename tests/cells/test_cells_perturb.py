@@ -1,0 +1,184 @@
+"""Perturbations: shifts, distances and scores by other formulas; what is added to a shift, and what it may see."""
+
+import json
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.spatial.distance import cdist
+from scipy.stats import pearsonr
+
+from omniset.cells import CellPerturber, read_cells
+from omniset.cells.perturber import Correction
+from omniset.cells.perturbing import evaluate_perturbation
+from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance, foretold
+from omniset.cli import main
+
+pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
+
+SMALL = {"components": 5, "dim": 8, "num_heads": 2, "num_inducing": 3, "epochs": 2, "progress": False, "device": "cpu"}
+GENES = 67
+
+
+def text(values):
+    return pd.Index(list(values), dtype=object)
+
+
+def adata():
+    """Three types of two donors, untreated and treated; one type of one donor has no treated cells."""
+    rng = np.random.default_rng(0)
+    types, donors, states, rows = [], [], [], []
+    rates = rng.lognormal(0, 1, (3, GENES))
+    change = np.exp(rng.normal(0, 1, GENES) * (rng.random(GENES) < 0.3))
+    for kind in range(3):
+        for donor in ("d1", "d2"):
+            for state in ("ctrl", "stim"):
+                if (kind, donor, state) == (2, "d2", "stim"):
+                    continue
+                number = 23 + 2 * kind
+                mean = rates[kind] * (change if state == "stim" else 1) * (1.2 if donor == "d2" else 1)
+                rows.append(rng.poisson(np.tile(mean, (number, 1))))
+                types += [f"t{kind}"] * number
+                donors += [donor] * number
+                states += [state] * number
+    obs = pd.DataFrame({"kind": types, "donor": donors, "state": states}, dtype=object)
+    obs.index = text(f"c{i}" for i in range(len(obs)))
+    var = pd.DataFrame(index=text(f"Gene{i}" for i in range(GENES)))
+    return anndata.AnnData(sp.csr_matrix(np.concatenate(rows).astype(np.float32)), obs, var)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return Study.of(read_cells(adata()), "state", "ctrl", "kind", "donor")
+
+
+@pytest.fixture(scope="module")
+def perturber(study):
+    return CellPerturber(**SMALL).fit(study)
+
+
+def test_populations_are_those_of_the_table(study):
+    assert [g.name for g in study.lacking] == ["stim, t2, d2"]
+    assert len(study.groups) == 5
+    table = adata().obs.reset_index(drop=True)
+    for group in study.groups:
+        for rows, state in ((group.control, "ctrl"), (group.treated, "stim")):
+            same = (table["kind"] == group.type) & (table["donor"] == group.donor) & (table["state"] == state)
+            assert np.array_equal(np.flatnonzero(same), rows)
+
+
+def test_energy_distance_is_that_of_all_pairs():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(7, 3)), rng.normal(size=(11, 3)) + 1
+    within = [cdist(a, a)[~np.eye(len(a), dtype=bool)].mean() for a in (x, y)]
+    expected = 2 * cdist(x, y).mean() - sum(within)
+    found = energy_distance(torch.from_numpy(x), torch.from_numpy(y))
+    assert float(found) == pytest.approx(expected, abs=1e-12)
+    given = [torch.from_numpy(a).requires_grad_() for a in (x, y)]
+    assert torch.autograd.gradcheck(energy_distance, given)
+
+
+def test_shifts_of_near_groups_come_first():
+    rng = np.random.default_rng(2)
+    keys, values, sizes = rng.normal(size=(5, 3)), rng.normal(size=(5, GENES)), rng.integers(10, 50, 5).astype(float)
+    shifts = Shifts(
+        ["a"] * 4 + ["b"], ["x", "x", "y", "z", "x"], ["1", "2", "1", "1", "1"], keys, values, sizes, (0.5, 2.0)
+    )
+    apart = cdist(keys, keys)[np.triu_indices(5, 1)]
+    query = rng.normal(size=3)
+    for width, kind in ((0.5, "x"), (2.0, "new")):
+        group = Group("a", kind, "3", np.arange(0), np.arange(0))
+        weights = sizes * np.exp(-((keys - query) ** 2).sum(1) / (2 * (width * np.median(apart)) ** 2))
+        weights[4] = 0  # of another perturbation
+        np.testing.assert_allclose(shifts(group, query), weights @ values / weights.sum(), atol=1e-10)
+    wide = shifts._at(query, np.arange(5) < 4, max(WIDTHS))
+    np.testing.assert_allclose(wide, np.average(values[:4], axis=0, weights=sizes[:4]), atol=1e-5)
+
+
+def test_scores_are_those_of_their_definitions(study):
+    group, rng = study.groups[0], np.random.default_rng(3)
+    predicted = study.values[group.control] + rng.normal(size=GENES) * 0.1
+    axes = np.linalg.qr(rng.normal(size=(GENES, 5)))[0]
+    found = foretold(study, group, predicted, axes)
+    true, said = study.shift(group), predicted.mean(0) - study.mean(group.control)
+    assert found["pearson"] == pytest.approx(pearsonr(true, said).statistic, abs=1e-6)
+    most = [set(np.argsort(-abs(x))[:50]) for x in (true, said)]
+    assert found["overlap"] == len(most[0] & most[1]) / 50
+    nothing = foretold(study, group, study.values[group.control].astype(float), axes)
+    assert nothing["pearson"] == nothing["pearson_top"] == nothing["overlap"] == 0
+    itself = foretold(study, group, study.values[group.treated].astype(float), axes)
+    assert itself["pearson"] == pytest.approx(1)
+    assert itself["energy"] < min(0, nothing["energy"])
+
+
+def test_a_network_starts_from_nothing_and_reads_the_population(study, perturber):
+    torch.manual_seed(0)
+    network = Correction(5, encoder="ust", dim=8, depth=1, num_heads=2, num_inducing=3).double()
+    cells, shift = torch.randn(13, 5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    assert (network(cells, shift) == 0).all()
+    torch.nn.init.normal_(network.out.weight)
+    added, order = network(cells, shift), torch.randperm(13)
+    torch.testing.assert_close(network(cells[order], shift), added[order], atol=1e-12, rtol=0)
+    assert not torch.allclose(network(cells[:7], shift), added[:7])  # the others are its context
+
+
+def test_without_a_network_cells_move_by_the_shift_alone(study):
+    alone = CellPerturber(**{**SMALL, "epochs": 0}).fit(study)
+    assert alone.size_ == (0, 0)
+    for group in (*study.groups, *study.lacking):
+        moved = study.values[group.control] + alone.shift(study, group)
+        np.testing.assert_allclose(alone.predict(study, group), np.maximum(moved, 0), atol=1e-12)
+
+
+def test_what_is_left_out_is_not_looked_at(study):
+    """Other treated cells of the type that is left out change nothing that is said of it."""
+    rest = [group for group in study.groups if group.type != "t0"]
+    group = next(group for group in study.groups if group.type == "t0")
+    before = CellPerturber(**SMALL).fit(study, rest).predict(study, group)
+    values = study.values.copy()
+    for left in (g for g in study.groups if g.type == "t0"):
+        values[left.treated] = 7
+    other = Study(values, study.genes, study.groups, study.lacking)
+    assert np.array_equal(CellPerturber(**SMALL).fit(other, rest).predict(other, group), before)
+
+
+def test_evaluation_has_every_group_under_both_conditions(study):
+    found = evaluate_perturbation(study, **SMALL)
+    counts = found.rows.groupby(["condition", "method"]).size()
+    assert (counts == 5).all()
+    assert found.rows["method"].nunique() == 7
+    assert {gate.score for gate in found.comparison.gates} == {"pearson_top", "energy"}
+    assert "new donors" in found.advice()
+
+
+def test_the_command_foretells_what_was_not_measured(study, tmp_path, capsys):
+    adata().write_h5ad(tmp_path / "cells.h5ad")
+    words = [
+        "cells",
+        "perturb",
+        str(tmp_path / "cells.h5ad"),
+        "--condition",
+        "state",
+        "--label",
+        "kind",
+        "--donor",
+        "donor",
+    ]
+    small = [f"--{name}={str(value).lower()}" for name, value in SMALL.items()]
+    assert main([*words, "--control", "ctrl", "--out", str(tmp_path / "out"), *small]) == 0
+    assert "new types" in capsys.readouterr().out
+    foretold_cells = anndata.read_h5ad(tmp_path / "out" / "foretold.h5ad")
+    assert foretold_cells.shape == (len(study.lacking[0].control), GENES)
+    assert (foretold_cells.obs["type"] == "t2").all()
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["evaluation"]["format"] == "omniset evaluation"
+    for more, error in (
+        (["--control", "none"], "control must be a value of state, there are 'ctrl', 'stim'; got 'none'"),
+        (["--control", "ctrl", "--donor", "who"], "donor must be a column of obs, there is no 'who'"),
+        (["--control", "ctrl", "--dim", "0"], "dim must be >= 1, got 0"),
+    ):
+        assert main([*words, *more, "--out", str(tmp_path / "bad"), *(small if "--dim" not in more else [])]) == 2
+        assert error in capsys.readouterr().err
