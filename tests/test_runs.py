@@ -296,7 +296,9 @@ def test_intervals_over_groups(tmp_path, frame):
     assert [of["unit"] for of in numbers] == ["set", "group"]
     assert by_set["on"] == by_patient["on"]
     words = ["explain", tmp_path / "sets.csv", "--model", model, "--out", tmp_path / "x.csv"]
-    run(*words, code=2)  # deep-sets have no attention
+    run(*words, "--method", "attribution", code=2)  # deep-sets have no attention
+    run(*words)
+    assert (pd.read_csv(tmp_path / "x.csv")["method"] == "removal").all()
 
 
 def test_targets_and_groups_do_not_leak_into_features(tmp_path, frame, capsys):
