@@ -375,6 +375,22 @@ def cells_annotate(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def cells_perturb(found: dict[str, Any]) -> list[str]:
+    scores = ("pearson_top", "pearson", "overlap", "energy")
+    values = {(row["condition"], row["method"], row["score"]): row["value"] for row in found["scores"]}
+    head = "| left out | method | Pearson of changes, 50 genes | all genes | overlap | energy distance |"
+    lines = [head, "|---" * 6 + "|"]
+    for condition, method in dict.fromkeys(key[:2] for key in values):
+        name = f"**{method}** (ours)" if method == "omniset" else method
+        cells = " | ".join(f"{values[condition, method, score]:.3f}" for score in scores)
+        lines.append(f"| {condition} | {name} | {cells} |")
+    lines += ["", "| asked of ours | value | 95 % interval | |", "|---|---|---|---|"]
+    for gate in found["gates"]:
+        ends = "-" if gate["low"] is None else f"{gate['low']:.3f} to {gate['high']:.3f}"
+        lines.append(f"| {gate['gate']}, {gate['asked']} | {gate['value']:.3f} | {ends} | {gate['verdict']} |")
+    return [*lines, "", f"{found['advice']} Intervals are of {found['units']} {found['unit']}s."]
+
+
 def _new_batch(comparison: Comparison, score: str, method: str) -> str:
     interval = comparison.interval(score, "new batches", method)
     if interval.value != interval.value:
@@ -649,6 +665,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
+    "cells_perturb_kang": ("cells/perturb_kang.json", cells_perturb),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
