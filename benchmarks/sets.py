@@ -32,7 +32,7 @@ from omniset.estimators.stack import METHODS
 from omniset.estimators.weights import losses_of, shares
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS
-from omniset.trials.intervals import Resampling
+from omniset.trials.intervals import Interval, Resampling, widened
 from omniset.trials.kept import Done, Kept
 
 RUNS = ROOT / "runs" / "sets"
@@ -262,9 +262,12 @@ def coverage(seed: int, new: int = 2000) -> None:
         summary = []
         for sets in (30, 60, 120):
             of = [row for row in rows if row["sets"] == sets]
-            inside = [row["low"] <= row["truth"] <= row["high"] for row in of]
+            ends = {"inside": [], "inside without training": []}
+            for row in of:
+                drawn = Interval(*(row[name] for name in ("value", "low", "high", "units")))
+                for name, interval in zip(ends, (widened(drawn, (0.0, 1.0)), drawn), strict=True):
+                    ends[name].append(interval.low <= row["truth"] <= interval.high)
             gap = [row["value"] - row["truth"] for row in of]
-            summary.append(
-                {"sets": sets, "splits": len(of), "inside": float(np.mean(inside)), "gap": float(np.mean(gap))}
-            )
+            shares = {name: float(np.mean(inside)) for name, inside in ends.items()}
+            summary.append({"sets": sets, "splits": len(of), **shares, "gap": float(np.mean(gap))})
         record("sets/coverage", {"rows": summary, "new sets": new, "methods": small}, seed=seed, part_of="sets")

@@ -226,9 +226,14 @@ def memory(found: dict[str, Any]) -> list[str]:
 
 
 def coverage(found: dict[str, Any]) -> list[str]:
-    lines = ["| sets | simulated data sets | accuracy of new sets within the interval | expected minus that, mean |"]
-    lines.append("|---|---|---|---|")
-    lines += [f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {r['gap']:+.3f} |" for r in found["rows"]]
+    lines = [
+        "| sets | simulated data sets | accuracy of new sets within the interval | without the part of training "
+        "| expected minus that, mean |",
+        "|---|---|---|---|---|",
+    ]
+    for r in found["rows"]:
+        alone = f"{r['inside without training']:.0%}" if "inside without training" in r else "-"
+        lines.append(f"| {r['sets']} | {r['splits']} | {r['inside']:.0%} | {alone} | {r['gap']:+.3f} |")
     if (small := found.get("methods")) is None:
         return lines
     sizes = ", ".join(f"{name} {value}" for name, value in small.items())

@@ -7,7 +7,7 @@ from scipy import stats
 
 from omniset.trials import intervals
 from omniset.trials.comparison import Aim, Comparison, Gate, Score
-from omniset.trials.intervals import Draws, Interval, Resampling
+from omniset.trials.intervals import Draws, Interval, Resampling, widened
 
 RNG = np.random.default_rng(7)
 
@@ -32,6 +32,22 @@ def test_rows_of_one_unit_are_drawn_together():
     again = Resampling(np.tile(units, 5)).estimate(mean_of(np.tile(values, 5)))
     assert once.how == "bootstrap"
     np.testing.assert_allclose(list(once.as_dict().values())[:3], list(again.as_dict().values())[:3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("units", [20, 30, 60, 3000])
+def test_what_learned_from_the_units_is_as_uncertain(units):
+    """Nadeau and Bengio's part of five folds up to 30 units, then less; no share goes beyond 0 and 1."""
+    right = np.arange(units) % 10 < 7
+    drawn, learned = (
+        Resampling(np.arange(units), learned=also).estimate(mean_of(right.astype(float)), share=True)
+        for also in (False, True)
+    )
+    variance = 1 + 5 / 4 * {20: 1, 30: 1, 60: 1 / 2, 3000: 1 / 100}[units]
+    assert learned.value == drawn.value
+    for one, other in ((drawn.low, learned.low), (drawn.high, learned.high)):
+        assert (other - drawn.value) == pytest.approx((one - drawn.value) * variance**0.5)
+    wide = widened(Interval(0.75, 0.5, 1.0, 30), (0.0, 1.0))
+    assert (wide.low, wide.high) == (0.75 - 0.25 * 1.5, 1.0)
 
 
 def test_of_many_units_it_is_the_percentile_bootstrap():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -37,12 +37,14 @@ class Evaluation:
             targets are numbers.
         resamples: Of the intervals.
         baselines: Methods that ours has to beat.
+        left_out: The methods learned from the same sets, each left out in its turn: intervals are `widened`.
     """
 
     rows: pd.DataFrame
     classes: Mapping[str, Mapping[str, str]] | None = None
     resamples: int = RESAMPLES
     baselines: Sequence[str] = baselines.BASELINES
+    left_out: bool = False
     _last: deque[tuple[pd.DataFrame, Outcome]] = field(default_factory=lambda: deque(maxlen=2), repr=False)
 
     @cached_property
@@ -75,7 +77,8 @@ class Evaluation:
         ]
         keys = [name for name in ("set", "element") if name in self.rows]
         aims = [Aim(target, scores[0].name) for target in self.targets]
-        return Comparison(self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, resamples=self.resamples)
+        how: dict[str, Any] = {"resamples": self.resamples, "learned": self.left_out}
+        return Comparison(self.rows, scores, self.unit, self.unit, keys, self.baselines, aims, **how)
 
     def _measured(self, measure: Measure, rows: pd.DataFrame, draws: Draws) -> Values:
         for known, outcome in self._last:  # a formula is asked for the same rows, some draws at a time
@@ -166,7 +169,7 @@ def out_of_fold(
     about = _about(model.level, sets, np.arange(len(sets)), tables[OURS], groups)
     if model.kind.risks:
         about["stratum"] = left_out.folds[0]
-    return _evaluation(model, tables, about, truth, resamples)
+    return replace(_evaluation(model, tables, about, truth, resamples), left_out=True)
 
 
 def _evaluation(

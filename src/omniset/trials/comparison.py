@@ -126,6 +126,7 @@ class Comparison:
         keys: Columns that tell rows of one method and condition apart.
         baselines: Methods that ours has to beat.
         aims: Of the gates.
+        learned: The methods learned from the same units, each left out in its turn.
     """
 
     rows: pd.DataFrame
@@ -137,6 +138,7 @@ class Comparison:
     aims: Sequence[Aim] = ()
     ours: str = OURS
     resamples: int = 1000
+    learned: bool = False
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -303,7 +305,7 @@ class Comparison:
     def _resampling(self, rows: pd.DataFrame) -> Resampling:
         several = isinstance(self.units, tuple)
         names = rows[list(self.units)] if several else rows[self.units]
-        return Resampling(names.to_numpy().astype(str), self.resamples)
+        return Resampling(names.to_numpy().astype(str), self.resamples, learned=self.learned)
 
     def _estimate(self, score: Score, rows: pd.DataFrame | None) -> Interval:
         if rows is None:
