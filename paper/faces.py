@@ -216,7 +216,7 @@ class _TrainingImages:
         self.faces, self.rows = faces, rows
         self.validation: list[Any] = []
 
-    def loader(self, training: bool, rank: int, world: int) -> DataLoader:
+    def loader(self, training: bool, rank: int, world: int, turns: bool = False) -> DataLoader:
         return DataLoader(self.faces, BATCH, sampler=EpochSampler(self.rows if training else [], seed=0))
 
 

@@ -142,7 +142,7 @@ def test_the_budget_stops_between_epochs_and_early_results_are_there(small, caps
     assert main(["studies", "table", "max-regression", "--out", str(cut)]) == 0
     said = capsys.readouterr().out
     assert "4 steps of 12 (stopped early)" in said
-    assert "not run" in said
+    assert "Not run: exact." in said
     assert run(*words) == 0
     assert numbers(cut) == numbers(small / "whole")
 

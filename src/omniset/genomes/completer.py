@@ -296,6 +296,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.check_options()
         devices.find(self.device)
         check_bounds(self.completeness, self.contamination)
+        if self.encoder_options is not None and self.encoder is None and self.architecture != "seed":
+            raise ValueError(
+                f"encoder_options are for an encoder, and encoder is None: choose one, got {self.encoder_options!r}"
+            )
         with blaming(self.encoder_options), torch.random.fork_rng():
             self._build(1, 1, [self.architecture])
 
