@@ -13,8 +13,7 @@ import scipy.sparse as sp
 import yaml
 
 SMALL = "--dim 8 --num_heads 2 --depth 1 --device cpu"
-READS = f"{SMALL} --num_inducing 3 --region 515F-806R --words 3 --width 12 --members 1 --reads 32 --views 1 --steps 2 "
-READS += "--batch_size 2 --sequence_epochs 2 --sequence_batch 16 --validation_fraction 0.25 --lengths 100"
+READS = "--device cpu --region 515F-806R --lengths 100 --words 3 --width 12 --members 1 --epochs 2"
 CONFIG = {
     "sets": {
         "sets": "sets.csv",
