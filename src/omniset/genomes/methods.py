@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from omniset.genomes.noise import NoiseModel, Observed
 
+GRAIN = 2.0**-7  # of evidence: sums up to 2^17 are then of at most 24 bits
 NEIGHBOURS = 15
 
 
@@ -112,10 +113,17 @@ class References(nn.Module):
         self, observed: Observed, evidence: Float[Tensor, "genomes families"]
     ) -> Float[Tensor, "genomes references"]:
         """(B, R) log-likelihood of what was observed, had the genome the families of reference r: the sum of the
-        evidence over those families, up to a constant. Least where a reference is excluded.
+        evidence over those families, less that of the likeliest reference. Least where a reference is excluded.
+
+        Small differences between sums of thousands of families count. So the evidence is cut in two: multiples of GRAIN,
+        whose sums are exact in float32 whatever their order, and a small rest, added when the largest sum is gone.
         """
+        coarse = (evidence.detach() / GRAIN).round() * GRAIN
+        references = self.dense(observed.counts).T
+        sums = coarse @ references
+        likelihood = sums - sums.amax(1, keepdim=True) + (evidence - coarse) @ references
         # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
-        return _masked(evidence @ self.dense(observed.counts).T, observed, torch.finfo(evidence.dtype).min)
+        return _masked(likelihood, observed, torch.finfo(evidence.dtype).min)
 
     def likeliest(
         self,
