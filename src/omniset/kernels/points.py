@@ -63,48 +63,26 @@ class FoldedQueries(torch.autograd.Function):
 
 
 class FoldedPoints(torch.autograd.Function):
-    """As FoldedQueries, and values V (B, H P, D): what elements that attend to points need of them."""
+    """As FoldedQueries, and values V (B, H P, D): what elements that attend to points need of them.
+
+    `inputs` are the points, weight and bias of their norm, of the projection of values and of the output, and Scores.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        heads: int,
-        scale: float,
-        eps: float,
-        points: Tensor,
-        w: Tensor,
-        b: Tensor,
-        value: Tensor,
-        value_bias: Tensor,
-        output: Tensor,
-        output_bias: Tensor,
-        *weights: Tensor,
-    ):
+    def forward(ctx: Any, heads: int, scale: float, eps: float, *inputs: Tensor):
+        points, w, b, value, value_bias, output, output_bias, *weights = inputs
         y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
         q, turned, bias = _scored(y, Scores(*weights), heads, scale)
         v = _split(F.linear(y, value, value_bias), heads)  # (H, B P, d)
         values = torch.bmm(v, _by_columns(output, heads)) + output_bias / heads
-        ctx.save_for_backward(
-            points, w, b, value, value_bias, output, output_bias, *weights, y, mean, deviation, q, turned, bias, v
-        )
+        ctx.save_for_backward(*inputs, y, mean, deviation, q, turned, bias, v)
         ctx.how = heads, scale, eps
         folded, offset = _folded(q, turned, bias, weights[4], len(points))
         return folded, offset, _by_sets(values, len(points))
 
     @staticmethod
-    def plain(
-        heads: int,
-        scale: float,
-        eps: float,
-        points: Tensor,
-        w: Tensor,
-        b: Tensor,
-        value: Tensor,
-        value_bias: Tensor,
-        output: Tensor,
-        output_bias: Tensor,
-        *weights: Tensor,
-    ):
+    def plain(heads: int, scale: float, eps: float, *inputs: Tensor):
+        points, w, b, value, value_bias, output, output_bias, *weights = inputs
         y = F.layer_norm(points, points.shape[-1:], w, b, eps)
         values = torch.bmm(_split(F.linear(y, value, value_bias), heads), _by_columns(output, heads))
         scores = _plain_scores(y, Scores(*weights), heads, scale)
