@@ -41,7 +41,7 @@ from omniset.runs import devices
 from omniset.runs.console import noted, refuse_own_input, say, say_notes, telling
 from omniset.runs.files import replacing
 from omniset.runs.progress import Progress
-from omniset.runs.verbs import working_folder
+from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableWriter, kind_of, listed
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import match, read_aliases
@@ -375,15 +375,8 @@ def evaluate(
             **read,
             **arguments,
         )
-        comparison = evaluation.comparison
-        comparison.write_rows(out / "scores.csv.gz")
-        folder.write(
-            report.of_evaluation(evaluation, folder.about(f"Evaluation on {_title(files)}", evaluation.notes)),
-            metrics=evaluation.numbers(),
-            scores=multiqc.of_ours(comparison),
-            files=["rows/", "scores.csv.gz"],
-            lines=[*comparison.lines(), *evaluation.notes, evaluation.advice()],
-        )
+        run = folder.about(f"Evaluation on {_title(files)}", evaluation.notes)
+        _write_evaluation(folder, evaluation, report.of_evaluation(evaluation, run), [evaluation.advice()])
         return evaluation
 
 
@@ -422,20 +415,30 @@ def evaluate_annotations(
             **read,
             **arguments,
         )
-        comparison = evaluation.comparison
-        comparison.write_rows(out / "scores.csv.gz")
         run = folder.about(f"Annotation of {_title(files)}, evaluated", evaluation.notes)
-        folder.write(
-            annotation_report.of_evaluation(evaluation, run),
-            metrics=evaluation.numbers(),
-            scores=multiqc.of_ours(comparison),
-            files=["rows/", "scores.csv.gz"],
-            lines=[*comparison.lines(), *evaluation.notes],
-        )
+        _write_evaluation(folder, evaluation, annotation_report.of_evaluation(evaluation, run))
         return evaluation
 
 
 # ---------------------------------------------------------------------- parts
+
+
+def _write_evaluation(
+    folder: Folder,
+    evaluation: Evaluation | AnnotationEvaluation,
+    page: tuple[Any, dict[str, Any]],
+    advice: Sequence[str] = (),
+) -> None:
+    """The rows of all methods, and the report of them."""
+    comparison = evaluation.comparison
+    comparison.write_rows(folder.path / "scores.csv.gz")
+    folder.write(
+        page,
+        metrics=evaluation.numbers(),
+        scores=multiqc.of_ours(comparison),
+        files=["rows/", "scores.csv.gz"],
+        lines=[*comparison.lines(), *evaluation.notes, *advice],
+    )
 
 
 def _aliases(path: Path | None) -> dict[str, str] | None:

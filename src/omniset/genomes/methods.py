@@ -115,8 +115,8 @@ class References(nn.Module):
         """(B, R) log-likelihood of what was observed, had the genome the families of reference r: the sum of the
         evidence over those families, less that of the likeliest reference. Least where a reference is excluded.
 
-        Small differences between sums of thousands of families count. So the evidence is cut in two: multiples of GRAIN,
-        whose sums are exact in float32 whatever their order, and a small rest, added when the largest sum is gone.
+        Small differences between sums of thousands of families count. So the evidence is cut in two: multiples of
+        GRAIN, whose sums are exact in float32 whatever their order, and a small rest, added when the largest is gone.
         """
         coarse = (evidence.detach() / GRAIN).round() * GRAIN
         references = self.dense(observed.counts).T
