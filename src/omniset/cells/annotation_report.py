@@ -21,7 +21,7 @@ MUCH = 0.2  # share of unknown cells above which the page speaks up
 
 
 def of_annotation(
-    annotator: CellAnnotator, found: Annotation, cells: Cells, label: str, sample: str | None, run: frame.Run
+    annotator: CellAnnotator, annotation: Annotation, cells: Cells, label: str, sample: str | None, run: frame.Run
 ) -> tuple[Report, dict[str, Any]]:
     """The page, and the numbers behind it.
 
@@ -30,21 +30,21 @@ def of_annotation(
         label: Column that may have the truth.
         sample: Column with the sample of each cell.
     """
-    table, unknown = found.table, found.table["label"] == UNKNOWN
-    counts = by_label(found)
+    table, unknown = annotation.table, annotation.table["label"] == UNKNOWN
+    counts = by_label(annotation)
     truth = labels_of(cells, label) if label in cells.obs else None
-    sections = [_calls(annotator, counts), _picture(annotator, found)]
+    sections = [_calls(annotator, counts), _picture(annotator, annotation)]
     if sample is not None:
         sections.append(_composition(table, cells.obs[sample].astype(str).to_numpy(dtype=object), sample))
     confusion = None if truth is None else _confusion(table, truth)
     if confusion is not None and not confusion.empty:
         sections.append(_beside(confusion, label))
-    markers = _markers(annotator, found, cells)
+    markers = _markers(annotator, annotation, cells)
     sections += [_genes(markers), _learned(annotator)]
     share = float(unknown.mean()) if len(table) else 0.0
     headline: list[tuple[str, Any, str]] = [
         ("cells", len(table), "that were annotated"),
-        ("types", int(table.loc[~unknown, "label"].nunique()), f"of {len(found.types)} that the reference has"),
+        ("types", int(table.loc[~unknown, "label"].nunique()), f"of {len(annotation.types)} that the reference has"),
         ("unknown", Cell(f"{share:.1%}", share), f"at most {annotator.error:.1%} of known cells in a batch kept back"),
         ("right", rounded(annotator.kept_back_["right"]), "share of known cells that were kept back"),
     ]
@@ -63,7 +63,7 @@ def of_annotation(
         "confusion": None if confusion is None else confusion.reset_index().to_dict("records"),
         "model": annotator.embedder_.identity(),
     }
-    lead = f"Types of {many(len(table), 'cell')} by a reference with {len(found.types)} types."
+    lead = f"Types of {many(len(table), 'cell')} by a reference with {len(annotation.types)} types."
     settings = annotator.get_params()
     return frame.compose(run, lead, sections, numbers, headline=headline, summary=summary, settings=settings)
 
@@ -90,14 +90,14 @@ def of_evaluation(evaluation: AnnotationEvaluation, run: frame.Run) -> tuple[Rep
     return frame.compose(run, lead, sections, numbers, comparison=comparison)
 
 
-def by_label(found: Annotation) -> pd.DataFrame:
+def by_label(annotation: Annotation) -> pd.DataFrame:
     """A row per label, most frequent first: `label`, `cells`, `share`, median `probability`, and of the cells that are
     most likely of this type those `unknown`.
     """
-    table = found.table
+    table = annotation.table
     unknown = table["label"] == UNKNOWN
     rows = []
-    for name in [*found.types, UNKNOWN]:
+    for name in [*annotation.types, UNKNOWN]:
         here = table[table["label"] == name]
         like = int((unknown & (table["type"] == name)).sum())
         middle = float(here["probability"].median()) if len(here) else np.nan
@@ -106,9 +106,9 @@ def by_label(found: Annotation) -> pd.DataFrame:
     return counts.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
 
 
-def lines(annotator: CellAnnotator, found: Annotation) -> list[str]:
+def lines(annotator: CellAnnotator, annotation: Annotation) -> list[str]:
     """What a terminal shows."""
-    counts = by_label(found)
+    counts = by_label(annotation)
     width = max(12, *(len(name) for name in counts["label"]))
     shown = [f"{'label':{width}}{'cells':>10}{'share':>9}{'probability':>13}{'unknown, most like it':>24}"]
     for row in counts[(counts["cells"] > 0) | (counts["unknown"] > 0)].to_dict("records"):
@@ -131,16 +131,16 @@ def _calls(annotator: CellAnnotator, counts: pd.DataFrame) -> Section:
     return Section("Calls", text, [Table("Cells of each type.", columns, rows)])
 
 
-def _picture(annotator: CellAnnotator, found: Annotation) -> Section:
+def _picture(annotator: CellAnnotator, annotation: Annotation) -> Section:
     heads = annotator.network_.heads
-    new = (found.z - heads.embedding.centre.numpy()) / heads.embedding.spread.numpy()
-    places, types = heads.places.numpy(), np.array(found.types, dtype=object)
+    new = (annotation.z - heads.embedding.centre.numpy()) / heads.embedding.spread.numpy()
+    places, types = heads.places.numpy(), np.array(annotation.types, dtype=object)
     rng = np.random.default_rng(annotator.seed)
     half = report.DRAWN // 2
     of_new, of_known = (np.sort(rng.permutation(n)[:half]) for n in (len(new), len(places)))
     how, where = report.flat(np.concatenate((places[of_known], new[of_new])), int(annotator.seed))
     labels = np.concatenate(
-        (types[heads.labels.numpy()[of_known]], found.table["label"].to_numpy(dtype=object)[of_new])
+        (types[heads.labels.numpy()[of_known]], annotation.table["label"].to_numpy(dtype=object)[of_new])
     )
     kinds = np.repeat(np.array(["reference", "new"], dtype=object), [len(of_known), len(of_new)])
     known = kinds == "reference"
@@ -183,14 +183,14 @@ def _beside(confusion: pd.DataFrame, label: str) -> Section:
     return Section("Beside the truth", text, [Plot(figure, alt, "Each row adds up to 1.", half=False), table])
 
 
-def _markers(annotator: CellAnnotator, found: Annotation, cells: Cells) -> pd.DataFrame:
+def _markers(annotator: CellAnnotator, annotation: Annotation, cells: Cells) -> pd.DataFrame:
     """Genes that decide for a type: their weight times how much more of them its new cells have than the others."""
-    rows = np.sort(np.random.default_rng(annotator.seed).permutation(len(found.table))[:MARKED])
+    rows = np.sort(np.random.default_rng(annotator.seed).permutation(len(annotation.table))[:MARKED])
     values = values_of(cells, rows, annotator.network_.heads.middle.numpy())
-    labels = found.table["label"].to_numpy(dtype=object)[rows]
+    labels = annotation.table["label"].to_numpy(dtype=object)[rows]
     weight = annotator.network_.heads.genes.weight.numpy()
     records = []
-    for code, name in enumerate(found.types):
+    for code, name in enumerate(annotation.types):
         here = labels == name
         if not here.any() or here.all():
             continue

@@ -77,7 +77,7 @@ class _Kept:
 
     heads: Heads
     values: Float32[np.ndarray, "held genes"]
-    said: Float64[np.ndarray, "methods held types"]
+    answers: Float64[np.ndarray, "methods held types"]
     y: Int[np.ndarray, " held"]
     batches: Int[np.ndarray, " held"]
 
@@ -177,16 +177,16 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.notes_ += (
             self.embedder_.notes_ if teach.anew else ["the vectors' model is given: it may know what is kept back"]
         )
-        kept = self._folds(teach, chosen, y)
-        self._weigh(kept)
+        folds = self._folds(teach, chosen, y)
+        self._weigh(folds)
         heads = _learned(self, cells, self.embedder_, chosen, y)
         heads.width.mul_(self.width_)
-        calls = [self._mixed(fold.said).argmax(1) for fold in kept]
-        strange = [fold.heads.strangeness(fold.values, call) for fold, call in zip(kept, calls, strict=True)]
+        calls = [self._mixed(fold.answers).argmax(1) for fold in folds]
+        strange = [fold.heads.strangeness(fold.values, call) for fold, call in zip(folds, calls, strict=True)]
         self._bound(
-            np.concatenate(strange), np.concatenate(calls), np.concatenate([fold.batches for fold in kept]), heads
+            np.concatenate(strange), np.concatenate(calls), np.concatenate([fold.batches for fold in folds]), heads
         )
-        self._say(kept)
+        self._say(folds)
         return self
 
     def annotate(
@@ -253,7 +253,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.by_batch_ = by_batch
         what = "whole batches" if by_batch else "cells, as no type is in two batches"
         self.notes_.append(f"{fold_of.max() + 1} parts of the reference are kept back in turn: {what}")
-        kept = []
+        folds = []
         for fold in range(int(fold_of.max()) + 1):
             held, train = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
             held = held[np.isin(y[held], y[train])]
@@ -263,33 +263,35 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             model = teach(teach.rows[~left]) if by_batch and teach.anew else self.embedder_
             heads = _learned(self, teach.cells, model, chosen[train], y[train])
             values = values_of(teach.cells.on(model.genes_), chosen[held], heads.middle.numpy())
-            said = heads.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
-            kept.append(_Kept(heads, values, said, y[held], batches[held] if by_batch else np.full(len(held), fold)))
-        if not kept:
+            answers = heads.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
+            folds.append(
+                _Kept(heads, values, answers, y[held], batches[held] if by_batch else np.full(len(held), fold))
+            )
+        if not folds:
             raise ValueError(f"label: no type in {self.label_} has two cells, one of which could be kept back")
-        return kept
+        return folds
 
-    def _weigh(self, kept: list[_Kept]) -> None:
+    def _weigh(self, folds: list[_Kept]) -> None:
         """The neighbours' width, the methods' weights and the mixture's sureness, by what was kept back."""
-        said, y = np.concatenate([fold.said for fold in kept], 1), np.concatenate([fold.y for fold in kept])
-        unit = np.concatenate([fold.batches for fold in kept]) * len(self.types_) + y
+        answers, y = np.concatenate([fold.answers for fold in folds], 1), np.concatenate([fold.y for fold in folds])
+        unit = np.concatenate([fold.batches for fold in folds]) * len(self.types_) + y
         weight = 1 / np.bincount(unit)[unit]
-        width = int((losses_of(said[SHARED:], y) @ weight).argmin())
+        width = int((losses_of(answers[SHARED:], y) @ weight).argmin())
         self.width_ = WIDTHS[width]
-        for fold in kept:
-            fold.said = np.concatenate((fold.said[:SHARED], fold.said[SHARED + width :][:1]))
-        said = np.concatenate([fold.said for fold in kept], 1)
-        mixture = mixture_of(said, y, weight, unit, self.seed)
+        for fold in folds:
+            fold.answers = np.concatenate((fold.answers[:SHARED], fold.answers[SHARED + width :][:1]))
+        answers = np.concatenate([fold.answers for fold in folds], 1)
+        mixture = mixture_of(answers, y, weight, unit, self.seed)
         if not self.by_batch_:
             # Cells of a batch that vectors were learned from do not say how these carry over to a new batch.
             mixture = Mixture(np.eye(len(METHODS))[0], mixture.powers)
             self.notes_.append("how well vectors carry over to a new batch cannot be told from one: genes decide alone")
         self.mixture_ = mixture
-        self.sureness_ = float(mixture_of(mixture(said)[None], y).powers[0])
+        self.sureness_ = float(mixture_of(mixture(answers)[None], y).powers[0])
         self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
 
-    def _mixed(self, said: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
-        return raised(self.mixture_(said), self.sureness_)
+    def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
+        return raised(self.mixture_(answers), self.sureness_)
 
     def _bound(
         self,
@@ -306,9 +308,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.network_.eval()
         self.embedded_by_ = self.embedder_.identity()
 
-    def _say(self, kept: list[_Kept]) -> None:
-        y = np.concatenate([fold.y for fold in kept])
-        p = np.concatenate([self._mixed(fold.said) for fold in kept])
+    def _say(self, folds: list[_Kept]) -> None:
+        y = np.concatenate([fold.y for fold in folds])
+        p = np.concatenate([self._mixed(fold.answers) for fold in folds])
         right = float((p.argmax(1) == y).mean())
         refused = float(self.tails_.unknown(self.tails_.known, self.tails_.calls).mean())
         self.kept_back_ = {"cells": len(y), "right": right, "unknown": refused}
@@ -396,8 +398,8 @@ class _Teacher:
     def __call__(self, rows: Int[np.ndarray, " some"]) -> CellEmbedder:
         if self.model is not None and not self.anew:
             return self.model
-        own = {name: getattr(self.options, name) for name in ("seed", "device", "progress")}
-        embedder = CellEmbedder(**(own if self.model is None else self.model.get_params()))
+        shared = {name: getattr(self.options, name) for name in ("seed", "device", "progress")}
+        embedder = CellEmbedder(**(shared if self.model is None else self.model.get_params()))
         codes = np.full(len(self.cells), -1, dtype=np.int64)
         codes[rows] = np.unique(self.codes[rows], return_inverse=True)[1]
         return embedder.fit_cells(self.cells, codes, rows)

@@ -131,10 +131,10 @@ def _celltypist(counts: Any, types: Types, batches: Codes, new: Any, genes: list
         var = pd.DataFrame(index=pd.Index(genes, dtype=object))
         given.append(anndata.AnnData(sp.csr_matrix(log_normalised(matrix)), obs, var))
     model = celltypist.train(given[0], labels=types, n_jobs=1, check_expression=False)
-    said = celltypist.annotate(given[1], model=model, majority_voting=False)
-    return said.predicted_labels["predicted_labels"].to_numpy(dtype=object), 1 - said.probability_matrix.to_numpy().max(
-        1
-    )
+    predicted = celltypist.annotate(given[1], model=model, majority_voting=False)
+    return predicted.predicted_labels["predicted_labels"].to_numpy(
+        dtype=object
+    ), 1 - predicted.probability_matrix.to_numpy().max(1)
 
 
 CALLERS: dict[str, Callable[..., Said]] = {

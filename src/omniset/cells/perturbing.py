@@ -68,10 +68,8 @@ class PerturbationEvaluation:
             if best is None:
                 continue
             gap = self.comparison.difference("energy", condition, best)
-            said = (
-                "is as good as ours" if gap.low <= 0 <= gap.high else "wins" if gap.value > 0 else "falls behind ours"
-            )
-            parts.append(f"{condition}: {best} {said}")
+            verdict = "ties with ours" if gap.low <= 0 <= gap.high else "wins" if gap.value > 0 else "falls behind ours"
+            parts.append(f"{condition}: {best} {verdict}")
         return f"By energy distance, {'; '.join(parts)}." if parts else "Nothing was left out."
 
     def numbers(self) -> dict[str, Any]:

@@ -205,20 +205,20 @@ def annotate(
                 fitted.fit(known, label=label, batch_key=batch_key, embedder=model)
             fitted.save(out / "annotator")
         others = _aliases(aliases)
-        found = fitted.annotate(cells, aliases=others)
+        annotation = fitted.annotate(cells, aliases=others)
         with TableWriter(out / "calls.tsv") as writer:
-            writer.write(found.table)
-        frame = pd.DataFrame(found.probabilities, columns=found.types)
-        frame.insert(0, "cell", found.table["cell"].to_numpy(), allow_duplicates=True)
+            writer.write(annotation.table)
+        frame = pd.DataFrame(annotation.probabilities, columns=annotation.types)
+        frame.insert(0, "cell", annotation.table["cell"].to_numpy(), allow_duplicates=True)
         with TableWriter(out / "probabilities.parquet") as writer:
             writer.write(frame)
         telling(fitted.progress)("writing the report")
         run = folder.about(f"Types of {_title(files)}", fitted.notes_)
         page = annotation_report.of_annotation(
-            fitted, found, cells.on(fitted.embedder_.genes_, others), label, sample, run
+            fitted, annotation, cells.on(fitted.embedder_.genes_, others), label, sample, run
         )
         written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
-        folder.write(page, files=written, lines=annotation_report.lines(fitted, found))
+        folder.write(page, files=written, lines=annotation_report.lines(fitted, annotation))
         return fitted
 
 

@@ -25,12 +25,12 @@ class Shares:
 
     Args:
         group: The processes, all of which make this at the same time.
-        own: Of this process.
+        local: Those of this process.
     """
 
-    def __init__(self, group: OneProcess, own: AllElements) -> None:
-        self.group, self.own = group, own
-        shards = [*own.read()]
+    def __init__(self, group: OneProcess, local: AllElements) -> None:
+        self.group, self.local = group, local
+        shards = [*local.read()]
         self.lengths = [x.shape[1] for _, x, _ in shards]
         x = torch.cat([x.detach() for _, x, _ in shards], 1)
         m = torch.cat([m.detach() for _, _, m in shards], 1)
@@ -38,16 +38,16 @@ class Shares:
         # Those of this process wait in its store already.
         self.others = [None if rank == group.rank else (x, m[..., 0]) for rank, (x, m) in enumerate(shares)]
         self.places = self._places()
-        self._own_shapes = x, wide(m)
+        self._local_shapes = x, wide(m)
         self._sums: dict[int, tuple[Tensor, Tensor]] = {}
 
     def read(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """As `AllElements.read`, of all processes."""
-        own = iter(self.own.read())
+        shards = iter(self.local.read())
         for number, (rank, columns) in enumerate(self.places):
             share = self.others[rank]
             if share is None:
-                _, x, m = next(own)
+                _, x, m = next(shards)
             else:
                 x, m = share[0][:, columns], share[1][:, columns]
             yield number, x, m
@@ -68,7 +68,7 @@ class Shares:
 
     def settle(self, put: Put) -> None:
         """Send each process the gradients of its elements that the others have added up, all at the same time."""
-        x, m = self._own_shapes
+        x, m = self._local_shapes
         shares = [(x, m) if share is None else share for share in self.others]
         like = [tensor for x, m in shares for tensor in (wide(x), m)]
         sums = [tensor for rank in range(self.group.size) for tensor in self._sums.get(rank, (None, None))]
