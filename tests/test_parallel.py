@@ -277,6 +277,16 @@ def test_nothing_listens_beyond_the_loopback(start, tmp_path):
     assert found <= LOOPBACK
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_first_of_several_processes_saves(rank, tmp_path, monkeypatch):
+    frame, labels = table(tmp_path)
+    small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
+    model = SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).set_params(devices=2)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    model.save(tmp_path / "model")
+    assert (tmp_path / "model" / "config.json").exists() is (rank == "0")
+
+
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
 def test_one_process_opens_no_port(tmp_path):
     table(tmp_path)

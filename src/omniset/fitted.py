@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from omniset.options import Computing, from_plain, without_places
-from omniset.runs import devices
+from omniset.runs import devices, processes
 from omniset.training import artefacts
 
 Fitted = TypeVar("Fitted", bound="Estimator")
@@ -34,6 +34,8 @@ class Estimator(Computing, BaseEstimator):
     def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
         """Write the artefact: config.json, model.safetensors, metrics.json, and a file for each table.
 
+        Of several processes that share a fit, the first one writes, and the others return at once.
+
         Args:
             folder: Is made where there is none.
             metrics: What metrics.json has beside the history of the training.
@@ -43,6 +45,8 @@ class Estimator(Computing, BaseEstimator):
             ValueError: It is not fitted; a weight is not finite; another run works in the folder.
         """
         network = self._networks()
+        if not processes.is_first(getattr(self, "devices", 1), getattr(self, "num_nodes", 1)):
+            return
         artefacts.save(
             folder,
             type(self).__name__,

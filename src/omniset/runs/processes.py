@@ -76,11 +76,10 @@ def processors() -> int:
 
 def is_first(devices: int, num_nodes: int) -> bool:
     """Whether this process is the first of those that share the work, or the only one."""
-    here, nodes = layout(devices, num_nodes)
-    if here * nodes == 1:
-        return True
-    rank = "RANK" if _placed() else "SLURM_PROCID" if _slurm_tasks() > 1 else "LOCAL_RANK"
-    return int(os.environ.get(rank, 0)) == 0
+    if _placed():
+        return int(os.environ["RANK"]) == 0
+    rank = "SLURM_PROCID" if _slurm_tasks() > 1 else "LOCAL_RANK"
+    return devices * num_nodes == 1 or int(os.environ.get(rank, 0)) == 0
 
 
 def require_alone(why: str) -> None:
