@@ -46,6 +46,7 @@ class Parts:
 
     Attributes:
         fold: Whether they can be folded.
+        modules: Those with weight and bias, in the order of `omniset.kernels.whole`.
     """
 
     def __init__(self, block: Any, written_for: type[nn.Module]) -> None:
@@ -69,6 +70,8 @@ class Parts:
             known = known and type(block.ffn) is nn.Sequential
             linear += self.ffn[::2]
             norms.append(self.norm_ffn)
+        self.modules = [self.norm_queries, self.norm_elements, self.query, self.key, self.value, self.output]
+        self.modules += [] if self.ffn is None else [self.norm_ffn, *self.ffn[::2]]
         self._snapshot = private.Snapshot(block) if private.CAN_WATCH else None
         self.fold = (
             known

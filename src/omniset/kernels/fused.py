@@ -21,34 +21,39 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None
         k: (sets, heads, elements, d); v likewise.
         multiplicity: (sets, elements), of no gradient.
     """
-    bias = empty = None
     plain = transformed() or not KNOWS_TRANSFORMS
-    if multiplicity is not None:
-        # An empty set contributes nothing; its softmax would be NaN.
-        empty = (multiplicity <= 0).all(1)[:, None, None, None]
-        # Transforms may differentiate multiplicities that do not say so.
-        log_m = log_multiplicity(multiplicity, q.dtype) if plain else multiplicity.to(q).log()
-        bias = log_m[:, None, None].masked_fill(empty, 0)
+    bias, empty = (None, None) if multiplicity is None else masks(multiplicity, q.dtype, plain)
     if plain:  # under torch.func.vmap the fused one is a loop, and it has no forward mode
-        return _plain_attention(q, k, v, bias, empty, scale)
+        return plain_attention(q, k, v, bias, empty, scale)
     average = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     if torch.compiler.is_compiling() or not average.requires_grad:
-        return _filled(average, empty)
+        return filled(average, empty)
     return FusedAttention.apply(average, q, k, v, bias, empty, scale)
 
 
-def _plain_attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
-) -> Tensor:
+def masks(multiplicity: Tensor, dtype: torch.dtype, differentiable: bool = False) -> tuple[Tensor, Tensor]:
+    """What is added to the scores, (sets, 1, 1, elements), and whether a set is empty, (sets, 1, 1, 1).
+
+    An empty set contributes nothing, and is masked afterwards: its softmax would be NaN.
+
+    Args:
+        differentiable: Transforms may differentiate multiplicities that do not say so.
+    """
+    empty = (multiplicity <= 0).all(1)[:, None, None, None]
+    log_m = log_multiplicity(multiplicity, dtype) if differentiable else multiplicity.to(dtype).log()
+    return log_m[:, None, None].masked_fill(empty, 0), empty
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float) -> Tensor:
     if k.shape[-2] < q.shape[-2]:  # queries innermost: a softmax over a few keys in a row takes three times as long
         scores = (k * scale) @ q.mT
         weights = (scores if bias is None else scores + bias.mT).softmax(-2)
-        return _filled((v.mT @ weights).mT, empty)
+        return filled((v.mT @ weights).mT, empty)
     scores = (q * scale) @ k.mT
-    return _filled((scores if bias is None else scores + bias).softmax(-1) @ v, empty)
+    return filled((scores if bias is None else scores + bias).softmax(-1) @ v, empty)
 
 
-def _filled(x: Tensor, empty: Tensor | None) -> Tensor:
+def filled(x: Tensor, empty: Tensor | None) -> Tensor:
     return x.view_as(x) if empty is None else x.masked_fill(empty, 0)
 
 
@@ -63,15 +68,15 @@ class FusedAttention(torch.autograd.Function):
     def forward(ctx: Any, average: Tensor, q: Tensor, k: Tensor, v: Tensor, bias, empty, scale: float):
         ctx.save_for_backward(q, k, v, bias, empty)
         ctx.scale = scale
-        return _filled(average, empty)
+        return filled(average, empty)
 
     @staticmethod
     def backward(ctx: Any, d: Tensor):
         q, k, v, bias, empty = ctx.saved_tensors
         if not torch.is_grad_enabled():
-            return _filled(d, empty), *[None] * 6
+            return filled(d, empty), *[None] * 6
 
         def plain(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
-            return (_plain_attention(q, k, v, bias, empty, ctx.scale),)
+            return (plain_attention(q, k, v, bias, empty, ctx.scale),)
 
         return None, *derived(plain, (q, k, v), (d,)), *[None] * 3

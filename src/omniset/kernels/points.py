@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from omniset.kernels import private
 from omniset.kernels.derived import derived
 
 
@@ -188,11 +189,8 @@ def _scored_backward(
 
 def _norm_backward(
     d_y: Tensor, points: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    shape = points.shape[-1:]
-    return torch.ops.aten.native_layer_norm_backward(
-        d_y.view(points.shape), points, shape, mean, deviation, w, b, [True] * 3
-    )
+) -> tuple[Tensor, ...]:
+    return private.norm_backward(d_y.view(points.shape), points, mean, deviation, w, b)
 
 
 def _by_columns(output: Tensor, heads: int) -> Tensor:

@@ -7,7 +7,7 @@ form beside it, the plain form takes its place, so that a new PyTorch may cost t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -83,11 +83,61 @@ softmax_backward = tried(
 relu_backward, gelu_backward, silu_backward = (
     tried(fast, plain, lambda f: f(_numbers(2, 5).flip(1), _numbers(2, 5)))
     for fast, plain in (
-        (lambda d, x: torch.ops.aten.threshold_backward(d, x, 0, grad_input=d), plain_relu_backward),
-        (lambda d, x: torch.ops.aten.gelu_backward(d, x), plain_gelu_backward),
-        (lambda d, x: torch.ops.aten.silu_backward(d, x), plain_silu_backward),
+        (lambda d, x: torch.ops.aten.threshold_backward.grad_input(d, x, 0, grad_input=d), plain_relu_backward),
+        (lambda d, x: torch.ops.aten.gelu_backward.default(d, x), plain_gelu_backward),
+        (lambda d, x: torch.ops.aten.silu_backward.default(d, x), plain_silu_backward),
     )
 )
+
+
+def _overload(name: str) -> Any:
+    """An operation without the search among its overloads, which takes as long as a small one itself."""
+    return getattr(getattr(torch.ops.aten, name, None), "default", None)
+
+
+_flash, _flash_backward, _norm_backward = (
+    _overload(name)
+    for name in (
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "native_layer_norm_backward",
+    )
+)
+
+
+def flash(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T scale + bias) v of (B, H, N, d), and what its gradient needs, by the kernel for processors."""
+    return _flash(q, k, v, 0.0, False, attn_mask=bias, scale=scale)
+
+
+def flash_backward(
+    d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, bias: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v."""
+    return _flash_backward(d, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale)
+
+
+def norm_backward(d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Gradients of x, weight and bias of torch.native_layer_norm over the last dimension."""
+    return _norm_backward(d, x, x.shape[-1:], mean, deviation, w, b, [True] * 3)
+
+
+def _has_flash() -> bool:
+    q, k, v, d = (_numbers(2, 3, 5, 4).roll(i, 0).roll(i, 3).requires_grad_() for i in range(4))
+    bias = _numbers(2, 1, 1, 5)
+    out = ((q * 0.5) @ k.mT + bias).softmax(-1) @ v
+    expected = out, *torch.autograd.grad(out, (q, k, v), d)
+    try:
+        with torch.no_grad():
+            average, logsumexp = flash(q, k, v, bias, 0.5)
+            got = average, *flash_backward(d, q, k, v, average, logsumexp, bias, 0.5)
+            return all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(got, expected, strict=True))
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+HAS_FLASH = _has_flash()
+"""Whether `flash` and its gradient are there and compute that."""
 
 HALF_UNITS = any(getattr(torch.cpu, name, bool)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
 """Whether the processor has units for products of bfloat16."""
@@ -114,6 +164,11 @@ def plain_only() -> bool:
 def managed_by_fsdp(module: nn.Module) -> bool:
     # In the forward of a module inside FSDP the weights are whole for a moment; the mark tells.
     return getattr(module, "_is_fsdp_managed_module", False)
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> list[Any]:
+    """Weight and bias of each, without the search of nn.Module for attributes."""
+    return [held[name] for held in [module._parameters for module in modules] for name in ("weight", "bias")]
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from omniset.core.attention import AttentionState
 from omniset.core.sets import check_sizes
 from omniset.core.states import wide
-from omniset.kernels import folded
+from omniset.kernels import folded, whole
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import feed_forward
 from omniset.layers.probes import Probe
@@ -83,6 +83,9 @@ class AttentionBlock(nn.Module):
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
         if parts is not None or self.probe is not None or learned or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
+        parts = self.foldable() if whole.takes(queries, elements) and self.size_scale is None else None
+        if parts is not None:
+            return whole.apply(parts, queries, elements, multiplicity)
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
         return self._combine(queries, fused_attention(q.expand(len(k), -1, -1, -1), k, v, multiplicity, self.scale))

@@ -1,0 +1,228 @@
+"""A whole block in one step of autograd, for sets that are there as a whole and are not worth folding.
+
+Of a set of some hundred elements the numbers take less time than the bookkeeping: some twenty modules and forty nodes
+of a graph. Here the block is one node with its gradient written out. The attention is PyTorch's fused kernel for
+processors.
+
+    q = Q LN(x) + q_0,  k = K LN(y) + k_0,  v = V LN(y) + v_0
+    h = x + O softmax(q k^T scale + log m) v + o_0,    out = h + F_2 act(F_1 LN(h) + f_1) + f_2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from omniset.kernels import private
+from omniset.kernels.derived import derived
+from omniset.kernels.fused import filled, masks, plain_attention
+from omniset.kernels.tiles import ACTIVATIONS
+
+PRECISIONS = (torch.float32, torch.float64)
+FEW = 32  # keys, up to which plain products and a softmax with the queries innermost are faster (D from 32 to 128)
+
+
+class How(NamedTuple):
+    """What of a block is no tensor. `activation` is the FFN's class; None where there is no FFN."""
+
+    heads: int
+    scale: float
+    eps_queries: float
+    eps_elements: float
+    eps_ffn: float
+    activation: type[torch.nn.Module] | None
+
+    @classmethod
+    def of(cls, parts: Any) -> How:
+        ffn = (0.0, None) if parts.ffn is None else (parts.norm_ffn.eps, type(parts.ffn[1]))
+        return cls(parts.heads, parts.scale, parts.norm_queries.eps, parts.norm_elements.eps, *ffn)
+
+
+def takes(queries: Tensor, elements: Tensor) -> bool:
+    """Whether `apply` computes it."""
+    return (
+        private.HAS_FLASH
+        and elements.device.type == queries.device.type == "cpu"
+        and elements.dtype == queries.dtype
+        and elements.dtype in PRECISIONS
+        and queries.shape[0] in (1, elements.shape[0])
+        and queries.numel() > 0
+        and elements.numel() > 0
+        and not torch.is_autocast_enabled("cpu")
+        and not private.plain_only()
+    )
+
+
+def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None) -> Tensor:
+    """The block's output (B, Q, D), for queries (B or 1, Q, D) and elements (B, N, D)."""
+    tensors = private.tensors_of(parts.modules)
+    how = How.of(parts)
+    if tensors[0].dtype != queries.dtype:
+        tensors = [tensor.to(queries.dtype) for tensor in tensors]
+    bias, empty = (None, None) if multiplicity is None else masks(multiplicity, queries.dtype)
+    if torch.is_grad_enabled():
+        return WholeBlock.apply(how, bias, empty, queries, elements, *tensors)
+    return _forward(how, bias, empty, queries, elements, tensors)[0]
+
+
+class WholeBlock(torch.autograd.Function):
+    """Of tensors: weight and bias of the norms of queries and elements, of query, key, value and output, of the FFN's
+    norm and its two layers.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, how: How, bias: Tensor | None, empty: Tensor | None, x: Tensor, y: Tensor, *tensors: Tensor):
+        out, between = _forward(how, bias, empty, x, y, tensors)
+        ctx.how = how
+        ctx.number = len(tensors)
+        ctx.save_for_backward(bias, empty, x, y, *tensors, *between)
+        return out
+
+    @staticmethod
+    def plain(how: How, bias: Tensor | None, empty: Tensor | None, x: Tensor, y: Tensor, *tensors: Tensor):
+        dim = x.shape[-1:]
+        wq, bq, we, be, query, query_0, key, key_0, value, value_0, output, output_0, *ffn = tensors
+        xn, yn = F.layer_norm(x, dim, wq, bq, how.eps_queries), F.layer_norm(y, dim, we, be, how.eps_elements)
+        projected = F.linear(xn, query, query_0), F.linear(yn, key, key_0), F.linear(yn, value, value_0)
+        q, k, v = (z.unflatten(2, (how.heads, -1)).transpose(1, 2) for z in projected)
+        average = plain_attention(q, k, v, bias, empty, how.scale).transpose(1, 2).flatten(2)
+        h = x + F.linear(average, output, output_0)
+        if how.activation is None:
+            return (h,)
+        w, b, first, first_0, second, second_0 = ffn
+        z = F.linear(F.layer_norm(h, dim, w, b, how.eps_ffn), first, first_0)
+        return (h + F.linear(how.activation()(z), second, second_0),)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor):
+        bias, empty, x, y, *saved = ctx.saved_tensors
+        tensors, between = saved[: ctx.number], saved[ctx.number :]
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            function = partial(WholeBlock.plain, ctx.how, bias, empty)
+            return None, None, None, *derived(function, (x, y, *tensors), (d,))
+        return None, None, None, *_backward(ctx.how, bias, empty, x, y, tensors, between, d)
+
+
+def _forward(
+    how: How, bias: Tensor | None, empty: Tensor | None, x: Tensor, y: Tensor, tensors: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The output, and what the gradient needs of the steps between: rows of all sets below each other, (B N, D)."""
+    wq, bq, we, be, query, query_0, key, key_0, value, value_0, output, output_0, *ffn = tensors
+    dim, shape = x.shape[-1:], (len(y), *x.shape[1:])
+    xn, *of_queries = torch.native_layer_norm(x, dim, wq, bq, how.eps_queries)
+    yn, *of_elements = torch.native_layer_norm(y, dim, we, be, how.eps_elements)
+    xn, yn = xn.view(-1, *dim), yn.view(-1, *dim)
+    q = _split(torch.addmm(query_0, xn, query.t()), len(x), how.heads)
+    q = q if len(x) == len(y) else q.expand(len(y), -1, -1, -1)
+    k, v = (_split(torch.addmm(b, yn, w.t()), len(y), how.heads) for w, b in ((key, key_0), (value, value_0)))
+    a, *seen = _attend(q, k, v, bias, empty, how.scale)
+    h = torch.addmm(output_0, a, output.t()).view(shape).add_(x)
+    between: list[Tensor | None] = [xn, *of_queries, yn, *of_elements, q, k, v, a, *seen, h]
+    if how.activation is None:
+        return h, between
+    w, b, first, first_0, second, second_0 = ffn
+    hn, *of_ffn = torch.native_layer_norm(h, dim, w, b, how.eps_ffn)
+    hn = hn.view(-1, *dim)
+    z = torch.addmm(first_0, hn, first.t())
+    hidden = ACTIVATIONS[how.activation][0](z)  # relu writes over z
+    return torch.addmm(second_0, hidden, second.t()).view(shape).add_(h), [*between, hn, *of_ffn, z]
+
+
+def _backward(
+    how: How,
+    bias: Tensor | None,
+    empty: Tensor | None,
+    x: Tensor,
+    y: Tensor,
+    tensors: Sequence[Tensor],
+    between: Sequence[Tensor],
+    d: Tensor,
+) -> list[Tensor]:
+    """Gradients of queries, elements and tensors."""
+    wq, bq, we, be, query, _, key, _, value, _, output, _, *ffn = tensors
+    xn, x_mean, x_deviation, yn, y_mean, y_deviation, q, k, v, a, seen, logsumexp, h, *of_ffn = between
+    d_ffn: list[Tensor] = []
+    if how.activation is not None:
+        d, d_ffn = _ffn_backward(how.activation, h, d, ffn, of_ffn)
+    d_a, *d_output = _linear_backward(d.reshape(a.shape), a, output)
+    d_a = _split(d_a, len(y), how.heads)
+    d_q, d_k, d_v = _attend_backward(d_a, q, k, v, seen, logsumexp, bias, empty, how.scale)
+    if len(x) < len(y):  # all sets share the queries
+        d_q, d = d_q.sum(0, True), d.sum(0, True)
+    d_xn, *d_query = _linear_backward(_rows(d_q), xn, query)
+    d_yn, *d_key = _linear_backward(_rows(d_k), yn, key)
+    d_yn_of_v, *d_value = _linear_backward(_rows(d_v), yn, value)
+    d_x, *d_norm_x = private.norm_backward(d_xn.view(x.shape), x, x_mean, x_deviation, wq, bq)
+    d_y, *d_norm_y = private.norm_backward(d_yn.add_(d_yn_of_v).view(y.shape), y, y_mean, y_deviation, we, be)
+    return [d_x.add_(d), d_y, *d_norm_x, *d_norm_y, *d_query, *d_key, *d_value, *d_output, *d_ffn]
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The heads' averages, side by side in rows; and the weights (B, H, N, Q), or what the fused kernel has seen."""
+    if not _few(q, k):
+        average, logsumexp = private.flash(q, k, v, bias, scale)
+        return _rows(average if empty is None else filled(average, empty)), average, logsumexp
+    scores = torch.matmul(k * scale, q.mT)
+    weights = private.softmax(scores if bias is None else scores.add_(bias.mT), 2)
+    if empty is not None:
+        weights.masked_fill_(empty, 0)
+    return torch.matmul(v.mT, weights).permute(0, 3, 1, 2).reshape(-1, q.shape[1] * q.shape[3]), weights, None
+
+
+def _attend_backward(
+    d: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    logsumexp: Tensor | None,
+    bias: Tensor | None,
+    empty: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if logsumexp is not None:
+        d = d if empty is None else filled(d, empty)
+        return private.flash_backward(d, q, k, v, seen, logsumexp, bias, scale)
+    d_weights = torch.matmul(v, d.mT)
+    d_scores = private.softmax_backward(d_weights, seen, 2, d_weights)
+    return torch.matmul(d_scores.mT, k * scale), torch.matmul(d_scores, q).mul_(scale), torch.matmul(seen, d)
+
+
+def _few(q: Tensor, k: Tensor) -> bool:
+    """Whether many queries attend to so few keys that the fused kernel would mostly wait for itself."""
+    return k.shape[2] <= FEW and k.shape[2] * 2 <= q.shape[2]
+
+
+def _ffn_backward(
+    activation: type[torch.nn.Module], h: Tensor, d: Tensor, ffn: Sequence[Tensor], between: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradient of h and those of the FFN's tensors."""
+    w, b, first, _, second, _ = ffn
+    hn, mean, deviation, z = between
+    compute, backward = ACTIVATIONS[activation]
+    d_hidden, *d_second = _linear_backward(d.reshape(hn.shape), z if compute is torch.relu_ else compute(z), second)
+    d_hn, *d_first = _linear_backward(backward(d_hidden, z), hn, first)
+    d_h, *d_norm = private.norm_backward(d_hn.view(h.shape), h, mean, deviation, w, b)
+    return d_h.add_(d), [*d_norm, *d_first, *d_second]
+
+
+def _linear_backward(d: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (rows, n), weight and bias of x weight^T + bias."""
+    return torch.mm(d, weight), torch.mm(d.t(), x), d.sum(0)
+
+
+def _split(x: Tensor, sets: int, heads: int) -> Tensor:
+    """(B N, D) to (B, H, N, d)."""
+    return x.view(sets, -1, heads, x.shape[1] // heads).transpose(1, 2)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(B, H, N, d) to (B N, D)."""
+    return x.transpose(1, 2).reshape(-1, x.shape[1] * x.shape[3])

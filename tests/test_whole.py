@@ -1,0 +1,99 @@
+"""A block in one step of autograd is the plain block: outputs, gradients of either order, empty sets."""
+
+import pytest
+import torch
+from torch import nn
+
+from omniset.kernels import whole
+from omniset.layers import MultisetAttentionBlock
+from omniset.testing import relative_error
+
+D, H = 24, 4
+SIZES = [(3, 3, 7, 5), (3, 1, 2, 37), (1, 1, 79, 3), (2, 2, 67, 33), (2, 1, 13, 13)]  # sets, those of queries, Q, N
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    def compute(function, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(whole, "takes", lambda *_: False)
+            return function(*arguments)
+
+    return compute
+
+
+def block(ffn_dim=None, activation="relu"):
+    torch.manual_seed(3)
+    module = MultisetAttentionBlock(D, H, ffn_dim, activation=activation).double()
+    for p in module.parameters():  # biases and norms away from 0 and 1, so that none can be forgotten unnoticed
+        p.data += 0.3 * torch.randn_like(p)
+    return module
+
+
+def inputs(sets, of_queries, queries, elements):
+    torch.manual_seed(5)
+    x = torch.randn(of_queries, queries, D, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(sets, elements, D, dtype=torch.float64, requires_grad=True)
+    m = torch.randint(0, 3, (sets, elements)).double()
+    m[-1] = 0  # an empty set
+    return x, y, m
+
+
+def gradients(out, wanted, **options):
+    torch.manual_seed(7)
+    return torch.autograd.grad(out, wanted, torch.randn_like(out), allow_unused=True, **options)
+
+
+def assert_close(got, expected):
+    """None, of what no gradient reaches, is 0."""
+    for g, e in zip(got, expected, strict=True):
+        g, e = (torch.zeros(()) if z is None else z for z in (g, e))
+        assert (g - e).norm() <= 1e-12 * max(1.0, float(e.norm()))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("ffn_dim", "activation"), [(None, "relu"), (0, "relu"), (13, "gelu"), (13, "silu")])
+def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly):
+    layer, (x, y, m) = block(ffn_dim, activation), inputs(*sizes)
+    given = (x, y, m) if weighted else (x, y)
+    assert whole.takes(x, y)
+    got, expected = layer(*given), plainly(layer, *given)
+    assert got.grad_fn.name() == "WholeBlockBackward"
+    assert relative_error(got, expected) < 1e-13
+    with torch.no_grad():
+        torch.testing.assert_close(layer(*given), got, rtol=0, atol=0)
+    wanted = [x, y, *layer.parameters()]
+    # Twice: what is kept stays as it is.
+    assert_close(gradients(got, wanted, retain_graph=True), gradients(expected, wanted, retain_graph=True))
+    assert_close(gradients(got, wanted), gradients(expected, wanted))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("sizes", SIZES[1:4])
+def test_second_derivatives(sizes, weighted, plainly):
+    layer, (x, y, m) = block(13, "gelu"), inputs(*sizes)
+    given = (x, y, m) if weighted else (x, y)
+    wanted = [x, y, *layer.parameters()]
+
+    def second():
+        first = gradients(layer(*given), wanted, create_graph=True)
+        return gradients(sum((g**2).sum() for g in first), wanted)
+
+    assert_close(second(), plainly(second))
+
+
+def test_elements_that_are_the_queries(plainly):
+    """Both gradients flow into one tensor."""
+    layer, (_, y, m) = block(), inputs(*SIZES[4])
+    got, expected = layer(y, y, m), plainly(layer, y, y, m)
+    assert_close(gradients(got, [y]), gradients(expected, [y]))
+
+
+def test_hooks_within_the_block_are_run():
+    layer, (x, y, _) = block(), inputs(*SIZES[0])
+    seen = []
+    layer.value.register_forward_hook(lambda *_: seen.append(1))
+    layer(x, y)
+    assert seen
+    assert isinstance(layer.ffn, nn.Sequential)
