@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
 FASTA = (".fasta", ".fa", ".fna", ".fas", ".ffn")
 CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
 CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
-ANNOTATION = re.compile(r";tax=.*", re.DOTALL)  # usearch's and vsearch's, behind the name
+ANNOTATION = ";tax="  # usearch's and vsearch's, behind the name
 
 
 @dataclass
@@ -45,7 +45,7 @@ def name_of(header: str) -> str:
     >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
     'seq1'
     """
-    return ANNOTATION.sub("", header.split(None, 1)[0])
+    return header.split(None, 1)[0].partition(ANNOTATION)[0]
 
 
 class EmptyFileError(ValueError):
@@ -86,19 +86,20 @@ class SequenceFile(TextFile):
         while True:
             if not header.startswith("@"):
                 raise self.error(row, f"must be the header of a record, starting with '@', is {short(header[:20])}")
-            rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
-            bases, plus, quality = rest
-            if bases is None or plus is None or quality is None:
+            rest = [line for _, line in islice(lines, 3)]
+            if len(rest) < 3:
                 raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
+            bases, plus, quality = rest
             if not plus.startswith("+"):
                 raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
             yield self._record(row, header, self._bases(row + 1, bases))
-            following = next(((r, line) for r, line in lines if line.strip()), None)
-            if following is None:
+            for row, header in lines:
+                if header.strip():
+                    break
+            else:
                 return
-            row, header = following
 
     def _bases(self, row: int, line: str) -> str:
         bases = line.translate(PLAIN)
@@ -108,12 +109,10 @@ class SequenceFile(TextFile):
 
     def _record(self, row: int, header: str, bases: str) -> Record:
         words = header[1:].split(None, 1)
-        if not words:
+        if not words or not (name := words[0].partition(ANNOTATION)[0]):
             raise self.error(row, "has no name behind its first character")
         if not bases:
             raise self.error(row, f"{words[0]} has no sequence")
-        if not (name := name_of(words[0])):
-            raise self.error(row, "has no name behind its first character")
         return Record(name, bases, row)
 
 
