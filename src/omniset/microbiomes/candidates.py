@@ -64,6 +64,7 @@ def candidates_of(
                     table.first,
                 )
                 bar.at(table.first * number + (table.last - table.first) * (start + len(some)))
+            del table  # before there is room for the next
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
@@ -32,11 +32,13 @@ class Record:
         name: The first word of its header, up to ";tax=".
         bases: In capitals, T for U, without gaps.
         row: Of its header in the file.
+        header: Without its first character.
     """
 
     name: str
     bases: str
     row: int
+    header: str
 
 
 def name_of(header: str) -> str:
@@ -113,7 +115,7 @@ class SequenceFile(TextFile):
             raise self.error(row, "has no name behind its first character")
         if not bases:
             raise self.error(row, f"{words[0]} has no sequence")
-        return Record(name, bases, row)
+        return Record(name, bases, row, header[1:])
 
 
 def is_fasta(path: Path) -> bool:
@@ -124,8 +126,13 @@ def is_fasta(path: Path) -> bool:
     return name.endswith(FASTA)
 
 
-def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
+def read_fasta(
+    path: str | Path, progress: bool = False, called: Callable[[Record], str] = lambda record: record.name
+) -> dict[str, str]:
     """All sequences of a file by name.
+
+    Args:
+        called: The name of each.
 
     Raises:
         ValueError: A name that comes twice; and as `SequenceFile`.
@@ -134,9 +141,10 @@ def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
     sequences: dict[str, str] = {}
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for record in file:
-            if record.name in sequences:
-                raise file.error(record.row, f"has the sequence {record.name!r} a second time")
-            sequences[record.name] = record.bases
+            name = called(record)
+            if name in sequences:
+                raise file.error(record.row, f"has the sequence {name!r} a second time")
+            sequences[name] = record.bases
             if len(sequences) % 1000 == 0:
                 bar.at(file.position, len(sequences), "sequences")
         bar.at(file.size, len(sequences), "sequences")
