@@ -1,6 +1,5 @@
 """Peak resident memory of the commands on tables: small, long, and of a few very large sets."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -61,14 +60,20 @@ def make(folder: Path, sets: int, size: int, seed: int) -> None:
             frame.to_csv(file, index=False, header=start == 0)
 
 
+# A process begins with its parent's peak as its own: one that has used nothing yet stands between.
+WATCH = (
+    "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:], stdout=sys.stderr); "
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
+)
+
+
 def measure(command: list[str], folder: Path) -> dict[str, float]:
     """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds."""
     start = time.perf_counter()
+    words = [sys.executable, "-c", WATCH, sys.executable, "-m", "omniset", *command]
     with (folder / "log").open("w", encoding="utf-8") as log:
-        child = subprocess.Popen([sys.executable, "-m", "omniset", *command], cwd=folder, stdout=log, stderr=log)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
+        child = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
     if child.returncode:
         raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
     unit = 1 if sys.platform == "darwin" else 1024
-    return {"peak_mb": usage.ru_maxrss * unit / 1e6, "seconds": time.perf_counter() - start}
+    return {"peak_mb": int(child.stdout) * unit / 1e6, "seconds": time.perf_counter() - start}

@@ -30,6 +30,9 @@ RUNS = ROOT / "runs" / "microbiomes"
 REGION = "515F-806R"
 FIRST, SEEDS = 3, 3
 READS, DISTINCT = 1_000_000, 50_000
+SPECIES = (3_000, 10, 2)  # genera, species of each, references of each
+DIFFER = {"genus": 0.2, "species": 0.03, "reference": 0.005, "read": 0.005}  # share of bases drawn anew
+FULL, TESTED = 1500, 5_000  # bases of a reference; reads that are classified, each of another reference
 LOOKS = "While the model was made, test samples of seed 0 were looked at, none of the seeds here."
 
 
@@ -64,6 +67,7 @@ def costs(data: Path, seed: int) -> dict[str, Any]:
             "fit, ConTax": ["microbiomes", "fit", *fit, "--out", "model"],
             "classify, cfs": ["microbiomes", "classify", *cfs, *against, "--out", "cfs"],
             "classify, a million reads": ["microbiomes", "classify", "million.fastq.gz", "--out", "million"],
+            **many_species(root, seed),
         }
         for name, words in commands.items():
             rows.append({"command": name, **measure(words, root)})
@@ -77,6 +81,36 @@ def costs(data: Path, seed: int) -> dict[str, Any]:
             "seconds": {name: report["seconds"] for name, report in reports.items()},
             "per_second": rates(root / "model", root / "million.fastq.gz"),
         }
+
+
+def many_species(root: Path, seed: int) -> dict[str, list[str]]:
+    """Commands on made-up references of full length and of very many species. One epoch: it is memory that they show."""
+    rng = np.random.default_rng(seed)
+    first = "".join(rng.choice(list("ACGT"), FULL))
+    genera, species, each = SPECIES
+    with (
+        open(root / "species.fasta", "w") as references,
+        open(root / "species.tsv", "w") as taxonomy,
+        open(root / "reads.fasta", "w") as reads,
+    ):
+        for number in range(genera * species):
+            if number % species == 0:
+                of_genus = mutated(first, DIFFER["genus"], rng)
+            of_species = mutated(of_genus, DIFFER["species"], rng)
+            taxon = f"d__D;p__P{number // 3000};c__C{number // 1000};o__O{number // 300};f__F{number // 100}"
+            for copy in range(each):
+                text = mutated(of_species, DIFFER["reference"], rng)
+                references.write(f">{number}.{copy}\n{text}\n")
+                taxonomy.write(f"{number}.{copy}\t{taxon};g__G{number // species};s__S{number}\n")
+            if number % (genera * species // TESTED) == 0:
+                reads.write(f">read{number}\n{mutated(text, DIFFER['read'], rng)}\n")
+    fit = ["--references", "species.fasta", "--taxonomy", "species.tsv", "--rank", "species", "--epochs", "1"]
+    return {
+        f"fit, {genera * species:,} species, one epoch": ["microbiomes", "fit", *fit, "--out", "species"],
+        f"classify, {TESTED:,} reads of full length": (
+            ["microbiomes", "classify", "reads.fasta", "--model", "species", "--out", "full"]
+        ),
+    }
 
 
 def rates(model: Path, reads: Path) -> dict[str, float]:

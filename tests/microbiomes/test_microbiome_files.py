@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import zipfile
 
@@ -168,7 +169,10 @@ def biom(path, counts, features, samples, taxa=None):
     return path
 
 
-def test_tables_of_both_kinds_are_the_same(tmp_path):
+OF_XYZ = ["k__B; p__P", ["k__B"], ["k__C", "p__"]]
+
+
+def test_tables_of_all_kinds_are_the_same(tmp_path):
     counts = np.array([[3, 0, 2.5], [0, 0, 1]])
     made = biom(
         tmp_path / "t.biom", counts, ["x", "y", "z"], ["A", "B"], [["k__B", "p__P"], ["k__B", ""], ["k__C", "p__"]]
@@ -176,7 +180,16 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
     text = (
         "# Constructed from biom file\n#OTU ID\tA\tB\ttaxonomy\nx\t3\t0\tk__B; p__P\ny\t0\t0\tk__B\nz\t2.5\t1\tk__C\n"
     )
-    for path in (made, written(tmp_path, "t.tsv", text), written(tmp_path, "t.tsv.gz", text)):
+    sparse = {
+        "rows": [{"id": f, "metadata": {"taxonomy": t}} for f, t in zip("xyz", OF_XYZ, strict=True)],
+        "columns": [{"id": "A", "metadata": None}, {"id": "B", "metadata": None}],
+        "matrix_type": "sparse",
+        "shape": [3, 2],
+        "data": [[2, 1, 1], [0, 0, 3], [2, 0, 2.5]],
+    }
+    dense = sparse | {"matrix_type": "dense", "data": counts.T.tolist()}
+    of_json = [written(tmp_path, f"{i}.biom", json.dumps(root)) for i, root in enumerate((sparse, dense))]
+    for path in (made, *of_json, written(tmp_path, "t.tsv", text), written(tmp_path, "t.tsv.gz", text)):
         found = read_samples(path)
         assert (found.names, found.features) == (["A", "B"], ["x", "y", "z"])
         assert np.array_equal(found.counts.toarray(), counts)
@@ -185,6 +198,9 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
     comma = read_samples(written(tmp_path, "t.csv", ",A,B\nx,1,2\n"))
     assert comma.features == ["x"]
     assert comma.counts.toarray().tolist() == [[1], [2]]
+
+
+JSON = '{"rows": [{"id": "x"}], "columns": [{"id": "A"}], "shape": [1, 1], "matrix_type": %s, "data": %s}'
 
 
 @pytest.mark.parametrize(
@@ -206,7 +222,13 @@ def test_tables_of_both_kinds_are_the_same(tmp_path):
         ("#OTU ID\tA\nx\t1e30\n", "line 2: column 'A' must be a count from 0 to 1e.15, is '1e30'"),
         ("#OTU ID\tA\n\t1\n", "line 2: has no name of a feature"),
         ("#OTU ID\tA\t\nx\t1\t2\n", "line 1: has a sample without a name, number 2"),
-        ('{"id": null}', "BIOM 1.0"),
+        ('{"id": null}', r"is no BIOM 1.0 file \(JSON\): it has no 'rows'"),
+        ('{"rows": [', "is cut off, damaged or no BIOM 1.0 file"),
+        (JSON % ('"sparse"', "[[0, 1, 5]]"), "1 of its counts are at no place of 1 rows and 1 columns"),
+        (JSON % ('"sparse"', "[[0, 0, 1], [0, 0, 2]]"), "has two counts of one feature in one sample"),
+        (JSON % ('"sparse"', "[[0, 0, -1]]"), "sample 'A', feature 'x': the count must be a number from 0"),
+        (JSON % ('"dense"', "[[1, 2]]"), "cannot reshape"),
+        (JSON % ("3", "[]"), "its matrix_type must be sparse or dense, is 3"),
     ],
 )
 def test_bad_tables(tmp_path, text, message):

@@ -10,7 +10,18 @@ from omniset.microbiomes import TaxonClassifier, read_taxonomy
 from omniset.microbiomes.calls import Calls, agreement
 from omniset.microbiomes.references import choose, shares_of
 from omniset.microbiomes.samples import Samples
-from omniset.microbiomes.taxonomy import PR2_4, PR2_5, RANKS, WITH_KINGDOM, Taxa, cut, has_name, lineage_of, lineages_of
+from omniset.microbiomes.taxonomy import (
+    PR2_4,
+    PR2_5,
+    RANKS,
+    WITH_KINGDOM,
+    Taxa,
+    cut,
+    has_name,
+    lineage_of,
+    lineages_of,
+    read_references,
+)
 
 SILVA = "d__Bacteria; p__Firmicutes; c__Bacilli; o__Lactobacillales; f__Streptococcaceae; g__Streptococcus"
 OF_SILVA = tuple(SILVA.split("; "))
@@ -143,7 +154,7 @@ def test_a_model_keeps_its_ranks(references, tmp_path):
             [f"a\t{SILVA}", "b\tBacteria;Terrabacteria;Firmicutes;Bacilli;Lactobacillales;Lactobacillaceae;X"],
             "line 3: has 'Lactobacillaceae', by its ending the name of a family, at rank 6, genus belongs there: give",
         ),
-        (["a\tk:Eukaryota,d:Alveolata,p:Dinophyta"], "line 2: the taxon .* has ranks that are not one below the other"),
+        (["a\tp:Dinophyta,d:Eukaryota"], "line 2: the taxon .* has ranks that are not one below the other"),
         (["a\td:Bacteria,p:X,p:Y"], "line 2: the taxon .* must have one name for each rank"),
         (["a\tD_0__A;D_2__B"], "line 2: the taxon .* has 'D_2__B' at rank 2"),
         (["a\t", "b\t"], "has no taxa"),
@@ -234,11 +245,55 @@ def test_names_in_headers_of_fasta(tmp_path):
         "f": ("Bacteria", "Firmicutes", "Bacilli"),
     }
     model = TaxonClassifier("phylum")
-    with pytest.raises(ValueError, match=r"at least 2 taxa at rank phylum.* 6 references, 6 of which are shorter"):
-        model.prepare(path, read_taxonomy(path))  # all of them are known by their names
+    for taxonomy in (path, None):
+        with pytest.raises(ValueError, match=r"at least 2 taxa at rank phylum.* 6 references, 6 of which are shorter"):
+            model.prepare(path, taxonomy)  # all of them are known by their names
     path.write_text(">a\nACGT\n")
     with pytest.raises(ValueError, match="line 1: must have a name and a taxon, as in '>seq1;tax=d:Bacteria"):
         read_taxonomy(path)
+
+
+PR2_LETTERS = "tax=k:Eukaryota,d:TSAR,p:Alveolata-Dinoflagellata,c:Dinophyceae"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (  # DADA2
+            ["Bacteria;Incertae Sedis;Bacilli;", "Bacteria;Incertae Sedis;Bacilli;", "k__Fungi;p__Ascomycota"],
+            {"1": ("Bacteria", "Incertae Sedis", "Bacilli"), "2": (..., "Bacilli"), "3": ("k__Fungi", "p__Ascomycota")},
+        ),
+        (  # SILVA: a name of an organism at the end, eukaryotes with other ranks
+            [
+                "AB001445.1.1538 Bacteria;P;C;O;F;Pseudomonas;Pseudomonas amygdali",
+                "HG1.1.9 Bacteria;P;C;uncultured bacterium",
+                "AY1.5.9 Eukaryota;SAR;Alveolata;X;Y;Z;U;V;W;Toxoplasma gondii",
+            ],
+            {
+                "AB001445.1.1538": ("Bacteria", "P", "C", "O", "F", "Pseudomonas", "Pseudomonas amygdali"),
+                "HG1.1.9": ("Bacteria", "P", "C"),
+                "AY1.5.9": (),
+            },
+        ),
+        (  # PR2
+            [f"a.1.2_U|18S_rRNA|nucleus|clone_2|{PR2.replace(';', '|')}"],
+            {f"a.1.2_U|18S_rRNA|nucleus|clone_2|{PR2.replace(';', '|')}": tuple(PR2.split(";"))},
+        ),
+        ([f"a;{PR2_LETTERS}"], {"a": ("d__Eukaryota", "k__TSAR", "p__Alveolata-Dinoflagellata", "c__Dinophyceae")}),
+        (["a|MT1|SH1.10FU|refs|k__Fungi;p__X"], {"a|MT1|SH1.10FU|refs|k__Fungi;p__X": ("k__Fungi", "p__X")}),  # UNITE
+    ],
+)
+def test_references_as_databases_publish_them(tmp_path, headers, expected):
+    path = tmp_path / "refs.fasta"
+    path.write_text("".join(f">{header}\nAC{'GT'[i % 2]}\n" for i, header in enumerate(headers)))
+    texts, taxa = read_references(path)
+    assert list(texts) == list(taxa) == list(expected)
+    assert list(texts.values()) == ["ACG", "ACT", "ACG"][: len(headers)]
+    for name, lineage in expected.items():
+        assert taxa[name][-1:] == lineage[-1:] if ... in lineage else taxa[name] == lineage
+    if "1" in expected:
+        with pytest.raises(ValueError, match="line 1: has a taxon and no name: give the file as references, without"):
+            read_taxonomy(path)
 
 
 def test_calls_of_other_tools(tmp_path):

@@ -43,8 +43,8 @@ def fit(
 
     Args:
         references: FASTA (.gz, .bz2, .xz) with the reference sequences.
-        taxonomy: Table of their names and taxa, as QIIME 2 has it: Feature ID, Taxon. Or FASTA with taxa in its
-            headers, which may be that of the references.
+        taxonomy: Table of their names and taxa, as QIIME 2 has it: Feature ID, Taxon. null: the taxa are in the headers
+            of the references, as SILVA, GTDB, RDP, UNITE, PR2, SINTAX and DADA2 have them.
         profiles: Feature table (BIOM or text) whose samples are communities of the habitat; its features are taxa, or
             names of references. Used where calls of sequences that were kept back are the better for it. null: all
             taxa are expected alike.
@@ -54,9 +54,9 @@ def fit(
     from omniset.microbiomes import runs
     from omniset.runs.processes import one_voice
 
-    files = needed(references=references, taxonomy=taxonomy)
+    file = needed(references=references)[0]
     with resumable(out), one_voice(1, 1):
-        runs.fit(files[0], files[1], profiles, given(ClassifierOptions, options), out, resume)
+        runs.fit(file, taxonomy, profiles, given(ClassifierOptions, options), out, resume)
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
@@ -148,12 +148,12 @@ def evaluate(
     """
     from omniset.microbiomes import runs
 
-    files = needed(references=references, taxonomy=taxonomy)
+    file = needed(references=references)[0]
     chosen = split(methods)
     with resumable(out):
         runs.evaluate(
-            files[0],
-            files[1],
+            file,
+            taxonomy,
             given(ClassifierOptions, options),
             out,
             resume,

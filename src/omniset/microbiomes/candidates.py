@@ -46,10 +46,11 @@ def candidates_of(
     device = network.strand.device
     with Progress("scoring sequences", number * taxa, progress, unit="scores") as bar:
         for table in network.likelihood.tables(room):
+            directions = network.directions(table)
             for start in range(0, number, TOGETHER):
                 some = list(texts[start : start + TOGETHER])
                 words = spectra(some, WORDS).to(device)
-                scores = network.candidates(on(read(some), device), words, table)
+                scores = network.candidates(on(read(some), device), words, table, directions)
                 require_finite_outputs(
                     scores[1] + scores[2], [f"number {start + i + 1}" for i in range(len(some))], "sequence"
                 )
@@ -63,6 +64,7 @@ def candidates_of(
                     table.first,
                 )
                 bar.at(table.first * number + (table.last - table.first) * (start + len(some)))
+            del table  # before there is room for the next
     return made
 
 

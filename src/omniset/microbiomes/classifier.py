@@ -32,7 +32,17 @@ from omniset.microbiomes.samples import Samples, read_samples
 from omniset.microbiomes.sequences import primers_of, reverse_complement
 from omniset.microbiomes.shares import Candidates, Prior
 from omniset.microbiomes.strands import strand_table
-from omniset.microbiomes.taxonomy import KNOWN_RANKS, Lineage, Taxa, check_ranks, depth_of, lineages_of, read_taxonomy
+from omniset.microbiomes.taxonomy import (
+    KNOWN_RANKS,
+    Lineage,
+    Taxa,
+    Taxonomy,
+    check_ranks,
+    depth_of,
+    lineages_of,
+    read_references,
+    read_taxonomy,
+)
 from omniset.runs import devices
 from omniset.tables.dna import read_fasta
 from omniset.training import artefacts, schema
@@ -85,7 +95,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     def fit(
         self,
         references: Table,
-        taxonomy: Mapping[str, Lineage | str] | str | Path,
+        taxonomy: Mapping[str, Lineage | str] | str | Path | None = None,
         profiles: Samples | str | Path | None = None,
         *,
         folder: str | Path | None = None,
@@ -95,8 +105,9 @@ class TaxonClassifier(ClassifierOptions, Estimator):
 
         Args:
             references: Sequences by name, or a FASTA file.
-            taxonomy: Taxa by name, as tuples or with semicolons between, or a table as QIIME 2 has them. Sequences
-                without a taxon, or without a name at the rank, are left out.
+            taxonomy: Taxa by name, as tuples or with semicolons between, or a table as QIIME 2 has them. None: they
+                are in the headers of the FASTA file (`omniset.microbiomes.taxonomy.read_references`). Sequences without
+                a taxon, or without a name at the rank, are left out.
             profiles: Feature table whose samples are communities of the habitat: features are taxa, or names of
                 references or of rows of the taxonomy. Each new sample is expected to be a mixture of them, or else to
                 have all taxa alike.
@@ -108,13 +119,9 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
-        lineages = (
-            read_taxonomy(taxonomy, self.ranks)
-            if isinstance(taxonomy, (str, Path))
-            else lineages_of(taxonomy, self.ranks)
-        )
+        texts, lineages = self._read_references(references, taxonomy)
         with of_files(references, taxonomy):
-            numbered = self.prepare(references, lineages)
+            numbered = self._numbered(texts, lineages)
         communities = None
         if profiles is not None:
             table = read_samples(profiles) if isinstance(profiles, (str, Path)) else profiles
@@ -123,19 +130,34 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             self.notes_.append(note)
         return self.fit_references(numbered, communities, folder=folder, resume=resume)
 
-    def prepare(self, references: Table, lineages: Mapping[str, Lineage]) -> References:
+    def prepare(
+        self, references: Table, taxonomy: Mapping[str, Lineage | str] | str | Path | None = None
+    ) -> References:
         """The references as `fit` learns them. Sets `taxa_` and `notes_`.
 
         Raises:
             ValueError: Bad files, or fewer than two taxa.
         """
-        texts = (
-            read_fasta(references, self.progress)
-            if isinstance(references, (str, Path))
-            else named(references, "references")
-        )
-        numbered, self.taxa_, self.notes_ = choose(texts, lineages_of(lineages, self.ranks), self.rank, self.region)
-        return numbered
+        texts, lineages = self._read_references(references, taxonomy)
+        with of_files(references, taxonomy):
+            return self._numbered(texts, lineages)
+
+    def _read_references(
+        self, references: Table, taxonomy: Mapping[str, Lineage | str] | str | Path | None
+    ) -> tuple[dict[str, str], Taxonomy]:
+        read = isinstance(references, (str, Path))
+        if taxonomy is None:
+            if not read:
+                raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
+            return read_references(references, self.ranks, self.progress)
+        texts = read_fasta(references, self.progress) if read else named(references, "references")
+        if isinstance(taxonomy, (str, Path)):
+            return texts, read_taxonomy(taxonomy, self.ranks)
+        return texts, lineages_of(taxonomy, self.ranks)
+
+    def _numbered(self, texts: Mapping[str, str], lineages: Taxonomy) -> References:
+        references, self.taxa_, self.notes_ = choose(texts, lineages, self.rank, self.region)
+        return references
 
     def fit_references(
         self,

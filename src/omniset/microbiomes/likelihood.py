@@ -17,6 +17,7 @@ WORDS = 7
 ALPHA = 0.001
 TABLE = 1 << 28  # entries of the table of logarithms that is in memory at a time: 1 GB
 COUNTED = 1 << 22  # words counted at a time
+BLOCK = 256  # taxa whose logarithms lie together: 16 MB, which a processor's last cache holds
 
 
 class WordLikelihood(nn.Module):
@@ -93,7 +94,7 @@ class WordLikelihood(nn.Module):
         taxa = len(self.starts) - 1
         together = max(room // 4**WORDS, 1)
         for first in range(0, taxa, together):
-            yield WordTable.of(self, first, min(first + together, taxa))
+            yield WordTable(self, first, min(first + together, taxa))
 
 
 class WordTable:
@@ -101,26 +102,28 @@ class WordTable:
 
     Attributes:
         first, last: Which taxa.
-        more: (words, taxa) of log(1 + c / a).
+        more: (words, taxa) of log(1 + c / a), `BLOCK` taxa after another.
         least: (taxa,) the logarithm of the share of a word that the taxon does not have.
     """
 
-    def __init__(self, first: int, last: int, more: Float[Tensor, "words taxa"], least: Float[Tensor, " taxa"]) -> None:
-        self.first, self.last, self.more, self.least = first, last, more, least
-
-    @classmethod
-    def of(cls, likelihood: WordLikelihood, first: int, last: int) -> WordTable:
-        starts = likelihood.starts[first : last + 1]
-        span = slice(int(starts[0]), int(starts[-1]))
-        counts = likelihood.counts[span].double()
-        taxon = torch.repeat_interleave(torch.arange(last - first, device=starts.device), starts.diff())
-        total = counts.new_zeros(last - first).index_add_(0, taxon, counts)
-        more = torch.zeros(4**WORDS, last - first, device=starts.device)
-        more[likelihood.words[span].long(), taxon] = (counts / ALPHA).log1p().float()
-        least = math.log(ALPHA) - (total + ALPHA * 4**WORDS).log()
-        return cls(first, last, more, least.masked_fill(total == 0, -1e3).float())
+    def __init__(self, likelihood: WordLikelihood, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.more: list[Float[Tensor, "words some"]] = []
+        least = []
+        for start in range(first, last, BLOCK):
+            starts = likelihood.starts[start : min(start + BLOCK, last) + 1]
+            span = slice(int(starts[0]), int(starts[-1]))
+            counts = likelihood.counts[span].double()
+            taxon = torch.repeat_interleave(torch.arange(len(starts) - 1, device=starts.device), starts.diff())
+            total = counts.new_zeros(len(starts) - 1).index_add_(0, taxon, counts)
+            more = torch.zeros(4**WORDS, len(total), device=starts.device)
+            more[likelihood.words[span].long(), taxon] = (counts / ALPHA).log1p().float()
+            self.more.append(more)
+            least.append((math.log(ALPHA) - (total + ALPHA * 4**WORDS).log()).masked_fill(total == 0, -1e3).float())
+        self.least = torch.cat(least)
 
     def scores(self, words: Spectra) -> Float[Tensor, "sequences taxa"]:
         """Of sequences, by their words of 7 bases."""
-        number = words.sizes.clamp(min=1)[:, None].to(self.more.dtype)
-        return (F.embedding_bag(words.words, self.more, words.starts, mode="sum") + number * self.least) / number.sqrt()
+        number = words.sizes.clamp(min=1)[:, None].to(self.least.dtype)
+        more = [F.embedding_bag(words.words, block, words.starts, mode="sum") for block in self.more]
+        return (torch.cat(more, 1) + number * self.least) / number.sqrt()

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from omniset.kernels import products
 from omniset.microbiomes.likelihood import WordLikelihood, WordTable
 from omniset.tables.dna import Spectra, spectra
 
@@ -85,13 +87,17 @@ class SequenceNetwork(nn.Module):
         members = self.projection(inputs).unflatten(-1, self.prototypes.shape[1:])
         return F.layer_norm(members, members.shape[-1:]).flatten(-2)
 
+    def directions(self, taxa: slice = slice(None)) -> Float[Tensor, "taxa width"]:
+        """Of taxa, as `logits` takes them: members' unit vectors times their scales over the number of members."""
+        scales = self.log_scale.exp() / len(self.log_scale)
+        return (F.normalize(self.prototypes[taxa], dim=-1) * scales[:, None]).flatten(1)
+
     def logits(
-        self, vectors: Float[Tensor, "*sequences width"], taxa: slice = slice(None)
-    ) -> Float[Tensor, "*sequences taxa"]:
+        self, vectors: Float[Tensor, "sequences width"], directions: Float[Tensor, "taxa width"]
+    ) -> Float[Tensor, "sequences taxa"]:
         """Mean over the members of scaled cosines, to some of the taxa."""
         members = vectors.unflatten(-1, self.prototypes.shape[1:])
-        directions = F.normalize(self.prototypes[taxa], dim=-1) * (self.log_scale.exp() / len(self.log_scale))[:, None]
-        return F.normalize(members, dim=-1).flatten(-2) @ directions.flatten(1).T
+        return products.linear(F.normalize(members, dim=-1).flatten(-2), directions)
 
     def logits_of_members(self, vectors: Float[Tensor, "sequences width"]) -> Float[Tensor, "members sequences taxa"]:
         members = F.normalize(vectors.unflatten(-1, self.prototypes.shape[1:]), dim=-1)
@@ -99,7 +105,7 @@ class SequenceNetwork(nn.Module):
         return torch.einsum("nmw,tmw->mnt", members, taxa)
 
     def forward(self, inputs: Any) -> Float[Tensor, "sequences taxa"]:
-        return self.logits(self.vectors(inputs))
+        return self.logits(self.vectors(inputs), self.directions())
 
 
 class TaxonNetwork(nn.Module):
@@ -127,15 +133,32 @@ class TaxonNetwork(nn.Module):
         self.register_buffer("strand", torch.zeros(4**STRAND))
 
     @torch.no_grad()
-    def candidates(self, inputs: Any, words: Spectra, table: WordTable) -> tuple[Tensor, Tensor, Tensor]:
+    def directions(self, table: WordTable) -> Float[Tensor, "rows width"]:
+        """Of the taxa of a table; rows of zeros are added, up to whole tiles of matrix products."""
+        directions = self.alone.directions(slice(table.first, table.last))
+        return F.pad(directions, (0, 0, 0, -len(directions) % products.ROUND))
+
+    @torch.no_grad()
+    def candidates(
+        self, inputs: Any, words: Spectra, table: WordTable, directions: Float[Tensor, "rows width"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The most probable taxa of sequences among those of a table: their numbers, and the two scores of each.
 
         Args:
             inputs: What the projection takes.
             words: Of `likelihood`'s length.
+            directions: Those of the table.
         """
         scores = table.scores(words)
-        logits = self.alone.logits(self.alone.vectors(inputs), slice(table.first, table.last))
+        logits = self.alone.logits(self.alone.vectors(inputs), directions)[:, : scores.shape[1]]
         by_words, by_network = self.weights.to(scores.dtype)
-        best = (by_words * scores + by_network * logits).topk(min(CANDIDATES, scores.shape[1]), sorted=False)[1]
+        best = _largest(by_words * scores + by_network * logits, min(CANDIDATES, scores.shape[1]))
         return table.first + best, scores.gather(1, best), logits.gather(1, best)
+
+
+def _largest(values: Float[Tensor, "rows columns"], number: int) -> Int[Tensor, "rows number"]:
+    """Where the largest of each row are, in any order. NaN counts as the largest."""
+    if values.device.type != "cpu":
+        return values.topk(number, sorted=False)[1]
+    # NumPy parts a row several times as fast as PyTorch.
+    return torch.from_numpy(np.argpartition(values.numpy(), -number, axis=1)[:, -number:])

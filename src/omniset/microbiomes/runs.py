@@ -15,7 +15,6 @@ from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import Evaluation
 from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.inputs import pooled
-from omniset.microbiomes.references import of_files
 from omniset.microbiomes.samples import Samples, read_samples, write_samples
 from omniset.microbiomes.sequences import alike, write_fasta
 from omniset.microbiomes.taxonomy import read_taxonomy
@@ -33,7 +32,7 @@ SHOWN = 10  # rows of an explanation, at the shell
 
 def fit(
     references: Path,
-    taxonomy: Path,
+    taxonomy: Path | None,
     profiles: Path | None,
     arguments: dict[str, Any],
     out: Path,
@@ -110,15 +109,13 @@ def classify(
 
 
 def evaluate(
-    references: Path, taxonomy: Path, arguments: dict[str, Any], out: Path, resume: bool, **options: Any
+    references: Path, taxonomy: Path | None, arguments: dict[str, Any], out: Path, resume: bool, **options: Any
 ) -> Evaluation:
     """See `omniset.cli.microbiomes.evaluate`."""
     classifier = TaxonClassifier(**arguments)
     classifier.check_arguments()
     with working_folder(out, "microbiomes", "evaluation", **_place(classifier)) as folder:
-        lineages = read_taxonomy(taxonomy, classifier.ranks)
-        with of_files(references, taxonomy):
-            parts = classifier.prepare(references, lineages)
+        parts = classifier.prepare(references, taxonomy)
         for note in classifier.notes_:
             say(f"  {note}")
         options["methods"] = options["methods"] or None

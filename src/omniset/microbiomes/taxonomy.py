@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from omniset.tables.counts import FEATURE, TAXON
-from omniset.tables.dna import name_of
+from omniset.tables.dna import Record, name_of, read_fasta
 from omniset.tables.files import TextFile, short
 
 RANKS = ("domain", "phylum", "class", "order", "family", "genus", "species")
@@ -32,7 +32,12 @@ LETTERS = {"sk": "domain", "k": "kingdom", **{rank[0]: rank for rank in RANKS}, 
 LETTER_OF = {rank: letter for letter, rank in LETTERS.items()} | {"superkingdom": "d"}
 SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
 RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
-IN_HEADER = re.compile(r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0)__.*?)(?: \[\w+=.*)?$")
+IN_HEADER = re.compile(
+    r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0)__.*?)(?: \[\w+=.*)?$"
+    r"|\|((?:Eukaryota|Bacteria|Archaea)(?::\w+)?\|.*)"
+)
+ALONE = re.compile(r"[^;=|\t]+;[^=|\t]*")  # a header that is a lineage
+SILVA = re.compile(r"[A-Z]+\d+\.\d+\.\d+\s+(Archaea|Bacteria|Eukaryota);(.*)")
 CONFIDENCE = re.compile(r"\(\d+(\.\d+)?\)$")
 ORGANELLE = re.compile(r":[a-z]+$")  # PR2's Eukaryota:plas
 ROOTS = ("root", "cellular organisms")
@@ -102,6 +107,37 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
     return _taxonomy(texts, ranks, lambda name, message: file.error(row_of[name], message))
 
 
+def read_references(
+    path: str | Path, ranks: Sequence[str] | None = None, progress: bool = False
+) -> tuple[dict[str, str], Taxonomy]:
+    """Sequences by name, and their lineages, from the headers of one FASTA file as databases publish it:
+
+        >seq1;tax=d:Bacteria,p:Bacillota;    SINTAX, PR2's UTAX
+        >seq1 Bacteria;Bacillota;Bacilli     SILVA, GTDB, Greengenes, RDP (Lineage=...)
+        >a|seq1|k__Fungi;p__Ascomycota       UNITE
+        >seq1|18S_rRNA|Eukaryota|TSAR        PR2
+        >Bacteria;Bacillota;Bacilli;         DADA2; sequences are called by their number
+
+    Args:
+        ranks: As `read_taxonomy`.
+
+    Raises:
+        OSError, ValueError: As `read_taxonomy` and `read_fasta`.
+    """
+    file = TextFile(path)
+    taxa: dict[str, str] = {}
+    row_of: dict[str, int] = {}
+
+    def called(record: Record) -> str:
+        name, taxon = _of_header(file, record.row, record.header)
+        name = name or str(len(taxa) + 1)
+        taxa[name], row_of[name] = taxon, record.row
+        return name
+
+    texts = read_fasta(path, progress, called)
+    return texts, _taxonomy(taxa, ranks, lambda name, message: file.error(row_of[name], message))
+
+
 def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
     """Row, name and taxon of each line, or of each header of FASTA."""
     name_at, taxon_at, first, fasta = 0, 1, True, False
@@ -112,7 +148,10 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
             fasta = True
         if fasta:
             if line.startswith(">"):
-                yield row, *_of_header(file, row, line[1:])
+                name, taxon = _of_header(file, row, line[1:])
+                if not name:
+                    raise file.error(row, "has a taxon and no name: give the file as references, without a taxonomy")
+                yield row, name, taxon
             continue
         cells = [cell.strip().strip('"') for cell in line.split("\t")]
         if first:
@@ -133,16 +172,29 @@ def _lines(file: TextFile) -> Iterator[tuple[int, str, str]]:
 
 
 def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
+    """Name and taxon; the name is empty where the header is the taxon."""
+    match = IN_HEADER.search(header)
+    if match is None and ALONE.fullmatch(header.split(None, 1)[0]):
+        return "", header
     name, taxon, *_ = [*header.split(None, 1), "", ""]
-    if match := IN_HEADER.search(header):
-        taxon = match[1] or match[2] or match[3]
-    if not name or not (match or ";" in taxon):
+    if match:
+        taxon = match[1] or match[2] or match[3] or (match[4] or "").replace("|", ";")
+    elif of_silva := SILVA.fullmatch(header):
+        taxon = _of_silva(of_silva[1], of_silva[2].split(";"))
+    if not name or not (match or ";" in taxon or not taxon and of_silva):
         raise file.error(
             row,
             "must have a name and a taxon, as in '>seq1;tax=d:Bacteria,p:Bacillota;' or '>seq1 Bacteria;Bacillota', is "
             f"{short(header[:60])}",
         )
     return name_of(name), taxon
+
+
+def _of_silva(domain: str, names: list[str]) -> str:
+    """SILVA's lineages end in the name of an organism, wherever they end. Those of eukaryotes have other ranks."""
+    if domain == "Eukaryota":
+        return ""
+    return ";".join([domain, *(names if len(names) == len(RANKS) - 1 else names[:-1])])
 
 
 def lineage_of(text: str, ranks: Sequence[str] | None = None) -> Lineage:
@@ -218,6 +270,8 @@ def _parsed(taxon: Any) -> Names:
     text = taxon.strip().strip(";")
     if SINTAX.match(text):
         entries = [entry.strip().partition(":") for entry in text.removeprefix("tax=").strip(",").split(",")]
+        if [letter for letter, _, _ in entries[:2]] == ["k", "d"]:  # PR2's k is its domain, its d what is below
+            entries[:2] = [("d", *entries[0][1:]), ("k", *entries[1][1:])]
         return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
     separator = "|" if ";" not in text and "|" in text and PREFIX.match(text) else ";"
     parts = [_cleaned(part) for part in text.split(separator)]

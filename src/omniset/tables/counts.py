@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import zipfile
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import scipy.sparse as sp
 
@@ -51,8 +53,8 @@ class FeatureTable:
 
 
 def read_feature_table(path: str | Path) -> FeatureTable:
-    """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), or text with a line per feature and
-    a column per sample, as `biom convert` writes it; separated by tabs, or by commas in a .csv.
+    """A feature table: BIOM 2.1 (HDF5), also within an artifact of QIIME 2 (.qza), BIOM 1.0 (JSON), or text with a line
+    per feature and a column per sample, as `biom convert` writes it; separated by tabs, or by commas in a .csv.
 
     Raises:
         OSError: The file is not there or may not be read.
@@ -67,7 +69,7 @@ def read_feature_table(path: str | Path) -> FeatureTable:
     if path.suffix.lower() == ARTIFACT:
         return _read_artifact(path)
     if start.lstrip().startswith(b"{"):
-        raise ValueError(f"{path} is a BIOM 1.0 file (JSON): convert it with biom convert --to-hdf5")
+        return _read_json(path)
     return _read_text(path)
 
 
@@ -87,10 +89,6 @@ def _read_artifact(path: Path) -> FeatureTable:
 
 
 def _read_biom(path: Path) -> FeatureTable:
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError(f'{path} is a BIOM file, which needs h5py: pip install "omniset[biom]"') from None
     check_hdf5(path)
     try:
         with h5py.File(path) as root:
@@ -114,12 +112,59 @@ def _read_biom(path: Path) -> FeatureTable:
         raise ValueError(
             f"{path} is cut off, damaged or no BIOM 2.1 file: {' '.join(str(error).split())[:200]}"
         ) from error
+    return _checked(path, samples, features, counts, taxa)
+
+
+def _checked(
+    path: Path, samples: list[str], features: list[str], counts: sp.csr_array, taxa: dict[str, str]
+) -> FeatureTable:
     check(counts, samples, features, str(path))
     counts.sort_indices()
     if not counts.has_canonical_format:
         raise ValueError(f"{path} is damaged: it has two counts of one feature in one sample")
     counts.eliminate_zeros()
     return FeatureTable(samples, features, counts, taxa)
+
+
+def _read_json(path: Path) -> FeatureTable:
+    """BIOM 1.0: {"rows": features, "columns": samples, "matrix_type": "sparse" or "dense", "shape": ..., "data": [[row,
+    column, count], ...] or a list for each feature}.
+    """
+    try:
+        root = json.loads(path.read_text(encoding="utf-8"))
+        features, samples = ([str(one["id"]) for one in root[axis]] for axis in ("rows", "columns"))
+        shape = (len(features), len(samples))
+        if [*root["shape"]] != [*shape]:
+            raise ValueError(f"its shape is {root['shape']}, it has {shape[0]} rows and {shape[1]} columns")
+        if root["matrix_type"] == "dense":
+            counts = sp.csr_array(np.array(root["data"], dtype=np.float64).reshape(shape).T)
+        elif root["matrix_type"] == "sparse":
+            counts = _of_entries(np.array(root["data"], dtype=np.float64).reshape(-1, 3), shape)
+        else:
+            raise ValueError(f"its matrix_type must be sparse or dense, is {root['matrix_type']!r}")
+        said = {one["id"]: (one.get("metadata") or {}).get("taxonomy") for one in root["rows"]}
+        taxa = {str(f): taxon if isinstance(taxon, str) else "; ".join(taxon) for f, taxon in said.items() if taxon}
+    except KeyError as error:
+        raise ValueError(f"{path} is no BIOM 1.0 file (JSON): it has no {error}") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        message = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is cut off, damaged or no BIOM 1.0 file (JSON): {message}") from error
+    return _checked(path, samples, features, counts, taxa)
+
+
+def _of_entries(entries: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
+    """(samples, features) of rows, columns and counts.
+
+    Raises:
+        ValueError: A place that is outside.
+    """
+    places = entries[:, :2]
+    if outside := int(((places < 0) | (places >= shape) | (places % 1 != 0)).any(1).sum()):
+        raise ValueError(f"{outside} of its counts are at no place of {shape[0]} rows and {shape[1]} columns")
+    row, column = places.T.astype(np.int64)
+    order = np.lexsort((row, column))
+    starts = np.searchsorted(column[order], np.arange(shape[1] + 1))
+    return sp.csr_array((entries[order, 2], row[order], starts), shape=shape[::-1])
 
 
 def _part(root: Any, name: str, kinds: str) -> Any:

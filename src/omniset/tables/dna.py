@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ OTHER = re.compile("[^ACGTRYSWKMBDHVN]")
 FASTA = (".fasta", ".fa", ".fna", ".fas", ".ffn")
 CODE = np.full(256, 4, dtype=np.uint8)  # A C G T are 0 to 3, all others 4
 CODE[np.frombuffer(b"ACGT", dtype=np.uint8)] = range(4)
-ANNOTATION = re.compile(r";tax=.*", re.DOTALL)  # usearch's and vsearch's, behind the name
+ANNOTATION = ";tax="  # usearch's and vsearch's, behind the name
 
 
 @dataclass
@@ -32,11 +32,13 @@ class Record:
         name: The first word of its header, up to ";tax=".
         bases: In capitals, T for U, without gaps.
         row: Of its header in the file.
+        header: Without its first character.
     """
 
     name: str
     bases: str
     row: int
+    header: str
 
 
 def name_of(header: str) -> str:
@@ -45,7 +47,7 @@ def name_of(header: str) -> str:
     >>> name_of("seq1;tax=d:Bacteria,s:Bacillus subtilis; from soil")
     'seq1'
     """
-    return ANNOTATION.sub("", header.split(None, 1)[0])
+    return header.split(None, 1)[0].partition(ANNOTATION)[0]
 
 
 class EmptyFileError(ValueError):
@@ -86,19 +88,20 @@ class SequenceFile(TextFile):
         while True:
             if not header.startswith("@"):
                 raise self.error(row, f"must be the header of a record, starting with '@', is {short(header[:20])}")
-            rest = [line for _, line in (next(lines, (0, None)) for _ in range(3))]
-            bases, plus, quality = rest
-            if bases is None or plus is None or quality is None:
+            rest = [line for _, line in islice(lines, 3)]
+            if len(rest) < 3:
                 raise self.error(row, "the record is cut off: it needs header, sequence, '+' and qualities")
+            bases, plus, quality = rest
             if not plus.startswith("+"):
                 raise self.error(row + 2, f"must start with '+', is {short(plus[:20])}")
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
             yield self._record(row, header, self._bases(row + 1, bases))
-            following = next(((r, line) for r, line in lines if line.strip()), None)
-            if following is None:
+            for row, header in lines:
+                if header.strip():
+                    break
+            else:
                 return
-            row, header = following
 
     def _bases(self, row: int, line: str) -> str:
         bases = line.translate(PLAIN)
@@ -108,13 +111,11 @@ class SequenceFile(TextFile):
 
     def _record(self, row: int, header: str, bases: str) -> Record:
         words = header[1:].split(None, 1)
-        if not words:
+        if not words or not (name := words[0].partition(ANNOTATION)[0]):
             raise self.error(row, "has no name behind its first character")
         if not bases:
             raise self.error(row, f"{words[0]} has no sequence")
-        if not (name := name_of(words[0])):
-            raise self.error(row, "has no name behind its first character")
-        return Record(name, bases, row)
+        return Record(name, bases, row, header[1:])
 
 
 def is_fasta(path: Path) -> bool:
@@ -125,8 +126,13 @@ def is_fasta(path: Path) -> bool:
     return name.endswith(FASTA)
 
 
-def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
+def read_fasta(
+    path: str | Path, progress: bool = False, called: Callable[[Record], str] = lambda record: record.name
+) -> dict[str, str]:
     """All sequences of a file by name.
+
+    Args:
+        called: The name of each.
 
     Raises:
         ValueError: A name that comes twice; and as `SequenceFile`.
@@ -135,9 +141,10 @@ def read_fasta(path: str | Path, progress: bool = False) -> dict[str, str]:
     sequences: dict[str, str] = {}
     with Progress(f"reading {file.path.name}", file.size, progress) as bar:
         for record in file:
-            if record.name in sequences:
-                raise file.error(record.row, f"has the sequence {record.name!r} a second time")
-            sequences[record.name] = record.bases
+            name = called(record)
+            if name in sequences:
+                raise file.error(record.row, f"has the sequence {name!r} a second time")
+            sequences[name] = record.bases
             if len(sequences) % 1000 == 0:
                 bar.at(file.position, len(sequences), "sequences")
         bar.at(file.size, len(sequences), "sequences")
