@@ -295,9 +295,7 @@ def genomes(found: dict[str, Any]) -> list[str]:
         "",
         f"Columns are completeness/contamination in percent, known to the methods. {len(splits)} splits of "
         f"{sum(splits[0][f'{part} genomes'] for part in ('training', 'validation', 'test')):,} archaea; means over "
-        f"{tested} genomes of {clades} families (GTDB) that no method had seen. `seed`, the set transformer without "
-        f"evidence: {sum('seed' in s['epochs'] for s in splits)} of the splits, only "
-        f"{splits[0]['epochs']['seed']} epochs, full attention being slow on a CPU.",
+        f"{tested} genomes of {clades} families (GTDB) that no method had seen.",
         "",
         "| asked of ours | found | 95 % interval over families | |",
         "|---|---|---|---|",

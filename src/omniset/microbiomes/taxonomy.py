@@ -181,7 +181,7 @@ def _of_header(file: TextFile, row: int, header: str) -> tuple[str, str]:
         taxon = match[1] or match[2] or match[3] or (match[4] or "").replace("|", ";")
     elif of_silva := SILVA.fullmatch(header):
         taxon = _of_silva(of_silva[1], of_silva[2].split(";"))
-    if not name or not (match or ";" in taxon or not taxon and of_silva):
+    if not name or not (match or ";" in taxon or (not taxon and of_silva)):
         raise file.error(
             row,
             "must have a name and a taxon, as in '>seq1;tax=d:Bacteria,p:Bacillota;' or '>seq1 Bacteria;Bacillota', is "

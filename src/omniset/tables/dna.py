@@ -97,7 +97,7 @@ class SequenceFile(TextFile):
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
             yield self._record(row, header, self._bases(row + 1, bases))
-            for row, header in lines:
+            for row, header in lines:  # noqa: B007  # the next record starts in this row
                 if header.strip():
                     break
             else:
