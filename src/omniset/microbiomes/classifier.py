@@ -145,12 +145,14 @@ class TaxonClassifier(ClassifierOptions, Estimator):
     def _read_references(
         self, references: Table, taxonomy: Mapping[str, Lineage | str] | str | Path | None
     ) -> tuple[dict[str, str], Taxonomy]:
-        read = isinstance(references, (str, Path))
         if taxonomy is None:
-            if not read:
+            if not isinstance(references, (str, Path)):
                 raise ValueError("taxonomy must be given where references are no FASTA file with taxa in its headers")
             return read_references(references, self.ranks, self.progress)
-        texts = read_fasta(references, self.progress) if read else named(references, "references")
+        if isinstance(references, (str, Path)):
+            texts = read_fasta(references, self.progress)
+        else:
+            texts = named(references, "references")
         if isinstance(taxonomy, (str, Path)):
             return texts, read_taxonomy(taxonomy, self.ranks)
         return texts, lineages_of(taxonomy, self.ranks)
