@@ -84,7 +84,7 @@ def costs(data: Path, seed: int) -> dict[str, Any]:
 
 
 def many_species(root: Path, seed: int) -> dict[str, list[str]]:
-    """Commands on made-up references of full length and of very many species. One epoch: they show memory."""
+    """Commands on made-up references of full length and of very many species. In one epoch, to show their memory."""
     rng = np.random.default_rng(seed)
     first = "".join(rng.choice(list("ACGT"), FULL))
     genera, species, each = SPECIES

@@ -1,12 +1,16 @@
 """`omniset microbiomes` as at a shell: what is written, and what is said of bad input."""
 
 import gzip
+import hashlib
 import json
 import re
+import uuid
+import zipfile
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier, read_taxonomy
@@ -38,10 +42,42 @@ def table_of(folder):
     return ("--table", folder / "table.tsv", "--sequences", folder / "sequences.fasta", "--model", folder / "model")
 
 
+def is_an_artifact_of_qiime_2(path):
+    """As QIIME 2 documents archives of version 5."""
+    with zipfile.ZipFile(path) as archive:
+        (identity,) = {name.split("/")[0] for name in archive.namelist()}
+        assert str(uuid.UUID(hex=identity, version=4)) == identity
+        parts = {name.removeprefix(f"{identity}/"): archive.read(name) for name in archive.namelist()}
+    header, archive_line, framework_line, end = parts["VERSION"].decode().split("\n")
+    assert (header, archive_line, end) == ("QIIME 2", "archive: 5", "")
+    assert re.fullmatch(r"framework: 20\d\d\.([1-9]|1[0-2])\.\d", framework_line)
+    said = yaml.safe_load(parts["metadata.yaml"])
+    assert said == {"uuid": identity, "type": "FeatureData[Taxonomy]", "format": "TSVTaxonomyDirectoryFormat"}
+    for name in ("VERSION", "metadata.yaml"):
+        assert parts[f"provenance/{name}"] == parts[name]
+    sums = dict(line.split("  ")[::-1] for line in parts.pop("checksums.md5").decode().splitlines())
+    assert sums == {name: hashlib.md5(part).hexdigest() for name, part in parts.items()}
+    action = yaml.safe_load(parts["provenance/action/action.yaml"])
+    assert action["action"]["manifest"] == [{"name": "taxonomy.tsv", "md5sum": sums["data/taxonomy.tsv"]}]
+    runtime = action["execution"]["runtime"]
+    assert runtime["start"] < runtime["end"]
+    assert action["environment"]["omniset"]["omniset"] == action["environment"]["python-packages"]["omniset"]
+    assert parts["provenance/citations.bib"].startswith(b"@misc{omniset|")
+
+
 def test_classify_a_table(folder, tmp_path, capsys):
     out = tmp_path / "out"
-    run("classify", *table_of(folder), "--against", folder / "truth.tsv", "--threshold", 0.5, "--out", out)
+    (tmp_path / "samples.tsv").write_text("sample\thabitat\ngut1\tgut\nsoil1\tsoil\ngut2\tgut\nsoil2\tsoil\n")
+    (tmp_path / "renamed.tsv").write_text("F1\tNobody\n")
+    beside = ("--against", folder / "truth.tsv", "--renamed", tmp_path / "renamed.tsv")
+    beside += ("--metadata", tmp_path / "samples.tsv", "--by", "habitat")
+    run("classify", *table_of(folder), *beside, "--threshold", 0.5, "--out", out)
     said = capsys.readouterr().out
+    assert "  family: 1 name of theirs that none of ours is, such as Nobody" in said
+    assert pd.read_csv(out / "strangers.tsv", sep="\t")[["rank", "name"]].to_numpy().tolist() == [["family", "Nobody"]]
+    page = (out / "report.html").read_text()
+    assert "Samples are ordered by habitat." in page
+    assert "Mean shares of the samples with each value of habitat" in page
     assert "4 samples" in said
     assert "agreement with" in said
     taxonomy = pd.read_csv(out / "taxonomy.tsv", sep="\t")
@@ -52,7 +88,14 @@ def test_classify_a_table(folder, tmp_path, capsys):
     expected = model.classify(folder / "sequences.fasta", folder / "table.tsv")
     assert taxonomy["Taxon"].tolist() == expected["Taxon"].tolist()
     assert np.allclose(taxonomy["Confidence"], expected["Confidence"])
-    calls = pd.read_csv(out / "calls.tsv.gz", sep="\t")
+    assert read_taxonomy(out / "taxonomy.qza") == read_taxonomy(out / "taxonomy.tsv")
+    is_an_artifact_of_qiime_2(out / "taxonomy.qza")
+    calls = model.calls(folder / "sequences.fasta", folder / "table.tsv")
+    differ = calls.differing(0.5)
+    written = pd.read_csv(out / "calls.tsv.gz", sep="\t")
+    assert len(written) == differ.sum()
+    assert written["Taxon"].tolist() == calls.per_sample(0.5)["Taxon"][differ].tolist()
+    calls = calls.settled(0.5).per_sample(0.5)
     counts = pd.read_csv(folder / "table.tsv", sep="\t", index_col=0)
     assert calls["count"].sum() == counts.to_numpy().sum()
     assert len(calls) == (counts > 0).to_numpy().sum()
@@ -61,10 +104,12 @@ def test_classify_a_table(folder, tmp_path, capsys):
     by_hand = calls[calls["sample"] == "gut1"].groupby("Taxon")["count"].sum()
     assert np.allclose(abundance["gut1"][by_hand.index], by_hand)
     report = json.loads((out / "report.json").read_text())
+    unnamed = 1 - calls[calls["Taxon"].str.contains("g__")].groupby("sample")["count"].sum() / counts.sum()
+    assert np.isclose(report["unnamed_in_samples"]["most"], unnamed.max())
     truth, ours = read_taxonomy(folder / "truth.tsv"), read_taxonomy(out / "taxonomy.tsv")
     reads = counts.sum(axis=1)
     for place, row in enumerate(report["agreement"]):
-        both = [f for f in ours if len(ours[f]) > place]
+        both = [f for f in ours if len(ours[f]) > place and truth[f][place] != "f__F1"]
         same = [f for f in both if ours[f][place] == truth[f][place]]
         assert np.isclose(row["by_reads"], reads[same].sum() / reads[both].sum())
         assert np.isclose(row["by_sequences"], len(same) / len(both))
@@ -179,7 +224,7 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
         (f"{READS} --threshold 2", "threshold must be >= 0 and <= 1"),
         (f"{READS} --out MODEL", "holds a model"),
         ("classify bad.fa --model MODEL", "bad.fa: line 2: has 'E', which is no base"),
-        ("fit --references DIR/references.fasta", "--taxonomy must be given"),
+        ("fit --references DIR/references.fasta", "references.fasta: line 1: must have a name and a taxon"),
         (
             "fit --references DIR/references.fasta --taxonomy few.tsv",
             "references.fasta and few.tsv: taxonomy knows none",
@@ -194,6 +239,8 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
             "taxonomy.tsv: line 2: the taxon 'd__Bacteria; p__P1; c__C1; o__O1; f__F1",
         ),
         ("explain ASV3 --model MODEL", "--table must be given"),
+        ("classify reads.fq --model MODEL --renamed odd.tsv", "renamed=odd.tsv is of the names in against"),
+        ("classify reads.fq --model MODEL --by habitat", "metadata and by must be given together"),
         ("simulate --seed -1", "seed must be >= 0, got -1"),
     ],
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from omniset.microbiomes.samples import are_sequences, read_samples
+from omniset.microbiomes.samples import are_sequences, read_column, read_samples
 from omniset.microbiomes.sequences import IUPAC, dereplicate, extract, primers_of, reverse_complement
 from omniset.microbiomes.taxonomy import Taxa, cut, read_taxonomy
 from omniset.tables.dna import read_fasta
@@ -317,6 +317,23 @@ def test_taxa_of_biom_files_as_one_text(tmp_path):
             root.pop("observation/metadata", None)
             root["observation/metadata/taxonomy"] = values
         assert read_samples(path).taxa == {"x": ("k__B", "p__P"), "y": ("k__B",)}
+
+
+def test_a_column_orders_the_samples(tmp_path):
+    numbers = written(tmp_path, "s.tsv", "#SampleID\tage\tsite\nA\t10\tgut\nB\t9\t\nC\t\tsoil\nD\t1\tgut\n")
+    column = read_column(numbers, "age", ["A", "B", "C"])
+    assert (column.values, column.order()) == (["10", "9", ""], [1, 0, 2])
+    assert read_column(numbers, "site", ["C", "A", "B", "D"]).order() == [1, 3, 0, 2]
+    with pytest.warns(UserWarning, match="s.tsv: 1 sample not there, such as 'E'"):
+        assert read_column(numbers, "site", ["E", "C"]).order() == [1, 0]
+    with pytest.raises(
+        ValueError, match="column '#SampleID' has none of the samples, .* such as 'x'; it has such as 'A'"
+    ):
+        read_column(numbers, "age", ["x"])
+    with pytest.raises(ValueError, match="'size'"):
+        read_column(numbers, "size", ["A"])
+    with pytest.raises(ValueError, match="line 3: column 'a' has the sample 'A' a second time"):
+        read_column(written(tmp_path, "t.tsv", "a\tb\nA\t1\nA\t1\n"), "b", ["A"])
 
 
 def test_taxa_of_tables_that_cannot_be_read(tmp_path):

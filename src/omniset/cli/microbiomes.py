@@ -89,6 +89,9 @@ def classify(
     out: Path = Path("classified"),
     threshold: float | None = None,
     against: Path | None = None,
+    renamed: Path | None = None,
+    metadata: Path | None = None,
+    by: str | None = None,
     **options: Any,
 ) -> None:
     """Name the taxon of every sequence in every sample.
@@ -101,17 +104,24 @@ def classify(
         table: Feature table: BIOM 2.1, or text with a line per feature. In place of reads.
         sequences: FASTA with the features' sequences. null: features are named by their sequences.
         model: Folder that fit wrote.
-        out: Folder for taxonomy.tsv (which QIIME 2 imports), calls.tsv.gz (by sample), abundance.tsv and a report; of
-            reads also sequences.fasta and table.tsv.
+        out: Folder for taxonomy.tsv, taxonomy.qza (the same as an artifact of QIIME 2), calls.tsv.gz
+            (samples in which a sequence has another name), abundance.tsv and a report; of reads also sequences.fasta
+            and table.tsv.
         threshold: Confidence that a rank needs to be named. null: as at fit.
-        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported.
+        against: Table of other calls of the same sequences, Feature ID and Taxon: how far they agree is reported, and
+            which of their names are none of ours.
+        renamed: Table of two columns, a name in against and ours for the same taxon, such as Bacteroidetes and
+            Bacteroidota.
+        metadata: Table of the samples, the first column their names.
+        by: Column of it by which the report orders and averages the samples.
     """
     from omniset.microbiomes import runs
 
     if bool(reads) == (table is not None or sequences is not None):
         raise ValueError("give either files of reads, or --table with --sequences (or one of them)")
     computing = _using(options), options["strand"]
-    runs.classify(_files(reads), table, sequences, model, out, threshold, against, *computing)
+    beside = runs.Beside(against, renamed, metadata, by)
+    runs.classify(_files(reads), table, sequences, model, out, threshold, beside, *computing)
 
 
 @takes(ClassifierOptions)

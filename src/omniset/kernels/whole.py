@@ -140,7 +140,7 @@ def _backward(
     x: Tensor,
     y: Tensor,
     tensors: Sequence[Tensor],
-    between: Sequence[Tensor],
+    between: Sequence[Any],
     d: Tensor,
 ) -> list[Tensor]:
     """Gradients of queries, elements and tensors."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
@@ -122,9 +124,8 @@ class Calls:
     taxon: Int[np.ndarray, " calls"]
     confidence: Float[np.ndarray, "calls ranks"]
 
-    def part(self, start: int, stop: int) -> Calls:
+    def part(self, some: slice | Int[np.ndarray, " some"]) -> Calls:
         """Some of the calls."""
-        some = slice(start, stop)
         arrays = (self.sample[some], self.feature[some], self.count[some], self.taxon[some], self.confidence[some])
         return Calls(self.taxa, self.samples, self.features, *arrays)
 
@@ -144,6 +145,12 @@ class Calls:
         The taxon that most of a feature's reads have; its confidence at a rank is that of the samples which agree at
         this rank, by their share of the reads. Features without reads, or which could not be read, are unassigned.
         """
+        named = _named(self.taxa, *self._votes, threshold)
+        return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | named)
+
+    @cached_property
+    def _votes(self) -> tuple[Int[np.ndarray, " features"], Float[np.ndarray, "features ranks"]]:
+        """The taxon of each feature over all samples, -1 for none, and confidences."""
         number, ranks = len(self.features), self.confidence.shape[1]
         known = (self.taxon >= 0) & (self.count > 0)
         feature, taxon, count = self.feature[known], self.taxon[known], self.count[known]
@@ -158,8 +165,25 @@ class Calls:
             agree = clade[taxon] == clade[winner[feature]]
             summed = np.bincount(feature, count * agree * self.confidence[known, rank], minlength=number)
             confidence[:, rank] = np.divide(summed, total, out=np.zeros(number), where=total > 0)
-        named = _named(self.taxa, winner, np.minimum.accumulate(confidence, axis=1), threshold)
-        return pd.DataFrame({"Feature ID": np.array(self.features, dtype=object)} | named)
+        return winner, np.minimum.accumulate(confidence, axis=1)
+
+    def differing(self, threshold: float) -> Bool[np.ndarray, " calls"]:
+        """Which calls have another name than their feature has over all samples, at a rank that both name."""
+        winner, confidence = (values[self.feature] for values in self._votes)
+        both = (self.taxon >= 0) & (winner >= 0)
+        shared = np.where(both, np.minimum(depth(confidence, threshold), self.depth(threshold)), 0)
+        clade = self.taxa.clade[np.maximum(shared, 1) - 1]
+        rows = np.arange(len(shared))
+        return (shared > 0) & (clade[rows, self.taxon] != clade[rows, winner])
+
+    def settled(self, threshold: float) -> Calls:
+        """With the feature's call over all samples in place of each that has no other name: what is named deeper in one
+        sample than in another is the same taxon.
+        """
+        winner, confidence = (values[self.feature] for values in self._votes)
+        own = self.differing(threshold) | (winner < 0)
+        taxon = np.where(own, self.taxon, winner)
+        return replace(self, taxon=taxon, confidence=np.where(own[:, None], self.confidence, confidence))
 
     def abundance(self, threshold: float, rank: str | int | np.integer | None = None) -> pd.DataFrame:
         """Reads of each sample (rows) by taxon (columns), most abundant first.
@@ -212,31 +236,55 @@ def _texts(taxa: Taxa, taxon: np.ndarray, deep: np.ndarray) -> tuple[np.ndarray,
     return texts.astype(object), again[place]
 
 
-def agreement(calls: Calls, by_feature: pd.DataFrame, others: Taxonomy) -> pd.DataFrame:
-    """How often our calls and others have the same name at a rank: `rank`, `by_reads`, `by_sequences`, and
-    `compared_reads`, the share of all reads that this is of.
+@dataclass
+class Agreement:
+    """How often our calls and others have the same name at a rank.
 
-    Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies differ.
+    Attributes:
+        ranks: `rank`, `by_reads`, `by_sequences`, and `compared_reads`, the share of all reads that this is of.
+            Compared is what both name, and by a name that the references have at this rank: elsewhere taxonomies
+            differ.
+        strangers: Names of theirs that no reference has at the rank: `rank`, `name`, `sequences`, `share_of_reads`.
     """
-    reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
-    ours = lineages_of(dict(zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)), calls.taxa.ranks)
-    rows = []
-    for rank, name in enumerate(calls.taxa.ranks):
-        known = {bare(lineage[rank]) for lineage in calls.taxa.lineages}
-        called = dict(names_at(ours, rank))
-        given = dict(names_at(others, others.ranks.index(name))) if name in others.ranks else {}
-        both = [i for i, f in enumerate(calls.features) if f in called and given.get(f) in known]
-        same = np.array([called[calls.features[i]] == given[calls.features[i]] for i in both], dtype=bool)
-        weight = reads[both]
-        rows.append(
-            {
-                "rank": name,
-                "by_reads": float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan,
-                "by_sequences": float(same.mean()) if len(same) else np.nan,
-                "compared_reads": float(weight.sum() / max(reads.sum(), 1e-300)),
-            }
-        )
-    return pd.DataFrame(rows)
+
+    ranks: pd.DataFrame
+    strangers: pd.DataFrame
+
+    @classmethod
+    def of(
+        cls, calls: Calls, by_feature: pd.DataFrame, others: Taxonomy, renamed: Mapping[str, str] | None = None
+    ) -> Agreement:
+        """Args: renamed: Our names by theirs, see `omniset.microbiomes.taxonomy.read_renamed`."""
+        renamed = renamed or {}
+        reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
+        total = max(float(reads.sum()), 1e-300)
+        ours = lineages_of(dict(zip(by_feature["Feature ID"], by_feature["Taxon"], strict=True)), calls.taxa.ranks)
+        place = {feature: i for i, feature in enumerate(calls.features)}
+        rows, strangers = [], []
+        for rank, name in enumerate(calls.taxa.ranks):
+            known = {bare(lineage[rank]) for lineage in calls.taxa.lineages}
+            called = dict(names_at(ours, rank))
+            named = names_at(others, others.ranks.index(name)) if name in others.ranks else ()
+            given = {feature: renamed.get(theirs, theirs) for feature, theirs in named if feature in place}
+            both = [feature for feature in calls.features if feature in called and given.get(feature) in known]
+            same = np.array([called[feature] == given[feature] for feature in both], dtype=bool)
+            weight = reads[[place[feature] for feature in both]]
+            rows.append(
+                {
+                    "rank": name,
+                    "by_reads": float(weight[same].sum() / weight.sum()) if weight.sum() else np.nan,
+                    "by_sequences": float(same.mean()) if len(same) else np.nan,
+                    "compared_reads": float(weight.sum() / total),
+                }
+            )
+            shares: dict[str, list[float]] = {}
+            for feature, theirs in given.items():
+                if theirs not in known:
+                    shares.setdefault(theirs, []).append(float(reads[place[feature]] / total))
+            most = sorted(shares.items(), key=lambda item: (-sum(item[1]), item[0]))
+            strangers += [(name, theirs, len(each), sum(each)) for theirs, each in most]
+        columns = ["rank", "name", "sequences", "share_of_reads"]
+        return cls(pd.DataFrame(rows), pd.DataFrame(strangers, columns=columns))
 
 
 def share_of(value: float | None) -> str:

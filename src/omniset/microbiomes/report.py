@@ -12,9 +12,10 @@ import pandas as pd
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from omniset.microbiomes.calls import Calls, share_of
+from omniset.microbiomes.calls import Agreement, Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import METHODS, Evaluation
+from omniset.microbiomes.samples import Column
 from omniset.microbiomes.splits import condition
 from omniset.microbiomes.taxonomy import bare
 from omniset.report import figures, frame
@@ -31,6 +32,7 @@ ABOUT = {  # methods
 }
 TAXA = 11  # taxa with a colour of their own
 ROWS = 25  # of tables
+SAMPLES = 1000  # listed
 COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#332288", "#882255", "#44aa99"),
     "#999933",
@@ -61,7 +63,8 @@ def of_calls(
     classifier: TaxonClassifier,
     run: frame.Run,
     seconds: float,
-    agreed: pd.DataFrame | None = None,
+    agreed: Agreement | None = None,
+    column: Column | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on classified samples."""
     threshold, ranks = classifier.threshold, calls.taxa.ranks
@@ -75,24 +78,25 @@ def of_calls(
         half=True,
     )
     shown = sorted({max(len(ranks) - 5, 0), max(len(ranks) - 2, 0), len(ranks) - 1})
-    abundances = {ranks[place]: calls.abundance(threshold, place + 1) for place in shown}
+    samples, unnamed = _samples(calls, deep, column)
     return frame.compose(
         run,
         f"Taxa of {many(len(calls.features), 'sequence')} in {many(len(calls.samples), 'sample')}.",
         [
-            *(_abundance(abundance, rank) for rank, abundance in abundances.items()),
+            *(_abundance(calls.abundance(threshold, place + 1), ranks[place], column) for place in shown),
+            samples,
             *_agreement(agreed),
             _features(calls, by_feature),
         ],
         {
-            "samples": calls.samples,
+            "samples": len(calls.samples),
             "sequences": len(calls.features),
             "reads": reads,
             "seconds": seconds,
             "threshold": threshold,
             "named": named,
-            "abundance": {rank: abundance.to_dict("split") for rank, abundance in abundances.items()},
-            "agreement": None if agreed is None else agreed.to_dict("records"),
+            "unnamed_in_samples": unnamed,
+            "agreement": None if agreed is None else agreed.ranks.to_dict("records"),
         },
         headline=[
             ("samples", len(calls.samples), ""),
@@ -105,14 +109,54 @@ def of_calls(
     )
 
 
-def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
+def _samples(calls: Calls, deep: np.ndarray, column: Column | None) -> tuple[Section, dict[str, float]]:
+    """What share of each sample's reads has no name, those with most first; and quartiles over the samples."""
+    number, ranks = len(calls.samples), calls.taxa.ranks
+    reads = np.bincount(calls.sample, calls.count, minlength=number)
+    shares = [
+        np.bincount(calls.sample, calls.count * (deep < names), minlength=number) / np.maximum(reads, 1e-300)
+        for names in (1, len(ranks))
+    ]
+    rows = [
+        [
+            calls.samples[i][:40],
+            *([] if column is None else [column.values[i][:40]]),
+            round(float(reads[i])),
+            *(Cell(share_of(float(share[i])), float(share[i])) for share in shares),
+        ]
+        for i in np.argsort(-shares[1], kind="stable")[:SAMPLES].tolist()
+    ]
+    more = "" if number <= SAMPLES else f" The first {SAMPLES:,} of {number:,}."
+    head = [
+        "sample",
+        *([] if column is None else [column.name]),
+        "reads",
+        "unassigned",
+        f"not named at rank {ranks[-1]}",
+    ]
+    table = Table(f"Reads without a name, by sample.{more}", head, rows, folded=number > ROWS)
+    least, median, most = np.quantile(shares[1][reads > 0], (0, 0.5, 1)).tolist() if reads.any() else 3 * [0.0]
+    return Section("By sample", "", [table]), {"least": least, "median": median, "most": most}
+
+
+def _abundance(abundance: pd.DataFrame, rank: str, column: Column | None) -> Section:
     total = abundance.to_numpy().sum(1)
     shares = abundance.div(np.maximum(total, 1e-300), axis=0)
-    shown = shares.iloc[:BARS]
+    shown = (shares if column is None else shares.iloc[column.order()]).iloc[:BARS]
     left = "" if len(shares) <= BARS else f" The first {BARS} of {len(shares):,} samples."
     names = [bare(taxon.split("; ")[-1]) or taxon for taxon in abundance.columns]
     caption = f"What share of each sample's reads is of which {rank}.{left}"
-    plot = Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)
+    caption += "" if column is None else f" Samples are ordered by {column.name}."
+    blocks: list[Block] = [Plot(stacked(shown.to_numpy(), list(shown.index), names), caption, caption, half=False)]
+    if column is not None:
+        # In the order of the samples' values; samples without reads have no shares to be averaged.
+        order = [i for i in column.order() if column.values[i] and total[i] > 0]
+        groups = {column.values[i]: [j for j in order if column.values[j] == column.values[i]] for i in order}
+        if 1 < len(groups) <= min(BARS, len(order) - 1):
+            means = np.stack([shares.iloc[rows].to_numpy().mean(0) for rows in groups.values()])
+            caption = f"Mean shares of the samples with each value of {column.name}, each sample counting alike."
+            labels = [f"{value} ({len(rows)})" for value, rows in groups.items()]
+            blocks.append(Plot(stacked(means, labels, names), caption, caption, half=False))
     mean, seen = shares[total > 0].mean(), (abundance > 0).sum()
     reads = abundance.sum()
     rows = [
@@ -120,8 +164,10 @@ def _abundance(abundance: pd.DataFrame, rank: str) -> Section:
         for taxon in mean.sort_values(ascending=False, kind="stable").index[:ROWS]
     ]
     more = "" if abundance.shape[1] <= ROWS else f" The first {ROWS} of {abundance.shape[1]:,}; all in abundance.tsv."
-    table = Table(f"Taxa by their mean share.{more}", ["taxon", "mean share", "samples", "reads"], rows, folded=True)
-    return Section(f"By {rank}", "", [plot, table])
+    blocks.append(
+        Table(f"Taxa by their mean share.{more}", ["taxon", "mean share", "samples", "reads"], rows, folded=True)
+    )
+    return Section(f"By {rank}", "", blocks)
 
 
 @styled
@@ -155,16 +201,22 @@ def _features(calls: Calls, by_feature: pd.DataFrame) -> Section:
     return Section("Sequences", "", [table])
 
 
-def _agreement(agreed: pd.DataFrame | None) -> list[Section]:
+def _agreement(agreed: Agreement | None) -> list[Section]:
     if agreed is None:
         return []
     rows = [
         [row["rank"], *(Cell(share_of(row[key]), row[key]) for key in ("by_reads", "by_sequences", "compared_reads"))]
-        for row in agreed.to_dict("records")
+        for row in agreed.ranks.to_dict("records")
     ]
     text = "Compared is what both name at a rank, by a name that the references have there."
     columns = ["rank", "same name, of reads", "of sequences", "reads compared, of all"]
-    return [Section("Agreement with other calls", text, [Table("The same name at each rank.", columns, rows)])]
+    blocks: list[Block] = [Table("The same name at each rank.", columns, rows)]
+    if len(agreed.strangers):
+        most = agreed.strangers.sort_values("share_of_reads", ascending=False, kind="stable").head(ROWS)
+        caption = "Names of theirs that none of our references has, with most reads first; all in strangers.tsv."
+        rows = [[r, n, s, Cell(share_of(share), share)] for r, n, s, share in most.itertuples(index=False)]
+        blocks.append(Table(caption, ["rank", "name", "sequences", "share of reads"], rows))
+    return [Section("Agreement with other calls", text, blocks)]
 
 
 # ---------------------------------------------------------------------- an evaluation

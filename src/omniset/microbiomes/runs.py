@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from omniset.microbiomes import report
-from omniset.microbiomes.calls import Calls, agreement, share_of
+from omniset.microbiomes.artifact import write_artifact
+from omniset.microbiomes.calls import Agreement, Calls, share_of
 from omniset.microbiomes.classifier import TaxonClassifier
 from omniset.microbiomes.evaluate import Evaluation
 from omniset.microbiomes.evaluate import evaluate as run_evaluation
 from omniset.microbiomes.inputs import pooled
-from omniset.microbiomes.samples import Samples, read_samples, write_samples
+from omniset.microbiomes.samples import Column, Samples, read_column, read_samples, write_samples
 from omniset.microbiomes.sequences import alike, write_fasta
-from omniset.microbiomes.taxonomy import read_taxonomy
+from omniset.microbiomes.taxonomy import Taxonomy, read_renamed, read_taxonomy
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.runs.console import noted, refuse_own_input, run_folder, say, say_notes, telling
+from omniset.runs.console import noted, own_command, refuse_own_input, run_folder, say, say_notes, telling
 from omniset.runs.verbs import working_folder
 from omniset.tables.dna import read_fasta
 from omniset.tables.files import TableWriter, kind_of
 
-ROWS = 100_000  # written at a time
 SHOWN = 10  # rows of an explanation, at the shell
 
 
@@ -59,6 +62,48 @@ def fit(
         return classifier
 
 
+@dataclass
+class Beside:
+    """What calls are looked at beside.
+
+    Attributes:
+        against: Other calls of the same sequences.
+        renamed: Names of theirs and of ours.
+        metadata: Table of the samples.
+        by: Its column that samples are ordered and averaged by.
+    """
+
+    against: Path | None = None
+    renamed: Path | None = None
+    metadata: Path | None = None
+    by: str | None = None
+
+    def check(self) -> None:
+        if self.renamed is not None and self.against is None:
+            raise ValueError(f"renamed={self.renamed} is of the names in against, which is not given")
+        if (self.metadata is None) != (self.by is None):
+            raise ValueError("metadata and by must be given together: a table of the samples, and a column of it")
+
+    def others(self, classifier: TaxonClassifier, names: Sequence[str]) -> tuple[Taxonomy, dict[str, str]] | None:
+        """The other calls, and our names by theirs.
+
+        Args:
+            names: Of the sequences.
+        """
+        if self.against is None:
+            return None
+        others = read_taxonomy(self.against, classifier.ranks)
+        if others.keys().isdisjoint(names):
+            raise ValueError(
+                f"against={self.against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
+                f"they are such as {next(iter(names), None)!r}{alike(others, names)}"
+            )
+        return others, {} if self.renamed is None else read_renamed(self.renamed)
+
+    def column(self, samples: Sequence[str]) -> Column | None:
+        return None if self.metadata is None or self.by is None else read_column(self.metadata, self.by, samples)
+
+
 def classify(
     reads: Sequence[Path],
     table: Path | None,
@@ -66,45 +111,47 @@ def classify(
     model: Path,
     out: Path,
     threshold: float | None,
-    against: Path | None,
+    beside: Beside,
     overrides: dict[str, Any],
     strand: str,
 ) -> Calls:
     """See `omniset.cli.microbiomes.classify`."""
+    beside.check()
     classifier = TaxonClassifier.load(model, **overrides)
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
     with working_folder(out, "microbiomes", "classify", **_place(classifier)) as folder:
-        others = None if against is None else read_taxonomy(against, classifier.ranks)
+        began = datetime.now(UTC)
         texts, counts = _given(reads, table, sequences, classifier.progress)
-        if others is not None:
-            names = texts if texts else [] if counts is None else [*counts.features, *counts.names]
-            if others.keys().isdisjoint(names):
-                raise ValueError(
-                    f"against={against} has calls of none of the sequences: it has such as {next(iter(others))!r}, "
-                    f"they are such as {next(iter(names), None)!r}{alike(others, names)}"
-                )
+        others = beside.others(classifier, [*(texts or ()), *([] if counts is None else counts.features)])
+        column = beside.column(["sample"] if counts is None else counts.names)
         start = time.monotonic()
         calls = classifier.calls(texts, counts, strand=strand)
         seconds = time.monotonic() - start
-        written = []
+        written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
         if reads and texts is not None and counts is not None:
             write_fasta(out / "sequences.fasta", texts)
             write_samples(out / "table.tsv", counts)
-            written = ["sequences.fasta", "table.tsv"]
+            written += ["sequences.fasta", "table.tsv"]
         del texts, counts  # they may be large
         by_feature = calls.per_feature(classifier.threshold)
-        agreed = None if others is None else agreement(calls, by_feature, others)
+        agreed = None if others is None else Agreement.of(calls, by_feature, *others)
         _write(out / "taxonomy.tsv", by_feature)
-        with TableWriter(out / "calls.tsv.gz") as writer:
-            for first in range(0, max(len(calls.taxon), 1), ROWS):
-                writer.write(calls.part(first, first + ROWS).per_sample(classifier.threshold))
+        write_artifact(out / "taxonomy.qza", out / "taxonomy.tsv", began, own_command(), folder.provenance)
+        _write(
+            out / "calls.tsv.gz",
+            calls.part(np.flatnonzero(calls.differing(classifier.threshold))).per_sample(classifier.threshold),
+        )
+        calls = calls.settled(classifier.threshold)
         # With a row per taxon, as feature tables are.
         _write(out / "abundance.tsv", calls.abundance(classifier.threshold).T.rename_axis("#OTU ID").reset_index())
+        if agreed is not None and len(agreed.strangers):
+            _write(out / "strangers.tsv", agreed.strangers)
+            written.append("strangers.tsv")
         what = ", ".join(path.name for path in (*reads, *(p for p in (table, sequences) if p is not None)))
-        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed)
-        lines = _lines(calls, made[1]["named"], seconds, against, agreed)
-        folder.write(made, files=["taxonomy.tsv", "calls.tsv.gz", "abundance.tsv", *written], lines=lines)
+        made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed, column)
+        lines = _lines(calls, made[1]["named"], seconds, beside.against, agreed)
+        folder.write(made, files=written, lines=lines)
         return calls
 
 
@@ -190,7 +237,7 @@ def _given(
 
 
 def _lines(
-    calls: Calls, named: dict[str, float], seconds: float, against: Path | None, agreed: pd.DataFrame | None
+    calls: Calls, named: dict[str, float], seconds: float, against: Path | None, agreed: Agreement | None
 ) -> Iterator[str]:
     """What classify says of its result."""
     yield (
@@ -201,14 +248,18 @@ def _lines(
         yield f"  {share_of(share):>6} of the reads are named at rank {rank}"
     if agreed is not None:
         yield f"agreement with {against}, where both name a rank and its name is among the references:"
-        for row in agreed.to_dict("records"):
+        for row in agreed.ranks.to_dict("records"):
             by_reads, by_sequences = (share_of(row[key]) for key in ("by_reads", "by_sequences"))
             yield (
                 f"  {row['rank']}: {by_reads:>6} of reads, {by_sequences:>6} of sequences; "
                 f"{share_of(row['compared_reads'])} of all reads could be compared"
             )
+        for of_rank, group in agreed.strangers.groupby("rank", sort=False):
+            most = zip(group["name"].head(3), group["share_of_reads"].head(3), strict=True)
+            few = ", ".join(f"{one} {share_of(share)}" for one, share in most)
+            yield f"  {of_rank}: {many(len(group), 'name')} of theirs that none of ours is, such as {few}"
 
 
 def _write(path: Path, frame: pd.DataFrame) -> None:
-    with TableWriter(path) as writer:
+    with TableWriter(path, empty=True) as writer:
         writer.write(frame)

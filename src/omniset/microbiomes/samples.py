@@ -6,15 +6,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import scipy.sparse as sp
 
-from omniset.microbiomes.sequences import SHORTEST
+from omniset.microbiomes.sequences import SHORTEST, alike
 from omniset.microbiomes.taxonomy import Lineage, lineages_of
+from omniset.report.blocks import many
 from omniset.runs.files import replacing
 from omniset.tables import spreadsheets
 from omniset.tables.counts import read_feature_table
 from omniset.tables.dna import OTHER, PLAIN
+from omniset.tables.files import TableFile
 
 
 @dataclass
@@ -55,6 +58,53 @@ def _taxa(path: Path, texts: dict[str, str]) -> dict[str, Lineage]:
     except ValueError as error:
         warnings.warn(f"{path}: its taxa are left out: {error}", stacklevel=3)
         return {}
+
+
+@dataclass
+class Column:
+    """What a column of a table says of samples.
+
+    Attributes:
+        name: Of the column.
+        values: Of each sample; empty: not known.
+    """
+
+    name: str
+    values: list[str]
+
+    def order(self) -> list[int]:
+        """The samples by their values, as numbers where all are some; those without one last."""
+        try:
+            numbers: list[Any] = [float(value or "inf") for value in self.values]
+        except ValueError:
+            numbers = self.values
+        return sorted(range(len(self.values)), key=lambda i: (not self.values[i], numbers[i]))
+
+
+def read_column(path: str | Path, column: str, samples: Sequence[str]) -> Column:
+    """A column of a table whose first one has names of samples, such as QIIME 2's sample metadata.
+
+    Raises:
+        OSError, ValueError: The table cannot be read, has no such column, names none of the samples, or one twice.
+    """
+    file = TableFile(path)
+    file.require([column])
+    value_of: dict[str, str] = {}
+    for chunk in file.chunks([file.columns[0], column]):
+        values = ["" if value is None else str(value).strip() for value in chunk.columns[column].to_pylist()]
+        for row, (name, value) in enumerate(zip(chunk.text(file.columns[0]).to_pylist(), values, strict=True)):
+            if name in value_of:
+                raise chunk.error(row, file.columns[0], f"has the sample {name!r} a second time")
+            value_of[name] = value
+    lacking = [name for name in samples if name not in value_of]
+    if len(lacking) == len(samples):
+        raise ValueError(
+            f"{path}: column {file.columns[0]!r} has none of the samples, which are such as {samples[0]!r}; it has "
+            f"such as {next(iter(value_of), None)!r}{alike(samples, value_of)}"
+        )
+    if lacking:
+        warnings.warn(f"{path}: {many(len(lacking), 'sample')} not there, such as {lacking[0]!r}", stacklevel=2)
+    return Column(column, [value_of.get(name, "") for name in samples])
 
 
 def write_samples(path: Path, samples: Samples) -> None:

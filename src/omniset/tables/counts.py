@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import scipy.sparse as sp
 
@@ -90,6 +89,8 @@ def _read_artifact(path: Path) -> FeatureTable:
 
 def _read_biom(path: Path) -> FeatureTable:
     check_hdf5(path)
+    import h5py
+
     try:
         with h5py.File(path) as root:
             parts = [_part(root, name, kinds) for name, kinds in BIOM.items()]

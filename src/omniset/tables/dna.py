@@ -97,11 +97,10 @@ class SequenceFile(TextFile):
             if len(quality) != len(bases):
                 raise self.error(row + 3, f"has {len(quality)} qualities for {len(bases)} bases")
             yield self._record(row, header, self._bases(row + 1, bases))
-            for row, header in lines:  # noqa: B007  # the next record starts in this row
-                if header.strip():
-                    break
-            else:
+            following = next((pair for pair in lines if pair[1].strip()), None)
+            if following is None:
                 return
+            row, header = following
 
     def _bases(self, row: int, line: str) -> str:
         bases = line.translate(PLAIN)

@@ -392,6 +392,7 @@ class TableWriter:
 
     Args:
         path: Ending as TableFile's.
+        empty: A table without rows is one too.
 
     Use as a context manager: `with TableWriter(path) as out: out.write(frame)`.
 
@@ -400,8 +401,8 @@ class TableWriter:
         ValueError: The name ends otherwise or is that of a folder; no row was written.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, empty: bool = False) -> None:
+        self.path, self._empty = Path(path), empty
         self.separator, self._opener = kind_of(self.path)
         if self.path.exists() and not self.path.is_file():
             raise ValueError(f"out must be a file, {self.path} is {'a directory' if self.path.is_dir() else 'none'}")
@@ -447,7 +448,7 @@ class TableWriter:
         self._rows += len(frame)
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None and not self._rows:
+        if error[0] is None and not self._rows and not self._empty:
             nothing = ValueError(f"{self.path} is not written: there is no row to write")
             self._stack.__exit__(type(nothing), nothing, None)
             raise nothing
