@@ -131,7 +131,7 @@ def test_sigterm_in_a_program_of_a_users(words_of, tmp_path):
 
 
 LOST = """
-import os, signal, sys
+import os, signal
 import torch
 from omniset.training.data import Lesson
 from omniset.training.fit import TrainingModule, fit
@@ -139,7 +139,7 @@ from omniset.training.fit import TrainingModule, fit
 
 class Deaf:
     def __del__(self):
-        os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+        os.kill(os.getpid(), signal.Signals[name])
 
 
 class Endless(TrainingModule):
@@ -149,21 +149,23 @@ class Endless(TrainingModule):
         return self.network(torch.ones(1, 1)).sum()
 
 
-module = Endless(torch.nn.Linear(1, 1), 0.1, 0.0, 0, {})
 data = Lesson(lambda keys, training: torch.ones(1), range(5), [], batch_size=1, seed=0)
-fit(module, data, epochs=100_000, patience=None, device="cpu", progress=False, log=None, folder=None, resume=False)
-print("not reached")
+for name in ("SIGTERM", "SIGINT"):
+    module = Endless(torch.nn.Linear(1, 1), 0.1, 0.0, 0, {})
+    try:
+        fit(module, data, epochs=100_000, patience=None, device="cpu", progress=False, log=None, folder=None,
+            resume=False)
+    except BaseException as end:
+        print(name, type(end).__name__, end)
 """
 
 
-@pytest.mark.parametrize(("name", "ends"), [("SIGTERM", 143), ("SIGINT", "KeyboardInterrupt")])
-def test_signals_that_python_drops(name, ends, tmp_path):
+def test_signals_that_python_drops(tmp_path):
     """One that arrives in a destructor raises nothing there."""
     (tmp_path / "lost.py").write_text(LOST)
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "lost.py", name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "lost.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert "Exception ignored in" in done.stderr
-    assert done.stdout == ""
-    assert ends in (done.returncode, done.stderr.splitlines()[-1])
+    assert done.stderr.count("Exception ignored in") == 2
+    assert done.stdout.splitlines() == ["SIGTERM Terminated 143", "SIGINT KeyboardInterrupt "]
