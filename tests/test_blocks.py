@@ -28,7 +28,13 @@ def fake(tmp_path, script):
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 1", '[ "$1" = --version ] || exit 1', 'for last; do :; done; echo nonsense > "$last"', None]
+    "script",
+    [
+        "exit 1",
+        '[ "$1" = --version ] || exit 1',
+        '[ "$1" = --version ] && exit; for last; do :; done; echo nonsense > "$last"',
+        None,
+    ],
 )
 def test_without_a_compiler_that_works_there_is_no_library(script, anew, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "/there/is/none" if script is None else fake(tmp_path, script))
