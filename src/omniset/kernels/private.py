@@ -95,14 +95,9 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, name, None), "default", None)
 
 
-_flash, _flash_backward, _norm_backward = (
-    _overload(name)
-    for name in (
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "native_layer_norm_backward",
-    )
-)
+_flash = _overload("_scaled_dot_product_flash_attention_for_cpu")
+_flash_backward = _overload("_scaled_dot_product_flash_attention_for_cpu_backward")
+_norm_backward = _overload("native_layer_norm_backward")
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
@@ -117,9 +112,31 @@ def flash_backward(
     return _flash_backward(d, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale)
 
 
-def norm_backward(d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-    """Gradients of x, weight and bias of torch.native_layer_norm over the last dimension."""
-    return _norm_backward(d, x, x.shape[-1:], mean, deviation, w, b, [True] * 3)
+def plain_norm_backward(
+    d: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias of torch.native_layer_norm, whose mean and 1/deviation are given."""
+    z, g = (x - mean) * deviation, d * w
+    d_x = (g - g.mean(-1, True) - z * (g * z).mean(-1, True)) * deviation
+    return d_x, (d * z).flatten(0, -2).sum(0), d.flatten(0, -2).sum(0)
+
+
+norm_backward = tried(
+    lambda d, x, mean, deviation, w, b: _norm_backward(d, x, x.shape[-1:], mean, deviation, w, b, [True] * 3),
+    plain_norm_backward,
+    lambda f: torch.cat(
+        [
+            gradient.flatten()
+            for gradient in f(
+                _numbers(2, 3, 5).flip(2),
+                _numbers(2, 3, 5),
+                *torch.native_layer_norm(_numbers(2, 3, 5), (5,), _numbers(5), _numbers(5), 1e-5)[1:],
+                _numbers(5),
+                _numbers(5),
+            )
+        ]
+    ),
+)
 
 
 def _has_flash() -> bool:

@@ -120,9 +120,9 @@ def _forward(
     q = _split(torch.addmm(query_0, xn, query.t()), len(x), how.heads)
     q = q if len(x) == len(y) else q.expand(len(y), -1, -1, -1)
     k, v = (_split(torch.addmm(b, yn, w.t()), len(y), how.heads) for w, b in ((key, key_0), (value, value_0)))
-    a, *seen = _attend(q, k, v, bias, empty, how.scale)
+    a, *attended = _attend(q, k, v, bias, empty, how.scale)
     h = torch.addmm(output_0, a, output.t()).view(shape).add_(x)
-    between: list[Tensor | None] = [xn, *of_queries, yn, *of_elements, q, k, v, a, *seen, h]
+    between: list[Tensor | None] = [xn, *of_queries, yn, *of_elements, q, k, v, a, *attended, h]
     if how.activation is None:
         return h, between
     w, b, first, first_0, second, second_0 = ffn
@@ -145,13 +145,13 @@ def _backward(
 ) -> list[Tensor]:
     """Gradients of queries, elements and tensors."""
     wq, bq, we, be, query, _, key, _, value, _, output, _, *ffn = tensors
-    xn, x_mean, x_deviation, yn, y_mean, y_deviation, q, k, v, a, seen, logsumexp, h, *of_ffn = between
+    xn, x_mean, x_deviation, yn, y_mean, y_deviation, q, k, v, a, attended, logsumexp, h, *of_ffn = between
     d_ffn: list[Tensor] = []
     if how.activation is not None:
         d, d_ffn = _ffn_backward(how.activation, h, d, ffn, of_ffn)
     d_a, *d_output = _linear_backward(d.reshape(a.shape), a, output)
     d_a = _split(d_a, len(y), how.heads)
-    d_q, d_k, d_v = _attend_backward(d_a, q, k, v, seen, logsumexp, bias, empty, how.scale)
+    d_q, d_k, d_v = _attend_backward(d_a, q, k, v, attended, logsumexp, bias, empty, how.scale)
     if len(x) < len(y):  # all sets share the queries
         d_q, d = d_q.sum(0, True), d.sum(0, True)
     d_xn, *d_query = _linear_backward(_rows(d_q), xn, query)
@@ -165,7 +165,9 @@ def _backward(
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, empty: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The heads' averages, side by side in rows; and the weights (B, H, N, Q), or what the fused kernel has seen."""
+    """The heads' averages, side by side in rows; and for the gradient the weights (B, H, N, Q) of few keys, or the
+    averages (B, H, Q, d) and the logarithms of the sums of exponentials.
+    """
     if not _few(q, k):
         average, logsumexp = private.flash(q, k, v, bias, scale)
         return _rows(average if empty is None else filled(average, empty)), average, logsumexp
@@ -181,18 +183,19 @@ def _attend_backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    seen: Tensor,
+    attended: Tensor,
     logsumexp: Tensor | None,
     bias: Tensor | None,
     empty: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v; `attended` and `logsumexp` as `_attend` returned them."""
     if logsumexp is not None:
         d = d if empty is None else filled(d, empty)
-        return private.flash_backward(d, q, k, v, seen, logsumexp, bias, scale)
+        return private.flash_backward(d, q, k, v, attended, logsumexp, bias, scale)
     d_weights = torch.matmul(v, d.mT)
-    d_scores = private.softmax_backward(d_weights, seen, 2, d_weights)
-    return torch.matmul(d_scores.mT, k * scale), torch.matmul(d_scores, q).mul_(scale), torch.matmul(seen, d)
+    d_scores = private.softmax_backward(d_weights, attended, 2, d_weights)
+    return torch.matmul(d_scores.mT, k * scale), torch.matmul(d_scores, q).mul_(scale), torch.matmul(attended, d)
 
 
 def _few(q: Tensor, k: Tensor) -> bool:
