@@ -254,13 +254,13 @@ model.save("run-python")
 """
 
 
-# Two commands in the processes that the first of them has started.
+# Two commands in the processes that the first of them has started: what a fit leaves behind must not stop the next.
 AT_THE_SHELL = f"""
 import os
 from omniset.cli import main
-code = main(["predict", "sets.csv", "--model=model", "--out=predictions.csv", "--devices=2", "--device=cpu"])
+code = main(["fit", "sets.csv", "--target=labels.csv", "--out=run", "--devices=2", *{FIT}])
 if "RANK" in os.environ:
-    code = main(["fit", "sets.csv", "--target=labels.csv", "--out=run", "--devices=2", *{FIT}])
+    code = main(["predict", "sets.csv", "--model=model", "--out=predictions.csv", "--devices=2", "--device=cpu"])
 raise SystemExit(code)
 """
 
@@ -268,7 +268,7 @@ raise SystemExit(code)
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="ports are listed by Linux alone")
 @pytest.mark.parametrize("program", [AT_THE_SHELL, IN_PYTHON], ids=["shell", "python"])
 def test_nothing_listens_beyond_the_loopback(program, tmp_path):
-    """Of predict and fit in two processes, started by the command, and by a program of the user's."""
+    """Of fit and predict in two processes, started by the command, and by a program of the user's."""
     frame, labels = table(tmp_path)
     small = {"dim": 8, "num_heads": 2, "depth": 1, "epochs": 1, "progress": False, "device": "cpu"}
     SetClassifier("ust", **small).fit(frame, labels["label"].to_numpy()).save(tmp_path / "model")
@@ -282,7 +282,7 @@ def test_nothing_listens_beyond_the_loopback(program, tmp_path):
     with subprocess.Popen(command, cwd=tmp_path, env=places, stderr=subprocess.PIPE, text=True) as running:
         while running.poll() is None:
             found |= listening(running.pid)
-            time.sleep(0.3)
+            time.sleep(0.1)
         assert running.returncode == 0, running.stderr.read()
     assert found, "two processes that never met"
     assert found <= LOOPBACK

@@ -40,9 +40,16 @@ class TablesInTurn(_Closed, FabricDDP):
     """Every process computes some of the tables of `in_turn`."""
 
 
+class _Lasting(LightningEnvironment):
+    """Takes none of the variables away that say how many processes there are: another command may follow in them."""
+
+    def teardown(self) -> None:
+        pass
+
+
 def environment() -> list[Any]:
     """Lightning's environment where processes meet in a file: it must ignore others that it sees, such as SLURM."""
-    return [LightningEnvironment()] if meeting.MEETING in os.environ else []
+    return [_Lasting()] if meeting.MEETING in os.environ else []
 
 
 def in_turn(
