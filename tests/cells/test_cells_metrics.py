@@ -1,7 +1,9 @@
 """Scores of integration: against hand calculations, against loops over cells, and against scib-metrics where it is."""
 
 import importlib
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -495,8 +497,25 @@ def double_precision(scib):
     jax.config.update("jax_enable_x64", before)
 
 
-def test_as_scib_metrics(scib, double_precision, monkeypatch):
-    z, labels, batch = cells_of((97, 10, 61), shift=1.0)
+def kang():
+    folder = os.environ.get("OMNISET_DATA")
+    if not folder:
+        pytest.skip("OMNISET_DATA is not set: the folder with cells/kang_pbmc_muscat.h5ad")
+    anndata = pytest.importorskip("anndata")
+    data = anndata.read_h5ad(Path(folder) / "cells" / "kang_pbmc_muscat.h5ad")
+    from omniset.cells.baselines import embed
+
+    labels, batch = (
+        np.unique(np.asarray(data.obs[c].astype(str)), return_inverse=True)[1] for c in ("cell_type", "batch")
+    )
+    # A part, for the time that scib-metrics takes to compile its functions for every type.
+    some = (labels < 3) & (np.arange(data.n_obs) % 3 > 0)
+    return embed("pca", data.X[some], batch[some]), labels[some], batch[some]
+
+
+@pytest.mark.parametrize("data", ["simulated", "kang"])
+def test_as_scib_metrics(scib, double_precision, data, monkeypatch):
+    z, labels, batch = cells_of((97, 10, 61), shift=1.0) if data == "simulated" else kang()
     reference = z + batch[:, None] * np.linspace(2, 5, z.shape[1])
     from scib_metrics import nearest_neighbors
     from scib_metrics.utils import _diffusion_nn
