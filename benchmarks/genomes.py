@@ -35,8 +35,9 @@ def main(seed: int = 0) -> None:
         genomes, read_taxonomy(taxonomy), seed=seed, folder=ROOT / "runs" / "genomes", resume=True, say=print
     )
     found = evaluation.numbers()
-    for part in ("scores", "differences"):
-        found[part] = [row for row in found[part] if row["score"] in SHOWN]
+    found["scores"] = [row for row in found["scores"] if row["score"] in SHOWN]
+    compared = {(gate["condition"], gate["score"]) for gate in found["gates"] if gate["opponent"]}
+    found["differences"] = [row for row in found["differences"] if (row["condition"], row["score"]) in compared]
     found = plain(found) | {"rows": len(evaluation.rows)}
     found["costs"] = costs(table, taxonomy, genomes, seed)
     record("genomes", found, seed=seed)

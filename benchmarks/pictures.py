@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import cells as recorded
-from benchmarks.results import RESULTS, ROOT, of_genomes
+from benchmarks.results import RESULTS, ROOT, by_place
 from omniset.report.plots import COLOURS, save
 
 OURS = {"omniset"}
@@ -40,7 +40,7 @@ def ranked(ax: Any, rows: dict[str, tuple[float, float, float]], title: str) -> 
 
 def genomes() -> Figure:
     """F1 and AUPRC of missing families by how complete a genome is."""
-    scores, _, _ = of_genomes(read("genomes.json"))
+    scores = by_place(read("genomes.json"))
     figure, axes = panels(2)
     conditions = ("100/0", "95/0", "90/0", "70/0", "50/0")
     for ax, (score, title, shown) in zip(
@@ -51,7 +51,7 @@ def genomes() -> Figure:
         ),
         strict=True,
     ):
-        for place, method in enumerate(("omniset", "as-is", "prevalence-bayes", "knn", "pca")):
+        for place, method in enumerate(("omniset", "as-is", "prevalence-bayes", "autoencoder-evidence", "mean")):
             values = [scores[condition, score, method]["value"] for condition in shown]
             ours = method in OURS
             ax.plot(

@@ -13,7 +13,7 @@ from paper.tables import Results
 
 from benchmarks import cells as recorded
 from benchmarks import pictures
-from benchmarks.results import RESULTS, ROOT, of_genomes
+from benchmarks.results import RESULTS, ROOT, by_place
 from omniset.report.plots import save
 from omniset.runs.files import replacing
 from omniset.trials.comparison import Comparison
@@ -58,7 +58,7 @@ def five(found: dict[str, Any]) -> list[str]:
         best = max((name for name in scores if name != ours), key=lambda name: scores[name])
         lines.append(f"| {what} | {scores[ours]:.3f} | {best} {scores[best]:.3f} |")
 
-    scores = of_genomes(read("genomes.json"))[0]
+    scores = by_place(read("genomes.json"))
     f1 = {m: value["value"] for (condition, score, m), value in scores.items() if (condition, score) == ("70/5", "f1")}
     row("archaea, 70 % complete: F1 of the gene content", f1, "omniset")
     totals = recorded.read(read("cells/baron.json"))[0].table("total", "all cells")["value"]
@@ -280,7 +280,7 @@ def _linked(found: dict[str, Any]) -> str:
 def genomes(found: dict[str, Any]) -> list[str]:
     shown = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")
     parts = (("f1", "F1", shown), ("auprc_missing", "AUPRC of missing families", shown[1:]), ("ece", "ECE", shown))
-    scores, gates, changes = of_genomes(found)
+    scores, gates, changes = by_place(found), found["gates"], found["changes"]
     lines = []
     for key, title, conditions in parts:
         lines += ["", f"| {title} | " + " | ".join(conditions) + " |", "|---|" + "---|" * len(conditions)]
