@@ -1,4 +1,4 @@
-"""Calls as an artifact of QIIME 2, which its commands take without an import."""
+"""Calls as an artifact of QIIME 2: what `qiime tools import` makes of the table of taxa."""
 
 from __future__ import annotations
 

@@ -181,9 +181,9 @@ class Calls:
         sample than in another is the same taxon.
         """
         winner, confidence = (values[self.feature] for values in self._votes)
-        own = self.differing(threshold) | (winner < 0)
-        taxon = np.where(own, self.taxon, winner)
-        return replace(self, taxon=taxon, confidence=np.where(own[:, None], self.confidence, confidence))
+        stays = self.differing(threshold) | (winner < 0)
+        taxon = np.where(stays, self.taxon, winner)
+        return replace(self, taxon=taxon, confidence=np.where(stays[:, None], self.confidence, confidence))
 
     def abundance(self, threshold: float, rank: str | int | np.integer | None = None) -> pd.DataFrame:
         """Reads of each sample (rows) by taxon (columns), most abundant first.
@@ -254,7 +254,11 @@ class Agreement:
     def of(
         cls, calls: Calls, by_feature: pd.DataFrame, others: Taxonomy, renamed: Mapping[str, str] | None = None
     ) -> Agreement:
-        """Args: renamed: Our names by theirs, see `omniset.microbiomes.taxonomy.read_renamed`."""
+        """Of calls and their names over all samples, with those of others.
+
+        Args:
+            renamed: Our names by theirs, see `omniset.microbiomes.taxonomy.read_renamed`.
+        """
         renamed = renamed or {}
         reads = np.bincount(calls.feature, calls.count, minlength=len(calls.features))
         total = max(float(reads.sum()), 1e-300)

@@ -143,8 +143,8 @@ def _read_json(path: Path) -> FeatureTable:
             counts = _of_entries(np.array(root["data"], dtype=np.float64).reshape(-1, 3), shape)
         else:
             raise ValueError(f"its matrix_type must be sparse or dense, is {root['matrix_type']!r}")
-        said = {one["id"]: (one.get("metadata") or {}).get("taxonomy") for one in root["rows"]}
-        taxa = {str(f): taxon if isinstance(taxon, str) else "; ".join(taxon) for f, taxon in said.items() if taxon}
+        given = {one["id"]: (one.get("metadata") or {}).get("taxonomy") for one in root["rows"]}
+        taxa = {str(f): taxon if isinstance(taxon, str) else "; ".join(taxon) for f, taxon in given.items() if taxon}
     except KeyError as error:
         raise ValueError(f"{path} is no BIOM 1.0 file (JSON): it has no {error}") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
