@@ -7,13 +7,14 @@ its other load; the ratios are what counts. Memory is measured in a process of i
 import argparse
 import json
 import math
+import os
 import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.machine import Memory, limit, rates
+from benchmarks.machine import Memory, limit, quota, rates
 from benchmarks.results import ROOT, record
 from omniset.kernels import blocks
 from omniset.layers import InducedSetAttentionBlock
@@ -236,24 +237,31 @@ def main(seed: int = 0) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks speed", description=__doc__.splitlines()[0])
     parser.add_argument("--cases", default="ABCD")
     parser.add_argument("--beside", type=int, default=1, help="busy processes beside which all is measured once more")
+    parser.add_argument("--quota", type=float, default=1.0, help="processors of which a container has the time")
     given = parser.parse_args(sys.argv[2:])
     torch.set_num_threads(2)
     machine = rates()
     print(machine, file=sys.stderr)
     rows = []
-    for case in CASES:
-        for what, others in (("forward", 0), ("forward+backward", 0), ("forward+backward", given.beside)):
-            if case.name not in given.cases:
-                continue
-            with busy(others):
-                row = measure(case, what, seed, machine, weigh=not others) | {"beside": others}
+    conditions = [(0, None), (given.beside, None), (0, given.quota)]
+    kinds = [("forward", *conditions[0]), *(("forward+backward", *condition) for condition in conditions)]
+    for case in [case for case in CASES if case.name in given.cases]:
+        for what, others, share in kinds:
+            alone = others == 0 and share is None
+            with busy(others), nullcontext(True) if share is None else quota(share) as possible:
+                if not possible:
+                    print("no quota: control groups cannot be made here", file=sys.stderr)
+                    continue
+                row = measure(case, what, seed, machine, weigh=alone) | {"beside": others, "quota": share}
             rows.append(row)
             memory = f", memory {row['memory_ratio']:.2f}" if row["memory_ratio"] else ""
             print(
-                f"{case.name} {what}, beside {others}: {row['speedup']:.2f} x {row['faster_peer']}{memory}, "
+                f"{case.name} {what}, beside {others}, quota {share}: "
+                f"{row['speedup']:.2f} x {row['faster_peer']}{memory}, "
                 f"{row['share_of_limit']:.0%} of the limit ({row['limit']['by']})",
                 file=sys.stderr,
                 flush=True,
             )
-    values = {"layers": LAYERS, "machine": machine, "rows": rows, "bfloat16": half(CASES[2], seed)}
-    record("benchmarks/speed", values | {"compiled": blocks.library() is not None}, seed=seed)
+    about = {"layers": LAYERS, "processors": os.cpu_count(), "compiled": blocks.library() is not None}
+    values = {"machine": machine, "rows": rows, "bfloat16": half(CASES[2], seed)}
+    record("benchmarks/speed", about | values, seed=seed)

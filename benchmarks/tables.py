@@ -114,10 +114,14 @@ def speed(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         case, by = row["case"], row["limit"]["by"]
         shape = f"{case['sets']} x {case['elements']:,}, {case['dim']}, {case['inducing']}"
-        busy = f"{row['beside']} other busy process" + "es" * (row["beside"] != 1)
-        work = f"{row['what']}, {busy}" if row.get("beside") else row["what"]
+        quiet = not row["beside"] and row.get("quota") is None
+        work = row["what"]
+        if row["beside"]:
+            work += f", {row['beside']} other busy process" + "es" * (row["beside"] != 1)
+        if row.get("quota") is not None:
+            work += f", the time of {row['quota']:g} of {found['processors']} processors"
         memory = f"{row['memory_ratio']:.2f}" if row["memory_ratio"] else "-"
-        share = "-" if row.get("beside") else f"{row['share_of_limit']:.0%} ({by})"
+        share = f"{row['share_of_limit']:.0%} ({by})" if quiet else "-"
         lines.append(
             f"| {case['name']} | {shape} | {work} | {row['speedup']:.2f} x {row['faster_peer']} | {memory} | {share} |"
         )
@@ -135,7 +139,7 @@ def speed(found: dict[str, Any]) -> list[str]:
 def faults(found: dict[str, Any]) -> list[str]:
     lines = ["| case | pages, Omniset | the peer | seconds, Omniset | the peer |", "|---|---|---|---|---|"]
     for row in found["rows"]:
-        if row["what"] != "forward" and not row["beside"]:
+        if row["what"] != "forward" and not row["beside"] and row.get("quota") is None:
             peer, pages, seconds = row["faster_peer"], row["faults"], row["seconds"]
             times = f"{seconds['omniset']['median']:.3f} | {seconds[peer]['median']:.3f}"
             lines.append(f"| {row['case']['name']} | {pages['omniset']:,} | {pages[peer]:,} | {times} |")

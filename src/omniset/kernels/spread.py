@@ -39,13 +39,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omniset.kernels import blocks, tiles
+from omniset.kernels import blocks, launched, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
 from omniset.kernels.team import by_set, pieces, share_out, slots
-from omniset.kernels.tiles import centred
+from omniset.kernels.tiles import FFN, centred
 
-FFN = tuple[Tensor, Tensor, Tensor, Tensor]
 COMPILED = nn.ReLU, None  # activations that blocks have; None: no FFN
 
 
@@ -113,8 +112,9 @@ def _in_blocks(
     blocks.run("spread", x.dtype, arrays, numbers, eps, pieces(x))
 
 
-def _in_tiles(x: Tensor, *arguments: Any) -> None:
-    share_out(pieces(x), partial(tiles.spread, x, *arguments))
+def _in_tiles(x: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any) -> None:
+    form = launched if launched.takes(x, keys, heads) else tiles
+    share_out(pieces(x), partial(form.spread, x, keys, offset, values, heads, *arguments))
 
 
 def _in_blocks_backward(
@@ -147,7 +147,10 @@ def _in_blocks_backward(
     return sums if ffn is None else [*sums[:5], sums[5].mT, sums[6]]
 
 
-def _in_tiles_backward(x: Tensor, *arguments: Any) -> list[Tensor]:
-    sums = share_out(pieces(x), partial(tiles.spread_backward, x, *arguments))
+def _in_tiles_backward(
+    x: Tensor, d_out: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any
+) -> list[Tensor]:
+    form = launched if launched.takes(x, keys, heads) else tiles
+    sums = share_out(pieces(x), partial(form.spread_backward, x, d_out, keys, offset, values, heads, *arguments))
     of_sets, of_ffn = [*zip(*sums, strict=True)][:3], [*zip(*sums, strict=True)][3:]
     return [torch.cat(some) for some in of_sets] + [torch.stack(some) for some in of_ffn]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {  # and gradients, from their 
     nn.SiLU: (F.silu, private.silu_backward),
 }
 Rows = tuple[slice, slice]
+FFN = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def tiles(x: Tensor, piece: Piece) -> Iterator[Rows]:
@@ -200,7 +201,7 @@ def spread(
     heads: int,
     activation: Any,
     eps: float,
-    ffn: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    ffn: FFN | None,
     out: Tensor,
     piece: Piece,
 ) -> None:
@@ -214,11 +215,16 @@ def spread(
         p = work.cast("low p", _weights(keys[b], offset[b], z, heads, work), low)
         y = torch.add(tile, batched(p.mT, values[b].mT, z), out=work("y", *tile.shape))
         if low_ffn is not None:
-            w1, b1, w2, b2 = low_ffn
-            u = work.cast("low z", normalised(y, eps, work("z", *tile.shape))[0], low).flatten(0, 1)
-            hidden = linear(u, w1, b1, work("hidden", u.shape[0], w1.shape[0], dtype=low))
-            y = add_linear(y.flatten(0, 1), ACTIVATIONS[activation][0](hidden), w2, b2).view_as(tile)
+            y = ffn_of(y, activation, eps, low_ffn, work)
         out[b, n] = y
+
+
+def ffn_of(y: Tensor, activation: Any, eps: float, ffn: Sequence[Tensor], work: Workspace) -> Tensor:
+    """A tile y with its FFN added, in y's memory."""
+    w1, b1, w2, b2 = ffn
+    u = work.cast("low z", normalised(y, eps, work("z", *y.shape))[0], w1.dtype).flatten(0, 1)
+    hidden = linear(u, w1, b1, work("hidden", u.shape[0], w1.shape[0], dtype=w1.dtype))
+    return add_linear(y.flatten(0, 1), ACTIVATIONS[activation][0](hidden), w2, b2).view_as(y)
 
 
 def spread_backward(
@@ -230,7 +236,7 @@ def spread_backward(
     heads: int,
     activation: Any,
     eps: float,
-    ffn: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    ffn: FFN | None,
     d_x: Tensor,
     piece: Piece,
 ) -> list[Tensor]:
@@ -252,7 +258,7 @@ def spread_backward(
         if low_ffn is not None:
             y = batched(low_p.mT, low_values[b].mT, work("low y", *tile.shape, dtype=low))
             y = torch.add(tile, y, out=work("y", *tile.shape))
-            d_y = _ffn_backward(d_y, y, eps, low_ffn, ACTIVATIONS[activation], d_ffn, work)
+            d_y = ffn_backward(d_y, y, eps, low_ffn, ACTIVATIONS[activation], d_ffn, work)
         d_y = work.cast("d_y", d_y, dtype)
         low_d_y = work.cast("low d_y", d_y, low)
         d_values[here] += batched(low_p, low_d_y.mT)  # (6)
@@ -269,11 +275,11 @@ def spread_backward(
     return [d_keys, d_offset, d_values, *d_ffn]
 
 
-def _ffn_backward(
+def ffn_backward(
     d_out: Tensor,
     y: Tensor,
     eps: float,
-    ffn: list[Tensor],
+    ffn: Sequence[Tensor],
     activation: Activation,
     sums: list[Tensor],
     work: Workspace,
