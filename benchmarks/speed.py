@@ -238,6 +238,7 @@ def main(seed: int = 0) -> None:
     parser.add_argument("--cases", default="ABCD")
     parser.add_argument("--beside", type=int, default=1, help="busy processes beside which all is measured once more")
     parser.add_argument("--quota", type=float, default=1.0, help="processors of which a container has the time")
+    parser.add_argument("--name", default="speed", help="of the file of results, for another machine")
     given = parser.parse_args(sys.argv[2:])
     torch.set_num_threads(2)
     machine = rates()
@@ -262,6 +263,7 @@ def main(seed: int = 0) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-    about = {"layers": LAYERS, "processors": os.cpu_count(), "compiled": blocks.library() is not None}
+    about = {"layers": LAYERS, "processors": os.cpu_count(), "instructions": torch.backends.cpu.get_cpu_capability()}
+    about["compiled"] = blocks.library() is not None
     values = {"machine": machine, "rows": rows, "bfloat16": half(CASES[2], seed)}
-    record("benchmarks/speed", about | values, seed=seed)
+    record(f"benchmarks/{given.name}", about | values, seed=seed, part_of=f"speed --name {given.name}")

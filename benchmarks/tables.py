@@ -652,6 +652,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "author": ("author.json", author),
     "speed": ("benchmarks/speed.json", speed),
     "faults": ("benchmarks/speed.json", faults),
+    "speed_older": ("benchmarks/speed_older.json", speed),
     "grid": ("benchmarks/grid.json", grid),
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
