@@ -2,11 +2,14 @@
 
 Five folds, dealt five times. Importance of features, which changes no prediction, is not measured. The default is
 fitted anew on the sets of four folds, with its own folds among these, and predicts the fifth, as do the methods that it
-is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. What is done is
-kept in runs/sets, so that an interrupted run goes on where it stopped. Beside the default stand other rules to combine
-the same methods, learned from what these said of sets left out: of `RULES` none is better everywhere. With the
-environment variable COVERAGE, a number of data sets, `coverage` is measured instead: how often the score that `fit`
-expects holds for new sets.
+is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. Beside the default
+stand other rules to combine the same methods, learned from what these said of sets left out: of `RULES` none is better
+everywhere. With the environment variable COVERAGE, a number of data sets, `coverage` is measured instead: how often the
+score that `fit` expects holds for new sets.
+
+A dealing of one data set takes up to an hour. Its predictions are kept in results/sets/rows, which is committed, with
+their commit and all settings: a run on another machine goes on with the next dealing. It ends with an error where a
+dealing has other settings; then remove that one. Folds of a dealing that was interrupted are in runs/sets.
 """
 
 import os
@@ -21,16 +24,19 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from benchmarks.results import ROOT, record
+from benchmarks.results import RESULTS, ROOT, record
 from omniset import SetClassifier, Sets
 from omniset.estimators import boosting, simple
 from omniset.estimators.baselines import by_method
 from omniset.estimators.evaluation import Evaluation
 from omniset.estimators.folds import folds_of
+from omniset.estimators.lessons import checksum
 from omniset.estimators.linear import PooledLinear
+from omniset.estimators.options import SIZES
 from omniset.estimators.stack import METHODS
+from omniset.estimators.stacking import STEPS
 from omniset.estimators.weights import losses_of, shares
-from omniset.runs.files import plain
+from omniset.runs.files import plain, provenance
 from omniset.trials.comparison import OURS
 from omniset.trials.intervals import Interval, Resampling, widened
 from omniset.trials.kept import Done, Kept
@@ -56,40 +62,61 @@ def main(seed: int = 0) -> None:
     if os.environ.get("COVERAGE"):
         coverage(seed)
         return
-    kept = Kept(RUNS, True, lambda line: print(line, flush=True))
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in sources}
     for repeat in range(int(os.environ.get("REPEATS", REPEATS))):
         for name, source in sources.items():
             sets, y = source()
-            parts[name].append(left_out(name, sets, y, repeat, seed, kept))
+            parts[name].append(left_out(name, sets, y, repeat, seed))
             rows = pd.concat([rows for each in parts.values() for rows in each], ignore_index=True)
             record("sets/methods", numbers(rows), seed=seed, part_of="sets")
 
 
-def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int, kept: Kept) -> pd.DataFrame:
-    """What each method says of each set that was left out: a row per method and set."""
-    fold_of = folds_of(y, FOLDS, seed + 1000 + repeat)
-    parts = []
-    for fold in range(FOLDS):
-        here, there = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+def kept(folder: Path) -> Kept:
+    return Kept(folder, True, lambda line: print(line, flush=True))
 
-        def work(here: np.ndarray = here, there: np.ndarray = there) -> Done:
-            model = SetClassifier(seed=seed, device="cpu", progress=False, importance=False).fit(sets[there], y[there])
-            tables = by_method(model, list(sets[here]))
-            rows = pd.concat([table.assign(method=method) for method, table in tables.items()], ignore_index=True)
-            stored = rows[["set", "method", "p_0", "p_1"]].astype({"set": str})
-            left_out = np.stack([model.out_of_fold_.predictions[method] for method in METHODS])
-            arrays = {"left_out": left_out, "labels": y[there]}
-            return Done({"weights": model.network_.weights_of(0)}, stored, arrays)
 
-        line = f"{name}: repeat {repeat}, fold {fold}"
-        done = kept.do(f"{name}-{repeat}-{fold}", {"seed": seed}, work, line=line, needs=("left_out", "labels"))
-        truth = dict(zip(map(str, sets.names), y.tolist(), strict=True))
-        sizes = dict(zip(map(str, sets.names), sets.sizes.tolist(), strict=True))
-        rows = pd.concat([done.rows, by_rules(done)]).assign(condition=name, repeat=repeat)
-        rows["truth"], rows["size"] = rows["set"].map(truth).astype(str), rows["set"].map(sizes)
-        parts.append(rows.assign(predicted=np.where(rows["p_1"] > 0.5, "1", "0")))
-    return pd.concat(parts, ignore_index=True)
+def left_out(name: str, sets: Sets, y: np.ndarray, repeat: int, seed: int) -> pd.DataFrame:
+    """What each method says of each set that was left out: a row per method and set.
+
+    It is what results/sets/rows has, in single precision, also where it was made just now.
+    """
+    data = checksum(sets, torch.from_numpy(y), np.arange(len(sets)))
+    settings = {"seed": seed, "folds": FOLDS, "data": data, "methods": [*METHODS, *RULES], "steps": STEPS, **SIZES}
+    settings |= {"trees": simple.TREES, "rounds": boosting.MOST, "variances": [*map(float, PooledLinear.variances)]}
+    settings |= {"options": SetClassifier(seed=seed, importance=False).fingerprint()}
+
+    def work() -> Done:
+        fold_of = folds_of(y, FOLDS, seed + 1000 + repeat)
+        folds = [of_fold(f"{name}-{repeat}-{k}", sets, y, fold_of == k, seed, settings) for k in range(FOLDS)]
+        rows = pd.concat([rows.assign(fold=k) for k, rows in enumerate(folds)], ignore_index=True)
+        small = {"fold": np.int8, "p_1": np.float32, "set": "category", "method": "category"}
+        return Done({"commit": provenance(seed)["commit"]}, rows[["set", "fold", "method", "p_1"]].astype(small))
+
+    rows = kept(RESULTS / "sets").do(f"{name}-{repeat}", settings, work).rows
+    assert rows is not None
+    names = list(map(str, sets.names))
+    rows = rows.astype({"set": str, "method": str, "p_1": float}).assign(condition=name, repeat=repeat)
+    rows["truth"] = rows["set"].map(dict(zip(names, map(str, y.tolist()), strict=True)))
+    rows["size"] = rows["set"].map(dict(zip(names, sets.sizes.tolist(), strict=True)))
+    return rows.assign(p_0=1 - rows["p_1"], predicted=np.where(rows["p_1"] > 0.5, "1", "0"))
+
+
+def of_fold(
+    name: str, sets: Sets, y: np.ndarray, held: np.ndarray, seed: int, settings: dict[str, Any]
+) -> pd.DataFrame:
+    """The same of the sets of one fold; `RULES` are among the methods."""
+    here, there = np.flatnonzero(held), np.flatnonzero(~held)
+
+    def work() -> Done:
+        model = SetClassifier(seed=seed, device="cpu", progress=False, importance=False).fit(sets[there], y[there])
+        tables = by_method(model, list(sets[here]))
+        rows = pd.concat([table.assign(method=method) for method, table in tables.items()], ignore_index=True)
+        stored = rows[["set", "method", "p_0", "p_1"]].astype({"set": str})
+        said = np.stack([model.out_of_fold_.predictions[method] for method in METHODS])
+        return Done({"weights": model.network_.weights_of(0)}, stored, {"left_out": said, "labels": y[there]})
+
+    done = kept(RUNS).do(name, settings, work, line=name)
+    return pd.concat([done.rows, by_rules(done)])
 
 
 Rule = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
@@ -233,6 +260,8 @@ def shifted(rng: np.random.Generator, sets: int) -> Data:
 
 SMALL: dict[str, Any] = {"dim": 4, "depth": 1, "num_heads": 1, "num_inducing": 2, "epochs": 2}
 TREES, ROUNDS, VARIANCES = 30, 20, (0.01, 0.3, 10.0)
+NUMBERS = (30, 60, 120)  # of sets
+BLOCK = 10  # data sets of each number, which are kept together
 
 
 def coverage(seed: int, new: int = 2000) -> None:
@@ -243,31 +272,45 @@ def coverage(seed: int, new: int = 2000) -> None:
     """
     simple.TREES, boosting.MOST, PooledLinear.variances = TREES, ROUNDS, VARIANCES
     small = SMALL | {"trees": TREES, "rounds": ROUNDS, "variances": len(VARIANCES)}
-    kept = Kept(RUNS, True, lambda line: print(line, flush=True))
-    rows: list[dict[str, Any]] = []
-    for number in range(int(os.environ["COVERAGE"])):
-        for sets in (30, 60, 120):
+    parts: list[pd.DataFrame] = []
+    for start in range(0, int(os.environ["COVERAGE"]), BLOCK):
 
-            def work(number: int = number, sets: int = sets) -> Done:
-                rng = np.random.default_rng([seed, number, sets])
-                learned, labels = shifted(rng, sets)
-                how = SMALL | {"seed": number, "device": "cpu", "progress": False, "importance": False}
-                model = SetClassifier(**how).fit(learned, labels)
-                data, y = shifted(rng, new)
-                right = (model.out_of_fold_.predictions[OURS].argmax(1) == labels).astype(np.float64)
-                interval = Resampling(np.arange(sets)).estimate(lambda draws: draws.mean(right), share=True)
-                return Done({"sets": sets, "truth": model.score(data, y), **interval.as_dict()})
+        def work(start: int = start) -> Done:
+            cases = [(number, sets) for number in range(start, start + BLOCK) for sets in NUMBERS]
+            rows = [simulated(seed, *case, new, small) for case in cases]
+            return Done({"commit": provenance(seed)["commit"]}, pd.DataFrame(rows))
 
-            rows.append(kept.do(f"coverage-{number}-{sets}", {"seed": seed, **small}, work).facts)
-        summary = []
-        for sets in (30, 60, 120):
-            of = [row for row in rows if row["sets"] == sets]
-            ends = {"inside": [], "inside without training": []}
-            for row in of:
-                drawn = Interval(*(row[name] for name in ("value", "low", "high", "units")))
-                for name, interval in zip(ends, (widened(drawn, (0.0, 1.0)), drawn), strict=True):
-                    ends[name].append(interval.low <= row["truth"] <= interval.high)
-            gap = [row["value"] - row["truth"] for row in of]
-            shares = {name: float(np.mean(inside)) for name, inside in ends.items()}
-            summary.append({"sets": sets, "splits": len(of), **shares, "gap": float(np.mean(gap))})
+        settings = {"seed": seed, "new": new, **small}
+        rows = kept(RESULTS / "sets").do(f"coverage-{start}", settings, work, line=f"coverage: from {start}").rows
+        assert rows is not None
+        parts.append(rows)
+        summary = [shares_inside(sets, of) for sets, of in pd.concat(parts).groupby("sets")]
         record("sets/coverage", {"rows": summary, "new sets": new, "methods": small}, seed=seed, part_of="sets")
+
+
+def simulated(seed: int, number: int, sets: int, new: int, small: dict[str, Any]) -> dict[str, Any]:
+    """The accuracy that `fit` expects, with its interval, and the truth."""
+
+    def work() -> Done:
+        rng = np.random.default_rng([seed, number, sets])
+        learned, labels = shifted(rng, sets)
+        how = SMALL | {"seed": number, "device": "cpu", "progress": False, "importance": False}
+        model = SetClassifier(**how).fit(learned, labels)
+        data, y = shifted(rng, new)
+        right = (model.out_of_fold_.predictions[OURS].argmax(1) == labels).astype(np.float64)
+        interval = Resampling(np.arange(sets)).estimate(lambda draws: draws.mean(right), share=True)
+        return Done({"number": number, "sets": sets, "truth": model.score(data, y), **interval.as_dict()})
+
+    return kept(RUNS).do(f"coverage-{number}-{sets}", {"seed": seed, "new": new, **small}, work).facts
+
+
+def shares_inside(sets: int, rows: pd.DataFrame) -> dict[str, Any]:
+    """How often intervals for so many sets hold, as they are printed and as they were before `widened`."""
+    drawn = [Interval(*row) for row in rows[["value", "low", "high", "units"]].itertuples(index=False)]
+    ends = {"inside": [widened(one, (0.0, 1.0)) for one in drawn], "inside without training": drawn}
+    truth = rows["truth"].tolist()
+    shares = {
+        name: float(np.mean([one.low <= t <= one.high for one, t in zip(each, truth, strict=True)]))
+        for name, each in ends.items()
+    }
+    return {"sets": sets, "splits": len(rows), **shares, "gap": float((rows["value"] - rows["truth"]).mean())}
