@@ -255,3 +255,5 @@ def test_fit_says_which_simple_method_is_as_good(tmp_path, monkeypatch, capsys):
     assert "0.0020 (chosen)" in (tmp_path / "run/report.html").read_text()
     assert main(f"evaluate sets.csv --target labels.csv --model run --out held {quiet}".split()) == 0
     assert "fits it alone" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "held/report.json").read_text())["chosen"] == chosen
+    assert "0.0020 (chosen)" in (tmp_path / "held/report.html").read_text()

@@ -82,7 +82,9 @@ class Estimator(Computing, BaseEstimator):
         weights.require_read()
         metrics = artefacts.load_metrics(folder)
         for name in cls.HISTORIES:
-            setattr(estimator, f"{name}_", metrics.get(name, []))
+            default = getattr(estimator, f"{name}_", [])
+            value = metrics.get(name, default)
+            setattr(estimator, f"{name}_", value if isinstance(value, type(default)) else default)
         return estimator
 
     def require_fitted(self) -> None:

@@ -54,12 +54,12 @@ class SetEstimator(SetModel):
         targets_: Names of the targets: the columns of y, or its name, or "label".
         notes_: What was decided on the data, a sentence each.
         seen_: Digests of the names of the sets that were learned from, where they came as a table.
-        chosen_: Of the options that are None, the values that `fit` chose; empty after `load`.
+        chosen_: Of the options that are None, the values that `fit` chose.
         prior_: Of each target what is known without looking at a set: how frequent each class is in training, or
             the mean.
     """
 
-    HISTORIES: ClassVar = ("history", "notes")
+    HISTORIES: ClassVar = ("history", "notes", "chosen")
     FITTED: ClassVar[dict[str, Any]] = {
         "input_dim": schema.COUNT,
         "widths": schema.array(schema.SIZE, minItems=1),

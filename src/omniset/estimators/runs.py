@@ -167,7 +167,7 @@ def _report_of_fit(
         chosen=model.chosen_,
         importance=_importance(folder, model, model.importance_, sets, measured, groups),
     )
-    numbers: dict[str, Any] = {"history": model.history_, "notes": model.notes_, "on": run.on}
+    numbers: dict[str, Any] = {name: getattr(model, f"{name}_") for name in model.HISTORIES} | {"on": run.on}
     numbers |= {"validation": None if evaluation is None else evaluation.comparison.numbers()}
     (task,) = (name for name, maker in MAKERS.items() if type(model) is maker)
     files = ["the model", *([OUT_OF_FOLD] if model.out_of_fold_ is not None else [])]
@@ -259,6 +259,7 @@ def evaluate(
             outcomes=evaluation.outcomes,
             comparison=evaluation.comparison,
             examples=examples(estimator, collection, np.arange(len(collection)), evaluation, truth),
+            chosen=estimator.chosen_,
             importance=_importance(folder, estimator, mattered, collection, on, groups),
         )
         evaluation.comparison.write_rows(out / "scores.csv.gz")
