@@ -5,7 +5,7 @@ fitted anew on the sets of four folds, with its own folds among these, and predi
 is made of, fitted on the same sets. The data is found through the environment variable OMNISET_DATA. Beside the default
 stand other rules to combine the same methods, learned from what these said of sets left out: of `RULES` none is better
 everywhere. With the environment variable COVERAGE, a number of data sets, `coverage` is measured instead: how often the
-score that `fit` expects holds for new sets.
+score that `fit` expects holds for new sets. With COSTS, how often each is repeated, the time of `fit` at the shell is.
 
 A dealing of one data set takes up to an hour. Its predictions are kept in results/sets/rows, which is committed, with
 their commit and all settings: a run on another machine goes on with the next dealing. It ends with an error where a
@@ -13,7 +13,9 @@ dealing has other settings; then remove that one. Folds of a dealing that was in
 """
 
 import os
+import resource
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from benchmarks.memory import measure
 from benchmarks.results import RESULTS, ROOT, record
+from benchmarks.speed import busy
 from omniset import SetClassifier, Sets
 from omniset.estimators import boosting, simple
 from omniset.estimators.baselines import by_method
@@ -61,6 +65,9 @@ def main(seed: int = 0) -> None:
     sources["protein"] = lambda: bags(root / "bags" / "protein")  # the longest
     if os.environ.get("COVERAGE"):
         coverage(seed)
+        return
+    if os.environ.get("COSTS"):
+        costs(root / "bags" / "musk2", int(os.environ["COSTS"]), seed)
         return
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in sources}
     for repeat in range(int(os.environ.get("REPEATS", REPEATS))):
@@ -314,3 +321,20 @@ def shares_inside(sets: int, rows: pd.DataFrame) -> dict[str, Any]:
         for name, each in ends.items()
     }
     return {"sets": sets, "splits": len(rows), **shares, "gap": float((rows["value"] - rows["truth"]).mean())}
+
+
+def costs(bag: Path, repeats: int, seed: int) -> None:
+    """Time of `omniset fit` on 102 sets, by itself and beside one busy process."""
+    rows: list[dict[str, Any]] = []
+    command = ["fit", str(bag / "sets.csv.gz"), "--target", str(bag / "labels.csv"), "--progress", "false"]
+    with tempfile.TemporaryDirectory() as folder:
+        for beside in (0, 1) * repeats:
+            load = os.getloadavg()[0]  # of all that ran here in the last minute
+            with busy(beside):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                row = measure([*command, "--out", f"run-{len(rows)}"], Path(folder))
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            rows.append({"data": bag.name, "beside": beside, "load": load, "processor": processor, **row})
+            print(rows[-1], flush=True)
+    record("sets/costs", {"rows": rows, "processors": os.cpu_count()}, seed=seed, part_of="sets")
