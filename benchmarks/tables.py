@@ -258,6 +258,24 @@ def folders(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def sets_costs(found: dict[str, Any]) -> list[str]:
+    lines = [
+        "| `fit` of | busy processes beside | seconds, each time | of processors | peak resident memory |",
+        "|---" * 5 + "|",
+    ]
+    for (data, beside), rows in pd.DataFrame(found["rows"]).groupby(["data", "beside"]):
+        seconds = ", ".join(f"{value:.0f}" for value in rows["seconds"])
+        processor, peak = rows["processor"].median(), rows["peak_mb"].max()
+        lines.append(f"| {data} | {beside} | {seconds} | {processor:.0f} | {peak:,.0f} MB |")
+    loads = [row["load"] for row in found["rows"]]
+    return [
+        *lines,
+        "",
+        f"{found['processors']} processors; programs and libraries included. In the minute before, {min(loads):.1f} to "
+        f"{max(loads):.1f} processes were at work on the machine.",
+    ]
+
+
 def flows(found: dict[str, Any]) -> list[str]:
     lines = ["| workers | seconds of the command | processor time of the busiest worker |", "|---|---|---|"]
     for workers, rows in found["seconds"].items():
@@ -667,6 +685,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "sets": ("sets/methods.json", sets),
     "coverage": ("sets/coverage.json", coverage),
+    "sets_costs": ("sets/costs.json", sets_costs),
     "folders": ("sets/folders.json", folders),
     "flows": ("flows.json", flows),
     "genomes": ("genomes.json", genomes),
