@@ -14,6 +14,7 @@ from paper.tables import Results
 from benchmarks import cells as recorded
 from benchmarks import pictures
 from benchmarks.results import RESULTS, ROOT, by_place
+from omniset.report.blocks import many
 from omniset.report.plots import save
 from omniset.runs.files import replacing
 from omniset.trials.comparison import Comparison
@@ -30,6 +31,10 @@ PAGES = (
 OLD = "no interval, since the file was measured before intervals were over what new data are new in"
 
 
+def _threads(found: dict[str, Any], noun: str = "thread") -> str:
+    return many(found["provenance"]["threads"], noun)
+
+
 def demo(found: dict[str, Any]) -> list[str]:
     lines = ["| trained on | accuracy | 95 % interval | seconds |", "|---|---|---|---|"]
     for way, row in found["accuracy"].items():
@@ -42,7 +47,7 @@ def demo(found: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"{found['test_sets']} held-out digits, seed {found['provenance']['seed']}, "
-        f"{found['provenance']['threads']} CPU threads. Predicted from shards of {sizes} points instead of whole sets: "
+        f"{_threads(found, 'CPU thread')}. Predicted from shards of {sizes} points instead of whole sets: "
         f"{changed} labels change, no probability by more than {worst:.0e}.",
     ]
 
@@ -132,7 +137,7 @@ def speed(found: dict[str, Any]) -> list[str]:
         "",
         f"Case {half['case']} with elements and weights in bfloat16, forward+backward: {half['speedup']:.2f} x "
         f"{half['faster_peer']} in float32, at a relative error of {half['error']:.0e}. Best rates here, "
-        f"{found['provenance']['threads']} threads: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s.",
+        f"{_threads(found)}: {', '.join(rates)}, copying {machine['copy_gbytes']:.0f} GB/s.",
     ]
 
 
@@ -195,7 +200,7 @@ def ensembles(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         cells = (f"{row[key]:.{digits}f}" for key, digits in (("ms_of_one", 1), ("ms_of_ten", 1), ("ratio", 1)))
         lines.append(f"| {row['study']} | {row['training']} | {' | '.join(cells)} |")
-    return [*lines, "", f"A training step, {found['provenance']['threads']} threads, {found['provenance']['device']}."]
+    return [*lines, "", f"A training step, {_threads(found)}, {found['provenance']['device']}."]
 
 
 def study(name: str) -> Callable[[dict[str, Any]], list[str]]:
@@ -549,7 +554,7 @@ def _reads_of(condition: str) -> int:
 
 def microbiomes(found: dict[str, Any]) -> list[str]:
     """Methods by accuracy in known communities, and what is asked of ours."""
-    from omniset.microbiomes.evaluate import BASELINES
+    from omniset.microbiomes.evaluate import BASELINES, PROGRAMS
     from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN
 
     tables, rank = _microbiome_scores(found), found["rank"] if "rank" in found else found["ranks"][0]
@@ -595,6 +600,14 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     for gate in found["gates"]:
         interval = f"{gate['low']:+.4f} to {gate['high']:+.4f}"
         lines.append(f"| {gate['gate']} | {gate['asked']} | {gate['value']:+.4f} | {interval} | {gate['verdict']} |")
+    gaps = [
+        f"{row['other']} {row['value']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
+        for row in found["differences"]
+        if row["condition"] == new_name and row["score"] == f"{rank}_accuracy" and row["other"] in PROGRAMS
+    ]
+    if gaps:
+        text = f"Ours minus programs that others have made, in {new_name}, 95 % interval over communities: "
+        lines += ["", *textwrap.wrap(f"{text}{', '.join(gaps)}.", 120)]
     return lines
 
 
@@ -620,7 +633,7 @@ def microbiome_costs(found: dict[str, Any]) -> list[str]:
         lines.append(f"| {row['command']} | {row['seconds']:.0f} | {row['peak_mb']:,.0f} MB |")
     rates = [f"{rate:,.0f} of them in {name}" for name, rate in found["per_second"].items()]
     text = (
-        f"{found['provenance']['threads']} threads, programs and libraries included. The million reads are of "
+        f"{_threads(found)}, programs and libraries included. The million reads are of "
         f"{found['distinct']:,} sequences; in a second there go {' and '.join(rates)}."
     )
     return [*lines, "", *textwrap.wrap(text, 120)]

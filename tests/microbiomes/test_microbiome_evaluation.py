@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 
 from omniset.cli import main
 from omniset.microbiomes import TaxonClassifier
-from omniset.microbiomes.baselines import Sintax
+from omniset.microbiomes.baselines import RdpClassifier, Sintax
 from omniset.microbiomes.evaluate import BINS, Answers, Evaluation, evaluate
 from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN, communities, split
 from omniset.microbiomes.taxonomy import Taxa
@@ -148,7 +148,8 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
     untold = ["omniset", "no-network", "naive-bayes", "nearest"]
     assert sorted(made.table("genus_accuracy", f"{NEW}, 64 reads").index) == sorted(untold)
     gates = {gate.condition: gate for gate in made.gates}
-    assert list(gates) == [f"{NEW}, 64 reads", f"{KNOWN}, 64 reads", f"{KNOWN}, 256 reads", told]
+    misled = f"{NEW}, 64 reads, with profiles of others"
+    assert list(gates) == [f"{NEW}, 64 reads", f"{KNOWN}, 64 reads", f"{KNOWN}, 256 reads", told, misled]
     for name in (f"{NEW}, 64 reads", f"{KNOWN}, 64 reads"):
         values = {m: made.interval("genus_accuracy", name, m).value for m in untold}
         best = max(("naive-bayes", "nearest"), key=values.get)
@@ -157,9 +158,16 @@ def test_evaluation_resumes(references, tmp_path, monkeypatch):
     large = made.interval("genus_accuracy", f"{KNOWN}, 256 reads", "omniset").value
     assert np.isclose(gates[f"{KNOWN}, 256 reads"].interval.value, large - values["omniset"])
     assert (gates[told].opponent, gates[told].bound) == ("naive-bayes-community", 0.02)
-    rows = whole.rows[(whole.rows["condition"] == f"{KNOWN}, 64 reads") & (whole.rows["method"] == "with-profiles")]
-    shares = [part["genus_right_reads"].sum() / part["known_reads"].sum() for _, part in rows.groupby("seed")]
-    assert np.isclose(made.interval("genus_accuracy", told, "omniset").value, np.mean(shares))
+    assert (gates[misled].opponent, gates[misled].bound) == ("omniset, without profiles", -0.005)
+
+    def of(name, method):
+        rows = whole.rows[(whole.rows["condition"] == name) & (whole.rows["method"] == method)]
+        return np.mean([r["genus_right_reads"].sum() / r["known_reads"].sum() for _, r in rows.groupby("seed")])
+
+    in_known = of(f"{KNOWN}, 64 reads", "with-profiles")
+    assert np.isclose(made.interval("genus_accuracy", told, "omniset").value, in_known)
+    in_new = [of(f"{NEW}, 64 reads", method) for method in ("with-profiles", "omniset")]
+    assert np.isclose(gates[misled].interval.value, in_new[0] - in_new[1])
     assert made.interval("genus_accuracy", f"{NEW}, 64 reads", "nearest").units == 40
 
     (tmp_path / "rows" / "ours.1.json").unlink()
@@ -211,16 +219,41 @@ with open(words["--tabbedout"], "w") as out:
         names = ",".join(f"{part}(0.75)" for part in taxon[text].split(",")) if text in taxon else ""
         out.write(f"{name}\t{names}\t+\t\n")
 """,
+    "java": r"""
+import json, os, re, sys
+here = sys.argv.index("edu.msu.cme.rdp.classifier.cli.ClassifierMain")
+words = dict(zip(sys.argv[here + 2 :: 2], sys.argv[here + 3 :: 2]))
+if sys.argv[here + 1] == "train":
+    nodes = [line.split("*") for line in open(words["-t"]).read().splitlines()]
+    ids = {node[0]: node for node in nodes}
+    for number, name, parent, depth, rank in nodes[1:]:
+        assert int(ids[parent][3]) == int(depth) - 1 and (rank == "genus") == (depth == "6")
+    taxon = {text: names for names, text in re.findall(r">.*\tRoot;(.*)\n(.*)\n", open(words["-s"]).read())}
+    assert {name for names in taxon.values() for name in names.split(";")} == {node[1] for node in nodes[1:]}
+    json.dump(taxon, open(words["-o"] + "/all.json", "w"))
+else:
+    taxon = json.load(open(os.path.dirname(words["-t"]) + "/all.json"))
+    with open(words["-o"], "w") as out:
+        for name, text in re.findall(r">(.*)\n(.*)\n", open(sys.argv[-1]).read()):
+            if text in taxon:  # there is no line for a sequence that is too short
+                cells = [cell for part in taxon[text].split(";") for cell in (part, "rank", "0.75")]
+                out.write("\t".join([name, "", "Root", "rootrank", "1.0", *cells]) + "\n")
+""",
+    "rdp_classifier": "",
 }
+NEEDED = [(["vsearch"], "vsearch", Sintax, "sintax"), (["java", "rdp_classifier"], "java", RdpClassifier, "rdp")]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("vsearch", Sintax)])
-def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, name, kind):
+@pytest.mark.parametrize(("programs", "name", "kind", "method_name"), NEEDED)
+def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, programs, name, kind, method_name):
     """A program in the place of each, which knows what it has learned from."""
     assert not kind.installed() or shutil.which(name)
+    for command in programs:
+        program = tmp_path / command
+        program.write_text(f"#!{sys.executable}\n{FAKES[command]}")
+        program.chmod(0o755)
     program = tmp_path / name
-    program.write_text(f"#!{sys.executable}\n{FAKES[name]}")
-    program.chmod(0o755)
+    monkeypatch.setattr(RdpClassifier, "jar", program)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kind.installed()
     found = parts[1]
@@ -235,8 +268,8 @@ def test_programs_are_given_what_is_known(parts, tmp_path, monkeypatch, name, ki
     with pytest.raises(RuntimeError, match=f"{name} ended with status 1: no memory"):
         method.read(["ACGT" * 20])
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(ValueError, match=f"methods has '.*', whose program {name} is not installed"):
-        evaluate(TaxonClassifier(**SMALL), parts[0], methods=["sintax"])
+    with pytest.raises(ValueError, match=f"methods has '.*', whose program {kind.command} is not installed"):
+        evaluate(TaxonClassifier(**SMALL), parts[0], methods=[method_name])
 
 
 def test_at_the_shell(files, tmp_path, capsys):

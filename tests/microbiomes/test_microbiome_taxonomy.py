@@ -30,6 +30,10 @@ RDP = (
     "Root;rootrank;Bacteria;domain;%s;phylum;Actinobacteria;class;Actinobacteridae;subclass;Actinomycetales;order;"
     "Corynebacterineae;suborder;Mycobacteriaceae;family;Mycobacterium;genus"
 )
+RDP_18 = (
+    "rootrank__Root; domain__Bacteria; phylum__Actinobacteria; class__Actinobacteria; subclass__Actinobacteridae; "
+    "order__Actinomycetales; suborder__Corynebacterineae; family__Mycobacteriaceae; genus__Mycobacterium"
+)
 OF_RDP = "d__Bacteria;p__Actinobacteria;c__Actinobacteria;o__Actinomycetales;f__Mycobacteriaceae;g__Mycobacterium"
 GTDB = "d__Bacteria;p__Bacillota_A;c__Clostridia;o__Lachnospirales;f__Lachnospiraceae;g__UBA1819;s__UBA1819 sp900"
 UNITE = "k__Fungi;p__Ascomycota;c__Sordariomycetes;o__Sordariomycetes_ord_Incertae_sedis;f__Nectriaceae"
@@ -73,6 +77,7 @@ def table(folder, *lines, header="Feature ID\tTaxon"):
         ('Bacteria(100);"Firmicutes"(99);Clostridia(98.5);unclassified(80);', "Bacteria;Firmicutes;Clostridia"),
         ("Bacteria(100);Firmicutes(99);Firmicutes_unclassified(97);", "Bacteria;Firmicutes"),
         (RDP % '"Actinobacteria"', OF_RDP),
+        (RDP_18, OF_RDP),
         (RDP % "Actinobacteria" + ";unclassified_Mycobacterium;", OF_RDP),
         ("d:Bacteria(1.00),p:Firmicutes(0.98),g:Bacillus(0.4)", "d__Bacteria;p__Firmicutes;c__;o__;f__;g__Bacillus"),
         ("tax=k:Fungi,p:Ascomycota;", "k__Fungi;p__Ascomycota"),
@@ -281,6 +286,7 @@ PR2_LETTERS = "tax=k:Eukaryota,d:TSAR,p:Alveolata-Dinoflagellata,c:Dinophyceae"
             {f"a.1.2_U|18S_rRNA|nucleus|clone_2|{PR2.replace(';', '|')}": tuple(PR2.split(";"))},
         ),
         ([f"a;{PR2_LETTERS}"], {"a": ("d__Eukaryota", "k__TSAR", "p__Alveolata-Dinoflagellata", "c__Dinophyceae")}),
+        ([f"AJ1\tMycobacterium sp. 2554/91 Type\t{RDP_18}"], {"AJ1": tuple(OF_RDP.split(";"))}),
         (["a|MT1|SH1.10FU|refs|k__Fungi;p__X"], {"a|MT1|SH1.10FU|refs|k__Fungi;p__X": ("k__Fungi", "p__X")}),  # UNITE
     ],
 )

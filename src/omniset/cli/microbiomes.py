@@ -148,7 +148,7 @@ def evaluate(
         out: Folder for the report, metrics.json, scores.csv.gz and the rows of every seed.
         methods: What to compare, separated by commas: omniset, with-profiles (told the communities), no-context (every
             sequence by itself), no-network; naive-bayes, naive-bayes-sample, naive-bayes-community, nearest; and
-            vsearch's sintax, where it is installed. null: all that are there.
+            vsearch's sintax and Debian's rdp, where they are installed. null: all that are there.
         seeds: How often references are divided and all is learned anew.
         sizes: Numbers of reads of the test samples, with commas between; those with unknown taxa have 8192.
         least: Taxa of fewer distinct sequences are references only, and none of theirs is tested.

@@ -233,3 +233,52 @@ class Sintax(Program):
                 name, _, confidence = called.split(",")[-1].partition(":")[2].rstrip(")").partition("(")
                 named.append((int(query[1:]), number[name], float(confidence)))
         return named
+
+
+class RdpClassifier(Program):
+    """The RDP classifier of Debian: Wang et al., "Naive Bayesian classifier for rapid assignment of rRNA sequences into
+    the new bacterial taxonomy", 2007.
+    """
+
+    command = "rdp_classifier"
+    jar = Path("/usr/share/java/rdp_classifier.jar")  # the command itself only classifies
+    entry = "edu.msu.cme.rdp.classifier.cli.ClassifierMain"
+
+    @classmethod
+    def installed(cls) -> bool:
+        return super().installed() and shutil.which("java") is not None and cls.jar.exists()
+
+    def _named(self, folder: Path) -> list[tuple[int, int, float]]:
+        nodes = {"Root": "0*Root*-1*0*rootrank"}
+        numbers, lines = {"Root": 0}, []
+        last = len(self.taxa.ranks) - 1
+        # Each node of the tree once, below its parent; the last rank must be called genus.
+        for i, (taxon, text) in enumerate(self._references()):
+            above, names = "Root", self._clades(taxon)
+            for rank, name in enumerate(names):
+                if name not in numbers:
+                    numbers[name] = len(numbers)
+                    word = "genus" if rank == last else f"rank{rank}"
+                    nodes[name] = f"{numbers[name]}*{name}*{numbers[above]}*{rank + 1}*{word}"
+                above = name
+            lines.append(f">{i}\tRoot;{';'.join(names)}\n{text}\n")
+        (folder / "references.fasta").write_text("".join(lines), encoding="ascii")
+        (folder / "tree.txt").write_text("\n".join(nodes.values()) + "\n", encoding="ascii")
+        trained = folder / "trained"
+        trained.mkdir()
+        java = ("java", "-Xmx8g", "-XX:ActiveProcessorCount=1", "-cp", self.jar, self.entry)
+        self._run(*java, "train", "-o", trained, "-s", folder / "references.fasta", "-t", folder / "tree.txt")
+        properties = (
+            *("bergeyTree=bergeyTrainingTree.xml", "probabilityList=genus_wordConditionalProbList.txt"),
+            *("probabilityIndex=wordConditionalProbIndexArr.txt", "wordPrior=logWordPrior.txt"),
+        )
+        (trained / "rRNAClassifier.properties").write_text("\n".join([*properties, "classifierVersion=1"]) + "\n")
+        files = ("-t", trained / "rRNAClassifier.properties", "-o", folder / "calls.tsv", folder / "queries.fasta")
+        self._run(*java, "classify", *files)
+        number = {f"r{last}c{clade}": i for i, clade in enumerate(self.taxa.clade[-1].tolist())}
+        named = []
+        for line in (folder / "calls.tsv").read_text(encoding="ascii").splitlines():
+            cells = line.split("\t")
+            if len(cells) > 3 and cells[-3] in number:
+                named.append((int(cells[0][1:]), number[cells[-3]], float(cells[-1])))
+        return named

@@ -254,8 +254,9 @@ def _kind(evaluation: Evaluation, kind: str) -> Section:
             folded=True,
         ),
     ]
-    if (told := evaluation.told(small)) in comparison.conditions:
-        blocks.append(frame.methods(comparison, told, scores))
+    for special in (evaluation.told(small), evaluation.misled(small)):
+        if special in comparison.conditions:
+            blocks.append(frame.methods(comparison, special, scores))
     if len(reads) > 1:
         tables = [comparison.table(scores[0], condition(kind, size)) for size in reads]
         names = [name for name in pooled.index if name in tables[0].index]

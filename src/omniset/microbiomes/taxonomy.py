@@ -32,8 +32,9 @@ LETTERS = {"sk": "domain", "k": "kingdom", **{rank[0]: rank for rank in RANKS}, 
 LETTER_OF = {rank: letter for letter, rank in LETTERS.items()} | {"superkingdom": "d"}
 SINTAX = re.compile(r"(?:tax=)?[dkpcofgs]:")
 RANK_WORD = re.compile(rf"rootrank|no ?rank|(?:super|sub|infra)?(?:kingdom|tribe|{'|'.join(RANKS)})", re.IGNORECASE)
+WORD_BEFORE = re.compile(rf"({RANK_WORD.pattern})__(.*)", re.IGNORECASE)  # domain__Bacteria
 IN_HEADER = re.compile(
-    r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0)__.*?)(?: \[\w+=.*)?$"
+    r"[;\s](tax=[^;]*)|\bLineage=(.*)|[|;\s]((?:sk|[dk]|D_0|domain|rootrank)__.*?)(?: \[\w+=.*)?$"
     r"|\|((?:Eukaryota|Bacteria|Archaea)(?::\w+)?\|.*)"
 )
 ALONE = re.compile(r"[^;=|\t]+;[^=|\t]*")  # a header that is a lineage
@@ -82,7 +83,7 @@ def read_taxonomy(path: str | Path, ranks: Sequence[str] | None = None) -> Taxon
     of a FASTA file.
 
     A taxon is names with semicolons between, with prefixes of their ranks (d__, k__, D_0__) or without, with RDP's
-    words for the ranks behind the names, with mothur's confidences in brackets, or as SINTAX has it
+    words for the ranks before or behind the names, with mothur's confidences in brackets, or as SINTAX has it
     (d:Bacteria,p:Bacillota). Ranks without a name at the end are left away, and so are words that are none, such as
     uncultured, metagenome or Incertae Sedis; one between others keeps its place.
 
@@ -113,7 +114,7 @@ def read_references(
     """Sequences by name, and their lineages, from the headers of one FASTA file as databases publish it:
 
         >seq1;tax=d:Bacteria,p:Bacillota;    SINTAX, PR2's UTAX
-        >seq1 Bacteria;Bacillota;Bacilli     SILVA, GTDB, Greengenes, RDP (Lineage=...)
+        >seq1 Bacteria;Bacillota;Bacilli     SILVA, GTDB, Greengenes, RDP (Lineage=..., domain__Bacteria; ...)
         >a|seq1|k__Fungi;p__Ascomycota       UNITE
         >seq1|18S_rRNA|Eukaryota|TSAR        PR2
         >Bacteria;Bacillota;Bacilli;         DADA2; sequences are called by their number
@@ -297,6 +298,10 @@ def _parsed(taxon: Any) -> Names:
         return _by_letter([(letter, _cleaned(name)) for letter, _, name in entries], taxon)
     separator = "|" if ";" not in text and "|" in text and PREFIX.match(text) else ";"
     parts = [_cleaned(part) for part in text.split(separator)]
+    before = [match for part in parts if (match := WORD_BEFORE.fullmatch(part))]
+    if before and len(before) == len(parts):
+        named = [(match[1].lower(), match[2]) for match in before]
+        return _by_letter([(LETTER_OF[word], name) for word, name in named if word in LETTER_OF], taxon)
     words = parts[1::2]
     if words and all(RANK_WORD.fullmatch(word) for word in words):
         pairs = zip(parts[::2], [word.lower() for word in words], strict=False)  # a last name without its rank goes
