@@ -14,6 +14,7 @@ from omniset.encoders.deep_sets import DeepSets
 from omniset.encoders.dsmil import DSMIL
 from omniset.encoders.embedding import RowWise
 from omniset.encoders.fspool import FSPool
+from omniset.encoders.mixing import FLARE, Transolver
 from omniset.encoders.set_transformer import SetTransformer, UniversalSetTransformer
 from omniset.encoders.sse import HierarchicalSlotSetEncoder
 from omniset.encoders.strxl import SetTransformerXL
@@ -24,11 +25,13 @@ ENCODERS: dict[str, type[Encoder]] = {
     "abmil": ABMIL,
     "deep-sets": DeepSets,
     "dsmil": DSMIL,
+    "flare": FLARE,
     "fspool": FSPool,
     "set-transformer-sab": SetTransformer,
     "set-transformer-isab": UniversalSetTransformer,
     "sse": HierarchicalSlotSetEncoder,
     "strxl": SetTransformerXL,
+    "transolver": Transolver,
     "umbc": UMBC,
     "ust": UniversalSetTransformer,
 }
@@ -75,10 +78,11 @@ def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Enc
 
 
 def _known(encoder: type[Encoder]) -> set[str]:
+    """Its own arguments; `arguments` stands for those of AttentionEncoder, `options` for those of a block."""
     known = set(inspect.signature(encoder).parameters)
-    if issubclass(encoder, AttentionEncoder):
+    if "arguments" in known:
         known |= set(inspect.signature(AttentionEncoder).parameters)
-    if issubclass(encoder, AttentionEncoder | UMBC):
+    if "options" in known:
         known |= set(inspect.signature(attention_block).parameters) - {"one_norm", "scale"}
     return known - {"arguments", "options"}
 
@@ -88,6 +92,7 @@ __all__ = [
     "COMMON",
     "DSMIL",
     "ENCODERS",
+    "FLARE",
     "UMBC",
     "AttentionEncoder",
     "DeepSets",
@@ -97,6 +102,7 @@ __all__ = [
     "RowWise",
     "SetTransformer",
     "SetTransformerXL",
+    "Transolver",
     "UniversalSetTransformer",
     "build",
     "from_author",

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from omniset.engine.noise import random_state, resumed
 
 if TYPE_CHECKING:
-    from omniset.core.attention import AttentionState
+    from omniset.core.attention import Attended
     from omniset.layers.universal import AttentionBlock
 
 Read = Callable[[], Iterator[tuple[int, Tensor, Tensor]]]
@@ -53,7 +53,7 @@ class AllElements:
             return block(queries, elements, None if self.once else multiplicity)
         return block.finish(queries, self.attend(block, queries))
 
-    def attend(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
+    def attend(self, block: AttentionBlock, queries: Tensor) -> Attended:
         """The state of `queries` having attended to all elements."""
         if self.add_gradient is None:
             return self._merge_all(block, queries)
@@ -63,8 +63,8 @@ class AllElements:
         sums = _ExactAttend.apply(self, block, state, noise, queries, self.size, *block.parameters())
         return type(state)(state.peak, tuple(sums))
 
-    def _merge_all(self, block: AttentionBlock, queries: Tensor) -> AttentionState:
-        state: AttentionState | None = None
+    def _merge_all(self, block: AttentionBlock, queries: Tensor) -> Attended:
+        state: Attended | None = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
                 part = block.reduce(queries, elements, multiplicity, None, self.size)
@@ -87,7 +87,7 @@ class _ExactAttend(torch.autograd.Function):
         ctx: Any,
         keys: AllElements,
         block: AttentionBlock,
-        state: AttentionState,
+        state: Attended,
         noise,
         queries: Tensor,
         size: Tensor | None,

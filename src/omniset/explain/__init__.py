@@ -7,7 +7,8 @@ attention layer with normalised weights A and prediction F,
 
 one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
 (omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
-A is the first one, inducing points on elements; for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
+A is the first one, inducing points on elements (of FLARE: latent queries on elements; of Transolver: the parts of
+elements in slices, divided by their sum); for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
 its second stream, and its choice of critical instances, whose A is 1 (shared by ties) where they are and 0 elsewhere.
 """
 
@@ -25,12 +26,13 @@ from torch import Tensor, nn
 from omniset.core.sets import SetBatch
 from omniset.encoders.base import Encoder
 from omniset.layers.instances import CriticalInstances, InstanceAttention
+from omniset.layers.mixing import MixingLayer
 from omniset.layers.probes import Probe
 from omniset.layers.set_transformer import InducedLayer, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import AttentionBlock
 
-Block = AttentionBlock | SlotSetEncoder | InstanceAttention | CriticalInstances
+Block = AttentionBlock | SlotSetEncoder | InstanceAttention | CriticalInstances | MixingLayer
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
 
@@ -223,7 +225,7 @@ def _set_attention(model: nn.Module) -> dict[str, Block]:
     parts = [part for e in model.modules() if isinstance(e, Encoder) for part in (e.embed, e.decoder)]
     others = {m for part in parts for m in part.modules()}
     layers = {n: m for n, m in model.named_modules() if m not in others}
-    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder | InstanceAttention | CriticalInstances
+    kinds = SetAttentionBlock | InducedLayer | SlotSetEncoder | InstanceAttention | CriticalInstances | MixingLayer
     return {n: m.set_attention for n, m in layers.items() if isinstance(m, kinds)}
 
 

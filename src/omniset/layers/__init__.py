@@ -2,9 +2,12 @@
 
 from omniset.layers.base import SetLayer
 from omniset.layers.deep_sets import SetPooling
+from omniset.layers.flare import LatentRouting
 from omniset.layers.fspool import FeaturewiseSortPooling
 from omniset.layers.instances import CriticalAttention, CriticalInstances, GatedAttentionPooling
+from omniset.layers.set_norm import SetNorm
 from omniset.layers.set_transformer import InducedSetAttentionBlock, PoolingByMultiheadAttention, SetAttentionBlock
+from omniset.layers.slices import SliceAttention
 from omniset.layers.slots import SlotSetEncoder
 from omniset.layers.universal import LeeAttentionBlock, MultisetAttentionBlock
 
@@ -14,11 +17,14 @@ __all__ = [
     "FeaturewiseSortPooling",
     "GatedAttentionPooling",
     "InducedSetAttentionBlock",
+    "LatentRouting",
     "LeeAttentionBlock",
     "MultisetAttentionBlock",
     "PoolingByMultiheadAttention",
     "SetAttentionBlock",
     "SetLayer",
+    "SetNorm",
     "SetPooling",
+    "SliceAttention",
     "SlotSetEncoder",
 ]

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.attention import AttentionState
+from omniset.core.attention import Attended
 from omniset.core.sets import check_sizes
 from omniset.layers.base import SetLayer, feed_forward
 from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
@@ -21,8 +21,8 @@ from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scal
 PointsInit = Literal["xavier", "normal"]
 
 
-def _points(number: int, dim: int, start: PointsInit | None, options: dict[str, Any]) -> nn.Parameter:
-    """Learned points; `start` None follows from the variant."""
+def learned_points(number: int, dim: int, start: PointsInit | None, options: dict[str, Any]) -> nn.Parameter:
+    """Learned points (1, number, dim); `start` None follows from the variant."""
     if start is None:
         start = "normal" if options.get("variant") == "author" else "xavier"
     if start not in ("xavier", "normal"):
@@ -36,8 +36,8 @@ class SetAttentionBlock(SetLayer):
 
     Args:
         dim: As in MultisetAttentionBlock, and so num_heads, ffn_dim and norm.
-        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal", "author" or
-            "lee".
+        **options: Likewise dropout, activation, init, hidden_dropout, scale and attention; and `variant`, "universal",
+            "author" or "lee".
     """
 
     keeps_elements = True
@@ -85,10 +85,10 @@ class InducedLayer(SetLayer):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Tensor | None = None,
         size: Float[Tensor, " sets"] | None = None,
-    ) -> AttentionState:
+    ) -> Attended:
         return self.gather.reduce(self.points, self.prepare(elements), multiplicity, peak, size)
 
-    def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
+    def finish(self, state: Attended) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
         return self.gather.finish(self.points, state)
 
     def tabulate(self, table: Float[Tensor, "rows dim"]) -> Tabulated:
@@ -115,7 +115,8 @@ class InducedSetAttentionBlock(InducedLayer):
         points_init: How the points are drawn: "xavier" uniform, or "normal", from N(0, 1). None: "normal" with
             variant="author", else "xavier".
         scale: As in MultisetAttentionBlock, of what the points see. The elements see k points, whatever the size.
-        **options: Likewise dropout, activation, init and hidden_dropout; and `variant`, "universal", "author" or "lee".
+        **options: Likewise dropout, activation, init, hidden_dropout and attention; and `variant`, "universal",
+            "author" or "lee".
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class InducedSetAttentionBlock(InducedLayer):
     ) -> None:
         super().__init__()
         check_sizes(num_inducing=num_inducing)
-        self.points = _points(num_inducing, dim, points_init, options)
+        self.points = learned_points(num_inducing, dim, points_init, options)
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, scale=scale, **options)
         self.spread = attention_block(dim, num_heads, ffn_dim, norm, **options)
 
@@ -155,8 +156,8 @@ class PoolingByMultiheadAttention(InducedLayer):
         points_init: How the seeds are drawn, as in InducedSetAttentionBlock.
         element_ffn_dim: Width of an FFN that each element passes before the seeds attend to it, without residual. 0:
             none. None: 4 dim with variant="author", else 0.
-        **options: Likewise dropout, activation, init, hidden_dropout and scale; and `variant`, "universal", "author" or
-            "lee".
+        **options: Likewise dropout, activation, init, hidden_dropout, scale and attention; and `variant`, "universal",
+            "author" or "lee".
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class PoolingByMultiheadAttention(InducedLayer):
         hidden = options.get("hidden_dropout")
         hidden = (AUTHORS_DROPOUT if author else 0.0) if hidden is None else hidden
         activation = options.get("activation", "relu")
-        self.points = _points(num_seeds, dim, points_init, options)
+        self.points = learned_points(num_seeds, dim, points_init, options)
         self.gather = attention_block(dim, num_heads, ffn_dim, norm, **options)
         self.element_ffn = feed_forward(dim, width, 0.0, activation, hidden) if width else None
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.attention import AttentionState
+from omniset.core.attention import Attended, AttentionState, SigmoidState
 from omniset.core.sets import check_sizes
 from omniset.core.states import wide
 from omniset.kernels import folded, whole
@@ -25,6 +25,7 @@ Variant = Literal["universal", "author", "lee", "lee-pre"]
 Norm = Literal["pre", "post", "none"]
 Start = Literal["xavier", "linear"]
 Scale = Literal["width", "size"]
+Attention = Literal["softmax", "sigmoid"]
 
 AUTHORS_DROPOUT = 0.1
 USUAL_SIZE = 1000  # elements for which a scale by size starts as the plain scale
@@ -49,6 +50,7 @@ class AttentionBlock(nn.Module):
     """
 
     scale: float
+    attention: Attention = "softmax"
     size_scale: nn.Parameter | None
     """Of each head, where scores are scaled by the size of the set."""
     probe: Probe | None
@@ -81,7 +83,8 @@ class AttentionBlock(nn.Module):
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
-        if parts is not None or self.probe is not None or learned or not elements.shape[1]:
+        summed = self.attention == "sigmoid"  # which has no fused form
+        if parts is not None or self.probe is not None or learned or summed or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
         parts = self.foldable() if whole.takes(queries, elements) and self.size_scale is None else None
         if parts is not None:
@@ -97,7 +100,7 @@ class AttentionBlock(nn.Module):
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
         peak: Float[Tensor, "sets heads queries 1"] | None = None,
         size: Float[Tensor, " sets"] | None = None,
-    ) -> AttentionState:
+    ) -> Attended:
         """The state of these elements. `size` is the total multiplicity of the whole set, which a block with
         scale="size" has to know of a shard; None: these elements are the set.
         """
@@ -112,7 +115,7 @@ class AttentionBlock(nn.Module):
         multiplicity: Tensor | None,
         peak: Tensor | None,
         size: Tensor | None = None,
-    ) -> AttentionState:
+    ) -> Attended:
         size = self._size(elements, multiplicity) if size is None else size
         if self.probe is not None:
             self.probe.see(partial(self._measured, queries, elements, multiplicity, size))
@@ -120,14 +123,14 @@ class AttentionBlock(nn.Module):
             return folded.gather(parts, queries, elements, multiplicity, peak, self._factor(size))
         m = None if multiplicity is None else multiplicity[:, None]
         q, k, v = self._heads(queries, elements, size)
+        if self.attention == "sigmoid":
+            return SigmoidState.of(q, k, v, m, self.scale)
         return AttentionState.of(q, k, v, m, self.scale, peak=peak)
 
-    def finish(
-        self, queries: Float[Tensor, "#sets queries dim"], state: AttentionState
-    ) -> Float[Tensor, "sets queries dim"]:
+    def finish(self, queries: Float[Tensor, "#sets queries dim"], state: Attended) -> Float[Tensor, "sets queries dim"]:
         average = state.finish()
         if self.probe is not None:
-            average = self.probe(average, state.peak, state.sums[0])
+            average = self.probe(average, state.peak, state.normaliser)
         return self._combine(queries, average)
 
     def _measured(
@@ -140,6 +143,8 @@ class AttentionBlock(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         q, k, v = self._heads(queries, elements, size)
         m = None if multiplicity is None else multiplicity[:, None]
+        if self.attention == "sigmoid":
+            return SigmoidState.weights(q, k, m, self.scale), v
         return AttentionState.exponentials(q, k, m, self.scale, peak)[0], v
 
     def tabulate(self, queries: Float[Tensor, "queries dim"], table: Float[Tensor, "rows dim"]) -> Tabulated:
@@ -224,6 +229,8 @@ class AttentionBlock(nn.Module):
     def _tabulated_heads(self, queries: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.size_scale is not None:
             raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
+        if self.attention != "softmax":
+            raise ValueError(f"tables of rows are of attention='softmax', this block has {self.attention!r}")
         return self._heads(queries[None], table[None], None)
 
     def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:
@@ -255,6 +262,10 @@ class MultisetAttentionBlock(AttentionBlock):
     s_h starts at 1 / log(1 + 1000), so that for a thousand elements the scale is the plain one. Then, other than
     without it, to double all multiplicities changes the result.
 
+    With attention="sigmoid" the heads have sums in place of averages, sum_j m_j sigmoid(s_j) v_j of the scores s_j, as
+    the package universal-set-transformers has it under that name: weights of elements do not depend on each other, and
+    the sum grows with the set. To double all multiplicities then changes the result too.
+
     Args:
         dim: D, width of queries and elements; divisible by num_heads.
         ffn_dim: Width of the FFN. None: dim. 0: no FFN.
@@ -265,9 +276,10 @@ class MultisetAttentionBlock(AttentionBlock):
         hidden_dropout: Within the FFN, after the activation.
         one_norm: Pre-layer normalization of queries and elements is one module, where both are the same (SAB).
         scale: "width", or "size".
+        attention: "softmax", or "sigmoid".
 
     Raises:
-        ValueError: A size, norm, activation, init or scale out of bounds.
+        ValueError: A size, norm, activation, init, scale or attention out of bounds; scale="size" of sigmoids.
     """
 
     def __init__(
@@ -283,12 +295,18 @@ class MultisetAttentionBlock(AttentionBlock):
         hidden_dropout: float = 0.0,
         one_norm: bool = False,
         scale: Scale = "width",
+        attention: Attention = "softmax",
     ) -> None:
         super().__init__(dim, num_heads, init)
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}")
         if scale not in ("width", "size"):
             raise ValueError(f"scale must be 'width' or 'size', got {scale!r}")
+        if attention not in ("softmax", "sigmoid"):
+            raise ValueError(f"attention must be 'softmax' or 'sigmoid', got {attention!r}")
+        if scale == "size" and attention == "sigmoid":
+            raise ValueError("scale must be 'width' with attention='sigmoid', got 'size'")
+        self.attention = attention
         if scale == "size":
             self.size_scale = nn.Parameter(torch.full((num_heads,), 1 / math.log1p(USUAL_SIZE)))
         ffn_dim = dim if ffn_dim is None else ffn_dim
@@ -305,7 +323,7 @@ class MultisetAttentionBlock(AttentionBlock):
         self.one_norm = one_norm
 
     def foldable(self) -> folded.Parts | None:
-        if not self.pre or self.one_norm:
+        if not self.pre or self.one_norm or self.attention != "softmax":
             return None
         parts = self._parts
         if parts is None or not parts.hold(self):
@@ -373,6 +391,7 @@ def attention_block(
     init: Start | None = None,
     hidden_dropout: float | None = None,
     scale: Scale = "width",
+    attention: Attention = "softmax",
     one_norm: bool = False,
 ) -> AttentionBlock:
     """The block that SAB, ISAB and PMA are made of.
@@ -397,13 +416,16 @@ def attention_block(
             init=("linear" if author else "xavier") if init is None else init,
             hidden_dropout=usual if hidden_dropout is None else hidden_dropout,
             scale=scale,
+            attention=attention,
             one_norm=one_norm and author,
         )
     if variant not in ("lee", "lee-pre"):
         raise ValueError(f"variant must be 'universal', 'author', 'lee' or 'lee-pre', got {variant!r}")
-    if ffn_dim is not None or dropout or hidden_dropout or init or activation != "relu" or scale != "width":
+    changed = (activation, scale, attention) != ("relu", "width", "softmax")
+    if ffn_dim is not None or dropout or hidden_dropout or init or changed:
         raise ValueError(
-            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation or scale"
+            f"variant={variant!r} is fixed: it takes no ffn_dim, dropout, hidden_dropout, init, activation, scale or "
+            "attention"
         )
     known = ("none", "post") if variant == "lee" else ("pre",)
     if norm not in known:

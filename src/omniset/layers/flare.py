@@ -1,0 +1,116 @@
+"""FLARE (Puri et al., "FLARE: Fast Low-rank Attention Routing Engine", 2025) over multisets."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from omniset.core.attention import AttentionState
+from omniset.core.sets import check_sizes
+from omniset.kernels.fused import fused_attention
+from omniset.layers.base import activation_layer
+from omniset.layers.mixing import MixingLayer
+
+
+class ResidualMLP(nn.Module):
+    """h = x + act(W_0 x);  h = h + act(W_l h) for each hidden layer l;  out = h + W h, as FLARE has it.
+
+    Where `hidden_dim` is not `dim`, the first and the last step have no residual.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int, hidden_layers: int, activation: str) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(dim, hidden_dim), nn.Linear(hidden_dim, dim)
+        self.hidden = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(hidden_layers))
+        self.activation = activation_layer(activation)
+        self.residual = dim == hidden_dim
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        h = self.activation(self.first(x))
+        h = x + h if self.residual else h
+        for layer in self.hidden:
+            h = h + self.activation(layer(h))
+        return h + self.last(h) if self.residual else self.last(h)
+
+
+class LatentRouting(MixingLayer):
+    """FLARE's block: of each head, k latent queries attend to the elements, and elements to the latent queries.
+
+    With keys K and values V of a head, both residual MLPs of LN(x), and its latent queries L (k, D / H):
+
+        reduce:  Z = softmax(L K^T + log m) V        over the elements: the state of multiset attention
+        mix:     Y = softmax(K L^T) Z                over the k latent queries, for each element by itself
+
+    The scores of both are each other's transpose, and are not scaled. An empty set has Z = 0. What surrounds it is as
+    in `MixingLayer`, the FFN a residual MLP too. Latent queries start from N(0, 0.1^2), Linear layers as PyTorch's own
+    (the paper's code: from N(0, 0.02^2)). Keys are computed twice, once in each pass over the set.
+
+    Args:
+        dim: D, width of the elements; divisible by num_heads.
+        num_heads: H.
+        num_latents: k, >= 1; 64 to 2,048 in the paper.
+        ffn_dim: Width of the FFN. None: dim. 0: no FFN.
+        norm: Layer normalization, "pre" or "post"; the paper has "pre".
+        dropout: Of what was mixed and of the FFN's output, in training.
+        activation: relu, gelu or silu.
+        hidden_layers: Of each residual MLP, >= 0; the paper's code has 3.
+
+    Raises:
+        ValueError: A size, norm or activation out of bounds.
+
+    >>> layer = LatentRouting(dim=8, num_heads=2, num_latents=3)
+    >>> x = torch.randn(1, 3, 8)
+    >>> counted, copied = layer(x, torch.tensor([[2, 1, 0]])), layer(x[:, [0, 0, 1]])
+    >>> torch.allclose(counted[:, :2], copied[:, 1:], atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        num_latents: int,
+        ffn_dim: int | None = None,
+        norm: str = "pre",
+        dropout: float = 0.0,
+        activation: str = "gelu",
+        hidden_layers: int = 3,
+    ) -> None:
+        check_sizes(num_latents=num_latents)
+        if hidden_layers < 0:
+            raise ValueError(f"hidden_layers must be >= 0, got {hidden_layers}")
+        width = dim if ffn_dim is None else ffn_dim
+        ffn = nn.Sequential(ResidualMLP(dim, width, hidden_layers, activation), nn.Dropout(dropout)) if width else None
+        super().__init__(dim, num_heads, ffn, norm, dropout)
+        self.latents = nn.Parameter(torch.randn(num_heads, num_latents, dim // num_heads) * 0.1)
+        self.key, self.value = (ResidualMLP(dim, dim, hidden_layers, activation) for _ in range(2))
+
+    def reduce(
+        self,
+        elements: Float[Tensor, "sets elements dim"],
+        multiplicity: Shaped[Tensor, "sets elements"],
+        peak: Float[Tensor, "sets heads k 1"] | None = None,
+    ) -> AttentionState:
+        y, m = self.before(elements), multiplicity[:, None]
+        key, value = self.heads(self.key(y)), self.heads(self.value(y))
+        if self.probe is not None:
+            self.probe.see(partial(self._measured, key, value, m))
+        return AttentionState.of(self.latents, key, value, m, 1.0, peak=peak)
+
+    def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]
+        average = state.finish()
+        if self.probe is not None:
+            average = self.probe(average, state.peak, state.normaliser)
+        return self.joined(average).to(self.latents.dtype)
+
+    def mix(
+        self, elements: Float[Tensor, "sets elements dim"], context: Float[Tensor, "sets k dim"]
+    ) -> Float[Tensor, "sets heads elements d"]:
+        latents = self.latents.expand(len(elements), -1, -1, -1)
+        return fused_attention(self.heads(self.key(elements)), latents, self.heads(context), None, 1.0)
+
+    def _measured(self, key: Tensor, value: Tensor, m: Tensor, peak: Tensor | None) -> tuple[Tensor, Tensor]:
+        return AttentionState.exponentials(self.latents, key, m, 1.0, peak)[0], value
