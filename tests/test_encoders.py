@@ -11,9 +11,20 @@ from omniset.layers import LeeAttentionBlock
 SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5}
 
 
-@pytest.fixture(params=encoders.ENCODERS)
-def encoder(request):
-    return encoders.build(request.param, num_outputs=2, **SIZES).double().eval()
+OPTIONS = [("deep-sets", {"norm": "set"}), ("ust", {"norm": "set"}), ("ust", {"attention": "sigmoid"})]
+BUILT = [*((name, {}) for name in encoders.ENCODERS), *OPTIONS]
+
+
+@pytest.fixture(params=BUILT, ids=[" ".join([name, *more]) for name, more in BUILT])
+def built(request):
+    """Name and options."""
+    return request.param
+
+
+@pytest.fixture
+def encoder(built):
+    name, more = built
+    return encoders.build(name, num_outputs=2, **SIZES, **more).double().eval()
 
 
 @pytest.fixture
@@ -40,25 +51,40 @@ def test_mini_batch_consistency_is_what_it_says(encoder, batch):
         testing.assert_shard_consistent(encoder, batch, shard_sizes=[7], shards="independent")
 
 
-PAPER = {  # Table 1 of the Universal Set Transformer: mini-batch consistent, cross- and self-attention, elements
+PROPERTIES = {  # Table 1 of the Universal Set Transformer: mini-batch consistent, cross- and self-attention, elements
     "deep-sets": (True, False, False, False),
     "fspool": (False, False, False, False),
     "sse": (True, True, False, False),
     "umbc": (True, True, True, False),
     "strxl": (False, True, True, True),
     "ust": (True, True, True, True),
+    # Those that the paper has not.
+    "set-transformer-sab": (True, True, True, True),
+    "set-transformer-isab": (True, True, True, True),
+    "abmil": (True, True, False, False),
+    "dsmil": (True, True, True, False),
+    "flare": (True, True, True, True),
+    "transolver": (True, True, True, True),
 }
+POINTS = "InducedSetAttentionBlock PoolingByMultiheadAttention SlotSetEncoder GatedAttentionPooling CriticalAttention"
+EACH_OTHER = "InducedSetAttentionBlock SetAttentionBlock CriticalInstances LatentRouting SliceAttention"
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_features_are_those_of_the_paper(name):
-    made = encoders.build(name, **SIZES)
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_properties(name, batch):
+    """As said; by what it is made of; and by what it does: elements of which there are outputs know of each other."""
+    made = encoders.build(name, **SIZES).double().eval()
     said = made.mini_batch_consistent, made.cross_attention, made.self_attention, made.outputs_elements
-    assert said == PAPER[name]
+    assert said == PROPERTIES[name]
     kinds = {type(module).__name__ for module in made.modules()}
-    points = {"InducedSetAttentionBlock", "PoolingByMultiheadAttention", "SlotSetEncoder"}
-    assert made.cross_attention == bool(kinds & points)
-    assert made.self_attention == bool(kinds & {"InducedSetAttentionBlock", "SetAttentionBlock"})
+    assert made.cross_attention == bool(kinds & {*POINTS.split()})
+    assert made.self_attention == bool(kinds & {*EACH_OTHER.split()})
+    x = batch.elements.requires_grad_()
+    out = made(SetBatch(x, torch.ones(4, 23)))
+    assert (out.elements is not None) == made.outputs_elements
+    if made.outputs_elements:
+        (grad,) = torch.autograd.grad(out.elements[:, 0].square().sum(), x)
+        assert (grad.abs().sum(-1) > 0).all()
 
 
 def test_padding_changes_nothing(encoder, batch):
@@ -126,7 +152,7 @@ def test_second_derivatives_along_a_direction(encoder, learned):
     assert not second[0][COUNTS == 0].any() or learned  # the absent have none
 
 
-@pytest.mark.parametrize("encoder", [n for n, e in encoders.ENCODERS.items() if not e.recurrent], indirect=True)
+@pytest.mark.parametrize("built", [(n, o) for n, o in BUILT if not encoders.ENCODERS[n].recurrent], indirect=True)
 def test_second_derivatives_of_independent_shards(encoder):
     """As of whole sets; where there is a memory of other shards, it is a constant."""
     x = torch.randn(3, 5, 3, dtype=torch.float64, requires_grad=True)
@@ -191,9 +217,9 @@ def test_modules_can_be_walked(encoder):
     assert len(seen) == len(list(encoder.modules()))
 
 
-def test_state_dict_round_trip(encoder, batch):
-    other = encoders.build(next(n for n, c in encoders.ENCODERS.items() if c is type(encoder)), num_outputs=2, **SIZES)
-    other = other.double().eval()
+def test_state_dict_round_trip(built, encoder, batch):
+    name, more = built
+    other = encoders.build(name, num_outputs=2, **SIZES, **more).double().eval()
     other.load_state_dict(encoder.state_dict())
     assert torch.equal(other(batch).summary, encoder(batch).summary)
 

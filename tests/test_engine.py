@@ -23,6 +23,14 @@ OUTPUTS = {torch.float64: 1e-12, torch.float32: 1e-6}
 GRADIENTS = {torch.float64: 1e-12, torch.float32: 3e-6}
 STORES = {"set-transformer-sab": ("device", "cpu")}
 MERGED = [name for name, encoder in encoders.ENCODERS.items() if encoder.mini_batch_consistent]
+BY_OPTION = [  # encoders in whose shards an option changes what is summed up
+    ("deep-sets", {"norm": "set"}),
+    ("deep-sets", {"norm": "set", "pooling": "max", "depth": 1}),
+    ("ust", {"norm": "set"}),
+    ("ust", {"norm": "set", "ffn_dim": 0, "scale": "size", "decoder_depth": 1}),
+    ("ust", {"attention": "sigmoid"}),
+    ("set-transformer-sab", {"attention": "sigmoid", "norm": "post"}),
+]
 WITH_ELEMENTS = [name for name in MERGED if encoders.ENCODERS[name].outputs_elements]
 
 
@@ -82,6 +90,27 @@ def test_shards_are_the_whole(name, store, more):
 @pytest.mark.parametrize("name", MERGED)
 def test_shards_are_the_whole_in_float32(name):
     check_shards(name, "device", torch.float32, decoder_depth=1)
+
+
+@pytest.mark.parametrize(("name", "more"), BY_OPTION)
+def test_shards_are_the_whole_by_option(name, more):
+    """In both ways of streaming, in any order, with shards and sets that are absent; the same in float32."""
+    encoder, batch = make(name, **more), sets()
+    whole = results(encoder, batch)
+    for store in ("device", "cpu") if name == "set-transformer-sab" else ("device", "recompute"):
+        assert_same(results(encoder, batch, shard_size=7, store=store), whole)
+    shards = batch.shards(7)
+    read = results(encoder, batch, source=shards)
+    for source in ([*reversed(shards)], shards[:3] + shards[4:]):  # all elements from 21 to 27 are absent
+        assert_same(results(encoder, batch, source=source), read)
+    narrow = encoder.float(), sets(torch.float32)
+    assert_same(results(*narrow, shard_size=7), results(*narrow))
+
+
+@pytest.mark.parametrize(("name", "more"), BY_OPTION)
+@pytest.mark.parametrize("length", [0, 5])
+def test_empty_sets_by_option(name, more, length):
+    check_empty_sets(make(name, **more), length)
 
 
 def check_shards(name, store, dtype, **more):
@@ -146,10 +175,19 @@ def test_a_shard_fully_absent(name, absent):
     assert_same(results(encoder, batch, source=shards), results(encoder, batch, source=without))
 
 
-@pytest.mark.parametrize("name", ["deep-sets", "abmil", "dsmil", *WITH_ELEMENTS])  # slots: tests/test_peers.py
+PLAIN = [(name, {}) for name in ["deep-sets", "abmil", "dsmil", *WITH_ELEMENTS]]  # slots: tests/test_peers.py
+SPECIAL = [
+    *((name, more) for name, more in BY_OPTION if more.get("pooling") != "max"),
+    ("flare", {"norm": "post", "ffn_dim": 7, "hidden_layers": 1}),
+    ("flare", {"ffn_dim": 0, "hidden_layers": 0, "activation": "relu"}),
+    ("transolver", {"norm": "post", "ffn_dim": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "more"), PLAIN + SPECIAL)
 @pytest.mark.parametrize("shard_size", [None, 7])
-def test_against_the_oracle_with_elements_repeated(name, shard_size):
-    encoder = make(name, decoder_depth=1)
+def test_against_the_oracle_with_elements_repeated(name, more, shard_size):
+    encoder = make(name, **{"decoder_depth": 1} | more)
     batch = SetBatch(torch.randn(B, 17, D, dtype=torch.float64), torch.randint(0, 4, (B, 17)))
     out = encoder(batch, shard_size=shard_size)
     expected = [
@@ -189,7 +227,10 @@ def test_32_ragged_sets_against_each_alone(name):
 @pytest.mark.parametrize("name", MERGED)
 @pytest.mark.parametrize("length", [0, 5])
 def test_empty_sets_are_finite(name, length):
-    encoder = make(name)
+    check_empty_sets(make(name), length)
+
+
+def check_empty_sets(encoder, length):
     batch = SetBatch(torch.randn(B, length, D, dtype=torch.float64), torch.zeros(B, length))
     for options in ({}, {"shard_size": 2}):
         (summary, *_), gradients = results(encoder, batch, **options)
@@ -543,7 +584,7 @@ def test_masks_of_dropout(name, store):
                 assert (drawn[module, shape], len(given)) == (1, 2)
         found += [(key, given[0].flatten()[:20].tolist()) for key, given in masks.items()]
         masks.clear()
-    points = 1 if name == "set-transformer-sab" else 3  # layers whose points are shared by all shards
+    points = 3 if name in ("ust", "set-transformer-isab") else 1  # layers whose points are shared by all shards
     assert len(found) == 2 * 2 * (2 * len(sizes) + points)  # calls, dropouts of a block, blocks
     assert len({tuple(mask) for _, mask in found}) == len(found)
 

@@ -229,6 +229,10 @@ ENCODERS = [
     ("umbc", {"random": False}),
     ("abmil", {}),
     ("dsmil", {}),
+    ("flare", {"hidden_layers": 0}),
+    ("transolver", {}),
+    ("ust", {"norm": "set", "class_token": True}),
+    ("ust", {"attention": "sigmoid"}),
 ]
 SHARES = [  # also empty ones, of the process that has the class tokens too
     ((0, 23, N), "device", None),
