@@ -14,6 +14,10 @@ LABELS = {
     "umbc": "UMBC",
     "strxl": "STrXL",
     "ust": "UST",
+    "abmil": "ABMIL",
+    "dsmil": "DSMIL",
+    "flare": "FLARE",
+    "transolver": "Transolver",
 }
 
 
@@ -33,6 +37,7 @@ def features() -> Table:
     notes = [
         "ST (ISAB) and UST are one architecture: on whole sets they compute the same. Run in shards, the paper's ST "
         "reads each as a set of its own and is not consistent; merged (the default here) it is UST. "
-        "ST (SAB) too is consistent here, as the engine streams all elements past every shard."
+        "ST (SAB) too is consistent here, as the engine streams all elements past every shard.",
+        "The paper has neither of the last four.",
     ]
     return Table("Features of the architectures (Table 1)", head, rows, notes)

@@ -22,6 +22,8 @@ ARGUMENTS = encoders.COMMON | {
     "element_ffn_dim",
     "hidden_dropout",
     "scale",
+    "attention",
+    "hidden_layers",
 }  # of encoders
 
 

@@ -15,6 +15,7 @@ import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
 from paper.max_regression import MaxRegression
+from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
 from paper.study import Sample, generator, number, shuffled, training_source
 from paper.tables import Mean, Results, Table, apart
@@ -22,6 +23,7 @@ from scipy import stats
 from sklearn.cluster import DBSCAN
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
+from omniset import SetBatch, encoders
 from omniset.cli import main
 from omniset.testing import relative_error
 
@@ -242,8 +244,8 @@ def test_every_recipe_builds_and_every_table_prints(capsys):
 def test_table_1():
     (table,) = tables_of("features", Path())
     rows = {row[0]: row[2:] for row in table.rows}
-    assert len(rows) == 8
-    assert rows["UST"] == ["yes"] * 4
+    assert len(rows) == 12
+    assert rows["UST"] == rows["FLARE"] == rows["Transolver"] == ["yes"] * 4
     assert rows["STrXL"][-1] == rows["FSPool"][-1] == "no"
     assert rows["UMBC"] == ["yes", "yes", "no", "yes"]
 
@@ -418,6 +420,52 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
+
+
+def test_shapes_in_space():
+    """Clouds are standard; of each shape, without noise, points lie where they should; turned every way alike."""
+    study, draw = load("point-shapes"), generator("test")
+    sample = study._draw(200, 101, "test")
+    assert sample.elements.mean(1).abs().max() < 1e-6
+    assert (sample.elements.square().sum(2).mean(1) - 1).abs().max() < 1e-5
+    assert {*sample.target.tolist()} == {*range(10)}
+    clouds = {name: shape(40, 300, draw).double() for name, shape in SHAPES.items()}
+    assert (clouds["sphere"].norm(dim=2) - 1).abs().max() < 1e-6
+    assert clouds["hemisphere"][..., 2].min() >= 0
+    x, y, z = clouds["torus"].unbind(2)
+    radius = ((x**2 + y**2).sqrt() - 1).square() + z**2
+    assert (radius.std(1) / radius.mean(1)).max() < 1e-5
+    x, y, z = clouds["cylinder"].unbind(2)
+    on_side, at_end = (x**2 + y**2 - 1).abs() < 1e-6, (z == 0) | (z == z.amax(1, keepdim=True))
+    assert (on_side | at_end).double().mean() > 0.95  # the uppermost end is known to rounding
+    x, y, z = clouds["cone"].unbind(2)
+    slope = (z / (1 - (x**2 + y**2).sqrt())).masked_fill(z <= 1e-3, torch.nan)
+    assert (slope.nanmean(1, keepdim=True) - slope).abs().nan_to_num().max() < 1e-2
+    box = clouds["box"].abs() / clouds["box"].abs().amax(1, keepdim=True)
+    assert ((box > 1 - 1e-6).sum(2) >= 1).all()
+    faces = clouds["tetrahedron"] / (clouds["tetrahedron"].abs().amax(1, keepdim=True) + 1e-12)
+    assert faces.isfinite().all()
+    x, y, _ = clouds["helix"].unbind(2)
+    assert (x**2 + y**2 - 1).abs().max() < 1e-5
+    turned = rotations(2000, draw).double()
+    assert (turned @ turned.mT - torch.eye(3)).abs().max() < 1e-5
+    assert (torch.linalg.det(turned) - 1).abs().max() < 1e-5
+    assert turned.mean(0).abs().max() < 0.05
+
+
+def test_all_encoders_are_there_at_equal_parameters():
+    study = load("point-shapes")
+    networks = {t.name: study.network(t, 0) for t in study.recipe.trainings}
+    for network in networks.values():
+        assert abs(sum(p.numel() for p in network.parameters()) / 30_000 - 1) < 0.1
+    of = {type(network.encoder) for network in networks.values()} - {ShapeDistributions}
+    same_on_whole_sets = {encoders.ENCODERS[name] for name in ("strxl", "ust")}
+    assert of | same_on_whole_sets == {*encoders.ENCODERS.values()}
+    sample = study._draw(3, 40, "test")
+    outputs = [
+        networks["distances"](SetBatch(x)) for x in (sample.elements, sample.elements @ rotations(3, generator("a")))
+    ]
+    assert relative_error(*outputs) < 1e-4
 
 
 def test_needles_and_fractions():
