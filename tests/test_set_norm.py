@@ -91,7 +91,9 @@ def test_attribution_through_set_norms():
     assert [layer.layer for layer in whole] == ["layers.1", "layers.4", "pool"]
     for a, b in zip(whole, parts, strict=True):
         assert relative_error(b.scores, a.scores) < 1e-12
-    assert explain.completeness(explain.attribute_layers(encoder, batch, steps=100)).max() < 0.05
+    gaps = (explain.completeness(layers) for layers in (whole, explain.attribute_layers(encoder, batch, steps=36)))
+    coarse, fine = gaps  # of a sum over a smooth path: in proportion to the length of a step
+    assert (fine < coarse / 3).all()
 
 
 @pytest.mark.parametrize("name", ["ust", "set-transformer-isab"])

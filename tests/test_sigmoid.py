@@ -71,7 +71,8 @@ def test_attribution_is_complete():
     whole, parts = (explain.attribute_layers(encoder, batch, steps=9, **o) for o in ({}, {"shard_size": 4}))
     for a, b in zip(whole, parts, strict=True):
         assert relative_error(b.scores, a.scores) < 1e-12
-    assert explain.completeness(explain.attribute_layers(encoder, batch, steps=100)).max() < 0.05
+    coarse, fine = (explain.completeness(explain.attribute_layers(encoder, batch, steps=n)) for n in (5, 20))
+    assert (fine < coarse / 3).all()
 
 
 def test_bad_options():
