@@ -41,6 +41,8 @@ def heads_average(block, queries, elements, scale, weights=None):
 
 
 def activated(activation, x):
+    if isinstance(activation, torch.nn.Sequential):
+        activation = activation[0]  # beside a dropout that is off
     if isinstance(activation, torch.nn.ReLU):
         return torch.where(x > 0, x, 0)
     assert isinstance(activation, torch.nn.GELU)

@@ -256,7 +256,7 @@ def graph_bytes(function):
 
     class Saved:
         def __init__(self, tensor):
-            self.tensor = tensor
+            self.tensor = tensor.detach()  # a result that is saved would hold the node that holds it
             size = tensor.numel() * tensor.element_size()
             held["now"] += size
             held["peak"] = max(held["peak"], held["now"])
