@@ -1,5 +1,6 @@
 """Perturbations: shifts, distances and scores by other formulas; what is added to a shift, and what it may see."""
 
+import copy
 import json
 
 import anndata
@@ -9,13 +10,14 @@ import pytest
 import scipy.sparse as sp
 import torch
 from scipy.spatial.distance import cdist
-from scipy.stats import pearsonr
+from scipy.stats import hmean, pearsonr
 
 from omniset.cells import CellPerturber, read_cells
 from omniset.cells.perturber import Correction
 from omniset.cells.perturbing import evaluate_perturbation
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance, foretold
 from omniset.cli import main
+from tampering import assert_refuses_tampering
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The 'mode.chained_assignment' option is deprecated")]
 
@@ -57,7 +59,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def perturber(study):
-    return CellPerturber(**SMALL).fit(study)
+    return CellPerturber(**SMALL).fit_groups(study)
 
 
 def test_populations_are_those_of_the_table(study):
@@ -83,9 +85,10 @@ def test_energy_distance_is_that_of_all_pairs():
 
 def test_shifts_of_near_groups_come_first():
     rng = np.random.default_rng(2)
-    keys, values, sizes = rng.normal(size=(5, 3)), rng.normal(size=(5, GENES)), rng.integers(10, 50, 5).astype(float)
+    keys, values, numbers = rng.normal(size=(5, 3)), rng.normal(size=(5, GENES)), rng.integers(10, 50, (5, 2))
+    sizes = hmean(numbers, axis=1)
     shifts = Shifts(
-        ["a"] * 4 + ["b"], ["x", "x", "y", "z", "x"], ["1", "2", "1", "1", "1"], keys, values, sizes, (0.5, 2.0)
+        ["a"] * 4 + ["b"], ["x", "x", "y", "z", "x"], ["1", "2", "1", "1", "1"], keys, values, numbers, (0.5, 2.0)
     )
     apart = cdist(keys, keys)[np.triu_indices(5, 1)]
     query = rng.normal(size=3)
@@ -126,7 +129,7 @@ def test_a_network_starts_from_nothing_and_reads_the_population(study, perturber
 
 
 def test_without_a_network_cells_move_by_the_shift_alone(study):
-    alone = CellPerturber(**{**SMALL, "epochs": 0}).fit(study)
+    alone = CellPerturber(**{**SMALL, "epochs": 0}).fit_groups(study)
     assert alone.size_ == (0, 0)
     for group in (*study.groups, *study.lacking):
         moved = study.values[group.control] + alone.shift(study, group)
@@ -137,12 +140,38 @@ def test_what_is_left_out_is_not_looked_at(study):
     """Other treated cells of the type that is left out change nothing that is said of it."""
     rest = [group for group in study.groups if group.type != "t0"]
     group = next(group for group in study.groups if group.type == "t0")
-    before = CellPerturber(**SMALL).fit(study, rest).predict(study, group)
+    before = CellPerturber(**SMALL).fit_groups(study, rest).predict(study, group)
     values = study.values.copy()
     for left in (g for g in study.groups if g.type == "t0"):
         values[left.treated] = 7
     other = Study(values, study.genes, study.groups, study.lacking)
-    assert np.array_equal(CellPerturber(**SMALL).fit(other, rest).predict(other, group), before)
+    assert np.array_equal(CellPerturber(**SMALL).fit_groups(other, rest).predict(other, group), before)
+
+
+def test_what_is_saved_foretells_the_same_to_the_bit(study, perturber, tmp_path):
+    perturber = copy.copy(perturber)
+    perturber.size_ = (0.5, 1.0)  # so that the network has a part in it
+    perturber.save(tmp_path / "saved")
+    again = CellPerturber.load(tmp_path / "saved")
+    for group in (*study.groups, *study.lacking):
+        assert np.array_equal(again.predict(study, group), perturber.predict(study, group))
+    assert again.history == perturber.history != []
+    assert_refuses_tampering(CellPerturber.load, tmp_path / "saved")
+
+
+def test_new_cells_are_foretold_as_those_of_the_study_are(study, perturber):
+    """Alone in their file, genes in another order, with one more; and one that was not measured is as in the mean."""
+    group = study.lacking[0]
+    new = adata()[group.control][:, ::-1].copy()
+    columns = {"condition": None, "label": "kind", "donor": "donor"}
+    found = perturber.foretell(new, **columns)
+    assert found.var_names.tolist() == study.genes
+    assert found.obs_names.tolist() == [f"{name}, stim" for name in adata().obs_names[group.control]]
+    np.testing.assert_allclose(found.X, perturber.predict(study, group), atol=1e-5)
+    known = perturber.study(read_cells(new[:, new.var_names != study.genes[3]].copy()), **columns)
+    assert (known.values[:, 3] == perturber.middle_[3].astype(np.float32)).all()
+    with pytest.raises(ValueError, match="label: no kind has 10 untreated cells or more of one donor"):
+        perturber.foretell(new[:9].copy(), **columns)
 
 
 def test_evaluation_has_every_group_under_both_conditions(study):
@@ -175,10 +204,21 @@ def test_the_command_foretells_what_was_not_measured(study, tmp_path, capsys):
     assert (foretold_cells.obs["type"] == "t2").all()
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["evaluation"]["format"] == "omniset evaluation"
+    out = ["--out", str(tmp_path / "new"), "--perturber", str(tmp_path / "out" / "perturber"), "--progress=false"]
+    assert main([*words, "--control", "ctrl", *out]) == 0
+    assert "5 populations have perturbation, type and donor of ones that were learned" in capsys.readouterr().out
+    again = anndata.read_h5ad(tmp_path / "new" / "foretold.h5ad")
+    np.testing.assert_array_equal(again[foretold_cells.obs_names].X, foretold_cells.X)
+    assert again.obs.groupby(["type", "donor"], observed=True).ngroups == 6
+    scores = pd.read_csv(tmp_path / "new" / "scores.csv.gz")
+    assert (scores.groupby("method").size() == 5).all()
     for more, error in (
         (["--control", "none"], "control must be a value of state, there are 'ctrl', 'stim'; got 'none'"),
         (["--control", "ctrl", "--donor", "who"], "donor must be a column of obs, there is no 'who'"),
         (["--control", "ctrl", "--dim", "0"], "dim must be >= 1, got 0"),
+        (["--condition", "null"], "condition must be given where there is no perturber"),
+        (["--control", "ctrl", "--aliases", "names.tsv"], "aliases are for perturber"),
+        (["--control", "ctrl", "--perturber", str(tmp_path)], "has no config.json"),
     ):
         assert main([*words, *more, "--out", str(tmp_path / "bad"), *(small if "--dim" not in more else [])]) == 2
         assert error in capsys.readouterr().err

@@ -28,6 +28,8 @@ from omniset.tables.files import listed
 from omniset.tables.genes import Match, canonical, match
 from omniset.tables.matrices import Compressed, Source, open_source
 
+MISSING = 0.1  # share of a model's genes from which on we speak of those that are not there
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -390,6 +392,30 @@ def opened(source: Any, **options: Any) -> Iterator[Cells]:
         return
     with closing(read_cells(source, **options)) as cells:
         yield cells
+
+
+def known_genes(cells: Cells, genes: list[str], aliases: Mapping[str, str] | None = None) -> Cells:
+    """The cells with a model's genes as columns. Warns where these are hardly the cells' genes.
+
+    Raises:
+        ValueError: None of the genes is known.
+    """
+    known = cells.on(genes, aliases)
+    for source, matching in zip(known.sources, known.match, strict=True):
+        if matching.case > matching.matched / 2:
+            warnings.warn(
+                f"{source.name}: {matching.case:,} of {matching.matched:,} genes are matched by case only, as those of "
+                "another species would be",
+                stacklevel=4,
+            )
+        share = len(matching.missing) / len(genes)
+        if share > MISSING:
+            warnings.warn(
+                f"{source.name}: {share:.0%} of the model's {len(genes):,} genes are not in it, such as "
+                f"{matching.missing[0]!r}: they count as not seen",
+                stacklevel=4,
+            )
+    return known
 
 
 def with_counts(cells: Cells, counts: sp.csr_array) -> Cells:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import omniset
 from omniset.cells.batches import batch_codes
-from omniset.cells.data import Cells, opened
+from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.explaining import changes_of
 from omniset.cells.model import SCALE, CellModel
 from omniset.cells.networks import Network, build, embed, lessons, shares, vectors_of_genes
@@ -40,7 +40,6 @@ SIZES = (  # that a model learned on from must have in common
 )
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
-MISSING = 0.1  # share of the model's genes from which on we speak of those that are not there
 
 
 class CellEmbedder(EmbedderOptions, Estimator):
@@ -224,22 +223,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Raises:
             ValueError: None of the genes is known.
         """
-        known = cells.on(self.genes_, aliases)
-        for source, matching in zip(known.sources, known.match, strict=True):
-            if matching.case > matching.matched / 2:
-                warnings.warn(
-                    f"{source.name}: {matching.case:,} of {matching.matched:,} genes are matched by case only, as "
-                    "those of another species would be",
-                    stacklevel=3,
-                )
-            share = len(matching.missing) / len(self.genes_)
-            if share > MISSING:
-                warnings.warn(
-                    f"{source.name}: {share:.0%} of the model's {len(self.genes_):,} genes are not in it, such as "
-                    f"{matching.missing[0]!r}: they count as not seen",
-                    stacklevel=3,
-                )
-        return known
+        return known_genes(cells, self.genes_, aliases)
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.

@@ -10,25 +10,33 @@ where the network adds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.cells.annotator import values_of
+from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.options import PerturberOptions
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance
 from omniset.core.sets import SetBatch
+from omniset.fitted import Estimator
 from omniset.runs import devices
+from omniset.tables.matrices import needed
+from omniset.training import artefacts, schema
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
 SIZES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what the network adds
+GROUP = ("perturbation", "type", "donor")
 DRAWN = 256  # cells of a population in a step
 MARGIN = 0.01  # part of the energy distance by which a step of SIZES must be better than none
 
@@ -77,24 +85,78 @@ class _Module(TrainingModule):
         return loss
 
 
-class CellPerturber(PerturberOptions):
+class _Stored(nn.Module):
+    """All numbers of a fitted perturber."""
+
+    def __init__(self, correction: Correction, genes: int, groups: int, components: int) -> None:
+        super().__init__()
+        self.correction = correction
+        shapes = {"middle": (genes,), "axes": (genes, components), "scale": ()}
+        shapes |= {"keys": (groups, components), "shifts": (groups, genes)}
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("numbers", torch.zeros(groups, 2, dtype=torch.int64))
+
+
+class CellPerturber(PerturberOptions, Estimator):
     """Treated populations from untreated ones, learned from groups of which both were measured.
 
     Args:
         {options}
 
     Attributes:
+        genes_: Those that vary most.
         shifts_: Shifts of the known groups.
         network_: What is added to them.
         size_: a, of groups whose type is known, and of others.
+        history: A dict per epoch.
         notes_: What was decided, a sentence each.
     """
 
+    genes_: list[str]
     shifts_: Shifts
     network_: Correction
+    size_: tuple[float, float]
+    FITTED: ClassVar[dict[str, Any]] = {
+        "genes": schema.SIZE,
+        "groups": schema.SIZE,
+        "components": schema.SIZE,
+        "widths": schema.array(schema.NUMBER, minItems=2, maxItems=2),
+        "size": schema.array(schema.NUMBER, minItems=2, maxItems=2),
+        "notes": schema.array(schema.TEXT),
+    }
+    TABLES: ClassVar = {"vocabulary": ["gene"], "groups": [*GROUP]}
 
-    def fit(self, study: Study, groups: list[Group] | None = None) -> CellPerturber:
-        """Learn from some of the groups of a study, or from all.
+    def fit(
+        self,
+        source: Any,
+        *,
+        condition: str = "condition",
+        control: str = "control",
+        label: str = "cell_type",
+        donor: str | None = None,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+    ) -> CellPerturber:
+        """Learn from all types and donors of which 10 cells or more were measured before and after.
+
+        Args:
+            source, layer, input, gene_column: As in `CellEmbedder.fit`.
+            condition: Column of obs with the perturbation of each cell.
+            control: Its value for untreated cells.
+            label: Column with the cell types.
+            donor: Column with the donor, or the sample. None: all cells are of one.
+
+        Raises:
+            ValueError: No such column or value, fewer than 2 populations, or an option out of its bounds.
+        """
+        self.check_options()
+        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+            return self.fit_groups(Study.of(cells, condition, control, label, donor))
+
+    def fit_groups(self, study: Study, groups: list[Group] | None = None) -> CellPerturber:
+        """`fit` on some of the groups of a study, or on all.
 
         Raises:
             ValueError: Fewer than 2 groups, or an option out of its bounds.
@@ -103,7 +165,7 @@ class CellPerturber(PerturberOptions):
         groups = study.groups if groups is None else groups
         if len(groups) < 2:
             raise ValueError(f"groups must be at least 2, got {len(groups)}")
-        self.size_ = tuple(self._size(study, groups, new) for new in (False, True))
+        self.size_ = (self._size(study, groups, False), self._size(study, groups, True))
         self._learn(study, groups)
         names = ("new donors", "new types")
         self.notes_ = [f"{len(groups)} populations before and after are learned from"]
@@ -115,9 +177,79 @@ class CellPerturber(PerturberOptions):
             self.notes_.append(f"{name}: the shifts of known groups, {near}, plus {adds}")
         return self
 
+    def study(
+        self,
+        cells: Cells,
+        *,
+        condition: str | None = "condition",
+        control: str = "control",
+        label: str = "cell_type",
+        donor: str | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> Study:
+        """New cells, to be foretold under all perturbations that are known. Arguments and errors: as of `foretell`."""
+        self.require_fitted()
+        known = known_genes(cells, self.genes_, aliases)
+        values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32))
+        columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
+        return Study.of_new(known, values, self.genes_, sorted(set(self.shifts_.perturbations)), **columns)
+
+    def foretell(
+        self,
+        source: Any,
+        *,
+        condition: str | None = "condition",
+        control: str = "control",
+        label: str = "cell_type",
+        donor: str | None = None,
+        layer: str | None = None,
+        input: str = "auto",  # noqa: A002
+        gene_column: str | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> Any:
+        """The untreated cells of a source as if they were treated, under each known perturbation.
+
+        Args:
+            source, control, label, donor, layer, input, gene_column: As for fit. Treated cells are not looked at.
+            condition: None: no cell of the source is treated.
+            aliases: Other names of genes.
+
+        Returns:
+            An AnnData of log-normalised values, see `treated`; of populations of 10 untreated cells or more.
+
+        Raises:
+            ValueError: No such column or value, no such population, or none of the genes is known.
+        """
+        columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
+        with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
+            study = self.study(cells, **columns, aliases=aliases)
+            return self.treated(study, [*study.groups, *study.lacking], cells.names)
+
+    def treated(self, study: Study, groups: list[Group], names: Shaped[np.ndarray, " cells"]) -> Any:
+        """An AnnData of the untreated cells of groups as if they were treated: log-normalised.
+
+        A cell is called as it was, with the perturbation behind; obs has `perturbation`, `type` and `donor`.
+        """
+        anndata = needed("anndata")
+        rows = [np.zeros(0, dtype=np.int64), *(group.control for group in groups)]
+        of = np.repeat(np.arange(len(groups)), [len(group.control) for group in groups])
+        index = [f"{names[row]}, {groups[i].perturbation}" for row, i in zip(np.concatenate(rows), of, strict=True)]
+        obs = pd.DataFrame(index=pd.Index(index, dtype=object))
+        for name in GROUP:
+            values = np.array([getattr(group, name) for group in groups], dtype=object)
+            categories = pd.Index(sorted(set(values.tolist())), dtype=object)  # as every anndata writes them
+            obs[name] = pd.Categorical(values[of], categories=categories)
+        values = [np.zeros((0, len(self.genes_)), np.float32)]
+        values += [self.predict(study, group).astype(np.float32) for group in groups]
+        return anndata.AnnData(np.concatenate(values), obs, pd.DataFrame(index=pd.Index(self.genes_, dtype=object)))
+
     def shift(self, study: Study, group: Group) -> Float[np.ndarray, " genes"]:
         """What every cell of a group moves by, before the network adds to it."""
-        return self.shifts_(group, self._key(study, group))
+        return self.shifts_(group, self.key(study, group))
+
+    def key(self, study: Study, group: Group) -> Float[np.ndarray, " components"]:
+        """Where the mean of the untreated cells of a group lies, in principal components."""
+        return (study.mean(group.control) - self.middle_) @ self.axes_
 
     def predict(self, study: Study, group: Group) -> Float[np.ndarray, "controls genes"]:
         """The untreated cells of a group as if they were treated: log-normalised, not below 0."""
@@ -133,9 +265,6 @@ class CellPerturber(PerturberOptions):
     def _known(self, group: Group) -> bool:
         pairs = zip(self.shifts_.perturbations, self.shifts_.types, strict=True)
         return (group.perturbation, group.type) in set(pairs)
-
-    def _key(self, study: Study, group: Group) -> Float[np.ndarray, " components"]:
-        return (study.mean(group.control) - self.middle_) @ self.axes_
 
     def _scaled(self, values: Float[np.ndarray, "cells genes"]) -> Float[Tensor, "cells components"]:
         return torch.from_numpy((values - self.middle_) @ self.axes_ / self.scale_).float()
@@ -154,15 +283,15 @@ class CellPerturber(PerturberOptions):
         rows = np.unique(np.concatenate([np.concatenate((g.control, g.treated)) for g in groups]))
         values = study.values[rows]
         number = min(self.components, len(rows) - 1, values.shape[1] - 1)
+        self.genes_, self.history_ = study.genes, []
         model = PCA(number, svd_solver="arpack", random_state=self.seed).fit(values)
         self.middle_ = model.mean_.astype(np.float64)
         self.axes_ = np.ascontiguousarray(model.components_.T, dtype=np.float64)
         self.scale_ = float(np.sqrt(model.explained_variance_[0]))
-        self.shifts_ = Shifts.learned(study, groups, np.stack([self._key(study, g) for g in groups]))
+        self.shifts_ = Shifts.learned(study, groups, np.stack([self.key(study, g) for g in groups]))
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            same = {name: getattr(self, name) for name in ("encoder", "dim", "depth", "num_heads", "num_inducing")}
-            self.network_ = Correction(number, **same)
+            self.network_ = self._untrained(number)
         if not self.epochs:
             return
         pairs = [self._pair(study, groups, i, new) for i in range(len(groups)) for new in (False, True)]
@@ -176,6 +305,11 @@ class CellPerturber(PerturberOptions):
         with devices.threads_for(DRAWN * DRAWN * 8):
             where: dict[str, Any] = {"device": "cpu", "progress": self.progress, "log": None}
             train(module, lesson, epochs=self.epochs, patience=None, folder=None, resume=False, **where)
+        self.history_ = module.history
+
+    def _untrained(self, components: int) -> Correction:
+        same = {name: getattr(self, name) for name in ("encoder", "dim", "depth", "num_heads", "num_inducing")}
+        return Correction(components, **same)
 
     def _pair(self, study: Study, groups: list[Group], number: int, new: bool) -> Pair:
         """A group with the shift that others foretell: as when it is new itself."""
@@ -210,8 +344,53 @@ class CellPerturber(PerturberOptions):
         best = int(losses.argmin())
         return SIZES[best] if losses[best] < losses[0] - MARGIN * abs(losses[0]) else 0.0
 
-    def get_params(self) -> dict[str, Any]:
-        return self.plain()
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        self.require_fitted()
+        return self.history_
+
+    def _networks(self) -> nn.Module:
+        self.require_fitted()
+        shifts = self.shifts_
+        stored = _Stored(self.network_, *shifts.values.shape[::-1], shifts.keys.shape[1])
+        arrays = {"middle": self.middle_, "axes": self.axes_, "scale": np.float64(self.scale_)}
+        arrays |= {"keys": shifts.keys, "shifts": shifts.values, "numbers": shifts.numbers}
+        for name, values in arrays.items():
+            getattr(stored, name).copy_(torch.from_numpy(np.asarray(values)))
+        return stored
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "genes": len(self.genes_),
+            "groups": len(self.shifts_.values),
+            "components": self.axes_.shape[1],
+            "widths": [*self.shifts_.widths],
+            "size": [*self.size_],
+            "notes": self.notes_,
+        }
+
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        names = zip(GROUP, (self.shifts_.perturbations, self.shifts_.types, self.shifts_.donors), strict=True)
+        return {"vocabulary": pd.DataFrame({"gene": self.genes_}), "groups": pd.DataFrame(dict(names))}
+
+    def _restore(self, fitted: dict[str, Any], tables: dict[str, pd.DataFrame], weights: artefacts.Weights) -> None:
+        sizes = [fitted[name] for name in ("genes", "groups", "components")]
+        for name, size in zip(("vocabulary", "groups"), sizes[:2], strict=True):
+            if len(tables[name]) != size:
+                raise ValueError(f"{name}.parquet must have {size} rows, it has {len(tables[name])}")
+        stored = weights.build(lambda: _Stored(self._untrained(sizes[2]), *sizes))
+        if not all(0 <= size <= 1 for size in fitted["size"]) or min(fitted["widths"]) <= 0:
+            raise ValueError("size must be within 0 and 1, and widths > 0")
+        if (stored.numbers < 1).any():
+            raise ValueError("numbers of cells must be at least 1")
+        self.network_, self.size_, self.notes_ = stored.correction, tuple(fitted["size"]), fitted["notes"]
+        self.genes_ = tables["vocabulary"]["gene"].tolist()
+        middle, axes, keys, shifts, numbers = (
+            getattr(stored, name).numpy() for name in ("middle", "axes", "keys", "shifts", "numbers")
+        )
+        self.middle_, self.axes_, self.scale_ = middle, axes, float(stored.scale)
+        names = [tables["groups"][name].tolist() for name in GROUP]
+        self.shifts_ = Shifts(*names, keys, shifts, numbers, tuple(fitted["widths"]))
 
 
 def _some(pair: Pair, rng: np.random.Generator) -> Pair:

@@ -26,7 +26,7 @@ from omniset.cells.shifts import Group, Study, foretold
 from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
-DONORS, TYPES = "new donors", "new types"
+DONORS, TYPES, NEW = "new donors", "new types", "new cells"
 SHIFTS = ("no change", "mean shift", "type shift", "linear", "null")
 ALONE = "shift alone"
 FEW = 5  # donors, or types: with fewer, intervals are of groups
@@ -37,7 +37,7 @@ SCORES = (
     Score("overlap", "overlap of the 50 genes", share=True),
     Score("energy", "energy distance", larger=False),
 )
-AIMS = tuple(Aim(condition, score) for condition in (DONORS, TYPES) for score in ("pearson_top", "energy"))
+AIMS = tuple(Aim(condition, score) for condition in (DONORS, TYPES, NEW) for score in ("pearson_top", "energy"))
 
 
 @dataclass
@@ -56,7 +56,7 @@ class PerturbationEvaluation:
     @cached_property
     def comparison(self) -> Comparison:
         several = min(self.rows["donor"].nunique(), self.rows["type"].nunique()) >= FEW
-        left = np.where(self.rows["condition"] == DONORS, self.rows["donor"], self.rows["type"])
+        left = np.where(self.rows["condition"] == TYPES, self.rows["type"], self.rows["donor"])
         rows = self.rows.assign(left_out=left if several else self.rows["group"])
         return Comparison(rows, SCORES, "donor or type" if several else "group", "left_out", ["group"], SHIFTS, AIMS)
 
@@ -101,43 +101,68 @@ def evaluate_perturbation(
             if len(rest) < 2:
                 continue
             say(f"without {of} {name}")
-            perturber = CellPerturber(**{**arguments, "progress": False}).fit(study, rest)
-            for group in (group for group in study.groups if getattr(group, of) == name):
-                for method, predicted in _predicted(study, perturber, rest, group).items():
-                    about = {"condition": condition, "method": method, "group": group.name}
-                    scores = foretold(study, group, predicted, perturber.axes_)
-                    rows.append({**about, "donor": group.donor, "type": group.type, **scores})
+            perturber = CellPerturber(**{**arguments, "progress": False}).fit_groups(study, rest)
+            left = [group for group in study.groups if getattr(group, of) == name]
+            rows += _scores(study, perturber, left, condition)
     if not rows:
         raise ValueError("donor: there is neither a second donor nor a second type that could be left out")
     return PerturbationEvaluation(pd.DataFrame(rows), notes)
 
 
-def _predicted(
-    study: Study, perturber: CellPerturber, known: list[Group], group: Group
-) -> dict[str, Float[np.ndarray, "controls genes"]]:
+def evaluate_foretold(study: Study, perturber: CellPerturber) -> PerturbationEvaluation:
+    """What a fitted perturber foretells of new groups that were measured, beside what was measured.
+
+    Args:
+        study: Of `CellPerturber.study`.
+
+    Raises:
+        ValueError: None was measured.
+    """
+    if not study.groups:
+        raise ValueError("study: no population has treated cells to compare with")
+    shifts = perturber.shifts_
+    known = {*zip(shifts.perturbations, shifts.types, shifts.donors, strict=True)}
+    same = sum((group.perturbation, group.type, group.donor) in known for group in study.groups)
+    notes = [
+        f"{same} populations have perturbation, type and donor of ones that were learned from: if they are these, "
+        "their scores say nothing of new cells"
+    ]
+    return PerturbationEvaluation(pd.DataFrame(_scores(study, perturber, study.groups, NEW)), notes if same else [])
+
+
+def _scores(study: Study, perturber: CellPerturber, groups: list[Group], condition: str) -> list[dict[str, Any]]:
+    """A row per group and method."""
+    rows = []
+    for group in groups:
+        for method, predicted in _predicted(study, perturber, group).items():
+            about = {"condition": condition, "method": method, "group": group.name}
+            scores = foretold(study, group, predicted, perturber.axes_)
+            rows.append({**about, "donor": group.donor, "type": group.type, **scores})
+    return rows
+
+
+def _predicted(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, "controls genes"]]:
     """By each method; none says that there is less than nothing of a gene."""
     cells = study.values[group.control].astype(np.float64)
     of_all = {OURS: perturber.predict(study, group)}
-    for name, shift in _shifts(study, perturber, known, group).items():
+    for name, shift in _shifts(study, perturber, group).items():
         of_all[name] = np.maximum(cells + shift, 0)
     return of_all
 
 
-def _shifts(
-    study: Study, perturber: CellPerturber, known: list[Group], group: Group
-) -> dict[str, Float[np.ndarray, " genes"]]:
-    same = [g for g in known if g.perturbation == group.perturbation] or known
-    shifts, keys = (np.stack([of(g) for g in same]) for of in (study.shift, lambda g: study.mean(g.control)))
+def _shifts(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, " genes"]]:
+    known = perturber.shifts_
+    same = np.array([name == group.perturbation for name in known.perturbations])
+    same = same if same.any() else np.ones_like(same)
+    shifts, keys = known.values[same], known.keys[same, :PREDICTORS]
     mean = shifts.mean(0)
-    alike = np.array([g.type == group.type for g in same])
-    predictors = perturber.axes_[:, :PREDICTORS]
-    line = Ridge().fit((keys - perturber.middle_) @ predictors, shifts)
-    key = (study.mean(group.control) - perturber.middle_) @ predictors
+    alike = np.array([kind == group.type for kind in known.types])[same]
+    line = Ridge().fit(keys, shifts)
     return {
         "no change": np.zeros_like(mean),
         "mean shift": mean,
         "type shift": shifts[alike].mean(0) if alike.any() else mean,
-        "linear": line.predict(key[None])[0],
+        "linear": line.predict(perturber.key(study, group)[None, :PREDICTORS])[0],
         "null": np.random.default_rng(perturber.seed).permutation(mean),
         ALONE: perturber.shift(study, group),
     }

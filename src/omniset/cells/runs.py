@@ -22,6 +22,7 @@ from omniset.cells.embedder import KEY, CellEmbedder
 from omniset.cells.evaluate import Evaluation
 from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.inspection import MEMORY, describe, match_model, plan
+from omniset.cells.perturber import CellPerturber
 from omniset.cells.perturbing import PerturbationEvaluation
 from omniset.cells.vectors import (
     TOGETHER,
@@ -381,12 +382,27 @@ def evaluate(
 
 
 def perturb(
-    files: list[str], read: dict[str, Any], arguments: dict[str, Any], columns: dict[str, Any], out: Path
-) -> PerturbationEvaluation:
+    files: list[str],
+    read: dict[str, Any],
+    arguments: dict[str, Any],
+    columns: dict[str, Any],
+    perturber: Path | None,
+    aliases: Path | None,
+    out: Path,
+) -> PerturbationEvaluation | None:
     """See `omniset.cli.cells.perturb`."""
+    if perturber is None and columns["condition"] is None:
+        raise ValueError("condition must be given where there is no perturber")
+    if perturber is None and aliases is not None:
+        raise ValueError("aliases are for perturber, whose genes may be spelled otherwise")
+    used = {name: arguments[name] for name in ("device", "progress")}
+    fitted = None if perturber is None else CellPerturber.load(perturber, **used)
+    kind = "evaluation" if fitted is None else "prediction"
     about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu"}
-    with working_folder(out, "cells", "evaluation", **about) as folder, _opened(files, read) as cells:
-        return perturb_runs.perturb(folder, cells, arguments, columns, _title(files))
+    with working_folder(out, "cells", kind, **about) as folder, _opened(files, read) as cells:
+        if fitted is None:
+            return perturb_runs.perturb(folder, cells, arguments, columns, _title(files))
+        return perturb_runs.foretell(folder, cells, fitted, columns, _aliases(aliases), _title(files))
 
 
 def evaluate_annotations(

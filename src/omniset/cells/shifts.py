@@ -64,39 +64,20 @@ class Study:
     lacking: list[Group]
 
     @classmethod
-    def of(cls, cells: Cells, condition: str, control: str, type_key: str, donor: str | None) -> Study:
-        """Of columns of obs.
+    def of(cls, cells: Cells, condition: str, control: str, label: str, donor: str | None) -> Study:
+        """To learn from, by columns of obs; of the genes that vary most.
 
         Raises:
             ValueError: No such column or control, or no population of at least 10 cells before and after.
         """
-        columns = {name: _column(cells, name, what) for name, what in ((condition, "condition"), (type_key, "label"))}
-        state, kind = columns[condition], columns[type_key]
-        donors = np.full(len(cells), "all", dtype=object) if donor is None else _column(cells, donor, "donor")
-        known = pd.unique(state[state != ""])
-        if control not in known:
-            raise ValueError(
-                f"control must be a value of {condition}, there are {listed(known.tolist())}; got {control!r}"
-            )
-        codes = pd.factorize(state)[0].astype(np.int64)
+        rows = _populations(cells, condition, control, label, donor)
+        codes = pd.factorize(_column(cells, condition, "condition"))[0].astype(np.int64)
         seen, moments = survey(cells, codes, np.arange(len(cells)), False)
         often = np.flatnonzero(seen)
         chosen = often[most_variable([m.of_genes(often) for m in moments], GENES)]
         counts = cells.take(np.arange(len(cells)))[:, chosen]
         values = log_normalised(counts, cells.library(), SCALE)
-        frame = pd.DataFrame({"state": state, "type": kind, "donor": donors})
-        parts = frame.groupby(["state", "type", "donor"], sort=True)
-        rows: dict[Any, np.ndarray] = {key: np.asarray(part.index) for key, part in parts}
-        groups: list[Group] = []
-        lacking: list[Group] = []
-        for perturbation in sorted(set(known) - {control}):
-            for (of_state, of_type, of_donor), before in rows.items():
-                if of_state != control or not of_type or len(before) < LEAST:
-                    continue
-                after = rows.get((perturbation, of_type, of_donor), np.zeros(0, dtype=np.int64))
-                measured = len(after) >= LEAST
-                group = Group(perturbation, of_type, of_donor, before, after if measured else after[:0])
-                (groups if measured else lacking).append(group)
+        groups, lacking = _groups(rows, control, sorted({state for state, _, _ in rows} - {control, ""}))
         if len(groups) < 2:
             raise ValueError(
                 f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
@@ -104,12 +85,73 @@ class Study:
             )
         return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
 
+    @classmethod
+    def of_new(
+        cls,
+        cells: Cells,
+        values: Float32[np.ndarray, "cells genes"],
+        genes: list[str],
+        perturbations: list[str],
+        *,
+        condition: str | None,
+        control: str,
+        label: str,
+        donor: str | None,
+    ) -> Study:
+        """Cells to be foretold under known perturbations.
+
+        Args:
+            values: Log-normalised, of the genes that are known.
+            condition: None: no cell is treated.
+
+        Raises:
+            ValueError: No such column or control, or no population of at least 10 untreated cells.
+        """
+        groups, lacking = _groups(_populations(cells, condition, control, label, donor), control, perturbations)
+        if not groups and not lacking:
+            raise ValueError(f"label: no {label} has {LEAST} untreated cells or more of one donor")
+        return cls(values, genes, groups, lacking)
+
     def mean(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, " genes"]:
         return self.values[rows].mean(0, dtype=np.float64)
 
     def shift(self, group: Group) -> Float[np.ndarray, " genes"]:
         """Mean of the treated cells minus that of the others."""
         return self.mean(group.treated) - self.mean(group.control)
+
+
+def _populations(
+    cells: Cells, condition: str | None, control: str, label: str, donor: str | None
+) -> dict[tuple[str, str, str], Int[np.ndarray, " rows"]]:
+    """Rows by condition, type and donor; "" for a value that is missing."""
+    state = np.full(len(cells), control, dtype=object)
+    if condition is not None:
+        state = _column(cells, condition, "condition")
+    kind = _column(cells, label, "label")
+    donors = np.full(len(cells), "all", dtype=object) if donor is None else _column(cells, donor, "donor")
+    known = pd.unique(state[state != ""])
+    if control not in known:
+        raise ValueError(f"control must be a value of {condition}, there are {listed(known.tolist())}; got {control!r}")
+    frame = pd.DataFrame({"state": state, "type": kind, "donor": donors})
+    parts: Any = frame.groupby(["state", "type", "donor"], sort=True)
+    return {key: np.asarray(part.index) for key, part in parts}
+
+
+def _groups(
+    rows: dict[tuple[str, str, str], Int[np.ndarray, " rows"]], control: str, perturbations: list[str]
+) -> tuple[list[Group], list[Group]]:
+    """Untreated populations under each perturbation: those that were measured after it, and the others."""
+    groups: list[Group] = []
+    lacking: list[Group] = []
+    for perturbation in perturbations:
+        for (state, kind, donor), before in rows.items():
+            if state != control or not kind or len(before) < LEAST:
+                continue
+            after = rows.get((perturbation, kind, donor), np.zeros(0, dtype=np.int64))
+            measured = len(after) >= LEAST
+            group = Group(perturbation, kind, donor, before, after if measured else after[:0])
+            (groups if measured else lacking).append(group)
+    return groups, lacking
 
 
 def _column(cells: Cells, name: str, what: str) -> Shaped[np.ndarray, " cells"]:
@@ -136,7 +178,7 @@ class Shifts:
     Attributes:
         keys: (groups, components).
         values: (groups, genes) shifts.
-        sizes: (groups,) n_g.
+        numbers: (groups, 2) of untreated and of treated cells.
         widths: Of groups whose type is known, and of others.
     """
 
@@ -145,15 +187,15 @@ class Shifts:
     donors: list[str]
     keys: Float[np.ndarray, "groups components"]
     values: Float[np.ndarray, "groups genes"]
-    sizes: Float[np.ndarray, " groups"]
+    numbers: Int[np.ndarray, "groups 2"]
     widths: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
     def learned(cls, study: Study, groups: list[Group], keys: Float[np.ndarray, "groups components"]) -> Shifts:
-        sizes = np.array([2 / (1 / len(g.control) + 1 / len(g.treated)) for g in groups])
+        numbers = np.array([(len(g.control), len(g.treated)) for g in groups], dtype=np.int64)
         values = np.stack([study.shift(g) for g in groups])
         names = [g.perturbation for g in groups], [g.type for g in groups], [g.donor for g in groups]
-        shifts = cls(*names, keys, values, sizes)
+        shifts = cls(*names, keys, values, numbers)
         shifts.widths = tuple(shifts._width(groups, new) for new in (False, True))  # type: ignore[assignment]
         return shifts
 
@@ -180,6 +222,11 @@ class Shifts:
         values, sizes = torch.from_numpy(self.values[allowed]), torch.from_numpy(self.sizes[allowed])
         scale = 1 / (width * self.unit) ** 2
         return multiset_attention(query, wide, values, sizes, scale=scale)[0].numpy()
+
+    @property
+    def sizes(self) -> Float[np.ndarray, " groups"]:
+        """n_g."""
+        return 2 / (1 / self.numbers).sum(1)
 
     @property
     def unit(self) -> float:

@@ -232,11 +232,13 @@ def explain_cells(
 @takes(PerturberOptions)
 def perturb(
     files: list[str],
-    condition: str = "condition",
+    condition: str | None = "condition",
     control: str = "control",
     label: str = "cell_type",
     donor: str | None = None,
+    perturber: Path | None = None,
     out: Path = Path("perturbation"),
+    aliases: Path | None = None,
     **options: Any,
 ) -> None:
     """Say what a perturbation does to cells, and how well that is foretold of new donors and new types.
@@ -245,17 +247,22 @@ def perturb(
 
     Args:
         files: As for fit. All counts are held in memory.
-        condition: Column of obs with the perturbation of each cell.
+        condition: Column of obs with the perturbation of each cell. null: none of the cells is treated, of which a
+            perturber is to foretell all.
         control: Its value for untreated cells.
         label: Column of obs with the cell types.
         donor: Column of obs with the donor, or the sample. null: all cells are of one.
-        out: Folder for the report and the scores; and for foretold.h5ad, the untreated cells of types and donors that
-            were not measured after a treatment, as if they had been treated.
+        perturber: Folder "perturber" of an earlier run: these untreated cells are foretold by what it has learned.
+        out: Folder for the report, the scores and the perturber; and for foretold.h5ad, the untreated cells of types
+            and donors that were not measured after a treatment, as if they had been treated. With a perturber: all
+            untreated cells.
+        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the perturber.
     """
     from omniset.cells import runs
 
-    columns = {"condition": condition, "control": control, "type_key": label, "donor": donor}
-    runs.perturb(files, given(Reading, options), given(PerturberOptions, options), columns, out)
+    columns = {"condition": condition, "control": control, "label": label, "donor": donor}
+    read, arguments = given(Reading, options), given(PerturberOptions, options)
+    runs.perturb(files, read, arguments, columns, perturber, aliases, out)
 
 
 @takes(Reading)
