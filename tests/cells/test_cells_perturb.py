@@ -14,7 +14,7 @@ from scipy.stats import hmean, pearsonr
 
 from omniset.cells import CellPerturber, read_cells
 from omniset.cells.perturber import Correction
-from omniset.cells.perturbing import evaluate_perturbation
+from omniset.cells.perturbing import evaluate_perturbation, scgen_shift
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance, foretold
 from omniset.cli import main
 from tampering import assert_refuses_tampering
@@ -101,6 +101,18 @@ def test_shifts_of_near_groups_come_first():
     np.testing.assert_allclose(wide, np.average(values[:4], axis=0, weights=sizes[:4]), atol=1e-5)
 
 
+def test_scgens_shift_is_that_of_balanced_cells(study, perturber):
+    """Cells of each type are drawn with weights that make all types equal, in either condition."""
+    means = []
+    for state in ("control", "treated"):
+        rows = np.concatenate([getattr(group, state) for group in study.groups])
+        types = np.concatenate([[group.type] * len(getattr(group, state)) for group in study.groups])
+        weights = [1 / (types == kind).sum() for kind in types]
+        z = (study.values[rows].astype(np.float64) - perturber.middle_) @ perturber.axes_
+        means.append(np.average(z, axis=0, weights=weights))
+    np.testing.assert_allclose(scgen_shift(perturber, "stim"), means[1] - means[0], atol=1e-12)
+
+
 def test_scores_are_those_of_their_definitions(study):
     group, rng = study.groups[0], np.random.default_rng(3)
     predicted = study.values[group.control] + rng.normal(size=GENES) * 0.1
@@ -178,7 +190,7 @@ def test_evaluation_has_every_group_under_both_conditions(study):
     found = evaluate_perturbation(study, **SMALL)
     counts = found.rows.groupby(["condition", "method"]).size()
     assert (counts == 5).all()
-    assert found.rows["method"].nunique() == 7
+    assert found.rows["method"].nunique() == 8
     assert {gate.score for gate in found.comparison.gates} == {"pearson_top", "energy"}
     assert "new donors" in found.advice()
 

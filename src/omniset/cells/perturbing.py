@@ -5,6 +5,8 @@ mean shift   plus the mean of all known groups' shifts
 type shift   plus the mean shift of their type; of all, for a new type
 linear       plus what ridge regression on the untreated means says (Ahlmann-Eltze et al., "Deep-learning-based gene
 perturbation effect prediction does not yet outperform simple linear baselines", 2025)
+scgen        decoded from principal components, moved there by scGen's shift (Lotfollahi et al., "scGen predicts
+single-cell perturbation responses", 2019), see `scgen_shift`
 null         plus the mean shift, its genes exchanged at random
 shift alone  ours without the set encoder
 """
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from sklearn.linear_model import Ridge
 
 from omniset.cells.perturber import CellPerturber
@@ -27,7 +29,7 @@ from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
 DONORS, TYPES, NEW = "new donors", "new types", "new cells"
-SHIFTS = ("no change", "mean shift", "type shift", "linear", "null")
+SHIFTS = ("no change", "mean shift", "type shift", "linear", "scgen", "null")
 ALONE = "shift alone"
 FEW = 5  # donors, or types: with fewer, intervals are of groups
 PREDICTORS = 10  # of the linear baseline
@@ -147,13 +149,47 @@ def _predicted(study: Study, perturber: CellPerturber, group: Group) -> dict[str
     of_all = {OURS: perturber.predict(study, group)}
     for name, shift in _shifts(study, perturber, group).items():
         of_all[name] = np.maximum(cells + shift, 0)
+    of_all["scgen"] = np.maximum(_scgen(cells, perturber, group), 0)
     return of_all
 
 
-def _shifts(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, " genes"]]:
+def _scgen(
+    cells: Float[np.ndarray, "controls genes"], perturber: CellPerturber, group: Group
+) -> Float[np.ndarray, "controls genes"]:
+    """Cells moved in principal components, and decoded: what these do not hold of a cell is lost."""
+    z = (cells - perturber.middle_) @ perturber.axes_
+    return perturber.middle_ + (z + scgen_shift(perturber, group.perturbation)) @ perturber.axes_.T
+
+
+def scgen_shift(perturber: CellPerturber, perturbation: str) -> Float[np.ndarray, " components"]:
+    """Mean of the treated cells minus mean of the untreated ones, with cells of each type drawn equally often.
+
+        delta = mean_t [ sum_g n'_g (k_g + s_g) / sum_g n'_g  -  sum_g n_g k_g / sum_g n_g ]
+
+    over types t, and known groups g of a type under this perturbation (all, where it is not known): n_g untreated
+    cells with mean k_g, and n'_g treated ones, whose mean is s_g from there. scGen has a variational autoencoder, and
+    draws cells until types are balanced; here are principal components, in which this is a closed form.
+    """
     known = perturber.shifts_
-    same = np.array([name == group.perturbation for name in known.perturbations])
-    same = same if same.any() else np.ones_like(same)
+    same = _same(perturber, perturbation)
+    types = np.array(known.types, dtype=object)
+    shifts = known.values @ perturber.axes_
+    deltas = []
+    for kind in dict.fromkeys(types[same]):
+        of = same & (types == kind)
+        before, after = (known.numbers[of, i] for i in (0, 1))
+        deltas.append(after @ (known.keys + shifts)[of] / after.sum() - before @ known.keys[of] / before.sum())
+    return np.mean(deltas, 0)
+
+
+def _same(perturber: CellPerturber, perturbation: str) -> Bool[np.ndarray, " groups"]:
+    """Known groups under a perturbation; all, where there is none."""
+    same = np.array([name == perturbation for name in perturber.shifts_.perturbations])
+    return same if same.any() else np.ones_like(same)
+
+
+def _shifts(study: Study, perturber: CellPerturber, group: Group) -> dict[str, Float[np.ndarray, " genes"]]:
+    known, same = perturber.shifts_, _same(perturber, group.perturbation)
     shifts, keys = known.values[same], known.keys[same, :PREDICTORS]
     mean = shifts.mean(0)
     alike = np.array([kind == group.type for kind in known.types])[same]
