@@ -29,6 +29,7 @@ LOOKS = (
 )
 SEEDS, ABLATED, ANNOTATED = 5, 1, 1  # how many seeds
 REMOVED = 1  # type of each batch
+STATE_EPOCHS = 300
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "no alignment": {"alignment": 0.0},
@@ -130,14 +131,18 @@ def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
     import anndata
 
     from omniset.cells.data import read_cells
-    from omniset.cells.perturbing import evaluate_perturbation
+    from omniset.cells.perturbing import PerturbationEvaluation, evaluate_perturbation
     from omniset.cells.shifts import Study
+    from omniset.trials.comparison import OURS
 
     cells = anndata.read_h5ad(data / SETS["kang"])
     batch = cells.obs["batch"].astype(str)  # such as stim101: condition and donor
     cells.obs["condition"], cells.obs["donor"] = batch.str[:4].astype(object), batch.str[4:].astype(object)
     study = Study.of(read_cells(cells), "condition", "ctrl", "cell_type", "donor")
-    return evaluate_perturbation(study, print, seed=seed, device="cpu").numbers()
+    found = evaluate_perturbation(study, print, seed=seed, device="cpu")
+    state = evaluate_perturbation(study, print, seed=seed, device="cpu", architecture="state", epochs=STATE_EPOCHS)
+    rows = [found.rows, state.rows[state.rows["method"] == OURS].assign(method="state")]
+    return PerturbationEvaluation(pd.concat(rows, ignore_index=True), found.notes).numbers()
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:

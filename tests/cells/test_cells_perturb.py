@@ -13,9 +13,9 @@ from scipy.spatial.distance import cdist
 from scipy.stats import hmean, pearsonr
 
 from omniset.cells import CellPerturber, read_cells
-from omniset.cells.perturber import Correction
 from omniset.cells.perturbing import evaluate_perturbation, scgen_shift
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance, foretold
+from omniset.cells.transitions import Correction, Transition
 from omniset.cli import main
 from tampering import assert_refuses_tampering
 
@@ -138,6 +138,49 @@ def test_a_network_starts_from_nothing_and_reads_the_population(study, perturber
     added, order = network(cells, shift), torch.randperm(13)
     torch.testing.assert_close(network(cells[order], shift), added[order], atol=1e-12, rtol=0)
     assert not torch.allclose(network(cells[:7], shift), added[:7])  # the others are its context
+
+
+def attended(block, h):
+    """A pre-norm block over all cells: a query and a head at a time."""
+    out, elements = [], block.norm_elements(h)
+    parts = block.query(block.norm_queries(h)), block.key(elements), block.value(elements)
+    query, key, value = (part.unflatten(1, (2, -1)) for part in parts)
+    for i in range(len(h)):
+        heads = [
+            ((key[:, k] @ query[i, k]) / key.shape[2] ** 0.5).softmax(0) @ value[:, k] for k in range(key.shape[1])
+        ]
+        out.append(h[i] + block.output(torch.cat(heads)))
+    y = torch.stack(out)
+    return y + block.ffn(block.norm_ffn(y))
+
+
+def test_states_transition_is_attention_among_cells_with_a_token_of_what_is_done():
+    torch.manual_seed(0)
+    network = Transition(5, 3, dim=8, depth=2, num_heads=2).double()
+    cells, number = torch.randn(13, 5, dtype=torch.float64), torch.tensor(1)
+    assert (network(cells, number) == 0).all()
+    for parameter in network.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    h = network.cell(cells) + network.tokens.weight[1]
+    for layer in network.layers:
+        h = attended(layer.block, h)
+    found, order = network(cells, number), torch.randperm(13)
+    torch.testing.assert_close(found, network.norm(h) @ network.out.weight.T + network.out.bias, atol=1e-12, rtol=0)
+    torch.testing.assert_close(network(cells[order], number), found[order], atol=1e-12, rtol=0)
+    assert not torch.allclose(network(cells, torch.tensor(2)), found)
+
+
+def test_state_foretells_without_the_shifts_of_known_groups(study, tmp_path):
+    state = CellPerturber(**{**SMALL, "architecture": "state", "epochs": 3}).fit_groups(study)
+    group = study.groups[1]
+    with torch.no_grad():
+        added = state.network_(state._scaled(study.values[group.control]), torch.tensor(0)).double().numpy()
+    moved = np.maximum(study.values[group.control] + added * state.scale_ @ state.axes_.T, 0)
+    np.testing.assert_allclose(state.predict(study, group), moved, atol=1e-12)
+    assert (added != 0).all()
+    assert state.history[-1]["train_loss"] < state.history[0]["train_loss"]
+    state.save(tmp_path / "saved")
+    assert np.array_equal(CellPerturber.load(tmp_path / "saved").predict(study, group), state.predict(study, group))
 
 
 def test_without_a_network_cells_move_by_the_shift_alone(study):

@@ -114,6 +114,12 @@ class PerturberOptions(Computing):
 
     components: int = option(30, "Principal components in which cells are compared.", least=1)
     _: KW_ONLY
+    architecture: Literal["shifts", "state"] = option(
+        "shifts",
+        '"shifts": shifts of known groups, and what a set encoder adds; or "state": a transformer over the untreated '
+        "cells with a token of the perturbation, as STATE's transition model has it; of sizes it uses dim, depth and "
+        "num_heads.",
+    )
     encoder: str = shared.encoder("ust")
     dim: int = shared.dim(32)
     depth: int = shared.depth(1)

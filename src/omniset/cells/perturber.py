@@ -5,13 +5,13 @@
 
 f is the element output of a set encoder: the population is the context of each of its cells, so that cells of one group
 may move differently. W starts at 0, V are principal axes; a, between 0 and 1, is learned on groups kept back, and 0
-where the network adds nothing.
+where the network adds nothing. With architecture "state" a transformer over the cells moves them, in place of all this:
+`omniset.cells.transitions.Transition`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,74 +21,27 @@ from jaxtyping import Float, Shaped
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from omniset import encoders
 from omniset.cells.annotator import values_of
 from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.options import PerturberOptions
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance
-from omniset.core.sets import SetBatch
+from omniset.cells.transitions import DRAWN, Correction, Pair, PairModule, Transition
 from omniset.fitted import Estimator
 from omniset.runs import devices
 from omniset.tables.matrices import needed
 from omniset.training import artefacts, schema
 from omniset.training.data import Key, Lesson
-from omniset.training.fit import TrainingModule
 from omniset.training.fit import fit as train
 
 SIZES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what the network adds
 GROUP = ("perturbation", "type", "donor")
-DRAWN = 256  # cells of a population in a step
 MARGIN = 0.01  # part of the energy distance by which a step of SIZES must be better than none
-
-
-class Correction(nn.Module):
-    """W f(cell | population), in principal components.
-
-    Args:
-        components: Their number P. A cell comes with its group's shift, so that f knows what is done: 2 P numbers.
-    """
-
-    def __init__(self, components: int, *, encoder: str, dim: int, **sizes: Any) -> None:
-        super().__init__()
-        self.encoder = encoders.build(encoder, input_dim=2 * components, dim=dim, **sizes)
-        self.out = nn.Linear(dim, components)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
-
-    def forward(
-        self, cells: Float[Tensor, "cells components"], shift: Float[Tensor, " components"]
-    ) -> Float[Tensor, "cells components"]:
-        given = torch.cat((cells, shift.expand_as(cells)), 1)
-        elements: Any = self.encoder(SetBatch(given[None])).elements
-        return self.out(elements[0])
-
-
-@dataclass
-class Pair:
-    """Untreated and treated cells of a group, and its shift, in scaled principal components."""
-
-    control: Float[Tensor, "controls components"]
-    treated: Float[Tensor, "treated components"]
-    shift: Float[Tensor, " components"]
-
-
-class _Module(TrainingModule):
-    """Energy distance between what is predicted and what was measured, mean over groups."""
-
-    def training_step(self, batch: list[Pair], index: int) -> Tensor:
-        losses = [
-            energy_distance(pair.control + pair.shift + self.network(pair.control, pair.shift), pair.treated)
-            for pair in batch
-        ]
-        loss = torch.stack(losses).mean()
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
-        return loss
 
 
 class _Stored(nn.Module):
     """All numbers of a fitted perturber."""
 
-    def __init__(self, correction: Correction, genes: int, groups: int, components: int) -> None:
+    def __init__(self, correction: Correction | Transition, genes: int, groups: int, components: int) -> None:
         super().__init__()
         self.correction = correction
         shapes = {"middle": (genes,), "axes": (genes, components), "scale": ()}
@@ -107,15 +60,15 @@ class CellPerturber(PerturberOptions, Estimator):
     Attributes:
         genes_: Those that vary most.
         shifts_: Shifts of the known groups.
-        network_: What is added to them.
-        size_: a, of groups whose type is known, and of others.
+        network_: What is added to them; for "state", to the untreated cells.
+        size_: a, of groups whose type is known, and of others; for "state" 1.
         history: A dict per epoch.
         notes_: What was decided, a sentence each.
     """
 
     genes_: list[str]
     shifts_: Shifts
-    network_: Correction
+    network_: Correction | Transition
     size_: tuple[float, float]
     FITTED: ClassVar[dict[str, Any]] = {
         "genes": schema.SIZE,
@@ -159,16 +112,22 @@ class CellPerturber(PerturberOptions, Estimator):
         """`fit` on some of the groups of a study, or on all.
 
         Raises:
-            ValueError: Fewer than 2 groups, or an option out of its bounds.
+            ValueError: Fewer than 2 groups, or an option out of its bounds, such as epochs=0 for "state".
         """
         self.check_options()
         groups = study.groups if groups is None else groups
         if len(groups) < 2:
             raise ValueError(f"groups must be at least 2, got {len(groups)}")
-        self.size_ = (self._size(study, groups, False), self._size(study, groups, True))
+        alone = self.architecture == "state"
+        if alone and not self.epochs:
+            raise ValueError("epochs must be >= 1 for architecture='state', got 0")
+        self.size_ = (1.0, 1.0) if alone else (self._size(study, groups, False), self._size(study, groups, True))
         self._learn(study, groups)
         names = ("new donors", "new types")
         self.notes_ = [f"{len(groups)} populations before and after are learned from"]
+        if alone:
+            self.notes_.append("a transformer over the untreated cells foretells alone, without known shifts")
+            return self
         for name, width, size in zip(names, self.shifts_.widths, self.size_, strict=True):
             near = f"near ones first ({width:g} median distances)" if width < max(WIDTHS) else "all alike"
             adds = (
@@ -253,7 +212,7 @@ class CellPerturber(PerturberOptions, Estimator):
 
     def predict(self, study: Study, group: Group) -> Float[np.ndarray, "controls genes"]:
         """The untreated cells of a group as if they were treated: log-normalised, not below 0."""
-        shift = self.shift(study, group)
+        shift = self._apart(self.shift(study, group))
         moved = study.values[group.control] + shift
         size = self.size_[0 if self._known(group) else 1]
         if size:
@@ -269,13 +228,22 @@ class CellPerturber(PerturberOptions, Estimator):
     def _scaled(self, values: Float[np.ndarray, "cells genes"]) -> Float[Tensor, "cells components"]:
         return torch.from_numpy((values - self.middle_) @ self.axes_ / self.scale_).float()
 
+    def _apart(self, shift: Float[np.ndarray, " genes"]) -> Float[np.ndarray, " genes"]:
+        """What all cells move by apart from the network."""
+        return np.zeros_like(shift) if self.architecture == "state" else shift
+
+    def _given(self, perturbation: str, shift: Float[np.ndarray, " genes"]) -> Tensor:
+        """What the network is told of what is done."""
+        if self.architecture == "state":
+            return torch.tensor(sorted(set(self.shifts_.perturbations)).index(perturbation))
+        return self._scaled((self.middle_ + shift)[None])[0]
+
     @torch.no_grad()
     def _added(
         self, study: Study, group: Group, shift: Float[np.ndarray, " genes"]
     ) -> Float[np.ndarray, "controls genes"]:
         self.network_.eval()
-        moves = self._scaled((self.middle_ + shift)[None])[0]
-        added = self.network_(self._scaled(study.values[group.control]), moves)
+        added = self.network_(self._scaled(study.values[group.control]), self._given(group.perturbation, shift))
         return added.double().numpy() * self.scale_ @ self.axes_.T
 
     def _learn(self, study: Study, groups: list[Group]) -> None:
@@ -291,15 +259,15 @@ class CellPerturber(PerturberOptions, Estimator):
         self.shifts_ = Shifts.learned(study, groups, np.stack([self.key(study, g) for g in groups]))
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            self.network_ = self._untrained(number)
+            self.network_ = self._untrained(number, len(set(self.shifts_.perturbations)))
         if not self.epochs:
             return
         pairs = [self._pair(study, groups, i, new) for i in range(len(groups)) for new in (False, True)]
-        module = _Module(self.network_, self.learning_rate, self.weight_decay, self.seed, self.fingerprint())
+        module = PairModule(self.network_, self.learning_rate, self.weight_decay, self.seed, self.fingerprint())
 
         def make(keys: list[Key], training: bool) -> list[Pair]:
             rng = np.random.default_rng([self.seed, *(n for key in keys for n in key)])
-            return [_some(pairs[position], rng) for _, position in keys]
+            return [pairs[position].some(rng) for _, position in keys]
 
         lesson = Lesson(make, np.arange(len(pairs)), np.arange(0), batch_size=8, seed=self.seed, move=lambda b, d: b)
         with devices.threads_for(DRAWN * DRAWN * 8):
@@ -307,9 +275,11 @@ class CellPerturber(PerturberOptions, Estimator):
             train(module, lesson, epochs=self.epochs, patience=None, folder=None, resume=False, **where)
         self.history_ = module.history
 
-    def _untrained(self, components: int) -> Correction:
-        same = {name: getattr(self, name) for name in ("encoder", "dim", "depth", "num_heads", "num_inducing")}
-        return Correction(components, **same)
+    def _untrained(self, components: int, perturbations: int) -> Correction | Transition:
+        same: dict[str, Any] = {name: getattr(self, name) for name in ("dim", "depth", "num_heads")}
+        if self.architecture == "state":
+            return Transition(components, perturbations, **same)
+        return Correction(components, encoder=self.encoder, num_inducing=self.num_inducing, **same)
 
     def _pair(self, study: Study, groups: list[Group], number: int, new: bool) -> Pair:
         """A group with the shift that others foretell: as when it is new itself."""
@@ -317,7 +287,8 @@ class CellPerturber(PerturberOptions, Estimator):
         without = self.shifts_.left_out(groups, number, new)
         shift = self.shifts_(group, key, without)
         before, after = (self._scaled(study.values[rows]) for rows in (group.control, group.treated))
-        return Pair(before, after, self._scaled((self.middle_ + shift)[None])[0])
+        moves = self._scaled((self.middle_ + self._apart(shift))[None])[0]
+        return Pair(before, after, moves, self._given(group.perturbation, shift))
 
     def _size(self, study: Study, groups: list[Group], new: bool) -> float:
         """How much of the network's correction helps on types, or donors, kept back: at most three of them."""
@@ -378,7 +349,8 @@ class CellPerturber(PerturberOptions, Estimator):
         for name, size in zip(("vocabulary", "groups"), sizes[:2], strict=True):
             if len(tables[name]) != size:
                 raise ValueError(f"{name}.parquet must have {size} rows, it has {len(tables[name])}")
-        stored = weights.build(lambda: _Stored(self._untrained(sizes[2]), *sizes))
+        number = tables["groups"]["perturbation"].nunique()
+        stored = weights.build(lambda: _Stored(self._untrained(sizes[2], number), *sizes))
         if not all(0 <= size <= 1 for size in fitted["size"]) or min(fitted["widths"]) <= 0:
             raise ValueError("size must be within 0 and 1, and widths > 0")
         if (stored.numbers < 1).any():
@@ -391,9 +363,3 @@ class CellPerturber(PerturberOptions, Estimator):
         self.middle_, self.axes_, self.scale_ = middle, axes, float(stored.scale)
         names = [tables["groups"][name].tolist() for name in GROUP]
         self.shifts_ = Shifts(*names, keys, shifts, numbers, tuple(fitted["widths"]))
-
-
-def _some(pair: Pair, rng: np.random.Generator) -> Pair:
-    """At most 256 cells of either population."""
-    rows = [torch.from_numpy(rng.permutation(len(x))[:DRAWN]) for x in (pair.control, pair.treated)]
-    return Pair(pair.control[rows[0]], pair.treated[rows[1]], pair.shift)
