@@ -399,6 +399,7 @@ def test_evaluate_writes_one_table_of_all(study, tmp_path, capsys):
         (["--layer", "counts"], "no layer 'counts'"),
         (["--input", "log1p", "--layer", "dense"], "log1p"),
         (["--gene_column", "symbol"], "gene_column"),
+        (["--label", "colour"], "label must be a column of obs, there is no 'colour'"),
         (["--gene_vectors", "nothing.txt"], "nothing.txt"),
         (["--aliases", "nothing.tsv"], "nothing.tsv"),
         (["--start_from", "nothing"], "nothing"),

@@ -168,6 +168,31 @@ def test_labels_and_the_order_of_batches_do_not_enter():
     assert a.batches_ == ["one", "two"]
 
 
+def test_labels_teach_where_they_are_asked_to(fitted, tmp_path):
+    data = cells()
+    data.obs["kind"] = data.obs["kind"].map({0: "x", 1: "y", 2: "z"}).astype(object)
+    data.obs.loc[data.obs_names[::2], "kind"] = None
+    idle = CellEmbedder(**SMALL, label_weight=0.0).fit(data, batch_key="batch", label="kind")
+    weights = fitted.network_.state_dict()
+    assert idle.types_ == ["x", "y", "z"]
+    assert weights.keys() == {name for name in idle.network_.state_dict() if not name.startswith("types.")}
+    for name, tensor in weights.items():
+        assert torch.equal(idle.network_.state_dict()[name], tensor), name
+    taught = CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
+    assert "train_types" in taught.history[0]
+    assert any("26 of 53 cells have one of 3 labels" in note for note in taught.notes_)
+    z = taught.transform(data)
+    assert not np.allclose(z, fitted.transform(data))
+    taught.save(tmp_path)
+    assert np.array_equal(CellEmbedder.load(tmp_path).transform(data), z)
+    data.obs["kind"] = data.obs["kind"].fillna("")
+    with pytest.raises(ValueError, match="label is for architecture='multiset'"):
+        CellEmbedder(**SEED).fit(data, batch_key="batch", label="kind")
+    data.obs["kind"] = data.obs["kind"].replace({"x": "", "y": ""})
+    with pytest.raises(ValueError, match="label: the cells have 1 type, 2 are needed"):
+        CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
+
+
 def test_a_seed_that_is_interrupted_goes_on_to_the_same_weights(of_seed, tmp_path, monkeypatch):
     """Its sentences are drawn anew; of the other architecture see the contract of all systems."""
     end, epochs = TrainingModule.on_train_epoch_end, []

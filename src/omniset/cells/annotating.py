@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
-from omniset.cells.annotator import UNKNOWN, CellAnnotator
+from omniset.cells.annotator import CellAnnotator
+from omniset.cells.batches import UNKNOWN
 from omniset.cells.callers import CALLERS, call
 from omniset.cells.data import opened
 from omniset.cells.embedder import CellEmbedder

@@ -10,7 +10,8 @@ from jaxtyping import Float, Shaped
 
 from omniset.cells import report
 from omniset.cells.annotating import NEW, REMOVED, AnnotationEvaluation
-from omniset.cells.annotator import UNKNOWN, Annotation, CellAnnotator, labels_of, values_of
+from omniset.cells.annotator import Annotation, CellAnnotator, values_of
+from omniset.cells.batches import UNKNOWN, labels_of
 from omniset.cells.data import Cells
 from omniset.report import figures, frame
 from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, many, rounded

@@ -7,7 +7,6 @@ the others would make all of it look too good.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,11 @@ import torch
 from jaxtyping import Float32, Float64, Int, Shaped
 from torch import nn
 
-from omniset.cells.batches import batch_codes
+from omniset.cells.batches import UNKNOWN, batch_codes, labels_of
 from omniset.cells.data import Cells, opened
 from omniset.cells.embedder import LEAST, CellEmbedder
 from omniset.cells.heads import METHODS, WIDTHS, Heads, evenly, log_normalised
 from omniset.cells.model import SCALE
-from omniset.cells.neighbours import unlabelled
 from omniset.cells.options import AnnotatorOptions
 from omniset.cells.tails import Tails
 from omniset.estimators.weights import Mixture, losses_of, mixture_of, raised
@@ -33,7 +31,6 @@ from omniset.report.blocks import many
 from omniset.runs.progress import Progress
 from omniset.training import artefacts, schema
 
-UNKNOWN = "unknown"
 EMBEDDER = "embedder"  # folder of the vectors' model, within that of the annotator
 SHARED = len(METHODS) - 1  # methods before those that have a width
 TOGETHER = 4096  # cells annotated at a time
@@ -403,24 +400,6 @@ class _Teacher:
         codes = np.full(len(self.cells), -1, dtype=np.int64)
         codes[rows] = np.unique(self.codes[rows], return_inverse=True)[1]
         return embedder.fit_cells(self.cells, codes, rows)
-
-
-def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
-    """The types as text, None where missing.
-
-    Raises:
-        ValueError: No such column.
-    """
-    if label not in cells.obs:
-        columns = ", ".join(map(str, cells.obs.columns)) or "none"
-        raise ValueError(f"label must be a column of obs, there is no {label!r}; there are: {columns}")
-    values = cells.obs[label]
-    labels = np.array(values.astype(str), dtype=object)
-    labels[unlabelled(values)] = None
-    if (labels == UNKNOWN).any():
-        warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
-        labels[labels == UNKNOWN] = None
-    return labels
 
 
 def values_of(

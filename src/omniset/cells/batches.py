@@ -1,4 +1,4 @@
-"""Which batch each cell is of, and which columns may well hold batches that nobody has named."""
+"""Which batch and which type each cell is of, and which columns may well hold batches that nobody has named."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import warnings
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from omniset.cells.data import Cells
 from omniset.cells.neighbours import unlabelled
 
 NONE, FILE = "none", "file"  # no batches; each source is one
+UNKNOWN = "unknown"  # no type
 ALL = "all"  # the only batch, where there are none
 # Names of columns that often hold batches, in small letters and without what is between the words.
 BATCHES = re.compile(
@@ -83,3 +84,21 @@ def batch_columns(cells: Cells, label_key: str | None = None) -> dict[str, int]:
         if 2 <= number <= len(cells) / 2 and within > 1:
             columns[str(name)] = number
     return columns
+
+
+def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
+    """The types as text, None where missing.
+
+    Raises:
+        ValueError: No such column.
+    """
+    if label not in cells.obs:
+        columns = ", ".join(map(str, cells.obs.columns)) or "none"
+        raise ValueError(f"label must be a column of obs, there is no {label!r}; there are: {columns}")
+    values = cells.obs[label]
+    labels = np.array(values.astype(str), dtype=object)
+    labels[unlabelled(values)] = None
+    if (labels == UNKNOWN).any():
+        warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
+        labels[labels == UNKNOWN] = None
+    return labels

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 import omniset
-from omniset.cells.batches import batch_codes
+from omniset.cells.batches import batch_codes, labels_of
 from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.explaining import changes_of
 from omniset.cells.model import SCALE, CellModel
@@ -53,6 +53,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
     Attributes:
         genes_: The vocabulary.
         batches_: Names of the batches that the decoder knows.
+        types_: Types of labelled cells that taught too, if any did.
         network_: The model.
         history: A dict per epoch.
         notes_: What was decided on the data, a sentence each.
@@ -64,6 +65,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
     FITTED: ClassVar[dict[str, Any]] = {
         "genes": schema.SIZE,
         "batches": schema.array(schema.TEXT, minItems=1),
+        "types": schema.array(schema.TEXT),
         "vectors": schema.optional(schema.SIZE),
         "sizes": schema.OBJECT,
         "mean": schema.array(schema.NUMBER),
@@ -79,6 +81,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         y: Any = None,
         *,
         batch_key: str | None = None,
+        label: str | None = None,
         layer: str | None = None,
         input: str = "auto",  # noqa: A002
         gene_column: str | None = None,
@@ -93,9 +96,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Args:
             source: An AnnData, a path (.h5ad, zarr, 10x .h5), a pattern, a list of these, or `Cells`. Nothing in it is
                 changed. Counts of more than 512 MB are read in blocks, each epoch anew.
-            y: Ignored; labels are never used.
+            y: Ignored; labels are used by `label` alone.
             batch_key: Column of obs with the batch; "file": each source is a batch; "none": nothing is to be mixed, all
                 cells are of one batch. None: each source, unless obs has a column `batch`, which is asked about.
+            label: Column of obs with the types of some or all cells: their vectors are taught to tell these apart too,
+                by `label_weight`. Cells without one teach as ever. None: no labels are used. "multiset" only.
             layer, input, gene_column: As in `read_cells`.
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
             aliases: Other names of genes, for the vectors or for start_from.
@@ -111,8 +116,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """
         self.check_arguments()
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
-            codes, self.batches_ = batch_codes(cells, batch_key)
+            codes, self.batches_ = batch_codes(cells, batch_key, label)
             given: dict[str, Any] = {"gene_vectors": gene_vectors, "aliases": aliases, "start_from": start_from}
+            given["labels"] = None if label is None else labels_of(cells, label)
             return self.fit_cells(cells, codes, np.arange(len(cells)), **given, folder=folder, resume=resume)
 
     def fit_cells(
@@ -121,13 +127,17 @@ class CellEmbedder(EmbedderOptions, Estimator):
         codes: Int[np.ndarray, " cells"],
         rows: Int[np.ndarray, " rows"],
         *,
+        labels: Shaped[np.ndarray, " cells"] | None = None,
         gene_vectors: GeneVectors | str | Path | None = None,
         aliases: Mapping[str, str] | None = None,
         start_from: CellEmbedder | str | Path | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> CellEmbedder:
-        """`fit` on some of the cells, of these batches (-1: not among the rows). Others are not looked at."""
+        """`fit` on some of the cells, of these batches (-1: not among the rows) and labels (None: not known).
+
+        Others are not looked at.
+        """
         if len(rows) < LEAST:
             raise ValueError(f"there are {len(rows)} cells to learn from, at least {LEAST} are needed")
         start = time.monotonic()
@@ -155,11 +165,16 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if not hasattr(self, "batches_"):
             self.batches_ = [str(i) for i in range(int(codes.max()) + 1)]
         rng = np.random.default_rng(self.seed)
+        self.types_, types, notes = _types(self, labels, rows)
+        self.notes_ += notes
         validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
         training = np.setdiff1d(rows, validation)
         network = self._untrained(vectors, base, on_genes, training)
-        fingerprint = self.fingerprint() | {"data": _checksum(scan.library[rows], codes[rows], vectors, base)}
-        module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint)
+        if isinstance(network, CellModel) and network.types is not None and types is not None:
+            network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=len(self.types_))))
+        learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
+        fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
+        module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint, types)
         epochs = self.epochs or max(1, -(-STEPS * self.batch_size // len(training)))
         computing: dict[str, Any] = {"device": self.device, "progress": self.progress, "log": None}
         # Of a step: genes of each cell, by their tokens where they see each other.
@@ -343,6 +358,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return {
             "genes": len(self.genes_),
             "batches": self.batches_,
+            "types": self.types_,
             "vectors": None if given is None or isinstance(given, nn.Parameter) else given.shape[1],
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
@@ -358,8 +374,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if len(self.genes_) != fitted["genes"]:
             raise ValueError(f"the vocabulary must have {fitted['genes']} genes, it has {len(self.genes_)}")
         self.batches_, self.sizes_, self.notes_ = fitted["batches"], fitted["sizes"], fitted["notes"]
+        self.types_ = fitted["types"]
         self.mean_ = np.array(fitted["mean"], dtype=np.float32)
-        self.network_ = weights.build(lambda: build(self, len(self.genes_), len(self.batches_), fitted["vectors"]))
+        self.network_ = weights.build(
+            lambda: build(self, len(self.genes_), len(self.batches_), fitted["vectors"], len(self.types_))
+        )
         self.check_arguments()
 
     # ------------------------------------------------------------------ what they are made of
@@ -391,7 +410,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """With the weights of the base, or with tokens on the principal axes of these cells."""
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors)
+            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
         if base is not None and isinstance(network, CellModel) and isinstance(base.network_, CellModel):
             number = {name: i for i, name in enumerate(base.batches_)}
             network.start_from(base.network_, [number.get(name) for name in self.batches_])
@@ -424,8 +443,34 @@ def _vocabulary(
     return pd.DataFrame({"gene": [cells.genes[i] for i in chosen], "cells": seen[chosen]}), note
 
 
-def _checksum(library: np.ndarray, codes: np.ndarray, vectors: Tensor | None, base: CellEmbedder | None) -> int:
+def _types(
+    options: EmbedderOptions, labels: Shaped[np.ndarray, " cells"] | None, rows: Int[np.ndarray, " rows"]
+) -> tuple[list[str], Int[np.ndarray, " cells"] | None, list[str]]:
+    """The types of labelled cells among the rows; the number of each cell's, -1 where not known; and a sentence.
+
+    Raises:
+        ValueError: Fewer than two types, or an architecture that takes no labels.
+    """
+    if labels is None:
+        return [], None, []
+    if options.architecture == "seed":
+        raise ValueError("label is for architecture='multiset'")
+    labelled = rows[[labels[row] is not None for row in rows]]
+    names, numbers = np.unique(labels[labelled].astype(str), return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"label: the cells have {many(len(names), 'type')}, 2 are needed")
+    types = np.full(len(labels), -1, dtype=np.int64)
+    types[labelled] = numbers
+    note = (
+        f"{len(labelled):,} of {len(rows):,} cells have a label, of {len(names):,} types: they teach to tell them apart"
+    )
+    return names.tolist(), types, [note]
+
+
+def _checksum(arrays: list[np.ndarray], vectors: Tensor | None, base: CellEmbedder | None) -> int:
     """Of what a model is learned from."""
-    checksum = zlib.crc32(library.tobytes(), zlib.crc32(codes.tobytes()))
+    checksum = 0
+    for array in arrays:
+        checksum = zlib.crc32(array.tobytes(), checksum)
     checksum = checksum if vectors is None else zlib.crc32(vectors.numpy().tobytes(), checksum)
     return checksum if base is None else zlib.crc32(base.identity().encode(), checksum)

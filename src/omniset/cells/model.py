@@ -288,6 +288,38 @@ class Alignment(nn.Module):
         return (z - target).square().sum(1).mean(), (share * distance).sum(1).mean()
 
 
+class TypeHead(nn.Module):
+    """How well vectors tell the types of labelled cells apart.
+
+        loss = sum_i w_i (-log softmax(W z_i + b)[y_i]) / sum_i w_i,   w_i = 1 / sqrt(n[y_i])
+
+    over the cells i that have a type y_i, of which there are n[y_i]: rare types weigh more than their number, and do
+    not drown the others. Cells without a type have no part in it; without any that has one it is 0.
+
+    Args:
+        latent: Width of z.
+        types: Number of types.
+    """
+
+    weights: Tensor
+
+    def __init__(self, latent: int, types: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(latent, types)
+        self.register_buffer("weights", torch.ones(types))
+
+    def weigh(self, numbers: Int[Tensor, " types"]) -> None:
+        """Take up how many cells each type has."""
+        self.weights.copy_(numbers.clamp(min=1).to(self.weights).rsqrt())
+
+    def forward(self, z: Float[Tensor, "cells latent"], types: Int[Tensor, " cells"]) -> Float[Tensor, ""]:
+        """Args:
+        types: Their numbers, -1 where not known.
+        """
+        total = F.cross_entropy(self.linear(z), types, self.weights, ignore_index=-1, reduction="sum")
+        return total / self.weights[types[types >= 0]].sum().clamp(min=1e-12)
+
+
 class CellModel(nn.Module):
     """Encoder, decoder and alignment: what is trained and saved.
 
@@ -296,14 +328,16 @@ class CellModel(nn.Module):
         batches: Number of batches.
         latent: Width of z.
         clusters: Of the alignment.
+        types: Of labelled cells, which teach too. 0: none do.
         **encoder: See CellEncoder.
     """
 
-    def __init__(self, genes: int, batches: int, *, latent: int, clusters: int, **encoder: Any) -> None:
+    def __init__(self, genes: int, batches: int, *, latent: int, clusters: int, types: int = 0, **encoder: Any) -> None:
         super().__init__()
         self.encoder = CellEncoder(genes, latent=latent, **encoder)
         self.decoder = CellDecoder(genes, latent, batches)
         self.alignment = Alignment(clusters, latent, batches)
+        self.types = TypeHead(latent, types) if types else None
 
     def start_from(self, other: CellModel, batches: Sequence[int | None]) -> None:
         """Take over the weights of a model of the same sizes.
@@ -317,8 +351,8 @@ class CellModel(nn.Module):
         of_z, of_batches = state[name].split([state[name].shape[1] - other.decoder.batches, other.decoder.batches], 1)
         columns = [of_batches.mean(1) if number is None else of_batches[:, number] for number in batches]
         state[name] = torch.cat((of_z, torch.stack(columns, 1)), 1)
-        # Where batches lie is found anew.
-        state |= {
-            key: value for key, value in self.state_dict().items() if key in ("alignment.counts", "alignment.sums")
-        }
+        # Where batches lie is found anew, and other types are told apart.
+        anew = ("alignment.counts", "alignment.sums", "types.")
+        state = {key: value for key, value in state.items() if not key.startswith(anew)}
+        state |= {key: value for key, value in self.state_dict().items() if key.startswith(anew)}
         self.load_state_dict(state)

@@ -29,11 +29,12 @@ TOKENS = {"axes": "fixed", "learned": "learned", "random": "learned", "given": "
 Network = CellModel | SeedModel
 
 
-def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None) -> Network:
+def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | int | None, types: int = 0) -> Network:
     """The network of the options, not trained.
 
     Args:
         vectors: Of the genes, (genes, width), or their width alone where weights are loaded afterwards.
+        types: Of labelled cells; "multiset" only.
     """
     if options.architecture == "seed":
         further = seed_options(options.encoder_options)
@@ -58,6 +59,7 @@ def build(options: EmbedderOptions, genes: int, batches: int, vectors: Tensor | 
         depth=options.depth or 0,
         vectors=vectors,
         own=TOKENS[options.gene_tokens],
+        types=types,
         options=options.encoder_options,
         **{name: getattr(options, name) for name in same},
     )
@@ -71,6 +73,7 @@ def lessons(
     training: Int[np.ndarray, " train"],
     validation: Int[np.ndarray, " validation"],
     fingerprint: dict[str, Any],
+    types: Int[np.ndarray, " cells"] | None = None,
 ) -> tuple[TrainingModule, Any]:
     """What is trained, and the data that it is trained on."""
     steps = (options.learning_rate, options.weight_decay, options.seed, fingerprint)
@@ -79,8 +82,9 @@ def lessons(
         batches = SeedBatches(cells, codes, further, options.seed)
         module = SeedModule(network, *steps, shared=further["shared"])
         return module, lesson(batches, training, validation, batch_size=options.batch_size)
-    objective = {name: getattr(options, name) for name in ("likelihood", "beta", "alignment", "condition")}
-    data = CellBatches(cells, codes, options.hide, options.seed)
+    names = ("likelihood", "beta", "alignment", "label_weight", "condition")
+    objective = {name: getattr(options, name) for name in names}
+    data = CellBatches(cells, codes, options.hide, options.seed, types)
     # Whole batches: a few cells tell little of a batch's place.
     taught = lesson(data, training, validation, batch_size=options.batch_size, whole=True)
     return CellModule(network, *steps, objective=objective), taught

@@ -57,6 +57,12 @@ class EmbedderOptions(Computing):
     alignment: float = option(
         20.0, "Weight of mixing the batches within clusters of cells. 0: batches stay apart.", group="training", least=0
     )
+    label_weight: float = option(
+        10.0,
+        "Weight of telling types apart, where fit is given a label; else it has no part.",
+        group="training",
+        least=0,
+    )
     clusters: int = option(30, "Number of these clusters.", group="training", least=1)
     condition: bool = option(True, "Tell the decoder a cell's batch, so that its vector need not hold it.")
     hide: float = option(

@@ -224,8 +224,9 @@ def of_fit(
         items.append(("seconds", Cell(f"{seconds:,.0f}", seconds), "of training"))
     sections = [_batches(batches), _learning(embedder), _picture(drawn, how, places)]
     sections += [_depth(drawn, first, correlation), _genes(explained)]
+    how_taught = f"with {many(len(embedder.types_), 'label')}" if embedder.types_ else "without labels"
     lead = (
-        f"Vectors of cells, learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes without labels."
+        f"Vectors of cells, learned from {many(sizes['training'], 'cell')} and {sizes['genes']:,} genes {how_taught}."
     )
     numbers = {
         "sizes": sizes,

@@ -82,6 +82,7 @@ def fit(
     read: dict[str, Any],
     arguments: dict[str, Any],
     batch_key: str | None,
+    label: str | None,
     out: Path,
     gene_vectors: Path | None,
     aliases: Path | None,
@@ -95,14 +96,14 @@ def fit(
     base = None if start_from is None else CellEmbedder.load(start_from)
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
     with working_folder(out, "cells", "fit", **about) as folder, _opened(files, read) as cells:
-        codes, names = batch_codes(cells, batch_key)
+        codes, names = batch_codes(cells, batch_key, label)
         _known_cells(cells, explained)
         vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
         others = _aliases(aliases)
         batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
         say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
         given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
-        embedder.fit(cells, batch_key=batch_key, **given, folder=out, resume=resume)
+        embedder.fit(cells, batch_key=batch_key, label=label, **given, folder=out, resume=resume)
         if not folder.first:
             return embedder
         embedder.save(out, {"provenance": folder.provenance})

@@ -60,6 +60,7 @@ class CellBatch:
         hidden: (entries,) whether the encoder may not see it.
         batch: (B,)
         measured: (B, G); None: every gene in every cell.
+        types: (B,) -1 where not known; None: no cell is labelled.
     """
 
     counts: Float[Tensor, "cells genes"]
@@ -68,12 +69,13 @@ class CellBatch:
     hidden: Bool[Tensor, " entries"]
     batch: Int[Tensor, " cells"]
     measured: Bool[Tensor, "cells genes"] | None
+    types: Int[Tensor, " cells"] | None = None
 
     def to(self, device: torch.device) -> CellBatch:
-        measured = None if self.measured is None else self.measured.to(device)
+        measured, types = (x if x is None else x.to(device) for x in (self.measured, self.types))
         where = self.where[0].to(device), self.where[1].to(device)
         counts, library = self.counts.to(device), self.library.to(device)
-        return CellBatch(counts, library, where, self.hidden.to(device), self.batch.to(device), measured)
+        return CellBatch(counts, library, where, self.hidden.to(device), self.batch.to(device), measured, types)
 
     @property
     def seen(self) -> Float[Tensor, "cells genes"]:
@@ -137,10 +139,18 @@ class CellBatches:
     Args:
         batch: Number of the batch of each cell.
         hide: Mean share of a cell's expressed genes that are hidden from the encoder.
+        types: Number of the type of each cell, -1 where not known.
     """
 
-    def __init__(self, cells: Cells, batch: Int[np.ndarray, " cells"], hide: float, seed: int) -> None:
-        self.cells, self.batch, self.hide, self.seed = cells, batch, hide, seed
+    def __init__(
+        self,
+        cells: Cells,
+        batch: Int[np.ndarray, " cells"],
+        hide: float,
+        seed: int,
+        types: Int[np.ndarray, " cells"] | None = None,
+    ) -> None:
+        self.cells, self.batch, self.hide, self.seed, self.types = cells, batch, hide, seed, types
         self.blocks = {True: Blocks(cells), False: Blocks(cells)}
         self.measured = None if cells.measured.all() else cells.measured
 
@@ -160,6 +170,7 @@ class CellBatches:
             torch.from_numpy(hidden),
             torch.from_numpy(self.batch[rows]),
             None if self.measured is None else torch.from_numpy(self.measured[self.cells.source_of[rows]]),
+            None if self.types is None else torch.from_numpy(self.types[rows]),
         )
 
 
@@ -190,16 +201,17 @@ def lesson(
 
 
 class CellModule(TrainingModule):
-    """Evidence lower bound of the counts plus alignment of the batches.
+    """Evidence lower bound of the counts plus alignment of the batches, and of labelled cells their types.
 
         loss = -log p(counts | z, batch) + w beta KL(q(z | seen) || N(0, 1)) + w lambda |z - moved z|^2
+               + gamma (-log p(type | z), see `omniset.cells.model.TypeHead`)
 
     (Kingma & Welling, "Auto-encoding variational Bayes", 2014; Lopez et al., "Deep generative modeling for single-cell
     transcriptomics", 2018), with w rising from 0 to 1 over the first half of the steps.
 
     Args:
-        objective: likelihood, beta and alignment (lambda), as in CellEmbedder; condition, whether the decoder reads
-            the batch.
+        objective: likelihood, beta, alignment (lambda) and label_weight (gamma), as in CellEmbedder; condition, whether
+            the decoder reads the batch.
     """
 
     network: CellModel
@@ -243,6 +255,9 @@ class CellModule(TrainingModule):
             parts["alignment"] = moved
             total = total + warm * weight["alignment"] * moved
             parts["clusters"] = CLUSTERS * clusters
+        if network.types is not None and batch.types is not None:
+            parts["types"] = network.types(mean, batch.types)
+            total = total + weight["label_weight"] * parts["types"]
         several: dict[str, Any] = {"on_step": False, "on_epoch": True, "batch_size": len(mean)}
         self.log(f"{stage}_loss", total, prog_bar=True, **several)
         for name, value in parts.items():

@@ -45,6 +45,7 @@ def inspect(
 def fit(
     files: list[str],
     batch_key: str | None = None,
+    label: str | None = None,
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
     start_from: Path | None = None,
@@ -53,7 +54,7 @@ def fit(
     explain_cells: str | None = None,
     **options: Any,
 ) -> None:
-    """Learn vectors of cells from their counts, without labels.
+    """Learn vectors of cells from their counts, without labels, or with those that there are.
 
     Example: omniset cells fit kang.h5ad --batch_key ind --out model
 
@@ -62,6 +63,8 @@ def fit(
             Counts of more than 512 MB are read in blocks, each epoch anew.
         batch_key: Column of obs with the batch, such as the donor or the chemistry; "file": each file is a batch;
             "none": there is nothing to mix. null: each file, unless obs has a column batch, which is asked about.
+        label: Column of obs with the types of some or all cells, which vectors are taught to tell apart too. Cells
+            without one teach as ever. null: no labels are used.
         out: Folder for the model and its report.
         gene_vectors: Vectors of genes, such as ESM2's or gene2vec's, beside `gene_tokens`: a .pt,
             .safetensors, .npz or .npy file, or text with a gene per line.
@@ -82,6 +85,7 @@ def fit(
             given(Reading, options),
             given(EmbedderOptions, options),
             batch_key,
+            label,
             out,
             gene_vectors,
             aliases,
