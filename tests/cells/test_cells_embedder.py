@@ -14,6 +14,7 @@ import omniset.cells.embedder as embedder_module
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
 from omniset.cells.networks import build
+from omniset.cells.seed_training import seed_options, sentences
 from omniset.cells.training import CellBatches, start_from_axes
 from omniset.cells.variable import Moments, most_variable
 from omniset.tables.gene_vectors import GeneVectors
@@ -340,11 +341,69 @@ def test_learning_on_from_a_model(fitted, tmp_path, monkeypatch):
     for changed, more, message in (
         ({"dim": 16}, {}, "dim must be as in start_from, 8; got 16"),
         ({"gene_tokens": "given"}, {}, "gene_tokens must be as in start_from, 'axes'; got 'given'"),
-        ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "start_from is for architecture="),
+        ({"architecture": "seed", "encoder_options": SEED["encoder_options"]}, {}, "architecture must be as in"),
         ({}, {"gene_vectors": GeneVectors(["Gene1"], np.ones((1, 2), dtype=np.float32))}, "leave gene_vectors out"),
     ):
         with pytest.raises(ValueError, match=message):
             CellEmbedder(**SMALL | changed).fit(others, **given, **more)
+
+
+def test_a_seed_learns_on_from_a_seed(of_seed, monkeypatch):
+    others = cells(number=61, seed=3)
+    others.obs["batch"] = pd.Categorical(np.where(others.obs["batch"] == "one", "two", "three").astype(object))
+    with monkeypatch.context() as patch:
+        patch.setattr(embedder_module, "train", lambda *_, **__: None)
+        start = CellEmbedder(**SEED).fit(others, batch_key="batch", start_from=of_seed)
+    assert np.array_equal(start.transform(cells()), of_seed.transform(cells()))
+    known, now = (model.network_.dataset_head[4].weight for model in (of_seed, start))
+    assert start.batches_ == ["three", "two"]
+    assert torch.equal(now, torch.stack([known.mean(0), known[1]]))
+    with pytest.raises(ValueError, match="start_from has a dataset token, as of several, this model has none"):
+        CellEmbedder(**SEED).fit(others, batch_key="none", start_from=of_seed)
+
+
+def test_a_seed_says_which_batch_a_cell_is_like(of_seed, fitted):
+    data = cells(seed=7)
+    found = of_seed.likely_batches(data)
+    assert found.columns.tolist() == ["one", "two"]
+    assert found.index.tolist() == data.obs_names.tolist()
+    network, source = of_seed.network_, of_seed.on(read_cells(data))
+    read = sentences(source, np.array([11]), source.take(np.array([11])), seed_options(SEED["encoder_options"]), None)
+    with torch.no_grad():
+        logits = network(read.genes, read.counts, read.multiplicity, read.tasks, read.depth).dataset_logits
+    np.testing.assert_allclose(found.iloc[11], logits[0].softmax(0), atol=1e-6)
+    with pytest.raises(ValueError, match="likely_batches is for architecture='seed' with a dataset token"):
+        fitted.likely_batches(data)
+
+
+def test_a_seed_is_explained_by_its_sentence(of_seed):
+    data = cells()
+    found = of_seed.explain(data, ["cell7"], top=99)
+    source = of_seed.on(read_cells(data))
+    counts = source.take(np.array([7]))
+    said = sentences(source, np.array([7]), counts, seed_options(SEED["encoder_options"]), None)
+    expressed = {of_seed.genes_[g] for g in said.genes[0].tolist() if counts.toarray()[0, g]}
+    assert {*found["gene"]} == expressed
+    network, mean = of_seed.network_, torch.from_numpy(of_seed.mean_)
+    with torch.no_grad():
+        z = network.embed(said.genes, said.counts, said.multiplicity)[0]
+        along = (z - mean) / (z - mean).norm()
+        for gene, change in zip(found["gene"][:3], found["change"], strict=False):
+            rest = said.genes[0] != of_seed.genes_.index(gene)
+            alone = network.embed(said.genes[:, rest], said.counts[:, rest])[0]
+            assert change == pytest.approx(float((z - alone) @ along), abs=1e-5)
+    assert found["attribution"].max() == pytest.approx(1)
+    assert found["change"].abs().is_monotonic_decreasing
+
+
+def test_a_seed_may_learn_whether_genes_are_expressed():
+    options = SEED["encoder_options"]
+    model = CellEmbedder(**SEED | {"encoder_options": options | {"loss": "expressed"}}).fit(cells(), batch_key="batch")
+    assert np.isfinite(model.transform(cells())).all()
+    with pytest.raises(ValueError, match="which genes are expressed"):
+        model.decode(model.transform(cells()))
+    with pytest.raises(ValueError, match="loss must be one of counts, expressed, got 'both'"):
+        CellEmbedder(**SEED | {"encoder_options": options | {"loss": "both"}}).fit(cells(), batch_key="batch")
 
 
 def test_genes_that_vary_most_are_chosen():

@@ -13,16 +13,26 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 import omniset
 from omniset.cells.batches import batch_codes, labels_of
 from omniset.cells.data import Cells, known_genes, opened
-from omniset.cells.explaining import changes_of
+from omniset.cells.explaining import changes_of, seed_changes_of
 from omniset.cells.model import SCALE, CellModel
-from omniset.cells.networks import Network, build, embed, lessons, shares, vectors_of_genes
+from omniset.cells.networks import (
+    Network,
+    build,
+    embed,
+    given_vectors,
+    lessons,
+    likely_datasets,
+    shares,
+    vectors_of_genes,
+)
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
+from omniset.cells.seed_training import seed_options, sentences
 from omniset.cells.training import start_from_axes
 from omniset.cells.variable import most_variable, survey
 from omniset.fitted import Estimator
@@ -35,7 +45,17 @@ from omniset.training.fit import fit as train
 
 KEY = "X_omniset"
 SIZES = (  # that a model learned on from must have in common
-    *("embedding_dim", "encoder", "dim", "depth", "num_heads", "num_inducing", "num_outputs", "encoder_options"),
+    *(
+        "architecture",
+        "embedding_dim",
+        "encoder",
+        "dim",
+        "depth",
+        "num_heads",
+        "num_inducing",
+        "num_outputs",
+        "encoder_options",
+    ),
     *("counts", "gene_tokens", "clusters"),
 )
 STEPS = 800  # of training, about, unless `epochs` is given
@@ -105,7 +125,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
             gene_vectors: A table of vectors of genes, such as ESM2's or gene2vec's, or its path.
             aliases: Other names of genes, for the vectors or for start_from.
             start_from: A fitted model of the same sizes, or its folder, to learn on from: with its genes, its gene
-                vectors and its weights. Its vectors and the new ones cannot be compared. "multiset" only.
+                vectors and its weights. Its vectors and the new ones cannot be compared.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
@@ -156,8 +176,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 stacklevel=3,
             )
         known = None if base is None else base.network_
-        if isinstance(known, CellModel):
-            vectors = known.encoder.tokens.vectors
+        if known is not None:
+            vectors = given_vectors(known)
         else:
             vectors, notes = vectors_of_genes(gene_vectors, self.genes_, aliases, self.gene_tokens == "given")
             self.notes_ += notes
@@ -274,11 +294,30 @@ class CellEmbedder(EmbedderOptions, Estimator):
             raise ValueError(f"embedding must be cells x {self.embedding_dim}, got shape {z.shape}")
         if batch is not None and batch not in self.batches_:
             raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
-        if isinstance(self.network_, SeedModel) and batch is not None:
-            raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
+        if isinstance(self.network_, SeedModel):
+            if batch is not None:
+                raise ValueError("batch is for architecture='multiset': the seed's decoder reads no batch's name")
+            if seed_options(self.encoder_options)["loss"] == "expressed":
+                raise ValueError("a model that learned which genes are expressed (loss) expects no counts")
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
         share = shares(self.network_, z, which, len(self.batches_), self)
         return share * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
+
+    def likely_batches(self, source: Any, **options: Any) -> pd.DataFrame:
+        """Which of the batches learned from each cell is like: probabilities, a row per cell and a column per batch.
+
+        Of architecture "seed" with a dataset token, whose head says it. Options as for transform.
+
+        Raises:
+            ValueError: Another architecture, or a model of one batch.
+        """
+        self.require_fitted()
+        aliases, network = options.pop("aliases", None), self.network_
+        if not isinstance(network, SeedModel) or not network.datasets:
+            raise ValueError("likely_batches is for architecture='seed' with a dataset token, of several batches")
+        with opened(source, **options) as cells:
+            known = self.on(cells, aliases)
+            return pd.DataFrame(likely_datasets(network, known, self), known.names, self.batches_)
 
     def explain(
         self,
@@ -294,7 +333,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
 
         Returns a row per cell and gene, largest change first: `cell`, `gene`, `count`; `change`, how far along its
         own direction (from the mean of the training cells) the vector would go back without the gene; `attribution`,
-        self-attention attribution (0 to 1), NaN where the encoder does not attend.
+        self-attention attribution (0 to 1), NaN where the encoder does not attend. Of "seed", genes of the cell's
+        sentence.
 
         Args:
             cells: Their names, or one name.
@@ -307,8 +347,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """
         self.require_fitted()
         network, mean = self.network_, torch.from_numpy(self.mean_)
-        if isinstance(network, SeedModel):
-            raise ValueError("explain is for architecture='multiset'")
         cells = [cells] if isinstance(cells, str) else cells
         with opened(source, **options) as given:
             known = self.on(given, aliases)
@@ -324,7 +362,11 @@ class CellEmbedder(EmbedderOptions, Estimator):
                     raise ValueError(f"cell {name!r} has no counts of genes that the model knows")
                 library = torch.from_numpy(known.library(row).astype(np.float32))
                 cell = torch.from_numpy(counts.toarray())
-                frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps).head(top)
+                if isinstance(network, SeedModel):
+                    said = sentences(known, row, counts, seed_options(self.encoder_options), None)
+                    frame = seed_changes_of(network, said, cell, mean, self.genes_, steps).head(top)
+                else:
+                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
@@ -353,13 +395,12 @@ class CellEmbedder(EmbedderOptions, Estimator):
         return f"{checksum:08x}"
 
     def _state(self) -> dict[str, Any]:
-        network = self.network_
-        given = network.vectors if isinstance(network, SeedModel) else network.encoder.tokens.vectors
+        given = given_vectors(self.network_)
         return {
             "genes": len(self.genes_),
             "batches": self.batches_,
             "types": self.types_,
-            "vectors": None if given is None or isinstance(given, nn.Parameter) else given.shape[1],
+            "vectors": None if given is None else given.shape[1],
             "sizes": self.sizes_,
             "mean": self.mean_.tolist(),
             "notes": self.notes_,
@@ -393,8 +434,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
     def _base(self, given: CellEmbedder | str | Path, gene_vectors: Any) -> CellEmbedder:
         """What is learned on from. Its sizes must be ours."""
         base = given if isinstance(given, CellEmbedder) else CellEmbedder.load(given)
-        if "seed" in (self.architecture, base.architecture):
-            raise ValueError("start_from is for architecture='multiset'")
         base.require_fitted()
         if gene_vectors is not None:
             raise ValueError("start_from comes with the gene vectors it had, if any: leave gene_vectors out")
@@ -411,9 +450,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
-        if base is not None and isinstance(network, CellModel) and isinstance(base.network_, CellModel):
+        if base is not None:
             number = {name: i for i, name in enumerate(base.batches_)}
-            network.start_from(base.network_, [number.get(name) for name in self.batches_])
+            network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
         elif isinstance(network, CellModel) and self.gene_tokens != "random":
             start_from_axes(network.encoder.tokens, cells, rows, self.seed)
         return network

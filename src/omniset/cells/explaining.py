@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from omniset import explain
 from omniset.cells.networks import TOGETHER
+from omniset.cells.seed import SeedBatch, SeedModel
+from omniset.cells.seed_training import read_by
 from omniset.core.sets import SetBatch
+
+SENTENCES = 16  # with a gene left out, read at a time
 
 
 def changes_of(
@@ -55,6 +59,60 @@ def changes_of(
         }
     )
     return frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+
+
+def seed_changes_of(
+    network: SeedModel,
+    cell: SeedBatch,
+    counts: Float[Tensor, "1 genes"],
+    mean: Float[Tensor, " embedding_dim"],
+    genes: list[str],
+    steps: int,
+) -> pd.DataFrame:
+    """As `changes_of`, of the expressed genes in a cell's sentence: `change` is without the gene's token.
+
+    Args:
+        cell: Its sentence, as it is embedded.
+    """
+    network = network.eval()
+    position, read, multiplicity = read_by(network, cell)
+    which = counts[0, position[0]].nonzero()[:, 0]  # places in the sentence
+    with torch.no_grad():
+        away = network.embed(position, read, multiplicity) - mean
+        direction = away[0] / away.norm().clamp(min=1e-12)
+        changes = []
+        for some in which.split(SENTENCES):
+            without = multiplicity.repeat(len(some), 1)
+            without[torch.arange(len(some)), some] = 0
+            repeated = [None if x is None else x.expand(len(some), -1) for x in (position, read)]
+            changes.append((away + mean - network.embed(*repeated, without)) @ direction)
+        tokens = network.tokens(position, read, multiplicity)
+    scores = np.full(len(which), np.nan)
+    if explain.attends(network):
+        of_tokens = explain.attribute(_SeedAlong(network, direction, mean).eval(), tokens, 0, steps)[0]
+        of_genes = of_tokens[1 : 1 + position.shape[1]][which]  # CLS comes first, the dataset token last
+        scores = (of_genes / of_genes.max().clamp(min=1e-12)).numpy()
+    frame = pd.DataFrame(
+        {
+            "gene": [genes[i] for i in position[0, which].tolist()],
+            "count": counts[0, position[0, which]].numpy(),
+            "change": torch.cat(changes).numpy(),
+            "attribution": scores,
+        }
+    )
+    return frame.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
+
+
+class _SeedAlong(nn.Module):
+    """As `_Along`, of the seed's network."""
+
+    def __init__(self, network: SeedModel, direction: Tensor, mean: Tensor) -> None:
+        super().__init__()
+        self.network, self.direction, self.middle = network, direction, mean
+
+    def forward(self, tokens: SetBatch) -> Float[Tensor, "cells 1"]:
+        z = nn.functional.normalize(self.network.decoder(self.network.transform(tokens)[:, 0]), dim=-1)
+        return ((z - self.middle) @ self.direction)[:, None]
 
 
 class _Along(nn.Module):

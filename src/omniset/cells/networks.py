@@ -16,7 +16,14 @@ from omniset.cells.data import Cells
 from omniset.cells.model import CellModel
 from omniset.cells.options import EmbedderOptions
 from omniset.cells.seed import SeedModel
-from omniset.cells.seed_training import SeedBatches, SeedModule, seed_decode, seed_embed, seed_options
+from omniset.cells.seed_training import (
+    SeedBatches,
+    SeedModule,
+    seed_datasets,
+    seed_decode,
+    seed_embed,
+    seed_options,
+)
 from omniset.cells.training import CellBatches, CellModule, lesson
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
@@ -80,7 +87,7 @@ def lessons(
     if isinstance(network, SeedModel):
         further = seed_options(options.encoder_options)
         batches = SeedBatches(cells, codes, further, options.seed)
-        module = SeedModule(network, *steps, shared=further["shared"])
+        module = SeedModule(network, *steps, shared=further["shared"], loss=further["loss"])
         return module, lesson(batches, training, validation, batch_size=options.batch_size)
     names = ("likelihood", "beta", "alignment", "label_weight", "condition")
     objective = {name: getattr(options, name) for name in names}
@@ -121,6 +128,12 @@ def vectors_of_genes(
     return torch.from_numpy(vectors), [f"gene vectors: {matched.sentence()}"]
 
 
+def given_vectors(network: Network) -> Tensor | None:
+    """Vectors of genes that a network was given, and keeps; None: it has none, or learns its own."""
+    vectors = network.vectors if isinstance(network, SeedModel) else network.encoder.tokens.vectors
+    return None if isinstance(vectors, torch.nn.Parameter) else vectors
+
+
 @torch.no_grad()
 def embed(
     network: Network, cells: Cells, rows: Int[np.ndarray, " rows"], options: EmbedderOptions
@@ -147,6 +160,21 @@ def embed(
     network.to("cpu")
     require_finite_outputs(vectors, [cells.names[row] for row in rows], "cell")
     return vectors, empty
+
+
+@torch.no_grad()
+def likely_datasets(
+    network: SeedModel, cells: Cells, options: EmbedderOptions
+) -> Float32[np.ndarray, "cells datasets"]:
+    """Probabilities of the data sets that each cell is like, read block by block."""
+    device, further = devices.find(options.device), seed_options(options.encoder_options)
+    network.to(device).eval()
+    parts = []
+    for start in range(0, len(cells), TOGETHER):
+        rows = np.arange(start, min(start + TOGETHER, len(cells)))
+        parts.append(seed_datasets(network, cells, rows, cells.take(rows), further, device).cpu().numpy())
+    network.to("cpu")
+    return np.concatenate(parts)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from omniset.cells.evaluate import evaluate as run_evaluation
 from omniset.cells.inspection import MEMORY, describe, match_model, plan
 from omniset.cells.perturber import CellPerturber
 from omniset.cells.perturbing import PerturbationEvaluation
+from omniset.cells.proteins import ProteinModel, protein_vectors, read_proteins, write_gene_vectors
 from omniset.cells.vectors import (
     TOGETHER,
     copy_with,
@@ -222,6 +223,21 @@ def annotate(
         written = ["calls.tsv", "probabilities.parquet", *(["annotator/"] if annotator is None else [])]
         folder.write(page, files=written, lines=annotation_report.lines(fitted, annotation))
         return fitted
+
+
+def make_vectors(
+    files: list[str], computing: dict[str, Any], protein_model: Path, out: Path, names: Literal["symbol", "id"]
+) -> None:
+    """See `omniset.cli.cells.vectors`."""
+    if out.suffix.lower() != ".safetensors":
+        raise ValueError(f"{out}: the name must end in .safetensors")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no directory: make it before writing {out.name} to it")
+    genes = read_proteins(files, names)
+    model = ProteinModel(protein_model, computing["device"])
+    write_gene_vectors(out, protein_vectors(genes, model, computing["progress"]))
+    proteins = sum(map(len, genes.values()))
+    say(f"Written to {out}: vectors of {many(len(genes), 'gene')} x {model.width}, of {many(proteins, 'protein')}")
 
 
 def decode(

@@ -253,6 +253,29 @@ class SeedModel(nn.Module):
         self._need_datasets()
         return self.dataset_head(output)
 
+    def start_from(self, other: SeedModel, datasets: Sequence[int | None]) -> None:
+        """Take over the weights of a model of the same sizes and genes.
+
+        Args:
+            datasets: For each data set of this model, its number in the other. One that the other does not know, None,
+                starts as the mean of all that it knows.
+
+        Raises:
+            ValueError: One of both has a dataset token, and the other has none.
+        """
+        if bool(self.datasets) != bool(other.datasets):
+            words = ("has none, as of one batch", "has a dataset token, as of several")
+            raise ValueError(
+                f"start_from {words[bool(other.datasets)]}, this model {words[bool(self.datasets)]}: give both several "
+                'batches, or encoder_options={"dataset_token": False} to both'
+            )
+        state = other.state_dict()
+        if self.datasets:
+            for name in ("dataset_head.4.weight", "dataset_head.4.bias"):
+                known = state[name]
+                state[name] = torch.stack([known.mean(0) if i is None else known[i] for i in datasets])
+        self.load_state_dict(state)
+
     def _need_datasets(self) -> None:
         if not self.datasets:
             raise ValueError("the model was made with datasets=0: it tells no datasets apart")
@@ -312,6 +335,33 @@ def seed_loss(
     mask = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
     error = (prediction - target).where(mask, 0)
     loss = _mean_norm(error, mask) + _mean_norm(error[:, :shared].mT, mask[:, :shared].mT)
+    if dataset_logits is not None and datasets is not None:
+        loss = loss + F.cross_entropy(dataset_logits, datasets)
+    return loss
+
+
+def expressed_loss(
+    prediction: Float[Tensor, "cells tasks"],
+    target: Float[Tensor, "cells tasks"],
+    mask: Bool[Tensor, "cells tasks"] | None = None,
+    dataset_logits: Float[Tensor, "cells datasets"] | None = None,
+    datasets: Int[Tensor, " cells"] | None = None,
+) -> Float[Tensor, ""]:
+    """Whether each task gene is expressed, in place of how much:
+
+        mean_i mean_t BCE(y_hat_it, y_it > 0)  -  mean_i log p(dataset of i)
+
+    with y_hat the logit, and BCE binary cross-entropy. Arguments: as `seed_loss`.
+
+    Raises:
+        ValueError: One of dataset_logits and datasets without the other.
+    """
+    if (dataset_logits is None) != (datasets is None):
+        raise ValueError("dataset_logits and datasets must be given together")
+    mask = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
+    each = F.binary_cross_entropy_with_logits(prediction, (target > 0).to(prediction), reduction="none").where(mask, 0)
+    counted = mask.any(1)
+    loss = (each.sum(1) / mask.sum(1).clamp(min=1)).sum() / counted.sum().clamp(min=1)
     if dataset_logits is not None and datasets is not None:
         loss = loss + F.cross_entropy(dataset_logits, datasets)
     return loss

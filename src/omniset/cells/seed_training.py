@@ -22,6 +22,7 @@ from omniset.cells.seed import (
     SeedModel,
     collate,
     draw_shared,
+    expressed_loss,
     seed_loss,
     sentence,
 )
@@ -40,7 +41,9 @@ DEFAULTS: dict[str, Any] = {
     "dataset_token": True,
     "depth_scalar": True,
     "scale_tokens": False,
+    "loss": "counts",
 }
+LOSSES = ("counts", "expressed")  # how much of a gene there is, or whether there is any
 
 
 def seed_options(given: dict[str, Any] | None) -> dict[str, Any]:
@@ -48,11 +51,15 @@ def seed_options(given: dict[str, Any] | None) -> dict[str, Any]:
 
     Raises:
         TypeError: A name that is none of them.
+        ValueError: A loss that is not known.
     """
     unknown = sorted(set(given or {}) - set(DEFAULTS))
     if unknown:
         raise TypeError(f"architecture 'seed' does not take {', '.join(unknown)}; it takes {', '.join(DEFAULTS)}")
-    return DEFAULTS | (given or {})
+    chosen = DEFAULTS | (given or {})
+    if chosen["loss"] not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {chosen['loss']!r}")
+    return chosen
 
 
 class SeedBatches:
@@ -90,14 +97,19 @@ def sentences(
 
 
 class SeedModule(TrainingModule):
-    """The seed's loss, gradients clipped to a norm of 0.8."""
+    """The seed's loss, gradients clipped to a norm of 0.8.
+
+    Args:
+        shared: Genes that all cells of a batch share as tasks.
+        loss: "counts" or "expressed".
+    """
 
     network: SeedModel
     clip = CLIP
 
-    def __init__(self, network: SeedModel, *arguments: Any, shared: int, **more: Any) -> None:
+    def __init__(self, network: SeedModel, *arguments: Any, shared: int, loss: str = "counts", **more: Any) -> None:
         super().__init__(network, *arguments, **more)
-        self.shared = shared
+        self.shared, self.loss = shared, loss
 
     def training_step(self, batch: SeedBatch, index: int) -> Tensor:
         return self._step(batch, "train")
@@ -107,11 +119,13 @@ class SeedModule(TrainingModule):
 
     def _step(self, batch: SeedBatch, stage: str) -> Tensor:
         network = self.network
-        counts = batch.counts if network.count_encoder is not None else None
         depth = batch.depth if network.depth_scalar else None
-        output = network(batch.genes, counts, batch.multiplicity, batch.tasks, depth)
+        output = network(*read_by(network, batch), batch.tasks, depth)
         shared, datasets = min(self.shared, network.genes), batch.datasets if network.datasets else None
-        loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
+        if self.loss == "expressed":
+            loss = expressed_loss(output.prediction, batch.targets, batch.mask, output.dataset_logits, datasets)
+        else:
+            loss = seed_loss(output.prediction, batch.targets, shared, batch.mask, output.dataset_logits, datasets)
         self.log(f"{stage}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch), prog_bar=True)
         return loss
 
@@ -126,8 +140,27 @@ def seed_embed(
     device: torch.device,
 ) -> Float[Tensor, "rows out"]:
     """Vectors of some cells, of these counts; each sentence is drawn by a generator of its own."""
-    read = sentences(cells, rows, counts, options, None).to(device)
-    return network.embed(read.genes, read.counts if network.count_encoder is not None else None, read.multiplicity)
+    return network.embed(*read_by(network, sentences(cells, rows, counts, options, None).to(device)))
+
+
+@torch.no_grad()
+def seed_datasets(
+    network: SeedModel,
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    counts: sp.csr_array,
+    options: dict[str, Any],
+    device: torch.device,
+) -> Float[Tensor, "rows datasets"]:
+    """Which data set each cell is like, as the dataset token says: probabilities. Arguments: as `seed_embed`."""
+    output = network.encode(*read_by(network, sentences(cells, rows, counts, options, None).to(device)))[1]
+    assert output is not None
+    return network.dataset_logits(output).softmax(1)
+
+
+def read_by(network: SeedModel, batch: SeedBatch) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What the network reads of sentences: genes, counts where it reads them, multiplicities."""
+    return batch.genes, batch.counts if network.count_encoder is not None else None, batch.multiplicity
 
 
 @torch.no_grad()

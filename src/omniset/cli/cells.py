@@ -170,6 +170,29 @@ def annotate(
     runs.annotate(files, read, arguments, reference, label, batch_key, model, annotator, sample, out, aliases)
 
 
+@takes(Computing, "device", "progress")
+def vectors(
+    files: list[str],
+    protein_model: Path = Path("esm2"),
+    out: Path = Path("gene_vectors.safetensors"),
+    names: Literal["symbol", "id"] = "symbol",
+    **options: Any,
+) -> None:
+    """Make vectors of genes from their proteins, by a protein language model such as ESM2.
+
+    Example: omniset cells vectors proteins.fasta.gz --protein_model esm2 --out gene_vectors.safetensors
+
+    Args:
+        files: FASTA of proteins, as UniProt, Ensembl, GENCODE and NCBI have it; compressed too.
+        protein_model: Folder with the model, as the package transformers saves it. It is not downloaded.
+        out: Ends in .safetensors; fit takes it as gene_vectors.
+        names: What a gene is called: its symbol, or the identifier of the database.
+    """
+    from omniset.cells import runs
+
+    runs.make_vectors(files, given(Computing, options), protein_model, out, names)
+
+
 @takes(Reading)
 @takes(Computing, "device", "progress")
 @takes(Saving)
