@@ -175,7 +175,7 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)  # UMAP takes long to import
-    make, use = blocks(DOCS / "cells.md", "python")
+    make, use, donors = blocks(DOCS / "cells.md", "python")
     run_python("cells.md", [make])
     small = {verb: ["--progress=false"] for verb in ("inspect", "fit", "embed", "annotate", "decode", "explain")}
     small["fit"] += ["--dim=8", "--num_heads=2", "--num_outputs=2", "--embedding_dim=4", "--epochs=1", "--device=cpu"]
@@ -185,6 +185,15 @@ def test_cells_page_runs(tmp_path, monkeypatch):
     assert verbs == ["inspect", "inspect", "fit", "embed", "annotate", "decode", "explain", "evaluate"]
     assert Path("annotation/calls.tsv").is_file()
     run_python("cells.md", [use])
+    run_python("cells.md", [donors])
+    walk = (DOCS / "cells.md").read_text(encoding="utf-8").partition("## A patient is a set of cells")[2]
+    lines = re.findall(r"^omniset .*$", walk.partition("\n## ")[0].replace("\\\n", " "), flags=re.MULTILINE)
+    for line in lines:
+        words = [*shlex.split(line)[1:], "--progress=false"]
+        words += ["--method=pooled-linear"] if "--out patients" in line else []  # in place of networks
+        words += ["--steps=1"] if words[0] == "explain" else []
+        assert cli.main(words) == 0
+    assert [line.split()[1] for line in lines] == ["cells", "fit", "fit", "explain"]
 
 
 def test_regions_page_runs(tmp_path, monkeypatch):
