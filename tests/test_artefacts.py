@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from omniset import SetClassifier, SetRegressor
-from omniset.cells import CellEmbedder
+from omniset.cells import CellEmbedder, CellPerturber
 from omniset.cli import main
 from omniset.genomes import GenomeCompleter
 from omniset.genomes.simulate import simulate as simulate_genomes
@@ -60,6 +60,17 @@ def cells():
     return CellEmbedder(**few, batch_size=32, progress=False, device="cpu").fit(adata)
 
 
+def perturber():
+    """Two donors of one type, before and after."""
+    rng = np.random.default_rng(0)
+    text = [pd.Index([f"{kind}{i}" for i in range(n)], dtype=object) for kind, n in (("c", 40), ("g", 23))]
+    obs = pd.DataFrame({"condition": ["control", "treated"] * 20, "cell_type": "t"}, text[0], dtype=object)
+    obs["donor"] = np.repeat(np.array(["a", "b"], dtype=object), 20)
+    adata = anndata.AnnData(rng.poisson(2.0, (40, 23)).astype(np.float32), obs, pd.DataFrame(index=text[1]))
+    few = {"components": 3, "dim": 8, "num_heads": 2, "num_inducing": 2, "epochs": 1}
+    return CellPerturber(**few, progress=False, device="cpu").fit(adata, donor="donor")
+
+
 def brain(**options):
     made = simulate_regions(34, 13)
     return ConnectivityPredictor(method="attention", steps=2, progress=False, device="cpu", **options).fit(made)
@@ -76,7 +87,7 @@ def reads():
     return TaxonClassifier(**few, progress=False, device="cpu").fit(made.references, made.lineages)
 
 
-@pytest.mark.parametrize("make", [genomes, cells, brain, seed, reads])
+@pytest.mark.parametrize("make", [genomes, cells, perturber, brain, seed, reads])
 def test_tampering_is_refused(make, tmp_path):
     model = make()
     model.save(tmp_path / "model")

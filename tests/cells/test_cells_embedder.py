@@ -181,7 +181,7 @@ def test_labels_teach_where_they_are_asked_to(fitted, tmp_path):
         assert torch.equal(idle.network_.state_dict()[name], tensor), name
     taught = CellEmbedder(**SMALL).fit(data, batch_key="batch", label="kind")
     assert "train_types" in taught.history[0]
-    assert any("26 of 53 cells have one of 3 labels" in note for note in taught.notes_)
+    assert any("26 of 53 cells have a label, of 3 types" in note for note in taught.notes_)
     z = taught.transform(data)
     assert not np.allclose(z, fitted.transform(data))
     taught.save(tmp_path)

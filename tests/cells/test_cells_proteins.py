@@ -49,7 +49,7 @@ def test_genes_are_found_in_headers(tmp_path):
     ids = ["P04637", "ENSG00000141510", "ENSG00000186092", "OR4F5", "b3702", "plain"]
     assert [gene_of(line[1:], "id") for line in FASTA.splitlines() if line[0] == ">"] == ids
     (tmp_path / "b.fa").write_text(">a\nMK1\n")
-    with pytest.raises(ValueError, match=r"b.fa, line 2:? has '1', which is no letter of an amino acid"):
+    with pytest.raises(ValueError, match=r"b.fa: line 2: has '1', which is no letter of an amino acid"):
         read_proteins([tmp_path / "b.fa"])
 
 

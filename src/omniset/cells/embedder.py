@@ -190,8 +190,6 @@ class CellEmbedder(EmbedderOptions, Estimator):
         validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
         training = np.setdiff1d(rows, validation)
         network = self._untrained(vectors, base, on_genes, training)
-        if isinstance(network, CellModel) and network.types is not None and types is not None:
-            network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=len(self.types_))))
         learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
         module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint, types)

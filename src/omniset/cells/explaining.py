@@ -84,8 +84,9 @@ def seed_changes_of(
         for some in which.split(SENTENCES):
             without = multiplicity.repeat(len(some), 1)
             without[torch.arange(len(some)), some] = 0
-            repeated = [None if x is None else x.expand(len(some), -1) for x in (position, read)]
-            changes.append((away + mean - network.embed(*repeated, without)) @ direction)
+            genes_read = position.expand(len(some), -1)
+            counts_read = None if read is None else read.expand(len(some), -1)
+            changes.append((away + mean - network.embed(genes_read, counts_read, without)) @ direction)
         tokens = network.tokens(position, read, multiplicity)
     scores = np.full(len(which), np.nan)
     if explain.attends(network):

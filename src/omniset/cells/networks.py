@@ -89,6 +89,9 @@ def lessons(
         batches = SeedBatches(cells, codes, further, options.seed)
         module = SeedModule(network, *steps, shared=further["shared"], loss=further["loss"])
         return module, lesson(batches, training, validation, batch_size=options.batch_size)
+    if network.types is not None and types is not None:
+        number = len(network.types.weights)
+        network.types.weigh(torch.from_numpy(np.bincount(types[types >= 0], minlength=number)))
     names = ("likelihood", "beta", "alignment", "label_weight", "condition")
     objective = {name: getattr(options, name) for name in names}
     data = CellBatches(cells, codes, options.hide, options.seed, types)

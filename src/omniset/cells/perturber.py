@@ -198,9 +198,9 @@ class CellPerturber(PerturberOptions, Estimator):
             values = np.array([getattr(group, name) for group in groups], dtype=object)
             categories = pd.Index(sorted(set(values.tolist())), dtype=object)  # as every anndata writes them
             obs[name] = pd.Categorical(values[of], categories=categories)
-        values = [np.zeros((0, len(self.genes_)), np.float32)]
-        values += [self.predict(study, group).astype(np.float32) for group in groups]
-        return anndata.AnnData(np.concatenate(values), obs, pd.DataFrame(index=pd.Index(self.genes_, dtype=object)))
+        parts = [np.zeros((0, len(self.genes_)), np.float32)]
+        parts += [self.predict(study, group).astype(np.float32) for group in groups]
+        return anndata.AnnData(np.concatenate(parts), obs, pd.DataFrame(index=pd.Index(self.genes_, dtype=object)))
 
     def shift(self, study: Study, group: Group) -> Float[np.ndarray, " genes"]:
         """What every cell of a group moves by, before the network adds to it."""
@@ -323,7 +323,7 @@ class CellPerturber(PerturberOptions, Estimator):
     def _networks(self) -> nn.Module:
         self.require_fitted()
         shifts = self.shifts_
-        stored = _Stored(self.network_, *shifts.values.shape[::-1], shifts.keys.shape[1])
+        stored = _Stored(self.network_, len(self.genes_), len(shifts.values), shifts.keys.shape[1])
         arrays = {"middle": self.middle_, "axes": self.axes_, "scale": np.float64(self.scale_)}
         arrays |= {"keys": shifts.keys, "shifts": shifts.values, "numbers": shifts.numbers}
         for name, values in arrays.items():
@@ -353,13 +353,13 @@ class CellPerturber(PerturberOptions, Estimator):
         stored = weights.build(lambda: _Stored(self._untrained(sizes[2], number), *sizes))
         if not all(0 <= size <= 1 for size in fitted["size"]) or min(fitted["widths"]) <= 0:
             raise ValueError("size must be within 0 and 1, and widths > 0")
-        if (stored.numbers < 1).any():
-            raise ValueError("numbers of cells must be at least 1")
         self.network_, self.size_, self.notes_ = stored.correction, tuple(fitted["size"]), fitted["notes"]
         self.genes_ = tables["vocabulary"]["gene"].tolist()
-        middle, axes, keys, shifts, numbers = (
-            getattr(stored, name).numpy() for name in ("middle", "axes", "keys", "shifts", "numbers")
-        )
-        self.middle_, self.axes_, self.scale_ = middle, axes, float(stored.scale)
-        names = [tables["groups"][name].tolist() for name in GROUP]
-        self.shifts_ = Shifts(*names, keys, shifts, numbers, tuple(fitted["widths"]))
+        arrays = {name: tensor.numpy() for name, tensor in stored.named_buffers(recurse=False)}
+        if arrays["numbers"].min() < 1:
+            raise ValueError("numbers of cells must be at least 1")
+        self.middle_, self.axes_, self.scale_ = arrays["middle"], arrays["axes"], float(arrays["scale"])
+        perturbations, types, donors = (tables["groups"][name].tolist() for name in GROUP)
+        widths = (float(fitted["widths"][0]), float(fitted["widths"][1]))
+        learned = arrays["keys"], arrays["shifts"], arrays["numbers"]
+        self.shifts_ = Shifts(perturbations, types, donors, *learned, widths)

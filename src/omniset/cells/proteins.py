@@ -96,7 +96,7 @@ class ProteinModel:
             raise ImportError('protein_model needs transformers: pip install "omniset[dna]"') from None
         if not (Path(folder) / "config.json").is_file():
             raise ValueError(
-                f"protein_model must be a folder with a transformer's config.json and weights, got {folder}"
+                f"protein_model must be a folder with a model's config.json and weights, got {folder}"
             )
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
         try:
@@ -113,7 +113,7 @@ class ProteinModel:
         """Mean states of the residues of each protein."""
         windows = [(i, text[s : s + LENGTH]) for i, text in enumerate(proteins) for s in range(0, len(text), LENGTH)]
         windows.sort(key=lambda window: len(window[1]))  # of like length together: little is padded
-        sums, sizes = np.zeros((len(proteins), self.width)), np.zeros(len(proteins))
+        sums, sizes = np.zeros((len(proteins), self.width)), np.zeros(len(proteins), dtype=np.int64)
         with Progress("reading proteins", len(windows), progress, unit="windows") as bar:
             start = 0
             while start < len(windows):
@@ -127,7 +127,7 @@ class ProteinModel:
                 bar.at(start)
         return (sums / np.maximum(sizes, 1)[:, None]).astype(np.float32)
 
-    def _sums(self, texts: list[str]) -> list[tuple[np.ndarray, float]]:
+    def _sums(self, texts: list[str]) -> list[tuple[np.ndarray, int]]:
         """Sum of the states of the residues of each text, and their number."""
         tokens = self.tokenizer(texts, return_tensors="pt", padding=True, return_special_tokens_mask=True)
         here: Tensor = (1 - tokens.pop("special_tokens_mask")) * tokens["attention_mask"]
