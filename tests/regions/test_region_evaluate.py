@@ -85,6 +85,35 @@ def test_both_regions_of_every_test_pair_are_unseen(split_by, directed):
     assert found.by_fold[["seed", "fold"]].to_numpy().tolist() == [list(p) for p in itertools.product((0, 1), range(4))]
 
 
+def test_one_hemisphere():
+    """Its bilateral folds are spatial ones, no mirror image is learned from, and every null is of it alone."""
+    whole = brain_of(40)
+    left = whole.take([i for i, side in enumerate(whole.hemisphere) if side == "L"])
+    kinds = ("spin", "moran", "variogram")
+    one, other = (
+        evaluate(left, split_by=by, folds=3, seeds=1, methods=["ridge"], mine=False, null=2, null_kinds=kinds)
+        for by in ("bilateral", "spatial")
+    )
+    assert np.array_equal(one.folds, other.folds)
+    assert np.array_equal(one.predictions["ridge"], other.predictions["ridge"], equal_nan=True)
+    assert [each.observed for each in one.nulls] == [each.observed for each in other.nulls]
+    assert all(np.isfinite(each.nulls).all() for each in one.nulls)
+    assert one.notes == ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
+    assert other.notes == []
+    assert math.isnan(one.twinned)
+    assert one.by_fold["pearson_left"].notna().all()
+    assert one.by_fold[["pearson_right", "pearson_between"]].isna().all().all()
+
+
+def test_a_model_of_one_hemisphere_warns_of_pairs_between_two():
+    whole = brain_of(40)
+    left = whole.take([i for i, side in enumerate(whole.hemisphere) if side == "L"])
+    predictor = ConnectivityPredictor(**RIDGE, progress=False).fit(left)
+    assert np.isfinite(predictor.predict([[0, 1]], left)).all()
+    with pytest.warns(UserWarning, match="learned from one hemisphere"):
+        predictor.predict([[0, 1]], whole)
+
+
 def test_rows_are_the_scores_of_the_predictions():
     regions = brain_of()
     found = evaluate(regions, folds=4, seeds=2, methods=["ridge"], mine=False, **{"seed": 2})

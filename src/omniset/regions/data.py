@@ -67,6 +67,14 @@ class Regions:
         """Are the coordinates of every region known?"""
         return self.coordinates is not None and bool(np.isfinite(self.coordinates).all())
 
+    @property
+    def one_sided(self) -> bool:
+        """Are all regions of the same hemisphere, as far as hemispheres, or else places, are known?"""
+        sides = set(self.hemisphere or ())
+        if self.hemisphere is None and self.coordinates is not None:
+            sides = {LEFT if x < 0 else RIGHT if x > 0 else "" for x in self.coordinates[:, 0].tolist()}
+        return len(sides - {""}) == 1
+
     def with_(self, **changes: Any) -> Regions:
         """The same regions with other attributes."""
         return replace(self, **changes)

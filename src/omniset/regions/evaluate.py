@@ -79,12 +79,17 @@ class Evaluation:
     @property
     def notes(self) -> list[str]:
         """What was decided on the data, a sentence each."""
-        return [*self.regions.notes, *(f"{name} was not run: {why}" for name, why in self.not_run.items())]
+        one = ["all regions are of one hemisphere: bilateral folds of them are spatial folds"]
+        not_run = (f"{name} was not run: {why}" for name, why in self.not_run.items())
+        return [*self.regions.notes, *one * (self.regions.one_sided and self.split == "bilateral"), *not_run]
 
     @cached_property
     def twinned(self) -> float:
-        """The share of test pairs whose mirror image is learned from, see `omniset.regions.splits.twinned`."""
-        if not self.regions.placed:
+        """The share of test pairs whose mirror image is learned from, see `omniset.regions.splits.twinned`.
+
+        NaN: places are not known, or all are of one hemisphere.
+        """
+        if not self.regions.placed or self.regions.one_sided:
             return math.nan
         coordinates = self.regions.coordinates
         assert coordinates is not None

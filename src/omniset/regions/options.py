@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Literal
 
@@ -62,10 +63,15 @@ class PredictorOptions(Computing):
 
 @options
 class Reading:
-    """How connectivity is read."""
+    """How regions and connectivity are read."""
 
     fisher_z: bool = option(
         False, "Connectivity is correlations: learn their inverse hyperbolic tangent.", group="data"
     )
     zero_negative: bool = option(False, "Negative connectivity counts as 0.", group="data")
     directed: bool = option(False, "Connectivity from i to j may differ from that of j to i.", group="data")
+    only: Sequence[str] | None = option(
+        None,
+        "Regions of one part of the brain: left or right, cortex or subcortex, or one of either. None: all regions.",
+        group="data",
+    )

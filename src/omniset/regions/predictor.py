@@ -38,6 +38,7 @@ from omniset.training import artefacts, schema
 LEAST, LEAST_GENES = 12, 10  # regions
 OWN = ("blend", "blend-position", "no-attention", "attention", "attention-position")
 SLASH = "__"  # names of modules have no slash
+ONE_SIDED = "the model learned from one hemisphere: what it predicts between the two is extrapolated"
 LABELS = ("hemisphere", "network", "structure")
 
 
@@ -386,7 +387,10 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             if rescale is not None:
                 raise ValueError("rescale comes with expression: without, the regions of fit are meant")
             return self.regions_
-        return self._scaled(self.aligned(_as_regions(expression, coordinates, None, **options)), rescale)
+        regions = _as_regions(expression, coordinates, None, **options)
+        if self.regions_.one_sided and len(set(regions.hemisphere or ()) - {""}) > 1:
+            warnings.warn(ONE_SIDED, stacklevel=3)
+        return self._scaled(self.aligned(regions), rescale)
 
     def _scaled(self, regions: Regions, rescale: str | None) -> Regions:
         """With the genes of the fit, on their scale; refused where they are on another one."""

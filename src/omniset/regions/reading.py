@@ -25,6 +25,7 @@ from omniset.regions.formats import (
     unknown_regions,
 )
 from omniset.regions.formats.tables import WHOLE, name_of
+from omniset.regions.structures import check_parts, within
 from omniset.tables.files import listed
 from omniset.tables.genes import match
 
@@ -62,6 +63,7 @@ def read_regions(
     genes: Sequence[str] | None = None,
     aliases: Mapping[str, str] | None = None,
     missing_rows: Literal["drop", "keep"] = "drop",
+    only: Sequence[str] | None = None,
 ) -> Regions:
     """Read what is known of brain regions and join it by the regions' names, in the order of the expression.
 
@@ -81,20 +83,22 @@ def read_regions(
             expression lacks are left out. None: all.
         aliases: Other names of genes, alias to name.
         missing_rows: "keep" regions without any expression, as rows of NaN, or "drop" them.
+        only: Take the regions of one part of the brain, as `omniset.regions.structures.within` says. None: all.
 
     Raises:
         OSError: A file is not there or may not be read.
         ImportError: A package that reads a format is not installed.
-        ValueError: As the readers of the files raise it; fewer than 10 regions that join (2 without connectivity), or
-            fewer than 10 genes.
+        ValueError: As the readers of the files raise it; fewer than 10 regions that join (2 without connectivity), also
+            of the part that is asked for, a hemisphere that is not known, or fewer than 10 genes.
     """
     if missing_rows not in ("drop", "keep"):
         raise ValueError(f"missing_rows must be 'drop' or 'keep', got {missing_rows!r}")
+    check_parts(only or ())
     options: dict[str, Any] = {"fisher_z": fisher_z, "zero_negative": zero_negative, "directed": directed}
     files = _read(expression, connectivity, coordinates, aliases, options)
     notes, expressing, target = files.notes, files.named[0].file, files.named[-1].file
     least = PAIR if connectivity is None else LEAST
-    rows = _join(files.named, least, notes)
+    rows = _part(files, _join(files.named, least, notes), only or (), least)
     measured, values = _chosen(files.expressed.frame, genes, aliases, expressing, notes)
     values = values[rows[0]]
     names = [files.named[0].names[i] for i in rows[0]]
@@ -226,6 +230,28 @@ def _join(files: list[_Named], least: int, notes: list[str]) -> list[np.ndarray]
             )
     places = [{name: i for i, name in enumerate(names)} for names in spelled]
     return [np.array([at[name] for name in order], dtype=np.int64) for at in places]
+
+
+def _part(files: _Files, rows: list[np.ndarray], only: Sequence[str], least: int) -> list[np.ndarray]:
+    """Of the rows of each file those of a part of the brain; how many are not is noted.
+
+    Raises:
+        ValueError: They are too few, or `within` cannot tell them.
+    """
+    if not only:
+        return rows
+    names = [files.named[0].names[i] for i in rows[0]]
+    about = _about(names, None if files.places is None else files.places.iloc[rows[1]])
+    inside = within(Regions(names, [], np.empty((len(names), 0), np.float32), **about), only)
+    part = ",".join(only)
+    if len(inside) < least:
+        raise ValueError(f"only={part}: {len(inside)} of {len(names)} regions are of it, at least {least} are needed")
+    if outside := [names[i] for i in np.setdiff1d(np.arange(len(names)), inside)]:
+        files.notes.append(
+            f"only {part}: {len(outside)} of {len(names)} region(s) are not of it and are left out: "
+            f"{listed(outside, 5)}"
+        )
+    return [of_file[inside] for of_file in rows]
 
 
 def _begin(names: list[str]) -> int:

@@ -303,7 +303,7 @@ def _divided(evaluation: Evaluation, folds: int) -> str:
         "in the other hemisphere among those learned from",
         "spatial": "neighbourhoods, so that a test region has few neighbours among those learned from",
         "random": "drawn at random, so that most test regions have neighbours among those learned from",
-    }.get(evaluation.split, evaluation.split)
+    }[evaluation.split if not evaluation.regions.one_sided or evaluation.split == "random" else "spatial"]
     text = (
         f"The regions are divided into {many(folds, 'fold')}, {how}. A method learns from the pairs among the regions "
         "of all folds but one, and predicts the pairs within that one: both regions of a test pair are new to it. "
