@@ -1,6 +1,7 @@
 """The default: weights by quadratic programming, the blend against its parts, and that it is read as it was fitted."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,6 +53,22 @@ def test_the_slope_is_that_within_folds():
     assert slope_of([np.ones(5)], [np.arange(5.0)]) == 1
     assert slope_of(x, [-one for one in y]) == 0
     assert slope_of([], []) == 1
+
+
+def test_regions_held_back_are_not_practised_on_in_another_subject_either(monkeypatch):
+    learned = []
+
+    def learn(self, material, seed):
+        learned.append([sorted(one.names) for one in material])
+        self.history = []
+
+    monkeypatch.setattr(SetAttention, "_learn", learn)
+    regions = brain_of(23)
+    other = regions.with_(connectivity=regions.connectivity**2).take(np.arange(23)[::-1])
+    Blend(partial(quick, also=[other])).fit(regions, np.arange(23))
+    assert sorted({len(names) for names, _ in learned}) == [17, 18, 23]
+    assert len(learned) == 2 * (1 + blend.FOLDS)
+    assert all(subject == another for subject, another in learned)
 
 
 def test_it_is_the_weighted_sum_of_its_parts(fitted):

@@ -9,7 +9,7 @@ import pytest
 
 from omniset import report as written
 from omniset.cli import main
-from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge
+from omniset.regions import ConnectivityPredictor, baselines, blend, read_regions, report, ridge, surfaces
 from omniset.regions.simulate import simulate, write
 
 REGIONS, GENES = 34, 13
@@ -32,6 +32,7 @@ def quick():
             patch.setattr(ridge, choice, getattr(ridge, choice)[:2])
         patch.setattr(blend, "FOLDS", 2)
         patch.setattr(report, "brain", lacking)
+        patch.setattr(surfaces, "fsaverage", lacking)
         yield
 
 
@@ -137,6 +138,40 @@ def test_fit_says_what_it_does(study, tmp_path, capsys):
     assert f"{REGIONS} regions, {GENES} genes, {REGIONS * (REGIONS - 1) // 2} pairs of known connectivity" in said.out
     assert f"Written to {tmp_path / 'model'}" in said.out
     assert not said.err
+
+
+def test_more_connectomes_to_practise_on(study, brain, tmp_path, capsys):
+    """Of another subject, and of another atlas with its own expression and places."""
+    subject, atlas = tmp_path / "subject.csv", simulate(20, GENES, seed=1)
+    (brain["connectivity"] ** 2).to_csv(subject)
+    write(atlas, tmp_path / "atlas")
+    triple = "+".join(str(tmp_path / "atlas" / f"{name}.csv") for name in NAMES)
+    words = ["fit", *files(study / "brain"), "--method", "attention", *FEW, "--out", tmp_path / "model"]
+    assert run(*words, "--also", f"{subject}, {triple}") == 0
+    said = capsys.readouterr().out
+    assert f"also {subject}:\n{REGIONS} regions" in said
+    assert f"also {triple}:\n20 regions" in said
+    model = ConnectivityPredictor.load(tmp_path / "model")
+    assert f"has practised on 2 more connectome(s), of {REGIONS}, 20 regions" in model.notes_[-1]
+    assert not np.array_equal(
+        *(one.predict_matrix() for one in (model, ConnectivityPredictor.load(study / "attention"))), equal_nan=True
+    )
+    words = [*words[:-1], tmp_path / "bad"]
+    assert "also must be files of connectivity, or of expr" in refused(capsys, *words, "--also", "a.csv+b.csv")
+    assert "none.csv" in refused(capsys, *words, "--also", "none.csv")
+    assert "known regions: the default, not 'ridge'" in refused(capsys, *words, *RIDGE, "--also", subject)
+    assert not (tmp_path / "bad" / "config.json").exists()
+
+
+def test_only_the_left_cortex(study, brain, tmp_path, capsys):
+    brain["regions"]["cortex"] = True
+    words = ["fit", *put(brain, tmp_path / "parts"), "--out", tmp_path / "model", *RIDGE, "--only"]
+    assert run(*words, "left,cortex") == 0
+    assert f"only left,cortex: 17 of {REGIONS} region(s) are not of it and are left out" in capsys.readouterr().out
+    learned = ConnectivityPredictor.load(tmp_path / "model").regions_
+    assert learned.names == [name for name in brain["expression"].index if name.startswith("L_")]
+    assert "only must be out of left, right, cortex, subcortex; got 'west'" in refused(capsys, *words, "west")
+    assert "only=subcortex: 0 of 34 regions are of it" in refused(capsys, *words, "subcortex")
 
 
 def test_options_of_reading(study, brain, tmp_path, capsys):

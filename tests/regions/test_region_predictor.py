@@ -220,6 +220,28 @@ def test_more_regions_to_practise_on():
     alone = ConnectivityPredictor(**KINDS["attention"]).fit(made)
     both = ConnectivityPredictor(**KINDS["attention"]).fit(made, also=[other])
     assert not np.array_equal(alone.predict_matrix(), both.predict_matrix(), equal_nan=True)
+    rows = np.random.default_rng(1).permutation(len(other))
+    again = ConnectivityPredictor(**KINDS["attention"]).fit(made, also=[other.take(rows)])
+    assert np.array_equal(again.predict_matrix(), both.predict_matrix(), equal_nan=True)
+    assert "the network has practised on 1 more connectome(s), of 11 regions" in both.notes_
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("ridge", {}, "^also is for methods that attend to known regions: the default, not 'ridge'"),
+        ("attention", {"connectivity": None}, r"^also\[0\] must be 6 regions with connectivity .* got 11 without"),
+        ("attention", {"coordinates": None}, r"^also\[0\] must have coordinates of every region"),
+        ("attention", {"genes": [f"X{g}" for g in range(GENES)]}, "^none of the model's genes"),
+        ("attention", {"expression": 1000}, r"^also\[0\]: .*scale"),
+    ],
+)
+def test_regions_that_cannot_be_practised_on(kind, change, message):
+    other = complete(11, seed=4)
+    if "expression" in change:
+        change = {"expression": other.expression * change["expression"]}
+    with pytest.raises(ValueError, match=message):
+        ConnectivityPredictor(**KINDS[kind]).fit(complete(), also=[other.with_(**change)])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def fit(
     coordinates: Path | None = None,
     out: Path = Path("model"),
     gene_vectors: Path | None = None,
+    also: str | None = None,
     resume: bool = False,
     aliases: Path | None = None,
     **options: Any,
@@ -38,6 +39,9 @@ def fit(
         gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's. null: learned.
         resume: Go on with an interrupted run of a single network in the same folder.
         aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
+        also: More connectomes for the network to practise on, with commas between. A file is connectivity of the same
+            regions, as of another subject; three files with + between (expression+connectivity+coordinates) are
+            another atlas, with genes of the same names on the same scale. null: none.
     """
     from omniset.regions import runs
     from omniset.runs import processes
@@ -46,7 +50,8 @@ def fit(
     files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
     with resumable(out), processes.one_voice(1, 1):
         processes.require_alone("models of brain regions are solved for, or take few and small steps")
-        runs.fit(files, given(Reading, options), aliases, given(PredictorOptions, options), gene_vectors, out, resume)
+        read, model = given(Reading, options), given(PredictorOptions, options)
+        runs.fit(files, read, aliases, model, gene_vectors, out, resume, words(also) or ())
 
 
 @takes(Computing, "device", "progress")

@@ -89,10 +89,12 @@ class Blend(Method):
         names = names if train.placed else GENES_ALONE
         return [name for name in names if self.networks_too or not name.startswith("attention")]
 
-    def _part(self, name: str, chosen: Method | None = None) -> Method:
-        """A part, not fitted; with the choices of one that is."""
+    def _part(self, name: str, chosen: Method | None = None, hidden: Sequence[str] = ()) -> Method:
+        """A part, not fitted; with the choices of one that is, and without regions of hidden names to practise on."""
         if name.startswith("attention"):
-            part: Method = self.attention(name=name, genes_too=name != "attention-position")
+            network = self.attention(name=name, genes_too=name != "attention-position")
+            network.also = [one.without(set(hidden)) for one in network.also]
+            part: Method = network
         elif isinstance(chosen, KernelRidge):
             part = KernelRidge(name, chosen.needs_genes, chosen.needs_coordinates, chosen=chosen)
         else:
@@ -110,7 +112,7 @@ class Blend(Method):
                 continue
             pairs, known = known_pairs(left)
             rows = np.arange(len(learn))
-            parts = [self._part(name, part).fit(learn, rows, seed) for name, part in whole.items()]
+            parts = [self._part(name, part, left.names).fit(learn, rows, seed) for name, part in whole.items()]
             columns.append(np.stack([part.predict(left, pairs) for part in parts], 1))
             values.append(known)
         weights = stacked(columns, values, np.full(len(whole), 1 / len(whole)))

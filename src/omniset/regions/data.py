@@ -5,7 +5,7 @@ Pairs are positions (i, j) into the regions; nothing is ever copied per pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,10 @@ class Regions:
             values = getattr(self, name)
             taken[name] = None if values is None else [values[i] for i in rows]
         return replace(self, **taken)
+
+    def without(self, names: Collection[str]) -> Regions:
+        """All regions but those of these names."""
+        return self.take([at for at, name in enumerate(self.names) if name not in names])
 
     @property
     def placed(self) -> bool:

@@ -29,6 +29,7 @@ from omniset.regions.scales import check_scale, rescaled
 from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import pearson
 from omniset.regions.set_attention import SetAttention
+from omniset.regions.splits import FEWEST
 from omniset.regions.training import NetworkMethod, SeedMethod
 from omniset.runs import devices
 from omniset.tables.gene_vectors import GeneVectors, read_gene_vectors
@@ -93,7 +94,8 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's, or their path; genes without
                 one are left out. None: vectors are learned.
             also: More regions with connectivity for "multiset" to practise on, such as those of other subjects or of
-                another atlas; what is read for new regions is the connectivity of the regions alone.
+                another atlas; what is read for new regions is the connectivity of the regions alone. Where regions are
+                held back to weigh the parts, those of the same names are left out of these too.
             folder: Keep checkpoints of "seed" and "concat" here; the others learn in seconds, and have none.
             resume: Go on with an interrupted run in this folder.
             **options: Of `read_regions`: fisher_z, zero_negative, directed, genes.
@@ -124,7 +126,12 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self.check_arguments()
         regions, vectors = self._with_vectors(regions, gene_vectors)
         train = regions.take(np.sort(rows))
-        method = self.make(vectors, say, [_aligned(one, train.genes, train.directed) for one in also])
+        if also:
+            also = _practice(self, train, also)
+            sizes = ", ".join(str(len(one)) for one in also)
+            note = f"the network has practised on {len(also)} more connectome(s), of {sizes} regions"
+            train = train.with_(notes=[*train.notes, note])
+        method = self.make(vectors, say, also)
         if isinstance(method, NetworkMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
         method.fit(train, np.arange(len(train)), self.seed)
@@ -453,6 +460,32 @@ def _aligned(regions: Regions, genes: list[str], directed: bool) -> Regions:
             stacklevel=5,
         )
     return regions.with_(genes=list(genes), expression=values, directed=directed)
+
+
+def _practice(options: PredictorOptions, train: Regions, also: Sequence[Regions]) -> list[Regions]:
+    """More regions to practise on, with the genes of those to learn from, in the order of their names.
+
+    Raises:
+        ValueError: The method does not practise; or the regions are too few, have no connectivity, no places where the
+            others have, or expression on another scale.
+    """
+    used = options.method if options.architecture == "multiset" else options.architecture
+    if used not in (None, *OWN) or used == "no-attention":
+        raise ValueError(f"also is for methods that attend to known regions: the default, not {used!r}")
+    practice, least = [], 2 * FEWEST  # of which some can be hidden
+    for at, one in enumerate(also):
+        if one.connectivity is None or len(one) < least:
+            known = "without connectivity" if one.connectivity is None else "with connectivity"
+            raise ValueError(f"also[{at}] must be {least} regions with connectivity at least, got {len(one)} {known}")
+        if train.placed and not one.placed:
+            raise ValueError(f"also[{at}] must have coordinates of every region, as the regions to learn from have")
+        one = _aligned(one, train.genes, train.directed)
+        try:
+            check_scale(train.expression, one.expression)
+        except ValueError as error:
+            raise ValueError(f"also[{at}]: {str(error).partition('. Give')[0]}") from error
+        practice.append(one.take(sorted(range(len(one)), key=one.names.__getitem__)))
+    return practice
 
 
 def _tables(train: Regions) -> dict[str, pd.DataFrame]:

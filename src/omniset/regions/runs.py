@@ -40,6 +40,7 @@ def fit(
     gene_vectors: Path | None,
     out: Path,
     resume: bool,
+    also: Sequence[str] = (),
 ) -> ConnectivityPredictor:
     """See `omniset.cli.regions.fit`."""
     predictor = ConnectivityPredictor(**arguments)
@@ -47,8 +48,9 @@ def fit(
     with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
-        everything = np.arange(len(regions))
-        predictor.fit_rows(regions, everything, gene_vectors=gene_vectors, folder=out, resume=resume, say=talk)
+        more = [_read_also(word, files, aliases, read) for word in also]
+        rows = np.arange(len(regions))
+        predictor.fit_rows(regions, rows, gene_vectors=gene_vectors, also=more, folder=out, resume=resume, say=talk)
         predictor.save(out, {"provenance": folder.provenance})
         lines = []
         if predictor.weights_:
@@ -224,6 +226,22 @@ def _read(files: dict[str, Path | None], aliases: Path | None, read: dict[str, A
     for note in regions.notes:
         say(f"  {note}")
     return regions
+
+
+def _read_also(word: str, files: dict[str, Path | None], aliases: Path | None, read: dict[str, Any]) -> Regions:
+    """More regions to practise on: the same with another connectivity, or expression+connectivity+coordinates."""
+    paths = [Path(part) for part in word.split("+")]
+    if len(paths) == 1:
+        files = {**files, "connectivity": paths[0]}
+    elif len(paths) == 3:
+        files = dict(zip(("expression", "connectivity", "coordinates"), paths, strict=True))
+    else:
+        raise ValueError(
+            f"also must be files of connectivity, or of expression+connectivity+coordinates, with commas between; "
+            f"got {word!r}"
+        )
+    say(f"also {word}:")
+    return _read(files, aliases, read)
 
 
 def _given(files: dict[str, Path | None], aliases: Path | None) -> Regions | None:
