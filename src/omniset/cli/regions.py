@@ -34,14 +34,16 @@ def fit(
             regions' names.
         connectivity: Square table with or without names, .npy, .npz, .mat, .pconn.nii, a list of pairs (i, j, weight),
             or the upper triangle.
-        coordinates: Table with x, y and z of each region in mm. null: not known.
+        coordinates: Table with x, y and z of each region in mm; or the name of an atlas whose centroids nilearn is to
+            fetch: schaefer_100 to schaefer_1000, aal, aal_3, destrieux, harvard_oxford, harvard_oxford_sub or juelich.
+            null: not known.
         out: Folder for the model and its report.
         gene_vectors: For "seed" and "concat": vectors of genes, such as gene2vec's. null: learned.
-        resume: Go on with an interrupted run of a single network in the same folder.
-        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
         also: More connectomes for the network to practise on, with commas between. A file is connectivity of the same
             regions, as of another subject; three files with + between (expression+connectivity+coordinates) are
             another atlas, with genes of the same names on the same scale. null: none.
+        resume: Go on with an interrupted run of a single network in the same folder.
+        aliases: Table of two columns, alias and name, for genes that are spelled otherwise than in the model.
     """
     from omniset.regions import runs
     from omniset.runs import processes
@@ -74,7 +76,7 @@ def predict(
         model: Folder that fit wrote.
         pairs: Table whose first two columns name the regions of each pair. null: the whole matrix.
         expression: Of other regions than those that were learned from. null: those.
-        coordinates: Of these other regions.
+        coordinates: Of these other regions, as for fit.
         out: Of pairs a table with the column connectivity, of a matrix a square one: .csv, .tsv or .parquet; or .npy.
         rescale: For expression on another scale than at fit, where the new regions are a sample like those of the fit,
             and 10 at least. "genes": each gene is taken to its mean and deviation at fit; "ranks": to its distribution
@@ -113,7 +115,8 @@ def evaluate(
     Args:
         expression: Regions x genes, in any form that fit reads.
         connectivity: Of the same regions, in any form that fit reads.
-        coordinates: Table with x, y and z of each region in mm. null: random splits only, and no nulls.
+        coordinates: Table with x, y and z of each region in mm, or the name of an atlas, as for fit. null: random
+            splits only, and no nulls.
         out: Folder for the report, metrics.json, scores.csv.gz (every test pair of every method), rows of every seed.
         split: "bilateral": each fold is a neighbourhood and its mirror image, far from most of what is learned from;
             "spatial": a neighbourhood, most of whose mirror image is learned from; "random": any regions. Regions are
@@ -167,7 +170,7 @@ def explain_pair(
         second: Name of another.
         model: Folder that fit wrote.
         expression: Of other regions than those that were learned from. null: those.
-        coordinates: Of these other regions.
+        coordinates: Of these other regions, as for fit.
         out: Folder for pairs.tsv (what is read from; of "seed" attention of genes to genes), genes.tsv (importance of
             every gene with p and q, which is also the background of enrichment tools), sets.tsv and a report.
         top: Rows of attention.

@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.core.features import MISSING
+from omniset.regions.formats.atlases import atlas_centroids, atlas_named
 from omniset.regions.formats.structures import CORTEX, SUBCORTEX, structure_of_text
 from omniset.regions.formats.tables import (
     TABLES,
@@ -59,7 +60,8 @@ structure; else `cortex` (cortex or subcortex) |
     the sign of x.
 
     Args:
-        source: A .csv, .tsv, .txt (also .gz, .bz2, .xz) or .parquet file, or a DataFrame.
+        source: A .csv, .tsv, .txt (also .gz, .bz2, .xz) or .parquet file, a DataFrame, or the name of an atlas, such as
+            "schaefer_100": see `omniset.regions.formats.atlases`.
         regions: Names that regions have elsewhere: of several columns that may be the names, the one with most of them
             is taken.
 
@@ -69,7 +71,8 @@ structure; else `cortex` (cortex or subcortex) |
         decided.
 
     Raises:
-        OSError: The file is not there or may not be read.
+        OSError: The file is not there or may not be read, or the atlas cannot be fetched.
+        ImportError: An atlas, without nilearn.
         ValueError: Naming the source and the region: a place that is no finite number; a name that is missing or there
             twice; an unknown hemisphere; no such columns.
     """
@@ -137,7 +140,9 @@ def _doubts(frame: pd.DataFrame, name: str) -> list[str]:
 
 def _coordinates_table(source: Any, name: str) -> tuple[list[str], list[list[str]]]:
     """Titles and rows of text; an index is the first column."""
-    if isinstance(source, str | Path):
+    if isinstance(source, str | Path) and (atlas := atlas_named(source)):
+        source = atlas_centroids(atlas)
+    elif isinstance(source, str | Path):
         path = path_of(source)
         if is_text(path):
             sheet = sheet_of(path)
