@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from omniset.regions import surfaces
 from omniset.regions.blend import Blend
+from omniset.regions.data import Regions
 from omniset.regions.evaluate import DECISIVE, PLACES, Evaluation
 from omniset.regions.figures import (
     GENES,
@@ -30,7 +32,7 @@ from omniset.regions.figures import (
     top_genes,
 )
 from omniset.regions.predictor import ConnectivityPredictor
-from omniset.regions.scaling import known_pairs
+from omniset.regions.scaling import known_pairs, matrix_of
 from omniset.regions.scores import FEWEST, pair_distance, pearson
 from omniset.regions.tested import kept_by_spins, r_by_distance, r_by_network, true_and_predicted, within_folds
 from omniset.report import figures, frame
@@ -108,6 +110,8 @@ def of_fit(
     )
     caption = f"Pearson's r {text_of(r)} over {many(len(pairs), 'pair')} learned from."
     points = Plot(scatter(truth, predicted, distance), f"Predicted against true connectivity. {caption}", caption)
+    strength = surfaces.means(matrix_of(regions, pairs, predicted))
+    maps = surfaces.plot(strength, regions, "connectivity", "Predicted connectivity, the mean of each region's pairs.")
     lead = (
         f"Connectivity of pairs of brain regions, learned from the expression of {many(len(regions.genes), 'gene')} in "
         f"{many(len(regions), 'region')}."
@@ -118,7 +122,7 @@ def of_fit(
         [
             _weights_of(predictor.weights_, scores),
             _learning(predictor),
-            Section("Pairs learned from", text, [points]),
+            Section("Pairs learned from", text, [points, *maps]),
             _importance(importance, "Genes"),
         ],
         {
@@ -470,6 +474,12 @@ def _brains(evaluation: Evaluation, shown: str) -> Section:
                 )
     except ImportError:
         return Section("Glass brains", "", [Note("info", f"Not drawn: {NEEDS}.")])
+    residual = surfaces.means(np.abs(predicted - regions.connectivity))
+    for name, values, caption in (
+        ("connectivity", surfaces.means(predicted), "Predicted connectivity, the mean of each region's test pairs."),
+        ("size of residuals", residual, "The mean size of the residuals of each region's test pairs."),
+    ):
+        blocks += surfaces.plot(values, regions, name, caption)
     return Section("Glass brains", f"Of the first seed, {label(shown)}.", blocks)
 
 
@@ -503,6 +513,7 @@ def of_explanation(
     importance: tuple[pd.DataFrame, pd.DataFrame] | None,
     first: str,
     second: str,
+    known: Regions | None = None,
 ) -> tuple[Report, dict[str, Any]]:
     """The report on a pair of regions.
 
@@ -510,6 +521,7 @@ def of_explanation(
         looked: What `ConnectivityPredictor.explain` gave: known regions that were read from, or pairs of genes.
         importance: What `ConnectivityPredictor.importance` gave; None: the method has none.
         first, second: Names of the regions.
+        known: Those that are read from.
     """
     blocks: list[Block] = []
     if "known" in looked.columns:
@@ -522,6 +534,10 @@ def of_explanation(
             blocks.append(Plot(bars, f"Bars: {listed(named)}.", f"Known regions whose connectivity {name} reads."))
             rows = mine[["known", "weight"]].values.tolist()
             blocks.append(Table(f"Read by {name}.", ["known region", "weight"], rows, half=True))
+            if known is not None:
+                weights = dict(rows)
+                values = np.array([weights.get(one, np.nan) for one in known.names])
+                blocks += surfaces.plot(values, known, "weight", f"The weights with which {name} reads known regions.")
         title, text = "Read from", "Known regions that each region attends to, mean over heads."
     else:
         title, text = "Pairs of genes", "Which genes of the first region attend to which of the second."

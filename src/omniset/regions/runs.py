@@ -127,7 +127,7 @@ def explain(
         lines = [f"{first} and {second}\n  {names[0]:24}{names[1]:24}{'weight':>12}"]
         lines += [f"  {a:24}{b:24}{weight:>12.3g}" for a, b, weight in looked.head(10).itertuples(index=False)]
         about = folder.about(f"{first} and {second}", (regions or predictor.regions_).notes)
-        made = report.of_explanation(about, looked, importance, first, second)
+        made = report.of_explanation(about, looked, importance, first, second, predictor.regions_)
         folder.write(made, files=["pairs.tsv (attention)", *written], lines=lines)
         return looked
 
