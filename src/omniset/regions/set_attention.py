@@ -141,6 +141,12 @@ class SetAttention(Method):
         return RegionSetAttention(self.keys.genes, places, self.num_heads, self.directed, generator)
 
     def _learn(self, material: Sequence[Regions], seed: int) -> None:
+        """A step of Adam per episode.
+
+        Not by `omniset.training.fit`: its optimizer, schedule and batches are others, so that numbers would change, and
+        what it adds is of no use here. There is nothing to watch, to resume or to share between processes in a second,
+        and a lesson that draws these episodes in their order would have more lines than the loop.
+        """
         device = devices.find(self.device)
         network = self.network.to(device).train()
         optimizer = torch.optim.Adam(network.parameters(), lr=self.learning_rate, betas=(0.9, 0.95))
