@@ -2,12 +2,14 @@
 
 The data is found through the environment variable OMNISET_DATA. What is done is kept in runs/regions, so that an
 interrupted run goes on where it stopped; each part is written to results/regions/ when it is done. On which data
-choices were made is said in LOOKS.
+choices were made is said in LOOKS. `python -m benchmarks regions costs` does one part, and so do the other names in
+PARTS.
 """
 
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,9 @@ SPLITS = ("bilateral", "spatial")
 ATLASES = {"schaefer_100": SEEDS, "schaefer_400": LARGE_SEEDS}
 NULLS = 1000
 LARGE = 1_000, 10_000  # regions and genes
-BASELINES = ("distance", "geometry", "copy", "cge", "ridge-genes", "ridge-position", "ridge", "boosting-position")
-BASELINES += ("boosting",)
+BASELINES: tuple[str, ...] = ("distance", "geometry", "copy", "cge", "ridge-genes", "ridge-position", "ridge")
+BASELINES += ("boosting-position", "boosting")
+Results = Iterator[tuple[str, dict[str, Any]]]  # names of files, and what they are to hold
 # What differs from the default.
 ABLATIONS: dict[str, dict[str, Any]] = {"attention alone": {"method": "attention"}}
 # Small forms of the document's networks, its own best configuration for the first: their full size takes hours.
@@ -44,32 +47,56 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds regions/schaefer_100")
     data = Path(os.environ["OMNISET_DATA"]) / "regions"
+    parts = sys.argv[2:] or [*PARTS]
+    if not set(parts) <= set(PARTS):
+        sys.exit(f"usage: python -m benchmarks regions [{'] ['.join(PARTS)}]")
+    for part in parts:
+        for name, found in PARTS[part](data, seed):
+            record(f"regions/{name}", found, seed=seed, part_of=f"regions {part}")
+
+
+def functional(data: Path, seed: int) -> Results:
     for atlas, seeds in ATLASES.items():
         for split in SPLITS:
             found = evaluated(data / atlas, "functional", seed, split, seeds=seeds, variants=ABLATIONS)
-            record(f"regions/{atlas}_{split}", found, seed=seed, part_of="regions")
+            yield f"{atlas}_{split}", found
+
+
+def structural(data: Path, seed: int) -> Results:
     for split in SPLITS:
         found = evaluated(data / "schaefer_100", "structural", seed, split, seeds=1)
-        record(f"regions/schaefer_100_structural_{split}", found, seed=seed, part_of="regions")
+        yield f"schaefer_100_structural_{split}", found
+
+
+def nulls(data: Path, seed: int) -> Results:
     kinds = ("spin", "moran", "variogram")
-    found = evaluated(
-        data / "schaefer_100", "functional", seed, "bilateral", "nulls", seeds=1, methods=["geometry"], mine=False,
-        null=NULLS, null_kinds=kinds,
-    )  # fmt: skip
-    record("regions/nulls", found, seed=seed, part_of="regions")
-    options: dict[str, Any] = {"seeds": 1, "methods": (), "mine": False, "variants": NETWORKS}
-    found = evaluated(data / "schaefer_100", "functional", seed, "bilateral", "networks", **options)
-    record("regions/networks", found, seed=seed, part_of="regions")
-    record("regions/costs", {"rows": costs(data / "schaefer_400", seed)}, seed=seed, part_of="regions")
+    options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS, "null_kinds": kinds}
+    yield "nulls", evaluated(data / "schaefer_100", "functional", seed, "bilateral", "nulls", seeds=1, **options)
 
 
-def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
-    """Peak memory and seconds of `omniset regions fit` and `predict`, also of many regions and genes."""
+def networks(data: Path, seed: int) -> Results:
+    options: dict[str, Any] = {"methods": (), "mine": False, "variants": NETWORKS}
+    yield "networks", evaluated(data / "schaefer_100", "functional", seed, "bilateral", "networks", seeds=1, **options)
+
+
+def costs(data: Path, seed: int) -> Results:
+    yield "costs", {"rows": measured(data / "schaefer_400", seed)}
+
+
+PARTS: dict[str, Callable[[Path, int], Results]] = {
+    part.__name__: part for part in (functional, structural, nulls, networks, costs)
+}
+
+
+def measured(atlas: Path, seed: int) -> list[dict[str, Any]]:
+    """Peak memory and seconds of `omniset regions fit` and `predict`, also of many regions and genes.
+
+    A process of their own each, with what it needs to start, to read its files, and to write the report.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         regions, genes = map(str, LARGE)
-        # Not here: the least that is measured of a child is what its parent had when it began.
         measure(["regions", "simulate", "--out", "large", "--regions", regions, "--genes", genes], root)
         paths = {
             "schaefer_400": [atlas / f"{name}.csv.gz" for name in ("expression", "functional_connectivity")]
@@ -81,7 +108,7 @@ def costs(atlas: Path, seed: int) -> list[dict[str, Any]]:
             fit = ["regions", "fit", *(word for pair in words for word in pair), "--out", data, "--seed", str(seed)]
             predict = ["regions", "predict", "--model", data, "--out", f"{data}.npy"]
             for command in (fit, predict):
-                number = len(read_regions(files[0]))
+                number = len(read_regions(*files))
                 rows.append({"data": data, "regions": number, "command": command[1], **measure(command, root)})
                 print(rows[-1], flush=True)
     return rows
