@@ -198,9 +198,10 @@ def test_cells_page_runs(tmp_path, monkeypatch):
 
 def test_regions_page_runs(tmp_path, monkeypatch):
     """Its walk on a small simulated brain, then its class. (evaluate: tests/regions.)"""
-    from omniset.regions import baselines, blend, ridge
+    from omniset.regions import baselines, blend, ridge, surfaces
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(surfaces, "plot", lambda *_: [])  # nilearn takes seconds to import
     monkeypatch.setattr(baselines, "ITERATIONS", 5)
     monkeypatch.setattr(blend, "FOLDS", 2)
     for choice in ("PENALTIES", "RATES", "WIDTHS"):
