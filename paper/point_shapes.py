@@ -127,6 +127,8 @@ class ShapeDistributions(nn.Module):
     axes; then a multilayer perceptron.
     """
 
+    centres: Tensor
+
     def __init__(self, bins: int, dim: int) -> None:
         super().__init__()
         self.dim = dim

@@ -95,9 +95,7 @@ class ProteinModel:
         except ImportError:
             raise ImportError('protein_model needs transformers: pip install "omniset[dna]"') from None
         if not (Path(folder) / "config.json").is_file():
-            raise ValueError(
-                f"protein_model must be a folder with a model's config.json and weights, got {folder}"
-            )
+            raise ValueError(f"protein_model must be a folder with a model's config.json and weights, got {folder}")
         options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
         try:
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)

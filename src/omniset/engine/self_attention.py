@@ -64,7 +64,7 @@ class AllElements:
         return type(state)(state.peak, tuple(sums))
 
     def _merge_all(self, block: AttentionBlock, queries: Tensor) -> Attended:
-        state: Attended | None = None
+        state: Any = None
         for i, elements, multiplicity in self.read():
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.live(i)):
                 part = block.reduce(queries, elements, multiplicity, None, self.size)

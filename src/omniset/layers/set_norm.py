@@ -227,7 +227,7 @@ def set_transformer_block(
     layers: list[SetLayer] = [Moments(), NormedInducedAttention(dim, num_heads, num_inducing, ffn_dim, **options)]
     if ffn_dim == 0:
         return layers
-    of_ffn = {"dropout": 0.0, "activation": "relu", "hidden_dropout": 0.0}
+    of_ffn: dict[str, Any] = {"dropout": 0.0, "activation": "relu", "hidden_dropout": 0.0}
     taken = {name: options.get(name) or usual for name, usual in of_ffn.items()}
     ffn = feed_forward(dim, dim if ffn_dim is None else ffn_dim, **taken)
     return [*layers, NormedFeedForward(dim, ffn)]
