@@ -69,7 +69,7 @@ class PointShapes(Study):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number(self.name, "weights", seed or 0))
             encoder = ShapeDistributions(training.options["bins"], training.arguments["dim"])
-            return self.network_type(encoder, self.outputs)  # type: ignore[arg-type]
+            return self.network_type(encoder, self.outputs)
 
     def tables(self, results: Results) -> list[Table]:
         rows, missing = [], []
@@ -112,7 +112,7 @@ class PointShapes(Study):
             x[chosen] = shape(int(chosen.sum()), points, draw)
         x = standard(x)
         stray = options["stray"] * torch.rand(sets, 1, 1, generator=draw)
-        box = options["box"] * _uniform(draw, -1, 1, sets, points, 3)
+        box = options["box"] * _uniform(draw, -1.0, 1.0, sets, points, 3)
         x = torch.where(torch.rand(sets, points, 1, generator=draw) < stray, box, x)
         noise = options["noise"] * torch.rand(sets, 1, 1, generator=draw)
         x = x + noise * torch.randn(sets, points, 3, generator=draw)
@@ -167,7 +167,7 @@ def _uniform(draw: Generator, low: float, high: float, *shape: int) -> Tensor:
 
 def _angle(sets: int, points: int, draw: Generator) -> tuple[Tensor, Tensor]:
     """Cosine and sine."""
-    angle = _uniform(draw, 0, 2 * math.pi, sets, points)
+    angle = _uniform(draw, 0.0, 2 * math.pi, sets, points)
     return angle.cos(), angle.sin()
 
 
@@ -181,7 +181,7 @@ def _hemisphere(sets: int, points: int, draw: Generator) -> Points:
 
 
 def _ellipsoid(sets: int, points: int, draw: Generator) -> Points:
-    return _sphere(sets, points, draw) * _uniform(draw, 0.4, 1, sets, 1, 3)
+    return _sphere(sets, points, draw) * _uniform(draw, 0.4, 1.0, sets, 1, 3)
 
 
 def _torus(sets: int, points: int, draw: Generator) -> Points:
@@ -193,7 +193,7 @@ def _torus(sets: int, points: int, draw: Generator) -> Points:
 def _cylinder(sets: int, points: int, draw: Generator) -> Points:
     """Side and both ends, points by area."""
     c, s = _angle(sets, points, draw)
-    height = _uniform(draw, 0.8, 3, sets, 1)
+    height = _uniform(draw, 0.8, 3.0, sets, 1)
     at_end = torch.rand(sets, points, generator=draw) < 1 / (1 + height)
     radius = torch.where(at_end, torch.rand(sets, points, generator=draw).sqrt(), 1)
     z = torch.rand(sets, points, generator=draw)
@@ -203,22 +203,22 @@ def _cylinder(sets: int, points: int, draw: Generator) -> Points:
 def _cone(sets: int, points: int, draw: Generator) -> Points:
     """Side and base, points by area."""
     c, s = _angle(sets, points, draw)
-    height = _uniform(draw, 0.8, 3, sets, 1)
+    height = _uniform(draw, 0.8, 3.0, sets, 1)
     at_base = torch.rand(sets, points, generator=draw) < 1 / (1 + (1 + height.square()).sqrt())
     radius = torch.rand(sets, points, generator=draw).sqrt()
     return torch.stack([radius * c, radius * s, torch.where(at_base, 0, height * (1 - radius))], 2)
 
 
 def _box(sets: int, points: int, draw: Generator) -> Points:
-    x = _uniform(draw, -1, 1, sets, points, 3)
+    x = _uniform(draw, -1.0, 1.0, sets, points, 3)
     face = torch.randint(3, (sets, points, 1), generator=draw)
     x = x.scatter(2, face, x.gather(2, face).sign())
-    return x * _uniform(draw, 0.5, 1, sets, 1, 3)
+    return x * _uniform(draw, 0.5, 1.0, sets, 1, 3)
 
 
 def _tetrahedron(sets: int, points: int, draw: Generator) -> Points:
     corners = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
-    corners = corners * _uniform(draw, 0.6, 1, sets, 1, 3)
+    corners = corners * _uniform(draw, 0.6, 1.0, sets, 1, 3)
     weights = torch.empty(sets, points, 3).exponential_(generator=draw)
     weights = F.pad(weights / weights.sum(2, keepdim=True), (0, 1))  # on the face opposite the last corner
     turned = (torch.arange(4) + torch.randint(4, (sets, points, 1), generator=draw)) % 4
@@ -226,15 +226,15 @@ def _tetrahedron(sets: int, points: int, draw: Generator) -> Points:
 
 
 def _helix(sets: int, points: int, draw: Generator) -> Points:
-    turns, height = _uniform(draw, 1.5, 4, sets, 1), _uniform(draw, 1, 4, sets, 1)
+    turns, height = _uniform(draw, 1.5, 4.0, sets, 1), _uniform(draw, 1.0, 4.0, sets, 1)
     t = torch.rand(sets, points, generator=draw)
     angle = 2 * math.pi * turns * t
     return torch.stack([angle.cos(), angle.sin(), height * t], 2)
 
 
 def _moebius(sets: int, points: int, draw: Generator) -> Points:
-    angle = _uniform(draw, 0, 2 * math.pi, sets, points)
-    across = _uniform(draw, 0.2, 0.5, sets, 1) * _uniform(draw, -1, 1, sets, points)
+    angle = _uniform(draw, 0.0, 2 * math.pi, sets, points)
+    across = _uniform(draw, 0.2, 0.5, sets, 1) * _uniform(draw, -1.0, 1.0, sets, points)
     radius = 1 + across * (angle / 2).cos()
     return torch.stack([radius * angle.cos(), radius * angle.sin(), across * (angle / 2).sin()], 2)
 

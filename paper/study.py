@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from omniset import encoders
 from omniset.core.sets import SetBatch
-from omniset.encoders import Encoder
 from paper import recipes
 from paper.recipes import Column, Training
 from paper.tables import Results, Table
@@ -34,11 +33,14 @@ class Sample(NamedTuple):
 
 
 class SummaryNetwork(nn.Module):
-    """An encoder and one Linear on each vector of the summary."""
+    """An encoder, or what like one has a `dim` and gives a summary, and one Linear on each vector of the summary."""
 
-    def __init__(self, encoder: Encoder, outputs: int) -> None:
+    encoder: Any
+
+    def __init__(self, encoder: nn.Module, outputs: int) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, nn.Linear(encoder.dim, outputs)
+        self.encoder = encoder
+        self.head = nn.Linear(self.encoder.dim, outputs)
 
     @property
     def device(self) -> torch.device:

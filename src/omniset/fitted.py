@@ -82,9 +82,10 @@ class Estimator(Computing, BaseEstimator):
         weights.require_read()
         metrics = artefacts.load_metrics(folder)
         for name in cls.HISTORIES:
-            default = getattr(estimator, f"{name}_", [])
-            value = metrics.get(name, default)
-            setattr(estimator, f"{name}_", value if isinstance(value, type(default)) else default)
+            default = getattr(estimator, f"{name}_", None)
+            value = metrics.get(name, [] if default is None else default)
+            of_kind = default is None or isinstance(value, type(default))
+            setattr(estimator, f"{name}_", value if of_kind else default)
         return estimator
 
     def require_fitted(self) -> None:
