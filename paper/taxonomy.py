@@ -207,23 +207,9 @@ class Taxonomy(Study):
     @torch.no_grad()
     def _right_in_segments(self, network: SummaryNetwork, reads: np.ndarray) -> np.ndarray:
         """Single reads in their order, segment after segment, with the memory of those before."""
-        segments = [torch.from_numpy(part)[None] for part in _cut(reads, self.recipe.test["segment"])]
-        source = _Read(self, segments, network.device)
-        shards = network.encoder(source, shards="independent").elements
-        assert shards is not None
-        taxa = [network.head(shard.elements)[0].argmax(1).cpu().numpy() for shard in shards]
-        return np.concatenate(taxa) == self.references.taxon[reads]
-
-
-class _Read:
-    """Segments of reads as sets of one."""
-
-    def __init__(self, study: Taxonomy, segments: list[Tensor], device: torch.device) -> None:
-        self.study, self.segments, self.device = study, segments, device
-
-    def __iter__(self) -> Iterator[SetBatch]:
-        for pairs in self.segments:
-            yield SetBatch(self.study._elements(pairs).to(self.device))
+        batch = SetBatch(self._elements(torch.from_numpy(reads))[None].to(network.device))
+        encoded = network.encoder(batch, shard_size=self.recipe.test["segment"], shards="independent").elements
+        return network.head(encoded[0]).argmax(1).cpu().numpy() == self.references.taxon[reads]
 
 
 def in_order(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from omniset import SetBatch, encoders, testing
+from omniset import SetBatch, encoders, engine, testing
 from omniset.layers import FeaturewiseSortPooling, SlotSetEncoder
 from omniset.testing import relative_error
 
@@ -247,8 +247,10 @@ def test_a_whole_set_is_one_segment(tokens, points):
 
 
 @pytest.mark.parametrize("points", PLAIN)
-@pytest.mark.parametrize("memory", [0, 3, 5, 100])
-def test_segments_attend_to_what_was_before(memory, points):
+@pytest.mark.parametrize(("memory", "at_once"), [(0, 1), (3, 33), (5, 1), (5, 1000), (100, 420), (100, 1000)])
+def test_segments_attend_to_what_was_before(memory, at_once, points, monkeypatch):
+    """However many segments are read at once: one, two or all."""
+    monkeypatch.setattr(engine, "AT_ONCE", at_once)
     encoder = encoders.build("strxl", **{**SIZES, "num_inducing": points}, memory=memory).double()
 
     def attend(layer, part, elements, multiplicity):
@@ -286,6 +288,11 @@ def test_segments_attend_to_what_was_before(memory, points):
     assert relative_error(got, true) < 1e-12
     stream = encoder(list(batch.shards(5)), shards="independent")
     assert relative_error(torch.cat([s.elements for s in stream.elements], 1), out.elements) < 1e-13
+    first = encoder(batch, shard_size=5, shards="independent", gradient="first-shard").summary
+    seen = torch.stack([(m[:, s : s + 5] > 0).any(1) for s in starts]).sum(0).clamp(min=1)
+    of_first = encoder(batch.shards(5)[0]).summary / seen[:, None, None]
+    got, true = (torch.autograd.grad(y, wanted, upstream) for y in (first, of_first))
+    assert relative_error(got, true) < 1e-12
 
 
 def test_a_memory_makes_the_order_count():

@@ -231,7 +231,7 @@ def test_segments_remember_those_before(study):
             part = READS[start : start + 8]
             batch = SetBatch(study.vectors[study.references.sequence[part]][None])
             with torch.no_grad():
-                _, elements, memory = network.encoder.segment(batch, memory)
+                _, elements, memory = network.encoder.segments(batch, 8, memory)
                 found = network.head(elements)[0].argmax(1).numpy()
             expected += (found == study.references.taxon[part]).tolist()
         assert right.tolist() == expected

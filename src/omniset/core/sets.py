@@ -514,6 +514,14 @@ def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplic
         raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
 
 
+def cut(x: Shaped[Tensor, "sets entries *more"], size: int) -> Shaped[Tensor, "sets segments size *more"]:
+    """Segments of `size` entries, one at least; zeros fill the last."""
+    number = max(-(-x.shape[1] // size), 1)
+    missing = number * size - x.shape[1]
+    padded = torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x
+    return padded.unflatten(1, (number, size))
+
+
 def check_sizes(**sizes: int) -> None:
     """Raise ValueError for the first of these arguments that is not an integer >= 1."""
     for name, size in sizes.items():

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.core.sets import SetBatch
+from omniset.core.sets import SetBatch, cut
 from omniset.encoders.base import AttentionEncoder
 from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock, SetLayer
 
@@ -42,31 +42,60 @@ class SetTransformerXL(AttentionEncoder):
         kind = InducedSetAttentionBlock if "num_inducing" in options else SetAttentionBlock
         return kind(dim, num_heads, **options)
 
-    def segment(
-        self, batch: SetBatch, memory: Memory | None
-    ) -> tuple[Float[Tensor, "sets outputs dim"], Float[Tensor, "sets elements dim"], Memory]:
-        """Summary and elements of a segment, and the memory of each layer (elements, multiplicity) after it."""
+    def segments(
+        self, batch: SetBatch, size: int, memory: Memory | None
+    ) -> tuple[Float[Tensor, "sets segments outputs dim"], Float[Tensor, "sets elements dim"], Memory]:
+        """Summaries of segments of `size` entries (the last may be smaller), elements, and the memory of each layer
+        (elements, multiplicity) after them.
+
+        A layer remembers its inputs, not its outputs, so that no segment waits for another: a layer reads all of them
+        at once, each with what was before it.
+        """
         weight = next(self.parameters())
         x, m = self.embed(batch.elements.to(weight.device, weight.dtype)), batch.multiplicity.to(weight.device)
-        tokens = self.num_tokens
+        sets, number, tokens = x.shape[0], x.shape[1], self.num_tokens
+        x, m = cut(x, size).flatten(0, 1), cut(m, size).flatten(0, 1)
         if self.class_tokens is not None:
             x = torch.cat([self.class_tokens.expand(len(x), -1, -1), x], 1)
             m = torch.cat([m.new_ones(len(m), tokens), m], 1)
+
+        def joined(y: Tensor) -> Tensor:
+            """Elements of the sets, from those of segments with class tokens."""
+            return y[:, tokens:].unflatten(0, (sets, -1)).flatten(1, 2)[:, :number]
+
         memories: Memory = []
-        for number, layer in enumerate(self.layers):
-            elements, multiplicity = x, m
+        for i, layer in enumerate(self.layers):
+            # Class tokens belong to their segment; what is kept of it are its elements.
+            past = joined(x).detach(), joined(m)
+            first = 0 if memory is None else memory[i][1].shape[1]
             if memory is not None:
-                elements, multiplicity = (torch.cat(parts, 1) for parts in zip(memory[number], (x, m), strict=True))
-            # Class tokens belong to the segment; what is kept of it are its elements.
-            before = elements.shape[1] - x.shape[1]
-            places = torch.cat([torch.arange(before), torch.arange(before + tokens, elements.shape[1])])
-            places = places[max(len(places) - self.memory, 0) :].to(x.device)
-            memories.append((elements[:, places].detach(), multiplicity[:, places]))
+                past = torch.cat([memory[i][0], past[0]], 1), torch.cat([memory[i][1], past[1]], 1)
+            memories.append((past[0][:, -self.memory :], past[1][:, -self.memory :]) if self.memory else _nothing(past))
+            before = (_before(y, first, size, self.memory) for y in past)
+            elements, multiplicity = (torch.cat(parts, 1) for parts in zip(before, (x, m), strict=True))
             if isinstance(layer, InducedSetAttentionBlock):
                 x = layer.map(x, layer.gather(layer.points, elements, multiplicity))
             else:
                 assert isinstance(layer, SetAttentionBlock)
                 x = layer.block(x, elements, multiplicity)
         summary = x[:, :tokens] if self.pool is None else self.pool(x, m)
-        x, m = x[:, tokens:], m[:, tokens:]
-        return self.decoder(summary), torch.where(m[..., None] > 0, x, 0), memories
+        out = torch.where(joined(m)[..., None] > 0, joined(x), 0)
+        return self.decoder(summary).unflatten(0, (sets, -1)), out, memories
+
+
+def _nothing(past: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return past[0][:, :0], past[1][:, :0]
+
+
+def _before(past: Tensor, first: int, size: int, memory: int) -> Tensor:
+    """The last `memory` entries before each segment: (sets times segments, memory, ...), zeros where there are fewer.
+
+    Args:
+        past: (sets, entries, ...): those that are remembered, then those of the segments.
+        first: Where the segments begin.
+    """
+    number = max(-(-(past.shape[1] - first) // size), 1)
+    memory = min(memory, first + (number - 1) * size)
+    padded = torch.cat([past.new_zeros(len(past), memory, *past.shape[2:]), past], 1)
+    starts = torch.arange(number, device=past.device)[:, None] * size + first
+    return padded[:, starts + torch.arange(memory, device=past.device)].flatten(0, 1)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.sets import SetBatch
+from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.engine.encoding import Encoding, ExactGradient
 from omniset.engine.group import check_replicated
@@ -23,6 +23,7 @@ from omniset.engine.stores import DeviceStore, open_store
 from omniset.kernels.private import forward_mode, transformed
 
 SHARDS = ("merged", "independent")
+AT_ONCE = 1 << 16  # entries of shards and of what is remembered for each, that an encoder with a memory reads at once
 GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
 
 
@@ -74,7 +75,9 @@ def execute(
     if shards == "independent":
         if gradient == "unbiased":
             raise ValueError("gradient='unbiased' is for shards='merged': independent shards have no sums in common")
-        return _independent(encoder, batch, parts, gradient)
+        if batch is not None and shard_size is not None and encoder.recurrent:
+            parts = _runs(batch, shard_size, encoder.memory, gradient)
+        return _independent(encoder, batch, parts, gradient, shard_size)
     if isinstance(parts, list) and len(parts) == 1 and process_group is None:
         return in_buckets(encoder, parts[0], _whole)
     if not encoder.mini_batch_consistent:
@@ -182,23 +185,40 @@ def _elements_of(encoder: Stack, parts: Iterable[SetBatch], contexts: list[Any] 
     return FunctionSource(shards)
 
 
-def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str) -> EncoderOutput:
-    """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements."""
+def _runs(batch: SetBatch, size: int, memory: Any, gradient: str) -> Iterator[SetBatch]:
+    """Some shards in a row, which are read at once; the first by itself, where the gradient goes no further."""
+    first = 0 if gradient == "exact" else size
+    if first:
+        yield batch.shards(first)[0]
+    rest = SetBatch(batch.elements[:, first:], batch.multiplicity[:, first:], validate=False)
+    if not first or rest.elements.shape[1]:
+        yield from rest.shards(size * max(AT_ONCE // (max(len(batch), 1) * (size + memory)), 1))
+
+
+def _independent(
+    encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBatch], gradient: str, size: int | None
+) -> EncoderOutput:
+    """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements.
+
+    Args:
+        shards: Of `size` entries; or several in a row, where the encoder reads these at once.
+    """
     total: Any = 0
     count: Any = 0
     first: Any = None
     pieces: list[Tensor] = []
     memory: Any = None
-    encode: Any = partial(_alone, encoder)
+    encode: Any = partial(_alone, encoder, size=size)
     for i, shard in enumerate(shards):
         with torch.set_grad_enabled(torch.is_grad_enabled() and (gradient == "exact" or i == 0)):
             # Recomputed in the backward, so that only one shard's graph exists at a time; torch.func cannot do that.
             again = partial(checkpoint, encode, use_reentrant=False)
             run = encode if transformed() else again
-            summary, elements, memory = run(shard.elements, shard.multiplicity, memory)
-        present = (shard.multiplicity > 0).any(1).to(summary.device)[:, None, None]
-        total, count = total + torch.where(present, summary, 0), count + present.int()
-        first = summary if first is None else first
+            summaries, elements, memory = run(shard.elements, shard.multiplicity, memory)
+        segments = cut(shard.multiplicity, size or max(shard.elements.shape[1], 1))
+        present = (segments > 0).any(2).to(summaries.device)[..., None, None]
+        total, count = total + torch.where(present, summaries, 0).sum(1), count + present.int().sum(1)
+        first = summaries[:, 0] if first is None else first
         if batch is not None and elements is not None:
             pieces.append(elements)
     mean = torch.where(count > 0, total / count.clamp(min=1), first)
@@ -207,10 +227,14 @@ def _independent(encoder: Stack, batch: SetBatch | None, shards: Iterable[SetBat
     return EncoderOutput(torch.cat(pieces, 1) if pieces else None, mean, None)
 
 
-def _alone(encoder: Stack, elements: Tensor, multiplicity: Tensor, memory: Any) -> tuple[Tensor, Tensor | None, Any]:
-    """A shard as a set of its own, but for the memory of an encoder that has one: summary, elements, memory."""
+def _alone(
+    encoder: Stack, elements: Tensor, multiplicity: Tensor, memory: Any, size: int | None = None
+) -> tuple[Tensor, Tensor | None, Any]:
+    """Shards as sets of their own, but for the memory of an encoder that has one: (sets, shards, outputs, dim)
+    summaries, elements, memory.
+    """
     batch = SetBatch(elements, multiplicity, validate=False)
     if encoder.recurrent:
-        return encoder.segment(batch, memory)
+        return encoder.segments(batch, size or max(elements.shape[1], 1), memory)
     out = _whole(encoder, batch)
-    return out.summary, out.elements, None  # type: ignore[return-value]
+    return out.summary[:, None], out.elements, None  # type: ignore[return-value]

@@ -22,7 +22,7 @@ class Stack(nn.Module):
         decoder: What comes after pooling; (B, k, dim) to (B, num_outputs, dim).
         outputs_elements: Whether the elements have outputs of their own.
         mini_batch_consistent: Whether shards="merged" gives the whole set's result.
-        recurrent: Whether independent shards are read in order, with a memory of those before (`segment`).
+        recurrent: Whether independent shards are read in order, with a memory of those before (`segments`).
         cross_attention, self_attention: Whether learned points attend to the set, and elements or what became of them
             to each other.
     """
@@ -46,8 +46,10 @@ class Stack(nn.Module):
         self.register_module("pool", None)
         self.register_parameter("class_tokens", None)
 
-    def segment(self, batch: SetBatch, memory: Any) -> tuple[Tensor, Tensor | None, Any]:
-        """Summary and elements of a shard, and the memory after it, given that of the shards before it (None: none)."""
+    def segments(self, batch: SetBatch, size: int, memory: Any) -> tuple[Tensor, Tensor | None, Any]:
+        """Summaries (sets, shards, outputs, dim) of shards of `size` entries, elements, and the memory after them,
+        given that of the shards before them (None: none).
+        """
         raise TypeError(f"{type(self).__name__} has no memory of other shards")
 
     @property
