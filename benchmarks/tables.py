@@ -306,14 +306,18 @@ def _linked(found: dict[str, Any]) -> str:
 
 def genomes(found: dict[str, Any]) -> list[str]:
     shown = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")
-    parts = (("f1", "F1", shown), ("auprc_missing", "AUPRC of missing families", shown[1:]), ("ece", "ECE", shown))
+    parts = (
+        ("recall_missing", "recall of missing families", shown[1:]),
+        ("f1", "F1", shown),
+        ("auprc_missing", "AUPRC of missing families", shown[1:]),
+        ("ece_missing", "ECE of missing families", shown[1:]),
+    )
     scores, gates, changes = by_place(found), found["gates"], found["changes"]
     lines = []
-    for key, title, conditions in parts:
+    for key, title, conditions in (part for part in parts if ("100/0", part[0], "omniset") in scores):
         lines += ["", f"| {title} | " + " | ".join(conditions) + " |", "|---|" + "---|" * len(conditions)]
         for method in [m for c, k, m in scores if (c, k) == ("100/0", key)]:
-            values = [scores[c, key, method]["value"] for c in conditions]
-            cells = " | ".join("-" if v is None or v != v else f"{v:.3f}" for v in values)
+            cells = " | ".join(_share(scores[c, key, method]["value"]) for c in conditions)
             lines.append(f"| {f'**{method}** (ours)' if method == 'omniset' else method} | {cells} |")
     splits = found["splits"]
     tested = " / ".join(str(s["test genomes"]) for s in splits)
@@ -327,15 +331,34 @@ def genomes(found: dict[str, Any]) -> list[str]:
         "| asked of ours | found | 95 % interval over families | |",
         "|---|---|---|---|",
     ]
-    errors = [gate for gate in gates if gate["score"] == "ece"]
-    largest = max(errors, key=lambda gate: gate["value"])
-    largest |= {"gate": f"largest ECE of {len(errors)} levels, at {largest['condition']}"}
-    for gate in [*(gate for gate in gates if gate["score"] != "ece"), largest]:
+    errors, covered = ([gate for gate in gates if gate["score"] == name] for name in ("ece_missing", "covered"))
+    worst = []
+    for largest in sorted(errors, key=lambda gate: -gate["high"])[:1]:
+        text = f"largest ECE of missing families of {len(errors)} levels, at {largest['condition']}"
+        worst.append(largest | {"gate": text})
+    for least in sorted(covered, key=lambda gate: gate["low"])[:1]:
+        text = f"least share of sizes in their interval of {len(covered)}, at {least['condition']}"
+        worst.append(least | {"gate": text})
+    for gate in [*(gate for gate in gates if gate not in (*errors, *covered)), *worst]:
         interval = f"{gate['low']:.4f} to {gate['high']:.4f}"
         verdict = gate["verdict"] if gate["verdict"] == "holds" else f"**{gate['verdict']}**"
         lines.append(f"| {gate['gate']}, {gate['asked']} | {gate['value']:.4f} | {interval} | {verdict} |")
+    lines += [
+        "",
+        "| genes are lost | sizes in their interval | number of missing families off by | told, in their interval "
+        "| told, off by |",
+        "|---|---|---|---|---|",
+    ]
+    for condition in dict.fromkeys(gate["condition"] for gate in covered):
+        told = [
+            _share(scores[condition, score, method]["value"])
+            for method in ("omniset", "omniset-accessory")
+            for score in ("covered", "missing_error")
+        ]
+        lines.append(f"| {condition} | {' | '.join(told)} |")
     lines += ["", "| precision asked: 0.95 | changes per genome | right | 95 % interval |", "|---|---|---|---|"]
-    for change, conditions in (("added", ("95/5", "70/0", "70/5", "50/0", "50/5")), ("removed", ("95/10", "50/10"))):
+    levels = ("95/0", "95/5", "90/0", "70/0", "70/5", "50/0", "50/5")
+    for change, conditions in (("added", levels), ("removed", ("95/10", "50/10"))):
         for condition in conditions:
             row = scores.get((condition, f"precision_{change}", "omniset"))
             if row is not None and row["value"] is not None and row["value"] == row["value"]:
@@ -346,6 +369,10 @@ def genomes(found: dict[str, Any]) -> list[str]:
     for row in found["costs"]:
         lines.append(f"| {row['command']} | {row['genomes']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
     return lines[1:]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.3f}"
 
 
 def cells(found: dict[str, Any]) -> list[str]:

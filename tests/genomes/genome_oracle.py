@@ -93,13 +93,14 @@ def _noise_state(counts, shape):
 # ---------------------------------------------------------------------- noise
 
 
-def rates(counts, completeness, contamination):
+def rates(counts, completeness, contamination, detection=None):
     """(missed, foreign) of each family in the complete genomes `counts`, at one quality."""
     missed, foreign = [], []
-    for column in np.asarray(counts).T:
+    for v, column in enumerate(np.asarray(counts).T):
         copies = [min(int(k), 10) for k in column if k > 0]
+        c = completeness if detection is None else completeness * detection[v]
         # and half a genome with one copy
-        lost = (sum((1 - completeness) ** k for k in copies) + 0.5 * (1 - completeness)) / (len(copies) + 0.5)
+        lost = (sum((1 - c) ** k for k in copies) + 0.5 * (1 - c)) / (len(copies) + 0.5)
         q = min(contamination, 1.0)
         none = (sum((1 - q) ** k for k in copies) + 0.5 * (1 - q)) / (len(copies) + 0.5)
         prevalence = (len(copies) + 0.5) / (len(column) + 1)
@@ -112,8 +113,8 @@ def prevalence(counts):
     return ((np.asarray(counts) > 0).sum(0) + 0.5) / (len(counts) + 1)
 
 
-def evidence(counts, seen, completeness, contamination):
-    missed, foreign = rates(counts, completeness, contamination)
+def evidence(counts, seen, completeness, contamination, detection=None):
+    missed, foreign = rates(counts, completeness, contamination, detection)
     return np.array(
         [
             np.log((1 - m) / f) if there else np.log(m / (1 - f))

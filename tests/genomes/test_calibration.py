@@ -268,7 +268,7 @@ def test_cross_entropy_by_hand(rng):
 def calibrate(methods, main, genomes, seed, levels=SOME_LEVELS):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration, "LEVELS", levels)
-        return calibration.calibrate(methods, main, genomes, seed)
+        return calibration.calibrate(methods, main, genomes, seed)[0]
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +319,31 @@ def test_calibration_by_hand(genomes, methods, calibrated):
     assert all(calibrated[1].removed[:5])
 
 
+def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes, methods):
+    """Thresholds are those of genomes that lost them so, intervals hold for all losses, of log-odds that know it."""
+    name, rows, level = "autoencoder-evidence", genomes.validation, (70.0, 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "LEVELS", [level])
+        _, (one,) = calibration.calibrate(methods, name, genomes, 4)
+    noise, off = methods[name].noise, []
+    for lost in LOSSES:
+        noisy = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000, lost=lost, shift=True)[name]
+        batch = next(observed for _, observed in degraded(genomes, rows, level, "estimated", 4000, lost))
+        with torch.no_grad():
+            odds = methods[name](batch) + noise.shift(batch, noise.accessory())
+        p = 1 / (1 + np.exp(-odds.double().numpy()))
+        assert np.allclose(noisy.shifted.probability, p, atol=1e-6)
+        assert not np.allclose(noisy.probability, p, atol=1e-3)
+        away = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1))
+        off.append([max(np.quantile(side, 0.975), 1.96) for side in (-away, away)])
+        if lost == "accessory":
+            bounds = precision_by_hand(p, noisy.truth, ~noisy.observed, genomes.clades.groups[rows])
+            assert [b for b in one.added if b is not None] == pytest.approx(
+                [b for b in bounds if b is not None], rel=1e-4
+            )
+    assert (one.below, one.above) == pytest.approx(tuple(np.max(off, 0)), rel=1e-4)
+
+
 def test_calibration_repeats_and_is_of_the_validation_genomes(genomes, methods, calibrated):
     other = genomes.counts.toarray()
     again = calibrate(methods, "autoencoder-evidence", genomes, 4)
@@ -350,6 +375,7 @@ def test_rare_families_are_lost_more_often(genomes):
             batches = degraded(genomes, rows, (70.0, 0.0), "known", seed, lost)
             kept[lost] = kept[lost] + np.concatenate([observed.counts.numpy() for _, observed in batches])
     core, total = prevalence >= 0.95, 30 * counts.sum()
+    assert kept["islands"][:, ~core].sum() < 0.95 * kept["copies"][:, ~core].sum()
     for lost in ("copies", "runs"):
         assert abs(kept[lost].sum() / total - 0.7) < SIGMAS * math.sqrt(0.21 * 20 / total)
     for some, share in ((core, 1.0), (~core, 0.65 + 0.35 * prevalence[~core] / 0.95)):

@@ -11,6 +11,7 @@ from genome_oracle import EVERY, FRAME, SPLIT, evidence, fit_split, prevalence, 
 
 from omniset.genomes import Genome
 from omniset.genomes.calibration import GRID, LEVELS, at_quality
+from omniset.genomes.noise import Observed
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality")  # some genomes have none, some qualities no genome
 
@@ -329,6 +330,90 @@ def test_expected_sizes(completer, mags, quality):
             deviation = math.sqrt((p * (1 - p)).sum())
             assert found.low == pytest.approx(max(found.expected - at.below * deviation, 0))
             assert found.high == pytest.approx(min(found.expected + at.above * deviation, len(p)))
+
+
+def test_detection(completer, mags, quality, tmp_path):
+    """What is known of how families are recovered is Bayes' rule on the log-odds; the intervals are those of it."""
+    noise, rng = completer.network_.noise, np.random.default_rng(0)
+    given = pd.Series(rng.uniform(0.1, 1.0, 12), index=completer.families_[5:17])
+    given["COG9999"] = 0.5  # no family of the model
+    (tmp_path / "detection.tsv").write_text("family\tdetection\n" + "".join(f"{f}\t{v!r}\n" for f, v in given.items()))
+    seen = torch.as_tensor(mags[completer.families_].to_numpy(), dtype=torch.float32)
+    told = pd.DataFrame(index=mags.index, columns=["completeness", "contamination"], dtype=float)
+    told.update(quality)
+    observed = Observed(seen, *torch.as_tensor(told.to_numpy() / 100, dtype=torch.float32).unbind(1))
+    factors = noise.accessory()
+    for detection in ("accessory", given, tmp_path / "detection.tsv"):
+        if not isinstance(detection, str):
+            factors[5:17] = torch.as_tensor(given.to_numpy()[:12])
+        shift = noise.shift(observed, factors).numpy()
+        for method in ("model", "knn", "as-is", "prevalence"):
+            plain = list(completer.completions(table(mags), quality, method=method))
+            found = list(completer.completions(table(mags), quality, method=method, detection=detection))
+            for row, (one, other) in enumerate(zip(plain, found, strict=True)):
+                moved = method in ("model", "knn")
+                assert np.allclose(other.log_odds, one.log_odds + moved * shift[row], atol=1e-4)
+                at = at_quality(completer.accessory_levels_, other.completeness, other.contamination)
+                p = other.probability
+                high = p.sum() + at.above * np.sqrt((p * (1 - p)).sum())
+                assert other.high == pytest.approx(min(high, len(p)))
+        wide = completer.complete(mags, quality, detection=detection)
+        assert (wide.drop("m8").to_numpy()[seen.numpy()[np.arange(11) != 8] == 0].mean()) > 0.01
+    assert np.abs(shift).max() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("detection", "message"),
+    [
+        (pd.Series({"COG0001": 0.0}), "detection of family 'COG0001' is 0, it must be above 0 and at most 1"),
+        (pd.Series({"COG0001": 1.1}), "detection of family 'COG0001' is 1.1, it must be above 0 and at most 1"),
+        (pd.Series([0.5, 0.6], index=["COG0001"] * 2), "detection: family 'COG0001' is there twice"),
+        (pd.Series({"K00001": 0.5}), "none of its families is in the model's vocabulary: they are such as 'K00001'"),
+        ("family\tdetection\nCOG0001\t2\n", "line 2: column 'detection' is '2', it must be above 0 and at most 1"),
+        ("family\tdetection\nCOG0001\t\n", "line 2: column 'detection' is '', it must be above 0 and at most 1"),
+        ("family\tdetection\nCOG0001\t1\nCOG0001\t1\n", "line 3: family 'COG0001' is there twice"),
+        ("family\tdetection\n\t1\n", "line 2: has no family"),
+        ("family\tother\nCOG0001\t1\n", "detection"),
+    ],
+)
+def test_bad_detection(completer, mags, tmp_path, detection, message):
+    if isinstance(detection, str):
+        (tmp_path / "d.tsv").write_text(detection)
+        detection = tmp_path / "d.tsv"
+    with pytest.raises(ValueError, match=message):
+        completer.complete(mags, detection=detection)
+
+
+def test_contigs_are_judged_as_a_whole(completer):
+    """A contig of families that no reference has beside the others is foreign, and what only it has is removed."""
+    told = pd.DataFrame({"completeness": [90.0], "contamination": [40.0]}, index=["m"])
+    families = FRAME.columns[FRAME.iloc[SPLIT[0][0]] > 0].tolist()
+    others = [family for family in completer.families_ if family not in families]
+    on = {"a": dict.fromkeys(families[::2], 1), "b": dict.fromkeys(families[1::2], 1), "c": dict.fromkeys(others, 1)}
+    genome = Genome("m", [*families, *others], np.ones(len(families) + len(others), dtype=np.int64))
+    judge = Genome(genome.name, genome.families, genome.counts, on)
+    (plain,) = completer.completions([genome], told, method="knn")
+    (found,) = completer.completions([judge], told, method="knn")
+    assert plain.contigs == {}
+    noise, odds = completer.network_.noise, plain.log_odds
+    seen = torch.as_tensor(plain.counts[None], dtype=torch.float32)
+    observed = Observed(seen, torch.tensor([0.9]), torch.tensor([0.4]))
+    own = 1 / (1 + np.exp(noise.evidence(observed)[0].numpy() - odds))
+    prevalence = noise.prevalence.numpy()
+    for contig, names in on.items():
+        places = [completer.families_.index(name) for name in names]
+        ratio = np.log(own[places].clip(1e-4) / own.sum()) - np.log(prevalence[places] / prevalence.sum())
+        odds_of_own = 0.5 * ratio.sum() + np.log(0.9 / 0.4)
+        assert found.contigs[contig] == pytest.approx(1 / (1 + np.exp(odds_of_own)), rel=1e-3)
+    assert found.contigs["c"] > 0.5 > max(found.contigs["a"], found.contigs["b"])
+    rest = Genome("m", families, np.ones(len(families), dtype=np.int64))
+    gone = len(others) / ((len(families) + len(others)) / 1.3)
+    left = pd.DataFrame({"completeness": [90.0], "contamination": [100 * max(0.4 - gone, 0)]}, index=["m"])
+    (without,) = completer.completions([rest], left, method="knn")
+    assert np.allclose(found.log_odds, without.log_odds, atol=1e-4)
+    assert found.removed.sum() >= plain.removed.sum()
+    (simple,) = completer.completions([judge], told, method="as-is")
+    assert simple.contigs == {}
 
 
 def test_novelty(completer):

@@ -1,6 +1,8 @@
 """What annotation tools write is read as they write it: small files written by hand after their documentation."""
 
 import gzip
+import re
+from collections import Counter
 
 import pytest
 
@@ -244,6 +246,39 @@ def test_what_tools_write(kind, tmp_path):
     assert file.identifiers == identifiers
     told = {"PICRUSt2": "column 'metadata_NSTI' is no family and was left out"}
     assert [told.get(kind, "nothing") in w for w in file.warnings] == [True] * (kind == "PICRUSt2")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["eggNOG 2", "COGclassifier", "KofamScan", "KofamScan tsv", "mapper", "InterProScan", "hmmscan", "hmmsearch"],
+)
+def test_contigs_are_told_by_names_of_genes(kind, tmp_path):
+    """Genes of even numbers are on one contig, the others on another."""
+    name, text, _, _, genomes = FILES[kind]
+    assert [genome.contigs for genome in GenomeFile(write(tmp_path, name, text))] == [{}]  # g1, g2, ... tell nothing
+    renamed = re.sub(r"\b(?:gene|g|p)(\d)\b", lambda m: f"k_{int(m[1]) % 2}_{m[1]}", text)
+    (genome,) = GenomeFile(write(tmp_path, name, renamed))
+    assert dict(zip(genome.families, genome.counts.tolist(), strict=True)) == genomes[0][1]
+    assert genome.contigs.keys() == {"k_0", "k_1"}
+    families = sum((Counter(on) for on in genome.contigs.values()), Counter())
+    assert families == genomes[0][1]
+    assert genome.contigs["k_0"] != genome.contigs["k_1"]
+    single = re.sub(r"\b(?:gene|g|p)(\d)\b", r"k_1_\1", text)
+    assert [genome.contigs for genome in GenomeFile(write(tmp_path, name, single))] == [{}]  # of which nothing follows
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "contigs"),
+    [
+        ("Bakta", "c1\tcds\t20", "c2\tcds\t20", [{}]),
+        ("Bakta", "\tUniRef:UniRef50_A\n", "\tCOG:COG0001\nc2\tcds\t1\t2\t+\tt3\t\tx\tCOG:COG0001\n",
+         [{"c1": {"COG0187": 1, "COG0001": 1}, "c2": {"COG0001": 1}}]),
+        ("DRAM", "b1_3\tb1\ts", "b1_3\tb1\tr", [{"s": {"K00001": 1}, "r": {"K00001": 1, "K00003": 1}}, {}]),
+    ],
+)  # fmt: skip
+def test_contigs_are_columns_of_their_own(kind, old, new, contigs, tmp_path):
+    name, text, *_ = FILES[kind]
+    assert [genome.contigs for genome in GenomeFile(write(tmp_path, name, text.replace(old, new)))] == contigs
 
 
 @pytest.mark.parametrize(

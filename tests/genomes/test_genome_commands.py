@@ -29,7 +29,10 @@ def complete(study, out, table="sim/mags.tsv", quality="sim/quality_report.tsv",
     return main([*words, "--progress", "false", *more])
 
 
-@pytest.mark.parametrize("options", [{}, {"precision": 0.8}, {"method": "knn", "threshold": 0.3}, {"method": "auto"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": 0.8}, {"method": "knn", "threshold": 0.3}, {"method": "auto"}, {"detection": "accessory"}],
+)
 def test_complete_writes_what_python_says(study, tmp_path, options):
     completer = GenomeCompleter.load(study / "model")
     mags = read_table(study / "sim/mags.tsv", known=completer.families_)

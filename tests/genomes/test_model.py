@@ -200,6 +200,22 @@ def test_families_start_at_principal_directions():
 # ---------------------------------------------------------------------- the mixture
 
 
+@torch.no_grad()
+def test_without_its_network_it_is_neighbours_and_components():
+    suite = suite_of(["evidence", "no-network"])
+    model, simple, observed = suite["evidence"], suite["no-network"], genomes_of_all_sizes()
+    assert [name for name, _ in simple.named_parameters()] == []
+    assert torch.equal(simple.parts(observed), model.parts(observed)[..., :2])
+    simple.mixture.copy_(torch.tensor([[0.3, -1.0], [0.1, 0.4]]))
+    simple.temperature.copy_(torch.tensor([0.2, -0.3]))
+    found, parts = simple(observed).numpy(), model.parts(observed).numpy()
+    for i in (0, 1, 4, 7):
+        lost = 1 - float(observed.completeness[i])
+        u = np.exp([0.3 - 1.0 * lost, 0.1 + 0.4 * lost])
+        assert np.allclose(found[i], parts[i, :, :2] @ (u / u.sum()) * np.exp(0.2 - 0.3 * lost), atol=1e-6)
+    assert np.allclose(found[3], suite.noise.prior())  # of which nothing was seen
+
+
 def test_weights_are_fitted_to_clades_kept_back(monkeypatch):
     """A part that is the truth gets the weight, and the truth of training genomes is not looked at."""
     counts, groups = some_counts(), np.arange(29) % 7

@@ -5,7 +5,18 @@ import pytest
 import torch
 from genome_oracle import evidence, noise_of, observed_of, prevalence, rates, some_counts
 
-from omniset.genomes.noise import LEAST_FOREIGN, LEAST_MISSED, Observed, degrade, flip
+from omniset.genomes.noise import (
+    ISLAND,
+    ISLANDS,
+    LEAST_FOREIGN,
+    LEAST_MISSED,
+    RUN,
+    Observed,
+    accessory_loss,
+    degrade,
+    flip,
+    lose,
+)
 
 SIGMAS = 4.5  # of a mean over draws; the seeds are fixed
 QUALITIES = [(1.0, 0.0), (0.95, 0.05), (0.71, 0.13), (0.31, 0.0), (0.0, 1.7)]
@@ -90,6 +101,45 @@ def test_prior_and_evidence_are_bayes_rule(many):
         assert np.allclose(torch.sigmoid(odds), there / (there + not_there), rtol=1e-6)
 
 
+def test_families_that_are_lost_more_often():
+    """Rates and evidence of each with a detection of its own; all at 1 is the same as none."""
+    counts, seen = some_counts(), some_counts(5, seed=4)
+    seen[2] = 0
+    detection = np.random.default_rng(1).uniform(0.05, 1.0, counts.shape[1])
+    model, told = noise_of(counts), torch.as_tensor(detection)
+    for quality in QUALITIES:
+        observed = observed_of(seen, *quality)
+        missed, foreign = model.rates(observed.completeness, observed.contamination, told)
+        expected = rates(counts, *quality, detection)
+        assert np.allclose(missed[0], expected[0], rtol=1e-6, atol=0)
+        assert np.allclose(foreign[0], expected[1], rtol=1e-6, atol=0)
+        shift = model.shift(observed, told).numpy()
+        for row in range(5):
+            own = evidence(counts, seen[row] > 0, *quality, detection)
+            alike = evidence(counts, seen[row] > 0, *quality)
+            assert np.allclose(model.evidence(observed, told)[row], own, rtol=1e-6)
+            # Nothing was seen of the third: the prior holds whatever is missed.
+            assert np.allclose(shift[row], 0 if row == 2 else own - alike, atol=1e-6)
+        assert torch.allclose(
+            model.rates(*observed_quality(observed), torch.ones(41).double())[0],
+            model.rates(*observed_quality(observed))[0],
+        )
+        assert not model.shift(observed, torch.ones(41).double()).abs().gt(1e-12).any()
+
+
+def observed_quality(observed):
+    return observed.completeness, observed.contamination
+
+
+def test_rare_families_are_detected_less_often():
+    counts = some_counts()
+    model = noise_of(counts)
+    share = np.minimum(prevalence(counts) / 0.95, 1)
+    assert np.allclose(model.accessory(), 0.65 + 0.35 * share, rtol=1e-6)
+    assert np.allclose(accessory_loss(prevalence(counts)), 0.65 + 0.35 * share, rtol=1e-12)
+    assert model.accessory()[model.prevalence >= 0.95].eq(1).all()
+
+
 # ---------------------------------------------------------------------- noise itself
 
 
@@ -114,6 +164,33 @@ def test_degrade_at_its_bounds(rng):
     assert (degrade(counts, donor, 0.0, 99.0, rng) == donor).all()  # at most all that the donor has
     assert (degrade(counts, np.zeros_like(donor), 1.0, 0.5, rng) == counts).all()  # an empty donor
     assert (degrade(np.zeros_like(counts), donor, 0.5, 0.5, rng) == 0).all()
+
+
+def test_islands_are_lost_as_a_whole(rng):
+    """Of 1,000 copies of families that nobody else has, 100 are on five islands; core families are on none."""
+    rare, core = np.ones(1000, dtype=int), np.full(7, 100)
+    counts, prevalence = np.concatenate([rare, core]), np.concatenate([np.zeros(1000), np.ones(7)])
+    number, draws = int(ISLANDS * counts.sum()), 400
+    islands = np.array([lose(counts, 1.0, "islands", rng, prevalence) for _ in range(draws)])
+    assert (islands[:, 1000:] == core).all()
+    lost = 1000 - islands[:, :1000].sum(1)
+    sizes = [RUN] * (number // RUN) + [number % RUN] * (number % RUN > 0)
+    possible = {
+        sum(size for size, gone in zip(sizes, which, strict=True) if gone)
+        for which in itertools.product((0, 1), repeat=len(sizes))
+    }
+    assert set(lost.tolist()) <= possible
+    error = np.sqrt(np.square(sizes).sum() * ISLAND * (1 - ISLAND) / draws)
+    assert abs(lost.mean() - (1 - ISLAND) * number) < SIGMAS * error
+    half = np.array([lose(counts, 0.5, "islands", rng, prevalence) for _ in range(draws)])
+    assert abs(half[:, 1000:].mean() / 50 - 1) < SIGMAS / np.sqrt(700 * draws)
+    kept = 0.5 * (1000 - number + ISLAND * number)
+    assert abs(half[:, :1000].sum(1).mean() - kept) < SIGMAS * half[:, :1000].sum(1).std() / np.sqrt(draws)
+    for lost in ("islands", "accessory"):
+        assert (lose(counts, 1.0, lost, rng, np.ones(1007)) == counts).all()  # all are core
+        assert (lose(counts * 0, 0.5, lost, rng, prevalence) == 0).all()
+        with pytest.raises(ValueError, match=f"prevalence must be given where {lost} are lost"):
+            lose(counts, 0.5, lost, rng)
 
 
 def test_flip(rng):

@@ -86,6 +86,7 @@ def complete(
     threshold: float = 0.5,
     method: Method | None = None,
     modules: Path | None = None,
+    detection: str | None = None,
     format: str = "auto",
     identifiers: str = "auto",
     output: Literal["tsv", "tsv.gz", "csv", "csv.gz", "parquet"] = "tsv",
@@ -107,6 +108,8 @@ def complete(
         method: Another one than at fit: "knn", "prevalence-bayes", "auto", ... null: that of the model.
         modules: Definitions of modules in KEGG's notation, or a table of the families of pathways: how probable it is
             that each is complete. null: none.
+        detection: How often families are recovered, as a multiple of what completeness says: a table with columns
+            family and detection, from 0 to 1; or "accessory": rare ones less often than core ones. null: all alike.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
@@ -125,6 +128,7 @@ def complete(
         identifiers=identifiers,
         output=output,
         modules=modules,
+        detection=detection,
         overrides=given(CompleterOptions, options),
     )
 

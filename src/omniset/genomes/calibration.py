@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from operator import mul
 from typing import Any
@@ -15,14 +16,13 @@ from jaxtyping import Bool, Float, Int
 from scipy import stats
 
 from omniset.genomes.methods import Method
-from omniset.genomes.noise import Observed, accessory_loss, degrade, flip, lose_runs
+from omniset.genomes.noise import LOSSES, Observed, degrade, flip
 from omniset.genomes.training import Genomes, stated_quality
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
 GRID = np.concatenate([np.linspace(0.5, 0.98, 25), np.linspace(0.982, 0.998, 9), [0.999, 0.9995, 0.9999]])
 BINS = 10
-LOSSES = ("copies", "runs", "accessory")  # how genes are lost: each by itself, with their contig, rare ones more often
 FEWEST = 20  # changes, at least, of which a precision is estimated
 SURE = 0.9  # confidence of the lower bound of a precision
 NOVEL = 0.95  # quantile of novelty in validation above which a genome is far from what was learned
@@ -38,6 +38,7 @@ class Noisy:
         observed: (genomes, families) what was recovered.
         log_odds: (genomes, families)
         novelty: (genomes,) 1 - similarity to the nearest reference.
+        shift: (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
     """
 
     rows: Int[np.ndarray, " genomes"]
@@ -45,10 +46,17 @@ class Noisy:
     observed: Bool[np.ndarray, "genomes families"]
     log_odds: Float[np.ndarray, "genomes families"]
     novelty: Float[np.ndarray, " genomes"]
+    shift: Float[np.ndarray, "genomes families"] | None = None
 
     @property
     def probability(self) -> Float[np.ndarray, "genomes families"]:
         return 1 / (1 + np.exp(-self.log_odds))
+
+    @property
+    def shifted(self) -> Noisy:
+        """The same, had it been known that rare families are lost more often."""
+        assert self.shift is not None
+        return replace(self, log_odds=self.log_odds + self.shift, shift=None)
 
 
 def degraded(
@@ -66,7 +74,7 @@ def degraded(
         kind: What methods read of the quality: "known", "estimated", "unknown".
         lost: How genes are lost, one of LOSSES.
     """
-    detection = accessory_loss(genomes.prevalence()) if lost == "accessory" else None
+    prevalence = genomes.prevalence()
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
         counts, quality = [], []
@@ -80,10 +88,7 @@ def degraded(
             else:
                 c, q = level[0] / 100, level[1] / 100
                 donor = genomes.donor(i, rng.random() < 0.5, rng)
-                if lost == "runs":
-                    counts.append(degrade(row, donor, 1.0, q, rng) - row + lose_runs(row, c, rng))
-                else:
-                    counts.append(degrade(row, donor, c, q, rng, detection))
+                counts.append(degrade(row, donor, c, q, rng, lost, prevalence))
                 quality.append(stated_quality(c, q, kind, rng))
         c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
         yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated)
@@ -99,12 +104,17 @@ def apply_all(
     seed: int,
     device: torch.device | str = "cpu",
     lost: str = "copies",
+    shift: bool = False,
 ) -> dict[str, Noisy]:
-    """Predictions of several methods for the same degraded genomes."""
+    """Predictions of several methods for the same degraded genomes.
+
+    Args:
+        shift: Keep by how much log-odds change if rare families are lost more often.
+    """
     for method in methods.values():
         method.to(device)
     log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
-    observed, novelty = [], []
+    observed, novelty, shifts = [], [], []
     any_method = next(iter(methods.values()))
     references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
     for _, batch in degraded(genomes, rows, level, kind, seed, lost):
@@ -112,17 +122,18 @@ def apply_all(
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
             log_odds[name].append(method(batch).cpu().numpy())
-        settled = any_method.noise.settle(batch)[0]
+        noise = any_method.noise
+        settled = noise.settle(batch)[0]
+        if shift:
+            shifts.append(noise.shift(batch, noise.accessory()).cpu().numpy())
         if references is None:
             novelty.append(np.full(len(batch), np.nan, dtype=np.float32))
         else:
-            near = references.corrected_similarity(settled, any_method.noise).amax(1)
+            near = references.corrected_similarity(settled, noise).amax(1)
             novelty.append(1 - near.cpu().numpy())
     truth = genomes.counts[rows].toarray() > 0
-    return {
-        name: Noisy(rows, truth, np.concatenate(observed), np.concatenate(odds), np.concatenate(novelty))
-        for name, odds in log_odds.items()
-    }
+    seen, far, change = np.concatenate(observed), np.concatenate(novelty), np.concatenate(shifts) if shift else None
+    return {name: Noisy(rows, truth, seen, np.concatenate(odds), far, change) for name, odds in log_odds.items()}
 
 
 @dataclass
@@ -168,38 +179,48 @@ class Level:
 
 def calibrate(
     methods: dict[str, Method], main: str, genomes: Genomes, seed: int, device: torch.device | str = "cpu"
-) -> list[Level]:
-    """Degrade the validation genomes at every level, and see.
+) -> tuple[list[Level], list[Level]]:
+    """Degrade the validation genomes at every level, and see: what is said as it stands, and what is said of genomes
+    whose rare families are known to be lost more often.
 
     Args:
         main: The method that thresholds are for; the others are only compared by their loss.
     """
-    levels = []
-    for number, (c, q) in enumerate(LEVELS):
+    levels, accessory = [], []
+    groups, rows = genomes.clades.groups[genomes.validation], genomes.validation
+    for number, level in enumerate(LEVELS):
+        apply = partial(apply_all, genomes=genomes, rows=rows, level=level, kind="estimated", device=device, shift=True)
         at = seed * 1000 + number
-        noisy = apply_all(methods, genomes, genomes.validation, (c, q), "estimated", at, device)
-        one = noisy[main]
-        p, truth, observed = one.probability, one.truth, one.observed
-        others = (
-            apply_all({main: methods[main]}, genomes, genomes.validation, (c, q), "estimated", at, device, lost)[main]
-            for lost in LOSSES[1:]
-        )
-        below, above = np.max([_off(one), *map(_off, others)], 0)
-        groups = genomes.clades.groups[genomes.validation]
-        levels.append(
-            Level(
-                c,
-                q,
-                _precision(p, truth, ~observed, groups),
-                _precision(1 - p, ~truth, observed, groups),
-                float(below),
-                float(above),
-                float(np.quantile(one.novelty, NOVEL)),
-                *reliability(p, truth),
-                {name: cross_entropy(n.log_odds, truth) for name, n in noisy.items()},
-            )
-        )
-    return levels
+        noisy = apply(methods, seed=at)
+        ways = {"copies": noisy[main]}
+        ways |= {lost: apply({main: methods[main]}, seed=at, lost=lost)[main] for lost in LOSSES[1:]}
+        loss = {name: cross_entropy(n.log_odds, n.truth) for name, n in noisy.items()}
+        levels.append(_level(level, ways, "copies", groups, loss))
+        accessory.append(_level(level, {lost: way.shifted for lost, way in ways.items()}, "accessory", groups, loss))
+    return levels, accessory
+
+
+def _level(
+    level: tuple[float, float],
+    ways: dict[str, Noisy],
+    usual: str,
+    groups: Int[np.ndarray, " genomes"],
+    loss: dict[str, float],
+) -> Level:
+    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one."""
+    one = ways[usual]
+    p, truth, observed = one.probability, one.truth, one.observed
+    below, above = np.max([_off(way) for way in ways.values()], 0)
+    return Level(
+        *level,
+        _precision(p, truth, ~observed, groups),
+        _precision(1 - p, ~truth, observed, groups),
+        float(below),
+        float(above),
+        float(np.quantile(one.novelty, NOVEL)),
+        *reliability(p, truth),
+        loss,
+    )
 
 
 def _off(noisy: Noisy) -> tuple[float, float]:

@@ -14,17 +14,20 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from omniset.fitted import Estimator
 from omniset.genomes import calibration, explaining
 from omniset.genomes.completion import About, Completion, Matching, Rule, complete
+from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
 from omniset.genomes.metadata import Quality, check_bounds, check_quality, lineages, warn_of_small
 from omniset.genomes.model import EvidenceModel
-from omniset.genomes.noise import Observed
+from omniset.genomes.noise import LOSSES, Observed
 from omniset.genomes.options import CompleterOptions
-from omniset.genomes.suite import UNTRAINED, Suite
+from omniset.genomes.recovery import Detection, detection_of
+from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
 from omniset.genomes.training import Clades, Draws, Genomes, split
 from omniset.options import blaming
 from omniset.runs import devices
@@ -43,7 +46,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         network_: All methods.
         history_: A dict per epoch of the architecture's training.
         notes_: What was decided on the data, a sentence each.
-        levels_: What validation says, level by level.
+        levels_, accessory_levels_: What validation says, level by level: as it stands, and of genomes whose rare
+            families are known to be lost more often.
         references_: Names and lineages of the reference genomes.
     """
 
@@ -52,6 +56,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         "references": schema.SIZE,
         "families": schema.SIZE,
         "levels": schema.array(schema.OBJECT),
+        "accessory_levels": schema.array(schema.OBJECT),
         "with_taxonomy": schema.FLAG,
         "sizes": schema.OBJECT,
     }
@@ -155,11 +160,12 @@ class GenomeCompleter(CompleterOptions, Estimator):
             torch.manual_seed(self.seed)
             suite = self._build(genomes.counts.shape[1], len(genomes.references), self.trained_)
         (lowest, highest), (cleanest, dirtiest) = self.completeness, self.contamination
+        losses = LOSSES if self.losses == "mixed" else ("copies",)
         names = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
         self.histories_ = suite.fit(
             genomes,
             main=self.architecture,
-            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100)),
+            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100), losses=losses),
             seed=self.seed,
             folder=folder,
             resume=resume,
@@ -173,10 +179,18 @@ class GenomeCompleter(CompleterOptions, Estimator):
         main = self._calibrated(self.method)
         # What "auto" chooses among, and the completer's own.
         candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
-        self.levels_ = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
+        found = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
+        self.levels_, self.accessory_levels_ = found
         suite.to("cpu")
 
-    def complete(self, table: Table, quality: pd.DataFrame | None = None, *, method: str | None = None) -> pd.DataFrame:
+    def complete(
+        self,
+        table: Table,
+        quality: pd.DataFrame | None = None,
+        *,
+        method: str | None = None,
+        detection: Detection = None,
+    ) -> pd.DataFrame:
         """Probabilities that the complete genomes have the families: index genome, a column per family.
 
         Args:
@@ -184,12 +198,16 @@ class GenomeCompleter(CompleterOptions, Estimator):
             quality: Index genome, columns `completeness` and `contamination` in percent, NaN where not known; as
                 `read_qualities` gives. Default: estimated from marker families.
             method: Another one than the completer's.
+            detection: How often each family is recovered, as a multiple of what completeness says: a series by family,
+                or a file, see `omniset.genomes.recovery.read_detection`; "accessory": rare families less often.
+                None: all alike.
 
         Raises:
-            ValueError: A quality out of its bounds; no family that is known.
+            ValueError: A quality or a detection out of its bounds; no family that is known.
         """
         self._fitted()
-        rows = list(self.completions(as_table(table, known=self.families_), quality, method=method))
+        genomes = as_table(table, known=self.families_)
+        rows = list(self.completions(genomes, quality, method=method, detection=detection))
         values = np.stack([one.probability for one in rows]) if rows else np.zeros((0, len(self.families_)))
         index = pd.Index([one.name for one in rows], name="genome")
         return pd.DataFrame(values, index=index, columns=pd.Index(self.families_, name="family"))
@@ -202,12 +220,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
         method: str | None = None,
         threshold: float = 0.5,
         precision: float | None = None,
+        detection: Detection = None,
     ) -> Iterator[Completion]:
         """Complete genomes as they come, a batch in memory at a time.
 
         Args:
             genomes: Such as a GenomeFile or a GenomeTable; or what `complete` takes.
-            quality, method: As in `complete`.
+            quality, method, detection: As in `complete`.
             threshold: Families with at least this probability are called present.
             precision: Instead, call against what was observed (add or remove a family) only where on validation
                 clades this share of such changes, at this completeness and contamination, was right.
@@ -226,7 +245,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             )
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
-        return self._completions(genomes, check_quality(quality), method, rule)
+        factors = detection_of(detection, self.families_, self._fitted().noise)
+        return self._completions(genomes, check_quality(quality), method, rule, factors)
 
     def explain(
         self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None, *, steps: int = 20
@@ -257,7 +277,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         one = next((g for g in as_table(source) if g.name == genome), None)
         if one is None:
             raise ValueError(f"genome {genome!r} is not in the table")
-        batch = self._batch([one], check_quality(quality))[0]
+        batch = _batch([one], check_quality(quality), self._position)[0]
         if not bool(batch.present.any()):
             raise ValueError(f"genome {genome!r} has no family that the model knows: it gets the prior, of prevalence")
         position, together = self._position[family], 4 * self.batch_size
@@ -271,6 +291,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             "references": len(self.references_),
             "families": len(self.families_),
             "levels": calibration.to_json(self.levels_),
+            "accessory_levels": calibration.to_json(self.accessory_levels_),
             "with_taxonomy": self.with_taxonomy_,
             "sizes": self.sizes_,
         }
@@ -285,6 +306,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.network_ = weights.build(lambda: self._build(*sizes))
         self.check_arguments()
         self.levels_ = calibration.of_json(fitted["levels"])
+        self.accessory_levels_ = calibration.of_json(fitted["accessory_levels"])
         self.trained_, self.with_taxonomy_, self.sizes_ = fitted["trained"], fitted["with_taxonomy"], fitted["sizes"]
         self.references_ = tables["references"]
         self._set_vocabulary(tables["vocabulary"])
@@ -339,23 +361,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         at = {family: i for i, family in enumerate(table.families)}
         return table.counts[:, [at[family] for family in self.families_]]
 
-    def _batch(self, genomes: Sequence[Genome], quality: Quality | None) -> tuple[Observed, list[dict[str, int]]]:
-        counts = np.zeros((len(genomes), len(self.families_)), dtype=np.float32)
-        given = np.full((len(genomes), 2), np.nan, dtype=np.float32)
-        unknown: list[dict[str, int]] = []
-        for row, genome in enumerate(genomes):
-            unknown.append({})
-            for family, count in zip(genome.families, genome.counts.tolist(), strict=True):
-                if family in self._position:
-                    counts[row, self._position[family]] += count
-                else:
-                    unknown[row][family] = count
-            if quality is not None and (at := quality.row_of(genome.name)) >= 0:
-                given[row] = quality.values[at]
-        return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
-
     def _completions(
-        self, genomes: Iterable[Genome], quality: Quality | None, method: str, rule: Rule
+        self, genomes: Iterable[Genome], quality: Quality | None, method: str, rule: Rule, detection: Tensor | None
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)
@@ -364,17 +371,23 @@ class GenomeCompleter(CompleterOptions, Estimator):
         matching, trained = Matching(quality), (self.completeness[0], self.contamination[1])
         try:
             while group := list(islice(stream, self.batch_size)):
-                batch, unknown = self._batch(group, quality)
+                batch, unknown = _batch(group, quality, self._position)
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
                     raise ValueError(_all_unknown(example, self.families_[0]))
-                odds, about = self._apply(suite, batch.to(device), method)
+                odds, about = self._apply(suite, batch.to(device), method, detection)
+                foreign: list[dict[str, float]] = [{} for _ in group]
+                if method not in UNMOVED and any(genome.contigs for genome in group):
+                    foreign = judged(group, batch.to(device), odds, suite.noise, self._position)
+                    if (rest := without_foreign(group, batch, foreign, self._position)) is not None:
+                        odds, about = self._apply(suite, rest.to(device), method, detection)
                 require_finite_outputs(odds, [genome.name for genome in group], "genome")
                 for row, genome in enumerate(group):
                     counts = batch.counts[row].long().numpy()
                     one = complete(
                         genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn"
                     )
+                    one.contigs = foreign[row]
                     if one.far and self.far == "stop" and one.observed.any():
                         raise ValueError(
                             f"genome {genome.name!r} is far from the model's reference genomes (novelty "
@@ -390,7 +403,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
 
     @torch.no_grad()
     def _apply(
-        self, suite: Suite, batch: Observed, method: str
+        self, suite: Suite, batch: Observed, method: str, detection: Tensor | None
     ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
@@ -404,7 +417,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         )
         about = []
         for c, q, known, novelty, which in genomes:
-            level = calibration.at_quality(self.levels_, c, q)
+            level = calibration.at_quality(self.levels_ if detection is None else self.accessory_levels_, c, q)
             nearest_name = str(self.references_["genome"].iloc[which])
             least_lost = min(level.loss, key=level.loss.__getitem__)
             taken = least_lost if method == "auto" else self._name_of(method)
@@ -412,8 +425,30 @@ class GenomeCompleter(CompleterOptions, Estimator):
         odds = torch.zeros_like(batch.counts)
         for name in dict.fromkeys(one.method for one in about):
             of = torch.tensor([one.method == name for one in about], device=odds.device)
-            odds[of] = suite[name](Observed(batch.counts[of], batch.completeness[of], batch.contamination[of]))
+            some = Observed(batch.counts[of], batch.completeness[of], batch.contamination[of])
+            odds[of] = suite[name](some)
+            if detection is not None and name not in UNMOVED:
+                odds[of] += suite.noise.shift(some, detection.to(odds.device))
         return odds.double().cpu().numpy(), about
+
+
+def _batch(
+    genomes: Sequence[Genome], quality: Quality | None, position: dict[str, int]
+) -> tuple[Observed, list[dict[str, int]]]:
+    """Counts of the vocabulary's families and qualities; and of each genome the families that it lacks."""
+    counts = np.zeros((len(genomes), len(position)), dtype=np.float32)
+    given = np.full((len(genomes), 2), np.nan, dtype=np.float32)
+    unknown: list[dict[str, int]] = []
+    for row, genome in enumerate(genomes):
+        unknown.append({})
+        for family, count in zip(genome.families, genome.counts.tolist(), strict=True):
+            if family in position:
+                counts[row, position[family]] += count
+            else:
+                unknown[row][family] = count
+        if quality is not None and (at := quality.row_of(genome.name)) >= 0:
+            given[row] = quality.values[at]
+    return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
 
 
 def _references(

@@ -32,6 +32,7 @@ class Completion:
         far: Farther than 95 % of the validation genomes, whose clades were kept back.
         method: Which one it was.
         warnings: A sentence each.
+        contigs: The probability that each is foreign, where the file tells them.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Completion:
     far: bool
     method: str
     warnings: list[str] = field(default_factory=list)
+    contigs: dict[str, float] = field(default_factory=dict)
 
     @property
     def probability(self) -> Float[np.ndarray, " families"]:
@@ -146,7 +148,7 @@ def complete(
         shrink: Draw the probabilities of a far genome towards what was observed.
     """
     far = about.novelty > about.level.novelty
-    probability, size = 1 / (1 + np.exp(-log_odds)), _size(log_odds, about.level)
+    probability, size = 1 / (1 + np.exp(-log_odds)), size_of(log_odds, about.level)
     if far and shrink:
         log_odds = _shrunken(log_odds, counts > 0, about)
         probability = 1 / (1 + np.exp(-log_odds))
@@ -170,7 +172,7 @@ def complete(
     return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, about.method, notes)
 
 
-def _size(log_odds: Float[np.ndarray, " families"], level: Level) -> tuple[float, float, float]:
+def size_of(log_odds: Float[np.ndarray, " families"], level: Level) -> tuple[float, float, float]:
     """Expected number of families, with its interval."""
     p = 1 / (1 + np.exp(-log_odds))
     expected, deviation = float(p.sum()), float(np.sqrt((p * (1 - p)).sum()))

@@ -18,15 +18,16 @@ from omniset.genomes.completion import check_precision
 from omniset.genomes.data import GenomeTable, Table, as_table
 from omniset.genomes.metadata import lineages, warn_of_small
 from omniset.genomes.scores import AIMS, CHANGES, CONDITIONS, DECISIVE, SCORES, bins, by_prevalence, of_genomes
-from omniset.genomes.suite import BASELINES, UNTRAINED
+from omniset.genomes.suite import BASELINES, NO_NETWORK, UNTRAINED
 from omniset.genomes.training import Clades, Genomes, split
 from omniset.runs.files import provenance
 from omniset.trials.comparison import OURS, Comparison
 from omniset.trials.kept import Done, Kept
 
 ARCHITECTURE = "evidence"  # of our model in an evaluation
-DEFAULT = (OURS, *BASELINES)
+DEFAULT = (OURS, NO_NETWORK, *BASELINES)
 ALL = (*DEFAULT, "seed")
+ACCESSORY = f"{OURS}-accessory"  # ours, told that rare families are lost more often
 
 
 @dataclass
@@ -189,10 +190,12 @@ def _one_seed(
         say(f"seed {completer.seed}: testing at {condition.name} ({number + 1} of {len(CONDITIONS)})")
         # A condition of its own noise; methods see the same.
         noise_seed = 7919 * (completer.seed + 1) + number
-        kind = "known" if condition.kind == "original" else condition.kind
-        completed = apply_all(chosen, genomes, test, condition.of_data, kind, noise_seed)
-        level = None if condition.kind == "original" else at_quality(completer.levels_, *condition.level)
-        scores = {m: of_genomes(n, prevalence, level if m == OURS else None, precision) for m, n in completed.items()}
+        noise: dict[str, Any] = {"kind": condition.stated, "seed": noise_seed, "lost": condition.lost, "shift": True}
+        completed = apply_all(chosen, genomes, test, condition.of_data, **noise)
+        completed[ACCESSORY] = completed[OURS].shifted
+        levels = {OURS: completer.levels_, ACCESSORY: completer.accessory_levels_}
+        at = {} if condition.kind == "original" else {m: at_quality(v, *condition.level) for m, v in levels.items()}
+        scores = {m: of_genomes(n, prevalence, at.get(m), precision) for m, n in completed.items()}
         for method, frame in scores.items():
             about = {"seed": completer.seed, "genome": [table.names[i] for i in test], "clade": labels}
             about |= {"condition": condition.name, "method": method}

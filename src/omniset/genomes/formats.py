@@ -85,11 +85,13 @@ class Genome:
         name: Of the genome.
         families: Those that were observed, each once.
         counts: How many copies of each, at least 1 (int64).
+        contigs: Copies of the families on each contig, where the file tells them and there are several.
     """
 
     name: str
     families: list[str]
     counts: Int[np.ndarray, " families"]
+    contigs: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def is_kofam(sheet: Sheet) -> bool:
@@ -259,7 +261,8 @@ class Notes:
 
 
 Found = Iterator[tuple[int, Genome]]  # with the row where it begins
-Entry = tuple[int, str, list[str], int]  # row, genome, families, copies of each
+# Row, genome, families, copies of each, and the contig where it is told: else "".
+Entry = tuple[int, str, list[str], int] | tuple[int, str, list[str], int, str]
 
 
 def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) -> Found:
@@ -273,27 +276,43 @@ def gather(file: TextFile, entries: Iterable[Entry], only: str | None = None) ->
     """
     began: dict[str, int] = {}
     counts: dict[str, int] = {}
+    contigs: dict[str, dict[str, int]] = {}
     name, start = only, -1
-    for row, genome, families, copies in entries:
+    for row, genome, families, copies, *contig in entries:
         if genome != name:
             if name is not None:
-                yield start, _genome(name, counts)
+                yield start, _genome(name, counts, contigs)
             if genome in began:
                 first = file.where(began[genome])
                 raise file.error(
                     row, f"genome {genome!r} again, after other genomes (it began at {first}): sort the rows by genome"
                 )
-            name, start, counts = genome, row, {}
+            name, start, counts, contigs = genome, row, {}, {}
             began[genome] = row
         for family in families:
             counts[family] = counts.get(family, 0) + copies
+            if contig and contig[0]:
+                on = contigs.setdefault(contig[0], {})
+                on[family] = on.get(family, 0) + copies
     if name is not None:
-        yield start, _genome(name, counts)
+        yield start, _genome(name, counts, contigs)
 
 
-def _genome(name: str, counts: dict[str, int]) -> Genome:
+def _genome(name: str, counts: dict[str, int], contigs: dict[str, dict[str, int]]) -> Genome:
     present = {family: count for family, count in counts.items() if count > 0}
-    return Genome(name, list(present), np.array(list(present.values()), dtype=np.int64))
+    several = contigs if len(contigs) > 1 else {}
+    return Genome(name, list(present), np.array(list(present.values()), dtype=np.int64), several)
+
+
+def contig_of(gene: str) -> str:
+    """The contig of a gene, out of the name that Prodigal gives it: the contig's and the gene's number on it. "" where
+    it is no such name.
+
+    >>> contig_of("k141_7_12"), contig_of("WP_000123456.1")
+    ('k141_7', '')
+    """
+    contig, _, number = gene.rpartition("_")
+    return contig if number.isdigit() else ""
 
 
 def bad_count(column: str, text: str, row: str) -> str:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from omniset.genomes.calibration import clade_weights, degraded
-from omniset.genomes.model import EvidenceModel
+from omniset.genomes.model import Mixture
 from omniset.genomes.training import Genomes
 
 # Completeness and contamination, in percent, of the genomes that weights are fitted to.
@@ -16,7 +16,7 @@ RIDGE = 2e-3  # few clades are kept back: the weights stay near to equal ones un
 PAIRS = 400_000  # genomes x families, at most, drawn at random
 
 
-def mix(model: EvidenceModel, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
+def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
     """Fit the weights of the parts, and the temperature, in place: least binary cross-entropy of the mixture over
     degraded validation genomes, clades counting alike, plus 0.002 times the sum of squares of all parameters. Without
     validation genomes all parts count the same.

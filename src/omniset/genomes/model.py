@@ -177,7 +177,33 @@ def _quality(observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[T
     return torch.stack([observed.completeness, 10 * observed.contamination, *given.unbind(1), size], 1)
 
 
-class EvidenceModel(Method):
+class Mixture(Method):
+    """Parts whose log-odds are weighted; weights, and a temperature, depend on completeness: see
+    `omniset.genomes.mixing`.
+
+    Args:
+        parts: Their number.
+    """
+
+    mixture: Float[Tensor, "parts two"]
+    temperature: Float[Tensor, " two"]
+
+    def __init__(self, noise: NoiseModel, parts: int) -> None:
+        super().__init__(noise)
+        self.register_buffer("mixture", torch.zeros(parts, 2))
+        self.register_buffer("temperature", torch.zeros(2))
+
+    def weights(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes parts"]:
+        """(B, J) of the parts, temperature included: t softmax(u_j + v_j (1 - c)), t = exp(t_0 + t_1 (1 - c))."""
+        about = torch.stack([torch.ones_like(completeness), 1 - completeness], 1)
+        return (about @ self.mixture.T).softmax(1) * (about @ self.temperature).exp()[:, None]
+
+    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
+        """Log-odds of each part by itself, its evidence included."""
+        raise NotImplementedError
+
+
+class EvidenceModel(Mixture):
     """Our default: three predictors that err differently, each of which knows what was observed, and their mixture.
 
         log-odds = t (w_1 neighbours + w_2 components + w_3 context + a evidence)
@@ -196,21 +222,17 @@ class EvidenceModel(Method):
     """
 
     trained = True
-    mixture: Float[Tensor, "parts two"]
-    temperature: Float[Tensor, " two"]
 
     def __init__(
         self, noise: NoiseModel, references: References, families: int, *, encoder: str | None, dim: int, **sizes: Any
     ) -> None:
-        super().__init__(noise)
+        super().__init__(noise, len(PARTS))
         self.references = references
         self.neighbours = ReferenceAttention(noise, references, families)
         self.components = PrincipalComponents(noise, families, gain=6.0)
         of_dim = {"dim": dim, **sizes}
         self.contexts = nn.ModuleList([Context(families, encoder=name, **of_dim) for name in (encoder, None)])
         self.belief = nn.Parameter(torch.zeros(families, 2))  # deviations from 1
-        self.register_buffer("mixture", torch.zeros(len(PARTS), 2))
-        self.register_buffer("temperature", torch.zeros(2))
 
     def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
         self.components.fit(counts, rng)
@@ -226,19 +248,19 @@ class EvidenceModel(Method):
     def _predictors(self, observed: Observed, given: Tensor) -> list[Tensor]:
         """Log-odds of neighbours, of components, and of both outputs of each context, with their evidence."""
         evidence = self.noise.evidence(observed)
-        near = self.neighbours(observed, given, evidence) + self._believed(observed) * evidence
         contexts = [(posterior, prior + evidence) for posterior, prior in self._read(observed, given)]
-        return [near, self.components.regress(observed) + evidence, *chain.from_iterable(contexts)]
+        return [*self.simple(observed, given), *chain.from_iterable(contexts)]
+
+    def simple(self, observed: Observed, given: Tensor) -> list[Float[Tensor, "genomes families"]]:
+        """Log-odds of neighbours and of components, with their evidence."""
+        evidence = self.noise.evidence(observed)
+        near = self.neighbours(observed, given, evidence) + self._believed(observed) * evidence
+        return [near, self.components.regress(observed) + evidence]
 
     def _read(self, observed: Observed, given: Tensor, tokens: SetBatch | None = None) -> list[tuple[Tensor, Tensor]]:
         return [
             context(observed, given, tokens if number == 0 else None) for number, context in enumerate(self.contexts)
         ]
-
-    def weights(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes parts"]:
-        """(B, 3) of the parts, temperature included: t softmax(u_j + v_j (1 - c)), t = exp(t_0 + t_1 (1 - c))."""
-        about = torch.stack([torch.ones_like(completeness), 1 - completeness], 1)
-        return (about @ self.mixture.T).softmax(1) * (about @ self.temperature).exp()[:, None]
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         return torch.stack(list(self.terms_of(observed, given).values())).sum(0)
@@ -267,7 +289,6 @@ class EvidenceModel(Method):
         }
 
     def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
-        """Log-odds of each part by itself, its evidence included."""
         settled, given = self.noise.settle(observed)
         near, linear, *contexts = self._predictors(settled, given)
         posterior, prior = (sum(contexts[start::2]) / len(self.contexts) for start in (0, 1))
@@ -276,6 +297,26 @@ class EvidenceModel(Method):
     def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
         seen, unseen = self.belief.unbind(1)
         return 1 + torch.where(observed.present, seen, unseen)
+
+
+class WithoutNetwork(Mixture):
+    """A trained model without its context: neighbours and components, mixed anew. What the network adds is what the
+    model does better.
+
+    Args:
+        model: Whose parts they are.
+    """
+
+    def __init__(self, noise: NoiseModel, model: EvidenceModel) -> None:
+        super().__init__(noise, 2)
+        self.model = (model,)  # no submodule: its weights are its own
+
+    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
+        return torch.stack(self.model[0].simple(*self.noise.settle(observed)), 2)
+
+    def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
+        parts = torch.stack(self.model[0].simple(observed, given), 2)
+        return (parts * self.weights(observed.completeness)[:, None]).sum(2)
 
 
 class SeedModel(Method):

@@ -73,6 +73,12 @@ class CompleterOptions(Computing):
     contamination: tuple[float, float] = option(
         (0.0, 12.0), "Lowest and highest contamination that is simulated, in percent.", group="training"
     )
+    losses: Literal["copies", "mixed"] = option(
+        "copies",
+        'How genes are lost in training: "copies", each copy by itself; "mixed": by itself, with its contig, rare '
+        "families more often, or islands as a whole, each as often.",
+        group="training",
+    )
     min_genomes: int = option(
         1, "Families of fewer training genomes are left out of the vocabulary.", group="data", least=1
     )

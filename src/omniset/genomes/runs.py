@@ -16,6 +16,7 @@ from omniset.genomes import simulate as simulator
 from omniset.genomes.cohort import Cohort
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import Completion
+from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy, watched
 from omniset.genomes.evaluate import DEFAULT, Evaluation
 from omniset.genomes.evaluate import evaluate as run_evaluation
@@ -88,6 +89,7 @@ def complete(
     identifiers: str,
     output: str,
     modules: Path | None,
+    detection: str | None,
     overrides: dict[str, Any],
 ) -> pd.DataFrame:
     """See `omniset.cli.genomes.complete`. Returns the summary, a row per genome."""
@@ -95,23 +97,28 @@ def complete(
     with working_folder(out, "genomes", "completion", seed=completer.seed) as folder:
         given = None if quality is None else read_qualities(quality)
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
-        completions = completer.completions(file, given, method=method, threshold=threshold, precision=precision)
+        how: dict[str, Any] = {"method": method, "threshold": threshold, "precision": precision, "detection": detection}
+        completions = completer.completions(file, given, **how)
         parts = None if modules is None else Modules(read_modules(modules), completer.families_)
         names = ["calls", "probabilities", "summary", *([] if parts is None else ["modules"])]
-        paths = {name: out / f"{name}.{output}" for name in names}
+        paths = {name: out / f"{name}.{output}" for name in (*names, "contigs")}
         for path in paths.values():
             refuse_own_input(path, table)
         cohort = Cohort(completer.families_, completer.vocabulary_)
         with ExitStack() as stack:  # the tables appear together, or not at all
-            writers = {name: stack.enter_context(TableWriter(path)) for name, path in paths.items()}
+            writers = {name: stack.enter_context(TableWriter(paths[name])) for name in names}
             while group := list(islice(completions, TOGETHER)):
                 for one in group:
                     cohort.add(one)
                 _write(writers, group, cohort)
                 if parts is not None:
                     writers["modules"].write(parts.table(group))
-        written = {*paths.values()}
-        for path in (out / f"{name}.{end}" for name in (*names, "modules") for end in ENDINGS):
+                if any(one.contigs for one in group):
+                    if "contigs" not in writers:
+                        writers["contigs"] = stack.enter_context(TableWriter(paths["contigs"]))
+                    writers["contigs"].write(contig_rows(group))
+        written = {paths[name] for name in writers}
+        for path in (out / f"{name}.{end}" for name in (*names, "modules", "contigs") for end in ENDINGS):
             if path not in written:
                 path.unlink(missing_ok=True)  # of an earlier run
         notes = [*([] if given is not None else [ESTIMATED]), *([] if parts is None else parts.notes())]
@@ -122,7 +129,7 @@ def complete(
         )
         about = folder.about(f"Completion of {table.name}", notes)
         made = report.of_completion(about, cohort, completer, threshold=threshold, precision=precision, modules=parts)
-        folder.write(made, files=[path.name for path in paths.values()], lines=[line, *notes])
+        folder.write(made, files=[paths[name].name for name in writers], lines=[line, *notes])
         return rows
 
 
@@ -260,6 +267,13 @@ def long_rows(one: Completion, families: Sequence[str]) -> pd.DataFrame:
     unknown = pd.DataFrame(one.unknown.items(), columns=["family", "observed"])
     unknown = unknown.assign(genome=one.name, probability=np.nan, call=1, flag="unknown", log_odds=np.nan)[[*known]]
     return unknown if known.empty else pd.concat([known, unknown], ignore_index=True)
+
+
+def contig_rows(group: Sequence[Completion]) -> pd.DataFrame:
+    """A row per contig: its genome, the probability that it is foreign, and whether it was taken out."""
+    rows = [(one.name, contig, share) for one in group for contig, share in one.contigs.items()]
+    table = pd.DataFrame(rows, columns=["genome", "contig", "foreign"])
+    return table.assign(foreign=table["foreign"].round(5), taken_out=(table["foreign"] >= FOREIGN).astype(np.int64))
 
 
 def _load(folder: Path, overrides: dict[str, Any]) -> GenomeCompleter:

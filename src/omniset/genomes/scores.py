@@ -11,15 +11,19 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from omniset.genomes.calibration import BINS, LEVELS, Level, Noisy, tenths
+from omniset.genomes.completion import size_of
+from omniset.genomes.noise import LOSSES
 from omniset.trials.comparison import Aim, Score
 from omniset.trials.intervals import Draws, Values
 
 # (missed, foreign) at which the public original was judged, independent noise of families.
 ORIGINAL = ((0.0, 0.0), (0.10, 0.0), (0.25, 0.01), (0.50, 0.01), (0.75, 0.01))
+LOSSY = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0))
 LESS_KNOWN = ((100.0, 0.0), (95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 PREVALENCE = (0.0, 0.01, 0.1, 0.5, 0.9, 1.0)  # bounds of the bins
 DECISIVE = ("95/0", "70/0", "50/0", "70/5")  # conditions at which ours has to beat the best baseline
 CHANGES = ("added", "removed")
+CALIBRATED, COVERED = 0.05, 0.9  # largest calibration error of missing families; least share of sizes in their interval
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Condition:
 
     Attributes:
         level: Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
-        kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read.
+        kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read;
+            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality.
     """
 
     level: tuple[float, float]
@@ -42,6 +47,16 @@ class Condition:
         return f"{a:g}/{b:g}" + ("" if self.kind == "known" else f" {self.kind}")
 
     @property
+    def stated(self) -> str:
+        """What methods read: "known", "estimated" or "unknown"."""
+        return self.kind if self.kind in ("estimated", "unknown") else "known"
+
+    @property
+    def lost(self) -> str:
+        """How genes are lost."""
+        return self.kind if self.kind in LOSSES else LOSSES[0]
+
+    @property
     def of_data(self) -> tuple[float, float] | str:
         return f"iid:{self.level[0]}:{self.level[1]}" if self.kind == "original" else self.level
 
@@ -50,6 +65,7 @@ CONDITIONS = (
     *(Condition(level, "known") for level in LEVELS),
     *(Condition(level, kind) for kind in ("estimated", "unknown") for level in LESS_KNOWN),
     *(Condition(level, "original") for level in ORIGINAL),
+    *(Condition(level, lost) for lost in LOSSES[1:] for level in LOSSY),
 )
 
 
@@ -65,22 +81,43 @@ def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:
     return np.abs(predicted - present).sum(1) / np.maximum(number.sum(1), 1)
 
 
-def precision_of(change: str, rows: pd.DataFrame, draws: Draws) -> Values:
-    """Of the families added, or removed, at the chosen precision, the share that was right; NaN where
-    there was none.
+def calibration_error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
+    """The same of families that were not observed and have a probability of at least .1: all others are trivial. NaN
+    where there is none.
     """
-    columns = [f"{change}_right", f"{change}_made"]
-    if not set(columns) <= set(rows.columns):
-        return np.full(len(draws), np.nan)
-    right, made = draws.sums(rows[columns].to_numpy(np.float64)).T
+    columns = [f"{k}{b}" for k in SUMS_OF_MISSING for b in range(1, BINS)]
+    number, predicted, present = np.split(draws.sums(rows[columns].to_numpy(np.float64)), 3, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return right / made
+        return np.abs(predicted - present).sum(1) / number.sum(1)
+
+
+def ratio_of(over: str, under: str, rows: pd.DataFrame, draws: Draws) -> Values:
+    """Sum of a column over that of another; NaN where the columns are not there, or the latter is 0."""
+    if not {over, under} <= set(rows.columns):
+        return np.full(len(draws), np.nan)
+    above, below = draws.sums(rows[[over, under]].to_numpy(np.float64)).T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return above / below
+
+
+def error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
+    """|expected / true - 1| of the number of families that are there and were not observed, over all genomes."""
+    return np.abs(ratio_of("missing_expected", "missing", rows, draws) - 1)
 
 
 SUMS = ("n", "said", "was")  # columns of a row for each tenth of probability: pairs, sum of p, families that are there
+SUMS_OF_MISSING = ("unseen_n", "unseen_said", "unseen_was")  # the same of families that were not observed
 SCORES = (
     Score("auprc_missing", "AUPRC of missing families", share=True),
+    Score("recall_missing", "recall of missing families", share=True),
     Score("f1", "F1", share=True),
+    Score(
+        "ece_missing",
+        "calibration error of missing families",
+        larger=False,
+        share=True,
+        formula=calibration_error_of_missing,
+    ),
     Score("ece", "calibration error", larger=False, share=True, formula=calibration_error),
     Score("auprc_foreign", "AUPRC of foreign families", share=True),
     Score("auroc_missing", "AUROC of missing families", share=True),
@@ -88,16 +125,28 @@ SCORES = (
     Score("brier", "Brier score", larger=False, share=True),
     Score("log_loss", "log loss", larger=False),
     Score("size_error", "size error", larger=False),
+    Score("missing_error", "error of the number of missing families", larger=False, formula=error_of_missing),
     Score("worse", "share of genomes made worse", larger=False, share=True),
     *(
         Score(
-            f"precision_{change}", f"precision of {change} families", share=True, formula=partial(precision_of, change)
+            f"precision_{change}",
+            f"precision of {change} families",
+            share=True,
+            formula=partial(ratio_of, f"{change}_right", f"{change}_made"),
         )
         for change in CHANGES
     ),
+    Score(
+        "recall_added",
+        "recall of added families",
+        share=True,
+        formula=partial(ratio_of, "added_right", "missing"),
+    ),
+    Score("covered", "sizes within their interval", share=True),
 )
-# All but the last three are means over genomes of test clades.
+# Means over genomes of test clades, but calibration errors, precisions, recall of added ones and error of missing ones.
 DEFINITIONS = {
+    "recall_missing": "share of the families that are there and were not observed that is called present",
     "f1": "F1 of the families called present (probability >= 0.5)",
     "auprc_missing": "average precision among families that were not observed: which are there",
     "auroc_missing": "area under the ROC curve among them",
@@ -106,17 +155,30 @@ DEFINITIONS = {
     "brier": "Brier score",
     "log_loss": "binary cross-entropy",
     "size_error": "|expected - true number of families| / true number",
+    "missing_error": "|expected - true number of missing families| / true number, over all genomes",
     "worse": "share of genomes whose F1 is lower than that of doing nothing",
     "ece": "expected calibration error over tenths of probability, of all pairs of genome and family",
+    "ece_missing": "the same of families that were not observed and have a probability of at least 0.1",
     "precision_added": "of the families added at the precision asked for, the share that is there",
     "precision_removed": "of the families removed, the share that is not there",
+    "recall_added": "of the missing families, the share that is added at the precision asked for",
+    "covered": "share of genomes whose true number of families lies within its 95 % interval",
 }
-# A useful model ranks missing families better than the best baseline, spoils no genome that is nearly complete, and
-# gives probabilities that are right.
+# A useful model ranks missing families better than the best baseline, spoils no genome that is nearly complete, gives
+# probabilities that are right, and intervals that hold however genes are lost.
 AIMS = (
     *(Aim(name, "auprc_missing") for name in DECISIVE),
     *(Aim(name, "f1", "as-is", bound=-0.003) for name in ("100/0", "95/0")),
-    *(Aim(c.name, "ece", None, bound=0.02, most=True) for c in CONDITIONS if c.kind == "known"),
+    *(
+        Aim(c.name, "ece_missing", None, bound=CALIBRATED, most=True)
+        for c in CONDITIONS
+        if c.kind == "known" and c.level[0] < 100
+    ),
+    *(
+        Aim(c.name, "covered", None, bound=COVERED)
+        for c in CONDITIONS
+        if c.level in LOSSY and c.kind in ("known", *LOSSES)
+    ),
 )
 
 
@@ -136,7 +198,11 @@ def of_genomes(
         p = 1 / (1 + np.exp(-odds))
         call = p >= 0.5
         both, calls, there = truth & call, call.sum(), truth.sum()
+        missing = truth & ~observed
         row = {
+            "missing": float(missing.sum()),
+            "missing_expected": float(p[~observed].sum()),
+            "recall_missing": float(call[missing].mean()) if missing.any() else np.nan,
             "f1": 2 * both.sum() / max(calls + there, 1),
             **_ranked("missing", odds[~observed], truth[~observed]),
             **_ranked("foreign", -odds[observed], ~truth[observed]),
@@ -146,13 +212,19 @@ def of_genomes(
         }
         which = np.minimum((p * BINS).astype(np.int64), BINS - 1)
         sums = {key: np.bincount(which, weights, BINS) for key, weights in zip(SUMS, (None, p, truth), strict=True)}
+        of_unseen = (None, p[~observed], truth[~observed])
+        for key, weights in zip(SUMS_OF_MISSING, of_unseen, strict=True):
+            sums[key] = np.bincount(which[~observed], weights, BINS)
         for key, mask in (("tp", both), ("called", call), ("true", truth)):
             sums[key] = np.bincount(bin_of[mask], minlength=len(PREVALENCE) - 1)
         row |= {f"{key}{b}": float(value) for key, values in sums.items() for b, value in enumerate(values)}
+        row["covered"] = np.nan
         if level is not None:
             changes = level.changes(p, observed, precision)
             for change, made, right in zip(CHANGES, changes, (truth, ~truth), strict=True):
                 row |= {f"{change}_made": float(made.sum()), f"{change}_right": float((made & right).sum())}
+            _, low, high = size_of(odds, level)
+            row["covered"] = float(low <= there <= high)
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -19,7 +19,7 @@ from omniset.genomes.baselines import (
 )
 from omniset.genomes.methods import Method, References
 from omniset.genomes.mixing import mix
-from omniset.genomes.model import EvidenceModel, SeedModel
+from omniset.genomes.model import EvidenceModel, Mixture, SeedModel, WithoutNetwork
 from omniset.genomes.noise import NoiseModel
 from omniset.genomes.training import Draws, Genomes, train
 from omniset.runs import devices
@@ -27,6 +27,8 @@ from omniset.runs import devices
 # Kept beside every model: they cost nothing.
 UNTRAINED = ("as-is", "prevalence", "prevalence-bayes", "knn", "knn-likelihood")
 BASELINES = (*UNTRAINED, "pca", "autoencoder", "autoencoder-evidence", "mean")
+NO_NETWORK = "no-network"  # our model without its network
+UNMOVED = ("as-is", "prevalence")  # what was observed, or what was not, says nothing to them beyond itself
 MEAN_OF = ("knn-likelihood", "pca", "autoencoder")
 # What the methods that are compared with are trained with.
 TRAINING: dict[str, dict[str, Any]] = {
@@ -45,7 +47,7 @@ class Suite(nn.Module):
         families: Vocabulary size.
         references: Number of reference genomes.
         names: Methods beside the untrained ones: "evidence", "seed", "pca", "autoencoder", "autoencoder-evidence",
-            "mean".
+            "mean"; and "no-network", where "evidence" is one.
         sizes: encoder (None: each architecture's own), dim, depth, num_heads, num_inducing, encoder_options.
     """
 
@@ -67,10 +69,14 @@ class Suite(nn.Module):
                 noise, families, **sizes | {"encoder": sizes["encoder"] or "set-transformer-sab"}
             ),
         }
-        own = [*UNTRAINED, *(MEAN_OF if "mean" in names else ()), *(name for name in names if name != "mean")]
+        own = [*UNTRAINED, *(MEAN_OF if "mean" in names else ()), *(name for name in names if name in makers)]
         self.methods = nn.ModuleDict({name: makers[name]() for name in dict.fromkeys(own)})
         if "mean" in names:
             self.methods["mean"] = Mean(noise, [self[name] for name in MEAN_OF])
+        if NO_NETWORK in names:
+            model = self["evidence"]
+            assert isinstance(model, EvidenceModel)
+            self.methods[NO_NETWORK] = WithoutNetwork(noise, model)
 
     def fit(
         self,
@@ -107,7 +113,7 @@ class Suite(nn.Module):
                     fingerprint=fingerprint | {"method": name},
                     **training | ({} if name == main else TRAINING.get(name, {})),
                 )
-            if isinstance(method, EvidenceModel):
+            if isinstance(method, Mixture):
                 mix(method, genomes, seed, devices.find(training["device"]))
         self.eval()
         return history

@@ -22,6 +22,7 @@ from omniset.genomes.formats import (
     Found,
     Notes,
     bad_count,
+    contig_of,
     gather,
     is_kofam,
 )
@@ -116,7 +117,7 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
     name = genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (field, *rest) in sheet.records([of, *extra], quoted=False, comments=True):
+        for row, (gene, field, *rest) in sheet.records([0, of, *extra], quoted=False, comments=True):
             if wanted in COGS:
                 families = _groups(field.split(","), wanted)
             elif wanted == "Pfam":  # names, in which other characters may stand
@@ -126,7 +127,7 @@ def read_eggnog(sheet: Sheet, notes: Notes) -> Found:
             words = dict(zip(extra, rest, strict=True))
             for family in families:
                 notes.describe(family, words.get(category, ""), words.get(text, ""))  # type: ignore[arg-type]
-            yield row, name, list(dict.fromkeys(families)), 1
+            yield row, name, list(dict.fromkeys(families)), 1, contig_of(gene)
 
     return gather(sheet.file, entries(), name)
 
@@ -148,15 +149,15 @@ def _groups(values: list[str], wanted: str) -> list[str]:
 def read_cogclassifier(sheet: Sheet, notes: Notes) -> Found:
     cog = sheet.need(["cog_id"], "COGs (COG_ID)")
     extra = [i for i in map(sheet.first, (["cog_letter"], ["cog_name"])) if i is not None]
-    name = genome_of(sheet.file.path)
+    query, name = sheet.first(["query_id"]) or 0, genome_of(sheet.file.path)
 
     def entries() -> Iterator[Entry]:
-        for row, (field, *rest) in sheet.records([cog, *extra], quoted=False):
+        for row, (gene, field, *rest) in sheet.records([query, cog, *extra], quoted=False):
             families = _each(sheet, row, f"column {sheet.columns[cog]!r}", field, "COG", notes)
             for family in families:
                 words = dict(zip((sheet.keys[i] for i in extra), rest, strict=True))
                 notes.describe(family, words.get("cog_letter", ""), words.get("cog_name", ""))
-            yield row, name, families, 1
+            yield row, name, families, 1, contig_of(gene)
 
     return gather(sheet.file, entries(), name)
 
@@ -179,13 +180,13 @@ def read_prokka(sheet: Sheet, notes: Notes) -> Found:
 def read_bakta(sheet: Sheet, notes: Notes) -> Found:
     """Gene by gene: identifiers of one kind out of its references to databases, "COG:COG0001, KEGG:K00001, ..."."""
     wanted, name = notes.wanted or "COG", genome_of(sheet.file.path)
-    at = sheet.need(["dbxrefs"], "references to databases (DbXrefs)")
+    at = [sheet.need(["dbxrefs"], "references to databases (DbXrefs)"), sheet.first(["sequence_id"])]
 
     def entries() -> Iterator[Entry]:
-        for row, (field,) in sheet.records([at], quoted=False):
+        for row, (field, *contig) in sheet.records([i for i in at if i is not None], quoted=False):
             names = [text for one in field.split(",") for text in (one.strip(), one.strip().partition(":")[2])]
             families = [notes.family(text) for text in names if text and kind_of_identifier(text) == wanted]
-            yield row, name, list(dict.fromkeys(families)), 1
+            yield row, name, list(dict.fromkeys(families)), 1, "".join(contig)
 
     return gather(sheet.file, entries(), name)
 
@@ -206,7 +207,7 @@ def read_interproscan(sheet: Sheet, notes: Notes) -> Found:
             text = fields[column] if len(fields) > column else "-"
             if kind_of_identifier(text) == wanted and (fields[0], text) not in seen:
                 seen.add((fields[0], text))
-                yield row, name, [notes.family(text)], 1
+                yield row, name, [notes.family(text)], 1, contig_of(fields[0])
 
     return gather(sheet.file, entries(), name)
 
@@ -232,7 +233,7 @@ def read_hmmscan(sheet: Sheet, notes: Notes) -> Found:
             model, gene = (other, target) if searched else (target if accession == "-" else accession, query)
             if (gene, model) not in seen:
                 seen.add((gene, model))
-                yield row, name, [notes.family(model)], 1
+                yield row, name, [notes.family(model)], 1, contig_of(gene)
 
     return gather(sheet.file, entries(), name)
 
@@ -261,7 +262,7 @@ def read_kofamscan(sheet: Sheet, notes: Notes) -> Found:
                 raise sheet.file.error(row, "column 'KO' is empty, it must be a KO such as 'K00001'")
             if len(fields) > 5:
                 notes.describe(families[0], "", fields[5].strip().strip('"').replace('""', '"'))
-            yield row, name, families, 1
+            yield row, name, families, 1, contig_of(fields[0].strip('"'))
 
     return gather(sheet.file, entries(), name)
 
@@ -286,7 +287,7 @@ def read_mapper(sheet: Sheet, notes: Notes) -> Found:
                 families += map(notes.family, more)
             if not fields and HIDDEN.search(gene):
                 raise sheet.file.error(row, f"has one field, {short(gene)}: gene and KO must be separated by a tab")
-            yield row, name, once(seen, gene, families), 1
+            yield row, name, once(seen, gene, families), 1, contig_of(gene)
 
     return gather(sheet.file, entries(), name)
 
@@ -308,13 +309,16 @@ def read_dram(sheet: Sheet, notes: Notes) -> Found:
         have = [kind for kind, names in DRAM.items() if sheet.first(names) is not None]
         raise sheet.file.error(None, f"has no column for identifiers {wanted!r}, it has some for {listed(have)}")
 
+    scaffold = sheet.first(["scaffold"])
+
     def entries() -> Iterator[Entry]:
-        for row, (name, field) in sheet.records([genome, of], quoted=False):
+        at = [genome, of, *([] if scaffold is None else [scaffold])]
+        for row, (name, field, *contig) in sheet.records(at, quoted=False):
             if not name:
                 raise sheet.file.error(row, f"column {sheet.columns[genome]!r} is empty")
             families = list(dict.fromkeys(INSIDE[wanted].findall(field)))
             notes.tally["unread"] += not families and field not in ("", "-")
-            yield row, name, families, 1
+            yield row, name, families, 1, "".join(contig)
 
     return gather(sheet.file, entries())
 

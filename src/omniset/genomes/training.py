@@ -145,12 +145,14 @@ class Draws:
     Attributes:
         completeness, contamination: Bounds of uniform draws; one genome in five is complete, two of five are clean.
         near: How often the donor is of the clade above the genome's own.
+        losses: How genes are lost, out of `noise.LOSSES`, each as often.
         curriculum: The document's independent noise instead, by the share of epochs that have passed.
     """
 
     completeness: tuple[float, float] = (0.3, 1.0)
     contamination: tuple[float, float] = (0.0, 0.12)
     near: float = 0.5
+    losses: tuple[str, ...] = ("copies",)
     curriculum: bool = False
 
     def quality(self, rng: np.random.Generator) -> tuple[float, float, float, float]:
@@ -212,6 +214,7 @@ class GenomeBatches:
 
     def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int) -> None:
         self.genomes, self.draws, self.seed, self.epochs = genomes, draws, seed, epochs
+        self.prevalence = genomes.prevalence()
         groups = genomes.clades.groups
         self.weights = np.ones(len(groups))
         _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
@@ -235,7 +238,9 @@ class GenomeBatches:
         else:
             completeness, contamination, c, q = self.draws.quality(rng)
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
-            seen = degrade(counts, donor, completeness, contamination, rng)
+            losses = self.draws.losses
+            lost = losses[0] if len(losses) == 1 else losses[int(rng.integers(len(losses)))]
+            seen = degrade(counts, donor, completeness, contamination, rng, lost, self.prevalence)
         level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
         hidden = codes[self.genomes.references, level] == codes[i, level]
         return seen, c, q, hidden, counts > 0, float(self.weights[i])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from omniset.trials.intervals import FEW, Draws, Interval, Resampling, Values
 
@@ -140,6 +141,7 @@ class Comparison:
     resamples: int = 1000
     learned: bool = False
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
+    _pairs: dict[tuple[str, str, str], Pair | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -179,8 +181,7 @@ class Comparison:
         mine = self.ours if mine is None else mine
         key = (name, condition, mine, other)
         if key not in self._intervals:
-            parts = [self._parts.get((condition, m)) for m in (mine, other)]
-            self._intervals[key] = self._paired(self.score(name), *parts)
+            self._intervals[key] = self._paired(self.score(name), self._pair(condition, mine, other))
         return self._intervals[key]
 
     def best_baseline(self, name: str, condition: str) -> str | None:
@@ -317,25 +318,50 @@ class Comparison:
         values = rows[score.name].to_numpy(np.float64)
         return self._resampling(rows).estimate(lambda draws: draws.mean(values), **how)
 
-    def _paired(self, score: Score, mine: pd.DataFrame | None, other: pd.DataFrame | None) -> Interval:
-        if mine is None or other is None:
+    def _pair(self, condition: str, mine: str, other: str) -> Pair | None:
+        """The rows that two methods both have, found once for all scores."""
+        key = (condition, mine, other)
+        if key not in self._pairs:
+            one, two = (self._parts.get((condition, method)) for method in (mine, other))
+            self._pairs[key] = None if one is None or two is None else self._joined(one, two)
+        return self._pairs[key]
+
+    def _joined(self, mine: pd.DataFrame, other: pd.DataFrame) -> Pair:
+        units = [self.units] if isinstance(self.units, str) else self.units
+        keys = list(dict.fromkeys([*units, *self.keys]))
+        places = [rows[keys].assign(**{str(i): np.arange(len(rows))}) for i, rows in enumerate((mine, other))]
+        both = places[0].merge(places[1], on=keys)
+        one, two = both["0"].to_numpy(), both["1"].to_numpy()
+        return Pair(mine, other, one, two, self._resampling(mine.iloc[one]))
+
+    def _paired(self, score: Score, pair: Pair | None) -> Interval:
+        if pair is None:
             return Interval(math.nan)
-        keys = list(dict.fromkeys([*([self.units] if isinstance(self.units, str) else self.units), *self.keys]))
-        formula = score.formula
-        if formula is not None:
-            places = [rows[keys].assign(**{str(i): np.arange(len(rows))}) for i, rows in enumerate((mine, other))]
-            both = places[0].merge(places[1], on=keys)
-            one, two = mine.iloc[both["0"]], other.iloc[both["1"]]
-            gap = partial(_gap, formula, one, two)
-            return self._resampling(one).estimate(
-                gap, paired=score.share, within=score.of_differences, draws=score.draws
-            )
-        both = mine[[*keys, score.name]].merge(other[[*keys, score.name]], on=keys, suffixes=("", " of the other"))
-        values = (both[score.name] - both[f"{score.name} of the other"]).to_numpy(np.float64)
-        both, values = both[np.isfinite(values)], values[np.isfinite(values)]
-        return self._resampling(both).estimate(
-            lambda draws: draws.mean(values), paired=score.share, within=score.of_differences
-        )
+        how: dict[str, Any] = {"paired": score.share, "within": score.of_differences}
+        if score.formula is not None:
+            gap = partial(_gap, score.formula, pair.mine.iloc[pair.one], pair.other.iloc[pair.two])
+            return pair.resampling.estimate(gap, draws=score.draws, **how)
+        one, two = pair.mine[score.name].to_numpy(np.float64), pair.other[score.name].to_numpy(np.float64)
+        values = one[pair.one] - two[pair.two]
+        known = np.isfinite(values)
+        resampling = pair.resampling if known.all() else self._resampling(pair.mine.iloc[pair.one[known]])
+        return resampling.estimate(lambda draws: draws.mean(values[known]), **how)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Rows of two methods that belong together.
+
+    Attributes:
+        one, two: (both,) places in the rows of mine and of the other.
+        resampling: Of their units.
+    """
+
+    mine: pd.DataFrame
+    other: pd.DataFrame
+    one: Int[np.ndarray, " both"]
+    two: Int[np.ndarray, " both"]
+    resampling: Resampling
 
 
 def _gap(formula: Formula, mine: pd.DataFrame, other: pd.DataFrame, draws: Draws) -> Values:
