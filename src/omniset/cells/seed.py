@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from omniset.core.sets import SetBatch, check_sizes
+from omniset.core.checks import check_sizes
+from omniset.core.sets import SetBatch
 from omniset.layers import SetAttentionBlock
 
 Genes: TypeAlias = Int[Tensor, "cells genes"]  # (B, N) positions in the table of vectors

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from omniset.core.sets import check_multiplicity
+from omniset.core.checks import check_multiplicity
 from omniset.core.states import State, wide
 
 

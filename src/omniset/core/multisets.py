@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from omniset.core.sets import check_multiplicity
+from omniset.core.checks import check_multiplicity
 
 Method = Literal["exact", "voxel", "dbscan"]
 Elements = Shaped[Tensor, "unique dim"] | Shaped[np.ndarray, "unique ..."]

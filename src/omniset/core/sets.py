@@ -17,6 +17,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from omniset.core import forms
+from omniset.core.checks import check_features, check_finite, check_multiplicity, check_places
 from omniset.core.presence import Presence
 from omniset.core.stored import Rows, Storage, StoredSet
 
@@ -71,7 +72,7 @@ class SetBatch:
             present = multiplicity > 0
             if not bool(present.all()):
                 elements = torch.where(present[..., None], elements, elements.new_zeros(()))
-            _check_finite(elements)
+            check_finite(elements)
         self.elements = elements
         self.multiplicity = multiplicity
         self._presence: Presence | None = None
@@ -185,9 +186,9 @@ class Sets:
         lengths = np.array([len(storage) for storage in storages])
         if places is None:
             places = np.stack([np.arange(len(storages)), np.zeros_like(lengths), lengths], 1)
-        _check_places(places, lengths)
+        check_places(places, lengths)
         if features is not None:
-            _check_features(features, dims[0])
+            check_features(features, dims[0])
         self._storages, self._places = storages, places.astype(np.int64)
         self._names = _as_names(names, len(places))
         self.features, self.order = None if features is None else [*features], order
@@ -380,7 +381,7 @@ class Sets:
     ) -> Sets:
         for number, (e, m) in enumerate(zip(elements, counts, strict=True)):
             check_multiplicity(m, f"set {number}: multiplicity")
-            _check_finite(e, f"set {number}: elements", dtype)
+            check_finite(e, f"set {number}: elements", dtype)
         offsets = np.cumsum([0, *(len(e) for e in elements)])
         total = torch.cat(elements).to(dtype)
         return cls.from_rows(total, torch.cat([m.to(dtype) for m in counts]), offsets, names, features)
@@ -504,61 +505,12 @@ def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
     return SetBatch(pad(list(elements), batch_first=True), pad(list(counts), batch_first=True), validate=False)
 
 
-def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplicity") -> None:
-    """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position."""
-    if multiplicity.dtype == torch.bool:
-        return
-    bad = ~(multiplicity.isfinite() & (multiplicity >= 0))
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
-
-
 def cut(x: Shaped[Tensor, "sets entries *more"], size: int) -> Shaped[Tensor, "sets segments size *more"]:
     """Segments of `size` entries, one at least; zeros fill the last."""
     number = max(-(-x.shape[1] // size), 1)
     missing = number * size - x.shape[1]
     padded = torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x
     return padded.unflatten(1, (number, size))
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
-
-
-def _check_finite(elements: Tensor, name: str = "elements", dtype: torch.dtype | None = None) -> None:
-    """Also as this dtype, in which the largest number may be smaller."""
-    bad = ~elements.to(elements.dtype if dtype is None else dtype).isfinite()
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        as_dtype = f" as {dtype}" if bool(elements[at].isfinite()) else ""
-        raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite{as_dtype}")
-
-
-def _check_places(places: np.ndarray, lengths: np.ndarray) -> None:
-    if places.ndim != 2 or places.shape[1] != 3 or places.dtype.kind not in "iu":
-        raise ValueError(f"places must be integers (sets, 3), got {places.dtype} of shape {places.shape}")
-    storage, start, stop = places.T
-    there = (storage >= 0) & (storage < len(lengths))
-    bad = ~there | (start < 0) | (start > stop) | (stop > lengths[np.where(there, storage, 0)])
-    if bad.any():
-        first = int(bad.argmax())
-        number, start, stop = places[first].tolist()
-        rows = f"{lengths[number]} rows" if there[first] else f"not there: there are {len(lengths)}"
-        raise ValueError(f"places[{first}] is rows {start} to {stop} of storage {number}, which is {rows}")
-
-
-def _check_features(features: Sequence[str], dim: int) -> None:
-    if len(features) != dim:
-        raise ValueError(f"features must be {dim} names, got {len(features)}")
-    seen: set[str] = set()
-    for name in features:
-        if name in seen:
-            raise ValueError(f"features must not name one twice: {name!r}")
-        seen.add(name)
 
 
 def _as_names(names: Iterable[Any] | None, number: int) -> Shaped[np.ndarray, " sets"]:

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import torch
 from jaxtyping import Shaped
 
-from omniset.core.sets import SetBatch, check_sizes, collate
+from omniset.core.checks import check_sizes
+from omniset.core.sets import SetBatch, collate
 from omniset.core.stored import StoredSet
 
 

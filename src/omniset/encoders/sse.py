@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.encoders.base import Encoder, linear_layers
 from omniset.layers.slots import SlotSetEncoder, Weighting
 

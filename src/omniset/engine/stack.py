@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from omniset.core.sets import SetBatch, check_sizes
+from omniset.core.checks import check_sizes
+from omniset.core.sets import SetBatch
 from omniset.layers.base import SetLayer
 
 

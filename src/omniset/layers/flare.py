@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import activation_layer
 from omniset.layers.mixing import MixingLayer

@@ -18,7 +18,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.core.states import State
 from omniset.layers.base import SetLayer
 from omniset.layers.deep_sets import MaxState

@@ -11,7 +11,7 @@ from __future__ import annotations
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.layers.base import SetLayer
 from omniset.layers.probes import Probe
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.core.states import State, wide
 from omniset.layers.base import SetLayer, activation_layer, feed_forward
 from omniset.layers.set_transformer import InducedLayer, PointsInit, PoolingByMultiheadAttention, learned_points

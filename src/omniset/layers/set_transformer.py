@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import Attended
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.layers.base import SetLayer, feed_forward
 from omniset.layers.universal import AUTHORS_DROPOUT, AttentionBlock, Norm, Scale, Tabulated, attention_block
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, zero_if_minus_inf
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.core.states import State
 from omniset.layers.base import SetLayer
 from omniset.layers.probes import Probe

@@ -9,12 +9,13 @@ import math
 from functools import partial
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import Attended, AttentionState, SigmoidState
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 from omniset.core.states import wide
 from omniset.kernels import folded, whole
 from omniset.kernels.fused import fused_attention
@@ -78,7 +79,11 @@ class AttentionBlock(nn.Module):
         queries: Float[Tensor, "#sets queries dim"],
         elements: Float[Tensor, "sets elements dim"],
         multiplicity: Shaped[Tensor, "sets elements"] | None = None,
+        lengths: Int[np.ndarray, " sets"] | None = None,
     ) -> Float[Tensor, "sets queries dim"]:
+        """Args:
+        lengths: Of each set so many elements are there, once each, and the queries are they; None: not known.
+        """
         form, parts = folded.form(self, queries, elements, multiplicity)
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
@@ -91,7 +96,8 @@ class AttentionBlock(nn.Module):
             return whole.apply(parts, queries, elements, multiplicity)
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
         q, k, v = self._heads(queries, elements, self._size(elements, multiplicity))
-        return self._combine(queries, fused_attention(q.expand(len(k), -1, -1, -1), k, v, multiplicity, self.scale))
+        q = q.expand(len(k), -1, -1, -1)
+        return self._combine(queries, fused_attention(q, k, v, multiplicity, self.scale, lengths))
 
     def reduce(
         self,

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from omniset.core.attention import multiset_attention
-from omniset.core.sets import check_sizes
+from omniset.core.checks import check_sizes
 
 # Of each head at first: the logarithms of its scales of genes, and of places.
 GENES = (0.0, 0.7, 1.1, -1.0, 0.3, 0.9, 0.0, 0.5)

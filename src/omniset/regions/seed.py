@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from omniset.core.attention import log_multiplicity
-from omniset.core.sets import SetBatch, check_sizes
+from omniset.core.checks import check_sizes
+from omniset.core.sets import SetBatch
 from omniset.core.states import State
 from omniset.layers import MultisetAttentionBlock
 from omniset.training.network import Standardize

@@ -1,0 +1,59 @@
+"""What sets are checked for. Errors name the argument, the value and the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplicity") -> None:
+    """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position."""
+    if multiplicity.dtype == torch.bool:
+        return
+    bad = ~(multiplicity.isfinite() & (multiplicity >= 0))
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+
+
+def check_finite(elements: Tensor, name: str = "elements", dtype: torch.dtype | None = None) -> None:
+    """Also as this dtype, in which the largest number may be smaller."""
+    bad = ~elements.to(elements.dtype if dtype is None else dtype).isfinite()
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        as_dtype = f" as {dtype}" if bool(elements[at].isfinite()) else ""
+        raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite{as_dtype}")
+
+
+def check_places(places: np.ndarray, lengths: np.ndarray) -> None:
+    if places.ndim != 2 or places.shape[1] != 3 or places.dtype.kind not in "iu":
+        raise ValueError(f"places must be integers (sets, 3), got {places.dtype} of shape {places.shape}")
+    storage, start, stop = places.T
+    there = (storage >= 0) & (storage < len(lengths))
+    bad = ~there | (start < 0) | (start > stop) | (stop > lengths[np.where(there, storage, 0)])
+    if bad.any():
+        first = int(bad.argmax())
+        number, start, stop = places[first].tolist()
+        rows = f"{lengths[number]} rows" if there[first] else f"not there: there are {len(lengths)}"
+        raise ValueError(f"places[{first}] is rows {start} to {stop} of storage {number}, which is {rows}")
+
+
+def check_features(features: Sequence[str], dim: int) -> None:
+    if len(features) != dim:
+        raise ValueError(f"features must be {dim} names, got {len(features)}")
+    seen: set[str] = set()
+    for name in features:
+        if name in seen:
+            raise ValueError(f"features must not name one twice: {name!r}")
+        seen.add(name)
