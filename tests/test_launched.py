@@ -95,7 +95,7 @@ def test_what_is_asked_for(monkeypatch):
     elements = torch.empty(1, 100, 32, device="meta")
     cuda = type("Elements", (), {"device": torch.device("cuda"), "dtype": torch.float32, "shape": elements.shape})()
     for asked in ("0", "1"):
-        monkeypatch.setenv("OMNISET_TRITON", asked)
+        monkeypatch.setenv("OMNISET_GPU", asked)
         launched.wanted.cache_clear()
         assert not launched.takes(elements, few)
         assert launched.takes(cuda, few) == (asked == "1")

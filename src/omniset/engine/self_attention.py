@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -35,6 +36,8 @@ class AllElements:
         settle: What completes the gradients that `add_gradient` took, in a group of processes.
         whole: There is one shard, under plain autograd.
         once: All its elements are present once: they need no mask.
+        lengths, entries: Of each set so many elements are there, once each, the first of so many entries; not counted
+            are class tokens, which come first.
         size: Total multiplicity of each set, (sets,), for a block that scales by it.
     """
 
@@ -44,13 +47,17 @@ class AllElements:
     settle: Callable[[], None] | None = None
     whole: bool = False
     once: bool = False
+    lengths: np.ndarray | None = None
+    entries: int = 0
     size: Tensor | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
         if self.whole:
             ((_, elements, multiplicity),) = self.read()
-            return block(queries, elements, None if self.once else multiplicity)
+            if self.once or self.lengths is None:
+                return block(queries, elements, None if self.once else multiplicity)
+            return block(queries, elements, multiplicity, self.lengths + elements.shape[1] - self.entries)
         return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> Attended:

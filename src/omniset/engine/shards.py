@@ -7,6 +7,7 @@ in a store, or nothing is kept and each pass computes them from the source again
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -208,8 +209,13 @@ class StoredShards(RecomputedShards):
 
     def all_outputs(self, t: int) -> AllElements:
         # The run holds what is returned. If that held the run, both would stay until the garbage collector comes.
-        once = self.whole and self.source is not None and _once(self.source)
-        return AllElements(partial(_stream, self.store, t, len(self.starts) - 1), whole=self.whole, once=once)
+        context = AllElements(partial(_stream, self.store, t, len(self.starts) - 1), whole=self.whole)
+        source = self.source
+        if self.whole and source is not None and not (plain_only() or source.multiplicity.requires_grad):
+            presence = source.presence
+            lengths = presence.lengths if presence.ragged else None
+            context = replace(context, once=presence.once, lengths=lengths, entries=source.elements.shape[1])
+        return context
 
     def first_trained(self) -> int:
         if any(d is not None for d in self.d_source):
@@ -238,10 +244,6 @@ class StoredShards(RecomputedShards):
         before = self.store.take(("d of others", t, i))
         self.store.put(("d of others", t, i), d_x if before is None else before + d_x)
         self.put_input_gradient(t, i, None, d_m)
-
-
-def _once(source: SetBatch) -> bool:
-    return not (plain_only() or source.multiplicity.requires_grad) and source.presence.once
 
 
 def _stream(store: GraphStore, t: int, number: int) -> Iterator[Shard]:

@@ -4,7 +4,7 @@ Tensor operations write every intermediate result of a tile to the device's memo
 a block of elements in registers through norm, scores, softmax and sums. Products of the FFN stay PyTorch's, which no
 kernel of ours would beat. The formulas and the numbers of their steps are in gather.py and spread.py.
 
-Checked by Triton's interpreter on a CPU; never run, nor timed, on a GPU. So they are asked for: `OMNISET_TRITON=1`.
+Checked by Triton's interpreter on a CPU; never run, nor timed, on a GPU. So they are asked for: `OMNISET_GPU=1`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ LEAST = 16  # numbers of a side of a product
 PROGRAMS = 1024  # about, that a set's elements are shared out over
 
 
+def asked() -> bool:
+    """Whether forms for GPUs are to be used that no GPU has run."""
+    return os.environ.get("OMNISET_GPU") == "1"
+
+
 @functools.cache
 def wanted() -> bool:
-    return os.environ.get("OMNISET_TRITON") == "1" and importlib.util.find_spec("triton") is not None
+    return asked() and importlib.util.find_spec("triton") is not None
 
 
 def takes(x: Tensor, points: Tensor, heads: int = 1) -> bool:
