@@ -27,7 +27,10 @@ SWEEPS: dict[str, list[Case]] = {
     "width": [
         Case(str(d), 1, 32_768, dim=d, heads=4, inducing=8, repeats=7, layers=1) for d in (32, 64, 128, 256, 512)
     ],
-    "points": [Case(str(k), 1, 32_768, dim=128, heads=4, inducing=k, repeats=7, layers=1) for k in (2, 8, 32, 64, 128)],
+    "points": [
+        Case(f"{k:,}", 1, 32_768, dim=128, heads=4, inducing=k, repeats=7, layers=1)
+        for k in (2, 8, 32, 64, 128, 256, 512, 1024)
+    ],
     "ragged sets": [
         Case(f"64 sets of 1 to {most:,}", 64, most, 64, 4, 8, 7, layers=1, kind="ragged") for most in (1000, 4096)
     ],
