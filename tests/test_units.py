@@ -87,7 +87,10 @@ def test_too_many_folds_are_refused_before_a_network_learns(tmp_path):
 def test_sets_that_cannot_be_told_apart_are_no_error(maker, y, value):
     sets = [np.full((0 if value is None else 3, 2), 1.0)] * NUMBER
     said = maker(**SMALL, folds=2).fit(sets, y).predict(sets)
-    assert len(set(said.tolist())) == 1
+    if maker is SetRegressor:
+        assert np.ptp(said) <= 1e-6 * np.abs(said).max()  # products of matrices round the last rows of a batch otherwise
+    else:
+        assert len(set(said.tolist())) == 1
 
 
 def table(names):
