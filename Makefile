@@ -11,7 +11,7 @@ demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model an
 	$(BIN)/omniset demo --out demo-run
 
 test: $(VENV)/.installed-dev  ## all tests, docstring examples included
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check

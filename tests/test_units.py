@@ -88,7 +88,9 @@ def test_sets_that_cannot_be_told_apart_are_no_error(maker, y, value):
     sets = [np.full((0 if value is None else 3, 2), 1.0)] * NUMBER
     said = maker(**SMALL, folds=2).fit(sets, y).predict(sets)
     if maker is SetRegressor:
-        assert np.ptp(said) <= 1e-6 * np.abs(said).max()  # products of matrices round the last rows of a batch otherwise
+        assert (
+            np.ptp(said) <= 1e-6 * np.abs(said).max()
+        )  # products of matrices round the last rows of a batch otherwise
     else:
         assert len(set(said.tolist())) == 1
 

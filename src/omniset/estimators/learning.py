@@ -19,7 +19,7 @@ from omniset.estimators.folds import folds_of
 from omniset.estimators.options import SIZES, SIZES_OF_ONE
 from omniset.estimators.stack import INTERPLAY, NETWORKS, PRIOR, Stack
 from omniset.estimators.stacking import Material, OutOfFold, Regime
-from omniset.runs.devices import find, threads_for
+from omniset.runs.devices import SMALL_STEP, find, threads_for
 from omniset.training.fit import fit
 from omniset.trials.comparison import OURS
 
@@ -85,20 +85,22 @@ def one_network(model: SetEstimator, given: Given) -> None:
         network.fit_targets(known)
     class_weights = model.class_weights(known, widths)
     module = lessons.module(model, network, class_weights, (collection, targets, train))
-    fit(
-        module,
-        lessons.data(model, given, train),
-        epochs=model.size("epochs"),
-        patience=model.patience,
-        device=model.device,
-        progress=model.progress,
-        log=model.log,
-        folder=given.folder,
-        resume=given.resume,
-        devices=model.devices,
-        num_nodes=model.num_nodes,
-        strategy=model.strategy,
-    )
+    lesson = lessons.data(model, given, train)
+    with threads_for(lesson.batch_size * _at_once(model, collection) * model.size("dim"), SMALL_STEP):
+        fit(
+            module,
+            lesson,
+            epochs=model.size("epochs"),
+            patience=model.patience,
+            device=model.device,
+            progress=model.progress,
+            log=model.log,
+            folder=given.folder,
+            resume=given.resume,
+            devices=model.devices,
+            num_nodes=model.num_nodes,
+            strategy=model.strategy,
+        )
     model.network_, model.history_ = module.network, module.history
     model.chosen_ = SIZES_OF_ONE | {"batch_size": lessons.batch_of(len(collection))}
     model.chosen_ |= {"validation_fraction": fraction, "importance": False}
@@ -108,6 +110,12 @@ def one_network(model: SetEstimator, given: Given) -> None:
             model.out_of_fold_ = _cross_validated(model, given, material)
     if model.importance:
         model.importance_ = importance.kept_back_importance(model, collection, targets.numpy(), given.groups)
+
+
+def _at_once(model: SetEstimator, sets: Sets) -> int:
+    """Elements of a set that are computed together, in the mean."""
+    mean = int(np.ceil(sets.sizes.mean()))
+    return mean if model.shard_size is None else min(mean, model.shard_size)
 
 
 def mixture(model: SetEstimator, given: Given) -> None:

@@ -29,7 +29,11 @@ from omniset.kernels import private
 from omniset.kernels.team import Piece, together
 
 SOURCE = Path(__file__).with_name("blocks.cpp")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+WIDE = ("-mprefer-vector-width=512",)  # loops as products have them, where the processor does
+FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
+    *(WIDE if platform.machine().lower() in ("x86_64", "amd64") else ()),
+)
 SECONDS = 120.0  # that the compiler may take
 NARROW = 128  # numbers of an element
 KINDS = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}

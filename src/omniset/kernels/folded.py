@@ -26,6 +26,7 @@ from omniset.kernels import blocks, private
 from omniset.kernels.gather import Gather
 from omniset.kernels.points import Average, FoldedPoints, FoldedQueries
 from omniset.kernels.spread import Spread
+from omniset.kernels.team import one_thread
 from omniset.kernels.tiles import ACTIVATIONS, PRECISION
 
 LEAST = 1 << 15  # numbers of the elements, from where on folding is faster (D from 32 to 256)
@@ -131,6 +132,18 @@ def gather(
     factor: Tensor | None = None,
 ) -> AttentionState:
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share, after projection times `factor`."""
+    with one_thread(len(elements) * queries.numel() * parts.heads):
+        return _gather(parts, queries, elements, multiplicity, peak, factor)
+
+
+def _gather(
+    parts: Parts,
+    queries: Tensor,
+    elements: Tensor,
+    multiplicity: Tensor | None,
+    peak: Tensor | None,
+    factor: Tensor | None,
+) -> AttentionState:
     dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_elements.eps
     own, query, key, value, norm = _weights(
         dtype, parts.norm_queries, parts.query, parts.key, parts.value, parts.norm_elements
@@ -151,6 +164,11 @@ def gather(
 
 def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     """As `AttentionBlock.forward` with elements (B, N, D) for queries, which attend to few points (B, P, D)."""
+    with one_thread(points.numel() * parts.heads):
+        return _spread(parts, elements, points)
+
+
+def _spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     dtype, heads, eps = PRECISION[elements.dtype], parts.heads, parts.norm_queries.eps
     own, *weights = _weights(
         dtype, parts.norm_elements, parts.value, parts.output, parts.key, parts.query, parts.norm_queries

@@ -37,7 +37,7 @@ from omniset.core.states import wide
 from omniset.kernels import blocks, launched, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
-from omniset.kernels.team import by_set, pieces, share_out, slots
+from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
 from omniset.kernels.tiles import centred
 
 MODERATE = 50.0  # exp(-50) and sums of many exp(50) are well within float32
@@ -71,7 +71,7 @@ class Gather(torch.autograd.Function):
             weight, total = weights.sum(1), totals.sum(1)
         total -= total.mean(-1, True)
         ctx.save_for_backward(x, log_m, folded, offset, top)
-        ctx.eps = eps
+        ctx.eps, ctx.numbers = eps, total.numel()
         peak = top + offset
         ctx.mark_non_differentiable(peak)
         return peak, weight, total
@@ -87,6 +87,7 @@ class Gather(torch.autograd.Function):
         return w.sum(-1, True), w @ wide(z)
 
     @staticmethod
+    @backward_in_one_thread
     def backward(ctx: Any, _: Any, d_weight: Tensor, d_total: Tensor):
         x, log_m, folded, offset, top = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted

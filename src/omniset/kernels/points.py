@@ -24,6 +24,7 @@ from torch import Tensor
 
 from omniset.kernels import private
 from omniset.kernels.derived import derived
+from omniset.kernels.team import backward_in_one_thread
 
 
 class Scores(NamedTuple):
@@ -45,7 +46,7 @@ class FoldedQueries(torch.autograd.Function):
         y, mean, deviation = torch.native_layer_norm(points, points.shape[-1:], w, b, eps)
         q, turned, bias = _scored(y, Scores(*weights), heads, scale)
         ctx.save_for_backward(points, w, b, *weights, y, mean, deviation, q, turned, bias)
-        ctx.how = heads, scale, eps
+        ctx.how, ctx.numbers = (heads, scale, eps), turned.numel()
         return _folded(q, turned, bias, weights[4], len(points))
 
     @staticmethod
@@ -54,6 +55,7 @@ class FoldedQueries(torch.autograd.Function):
         return _plain_scores(y, Scores(*weights), heads, scale)
 
     @staticmethod
+    @backward_in_one_thread
     def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor):
         points, w, b, *weights, y, mean, deviation, q, turned, bias = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
@@ -77,7 +79,7 @@ class FoldedPoints(torch.autograd.Function):
         v = _split(F.linear(y, value, value_bias), heads)  # (H, B P, d)
         values = torch.bmm(v, _by_columns(output, heads)) + output_bias / heads
         ctx.save_for_backward(*inputs, y, mean, deviation, q, turned, bias, v)
-        ctx.how = heads, scale, eps
+        ctx.how, ctx.numbers = (heads, scale, eps), turned.numel()
         folded, offset = _folded(q, turned, bias, weights[4], len(points))
         return folded, offset, _by_sets(values, len(points))
 
@@ -90,6 +92,7 @@ class FoldedPoints(torch.autograd.Function):
         return *scores, _by_sets(values + output_bias / heads, len(points))
 
     @staticmethod
+    @backward_in_one_thread
     def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor, d_values: Tensor):
         inputs, kept = ctx.saved_tensors[:13], ctx.saved_tensors[13:]
         if torch.is_grad_enabled():  # a second derivative is wanted
@@ -118,7 +121,7 @@ class Average(torch.autograd.Function):
         constant = torch.addmv(bias, value, shift).to(t).view(heads, 1, -1)
         c_heads, t_heads, rows = _by_heads(c, heads), _by_heads(t, heads), value.to(t).view(heads, -1, value.shape[1])
         ctx.save_for_backward(c, t, value, bias, norm, shift)
-        ctx.heads = heads
+        ctx.heads, ctx.numbers = heads, t.numel()
         average = torch.baddbmm(c_heads * constant, t_heads * norm, rows.mT)
         return average.view(heads, len(t), t.shape[1] // heads, average.shape[-1]).transpose(0, 1)
 
@@ -129,6 +132,7 @@ class Average(torch.autograd.Function):
         return (torch.einsum("bhqd,hcd->bhqc", t, rows) + c * constant.unflatten(0, (heads, 1, -1)),)
 
     @staticmethod
+    @backward_in_one_thread
     def backward(ctx: Any, d: Tensor):
         c, t, value, bias, norm, shift = ctx.saved_tensors
         heads = ctx.heads

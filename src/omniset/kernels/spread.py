@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from omniset.kernels import blocks, launched, tiles
 from omniset.kernels.derived import derived
 from omniset.kernels.pages import empty
-from omniset.kernels.team import by_set, pieces, share_out, slots
+from omniset.kernels.team import backward_in_one_thread, by_set, pieces, share_out, slots
 from omniset.kernels.tiles import FFN, centred
 
 COMPILED = nn.ReLU, None  # activations that blocks have; None: no FFN
@@ -62,7 +62,7 @@ class Spread(torch.autograd.Function):
         work, how = _in_blocks if _compiled(x, activation) else _in_tiles, (heads, activation, eps)
         work(x, keys, offset, values, *how, ffn, out)
         ctx.save_for_backward(x, keys, offset, values, w1, b1, w2, b2)
-        ctx.how = how
+        ctx.how, ctx.numbers = how, keys.numel()
         return out
 
     @staticmethod
@@ -76,6 +76,7 @@ class Spread(torch.autograd.Function):
         return (y.to(x.dtype),)
 
     @staticmethod
+    @backward_in_one_thread
     def backward(ctx: Any, d_out: Tensor):
         x, keys, offset, values, w1, b1, w2, b2 = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted

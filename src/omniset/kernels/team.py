@@ -8,11 +8,16 @@ the same to the bit, whichever thread did what, and however many there are.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +25,9 @@ from torch import Tensor
 SMALLEST = 1 << 15  # numbers of the elements of a piece, but of the last ones
 PIECES = 32  # about, at most: so many sums there are of each kind
 WHOLE = 64  # elements, of which a part of a set has a multiple
+FEW = 1 << 17  # numbers up to which operations are not shared out
+SEVERAL = 2  # pieces for each thread, from where on those of OpenMP are let go
+SOFT = 1  # of omp_pause_resource_all: what is let go comes back when it is needed
 
 R = TypeVar("R")
 
@@ -69,6 +77,7 @@ def by_set(sums: Tensor, sets: int) -> Tensor:
     return sums.view(sets, max(len(sums) // max(sets, 1), 1), *sums.shape[1:])
 
 
+_threads = threading.local()  # its number: of the thread whose operations are not shared out, as many as it had before
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process (a child that was forked has none) and threads
 
 
@@ -88,12 +97,65 @@ def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
 
 def together(work: Callable[[], None], most: int) -> None:
     """Do the work once in each thread, of as many as PyTorch has for one operation, at most so many."""
-    threads = min(torch.get_num_threads(), most)
+    threads = min(getattr(_threads, "number", 0) or torch.get_num_threads(), most)
+    if threads > 1 and most >= SEVERAL * threads:
+        _let_go()
     others = [_pool(threads - 1).submit(_alone, work) for _ in range(threads - 1)]
     try:
         _alone(work)
     finally:
         _wait(others)
+
+
+def _let_go() -> None:
+    """End the threads that OpenMP has for this one: the next operation that is shared out makes new ones.
+
+    After an operation they wait for the next by running in circles, for some ten milliseconds, and take the processors
+    from the threads of a pool.
+    """
+    pause = _pause()
+    if pause is not None:
+        pause(SOFT)
+
+
+@functools.cache
+def _pause() -> Callable[[int], int] | None:
+    """OpenMP 5's omp_pause_resource_all, of GNU's library that PyTorch brings along; None where there is none."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+        with contextlib.suppress(OSError, AttributeError):
+            pause = ctypes.CDLL(str(path)).omp_pause_resource_all
+            return lambda kind: pause(ctypes.c_int(kind))
+    return None
+
+
+@contextlib.contextmanager
+def one_thread(numbers: int) -> Iterator[None]:
+    """PyTorch's operations by this thread alone, where tensors hold few numbers; `together` takes as many as before.
+
+    So no threads of OpenMP are made that would have to be let go.
+    """
+    before = torch.get_num_threads()
+    if numbers > FEW or before == 1:
+        yield
+        return
+    _threads.number = before
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _threads.number = 0
+
+
+def backward_in_one_thread(backward: Callable[..., R]) -> Callable[..., R]:
+    """Of an autograd function whose forward pass left `ctx.numbers`, those of its points."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *gradients: Tensor | None) -> R:
+        with one_thread(ctx.numbers):
+            return backward(ctx, *gradients)
+
+    return run
 
 
 def _alone(work: Callable[[], None]) -> None:
