@@ -113,24 +113,26 @@ def _forward(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The output, and what the gradient needs of the steps between: rows of all sets below each other, (B N, D)."""
     wq, bq, we, be, query, query_0, key, key_0, value, value_0, output, output_0, *ffn = tensors
-    dim, shape = x.shape[-1:], (len(y), *x.shape[1:])
+    of_x, of_y, heads = x.shape, y.shape, how.heads  # len() of a tensor takes as long as a small operation
+    dim, sets = of_x[-1:], of_y[0]
     xn, *of_queries = torch.native_layer_norm(x, dim, wq, bq, how.eps_queries)
     yn, *of_elements = torch.native_layer_norm(y, dim, we, be, how.eps_elements)
     xn, yn = xn.view(-1, *dim), yn.view(-1, *dim)
-    q = _split(torch.addmm(query_0, xn, query.t()), len(x), how.heads)
-    q = q if len(x) == len(y) else q.expand(len(y), -1, -1, -1)
-    k, v = (_split(torch.addmm(b, yn, w.t()), len(y), how.heads) for w, b in ((key, key_0), (value, value_0)))
+    q = _split(F.linear(xn, query, query_0), of_x[0], heads)
+    q = q if of_x[0] == sets else q.expand(sets, -1, -1, -1)
+    k, v = _split(F.linear(yn, key, key_0), sets, heads), _split(F.linear(yn, value, value_0), sets, heads)
     a, *attended = _attend(q, k, v, bias, empty, how.scale)
-    h = torch.addmm(output_0, a, output.t()).view(shape).add_(x)
+    shape = sets, of_x[1], of_x[2]
+    h = F.linear(a, output, output_0).view(shape).add_(x)
     between: list[Tensor | None] = [xn, *of_queries, yn, *of_elements, q, k, v, a, *attended, h]
     if how.activation is None:
         return h, between
     w, b, first, first_0, second, second_0 = ffn
     hn, *of_ffn = torch.native_layer_norm(h, dim, w, b, how.eps_ffn)
     hn = hn.view(-1, *dim)
-    z = torch.addmm(first_0, hn, first.t())
+    z = F.linear(hn, first, first_0)
     hidden = ACTIVATIONS[how.activation][0](z)  # relu writes over z
-    return torch.addmm(second_0, hidden, second.t()).view(shape).add_(h), [*between, hn, *of_ffn, z]
+    return F.linear(hidden, second, second_0).view(shape).add_(h), [*between, hn, *of_ffn, z]
 
 
 def _backward(
