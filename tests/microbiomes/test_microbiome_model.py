@@ -290,6 +290,52 @@ def test_a_sample_of_a_profile_is_told():
     assert abs(share[6] - (1 + 0.5 / 7) / 1.5) < 1e-6
 
 
+def slow_left_out(prior, taxon, logits, reads, taxa, rounds):
+    """Each sequence by what the others' reads, shared out as all of them say, make of the shares."""
+    shares = prior._shares(taxon, np.exp(logits), reads, taxa, rounds)
+    posterior = np.exp(logits) * shares.share[taxon]
+    posterior /= posterior.sum(1, keepdims=True)
+    total = 0.0
+    for i in range(len(taxon)):
+        counts = np.zeros(taxa)
+        for j in range(len(taxon)):
+            if j != i:
+                counts[taxon[j]] += reads[j] * posterior[j]
+        share = (counts / (reads.sum() - reads[i]) + shares.expected) / (1 + shares.expected.sum())
+        total += reads[i] * np.log(np.exp(logits[i]) @ share[taxon[i]])
+    return total
+
+
+def test_profiles_of_another_habitat_are_left_out():
+    rng = np.random.default_rng(5)
+    taxon, logits, reads = sample(seed=1, members=31)
+    logits = logits - logits.max(1, keepdims=True)
+    reads[:2] = 40, 3
+    profiles = rng.dirichlet(np.full(7, 0.2), 3)
+    told, untold = Prior(0.4, 5.0, profiles), Prior(0.4)
+    for prior in (told, untold):
+        # By the shares of the round before counts were made: many rounds, after which these are the same.
+        shares = prior._shares(taxon, np.exp(logits), reads, 7, 3000)
+        found = shares.left_out(taxon, np.exp(logits), reads)
+        assert abs(found - slow_left_out(prior, taxon, logits, reads, 7, 3000)) < 1e-6
+    verdicts = set()
+    for turn in range(40):
+        own = profiles[0] if turn % 2 else rng.dirichlet(np.full(7, 0.2))
+        truth = rng.choice(7, 31, p=own)
+        logits = rng.normal(size=taxon.shape) + 2.0 * (taxon == truth[:, None])
+        logits -= logits.max(1, keepdims=True)
+        given = taxon, np.exp(logits), reads
+        shares = [prior._shares(*given, 7, 10) for prior in (told, untold)]
+        better = shares[0].left_out(*given) > shares[1].left_out(*given)
+        expected = np.log(np.maximum(shares[0 if better else 1].share, 1e-300))
+        found = told.log_shares(taxon, logits, reads, 7)
+        assert np.array_equal(found, expected)
+        order = rng.permutation(31)
+        assert np.abs(told.log_shares(taxon[order], logits[order], reads[order], 7) - found).max() < 1e-9
+        verdicts.add((turn % 2, better))
+    assert {(1, True), (0, False)} <= verdicts
+
+
 def test_what_a_sample_does_not_tell_changes_nothing():
     taxon, logits, reads = sample()
     assert np.ptp(Prior(0.4).log_shares(taxon, logits, 0 * reads, 7)) < 1e-12

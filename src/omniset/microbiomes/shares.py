@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -85,9 +86,19 @@ class Prior:
         maximisation under a Dirichlet prior (without prior: Saerens et al., "Adjusting the outputs of a classifier to
         new a priori probabilities", 2002). The weights w, which sum to 1, are moved in each round by one of expectation
         maximisation of c as a mixture of the m_p: profiles that explain the sample are listened to, and where none does
-        the uniform one is all that is left.
+        the uniform one is all that is left. Profiles are left out of a sample where what the other sequences tell makes
+        each of its sequences no more likely with them than without: then it is of another habitat.
         """
         likelihood = np.exp(logits - logits.max(1, keepdims=True, initial=-np.inf))
+        given = taxon, likelihood, reads
+        told = self._shares(*given, taxa, rounds)
+        if self.profiles is not None:
+            without = replace(self, profiles=None)._shares(*given, taxa, rounds)
+            if without.left_out(*given) >= told.left_out(*given):
+                told = without
+        return np.log(np.maximum(told.share, 1e-300))
+
+    def _shares(self, taxon: np.ndarray, likelihood: np.ndarray, reads: np.ndarray, taxa: int, rounds: int) -> _Shares:
         number = 0 if self.profiles is None else len(self.profiles)
         mixture = np.full((1 + number, taxa), 1 / taxa)
         strengths = np.array([self.strength] + number * [self.informed])
@@ -96,19 +107,50 @@ class Prior:
             mixture[1:] = self.profiles
             weight = np.array([UNIFORM, *np.full(number, (1 - UNIFORM) / number)])
         mean = weight @ mixture
-        share, total = mean, max(float(reads.sum()), 1e-300)
+        found, total = _Shares(mean, np.zeros(taxa), np.zeros(taxa)), max(float(reads.sum()), 1e-300)
         for _ in range(rounds):
             counts = np.zeros(taxa)
-            for start in range(0, len(taxon), TOGETHER):
-                some = slice(start, start + TOGETHER)
-                posterior = likelihood[some] * share[taxon[some]]
-                posterior *= (reads[some] / np.maximum(posterior.sum(1), 1e-300))[:, None]
-                counts += np.bincount(taxon[some].ravel(), posterior.ravel(), minlength=taxa)
-            counts /= total
+            for some, posterior in found.posteriors(taxon, likelihood):
+                counts += np.bincount(taxon[some].ravel(), (posterior * reads[some, None]).ravel(), minlength=taxa)
+            shares = counts / total
             if number and counts.any():
-                weight = weight * (mixture @ (counts / mean))
+                weight = weight * (mixture @ (shares / mean))
                 weight /= weight.sum()
                 mean = weight @ mixture
-            expected = weight * strengths
-            share = (counts + expected @ mixture) / (1 + expected.sum())
-        return np.log(np.maximum(share, 1e-300))
+            strength = weight * strengths
+            found = _Shares((shares + strength @ mixture) / (1 + strength.sum()), counts, strength @ mixture)
+        return found
+
+
+@dataclass
+class _Shares:
+    """Shares of the taxa of a sample, all (taxa,).
+
+    Attributes:
+        share: s.
+        counts: The reads that made them.
+        expected: sum_p k_p w_p m_p.
+    """
+
+    share: Float[np.ndarray, " taxa"]
+    counts: Float[np.ndarray, " taxa"]
+    expected: Float[np.ndarray, " taxa"]
+
+    def posteriors(self, taxon: np.ndarray, likelihood: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Of the candidates of each sequence, some sequences at a time."""
+        for start in range(0, len(taxon), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            posterior = likelihood[some] * self.share[taxon[some]]
+            posterior /= np.maximum(posterior.sum(1, keepdims=True), 1e-300)
+            yield some, posterior
+
+    def left_out(self, taxon: np.ndarray, likelihood: np.ndarray, reads: np.ndarray) -> float:
+        """Log-likelihood of the reads, each sequence's by the shares without what its own reads made of them."""
+        total, sum_ = 1 + self.expected.sum(), 0.0
+        for some, posterior in self.posteriors(taxon, likelihood):
+            others = np.maximum(self.counts.sum() - reads[some, None], 1e-300)
+            counts = np.maximum(self.counts[taxon[some]] - posterior * reads[some, None], 0)
+            share = (counts / others + self.expected[taxon[some]]) / total
+            likely = (likelihood[some] * share).sum(1)
+            sum_ += float(reads[some] @ np.log(np.maximum(likely, 1e-300)))
+        return sum_
