@@ -22,24 +22,22 @@ GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 
 
 def main(seed: int = 0) -> None:
-    from omniset.genomes import read_table, read_taxonomy
+    from omniset.genomes import read_qualities, read_table, read_taxonomy
     from omniset.genomes.evaluate import evaluate
     from omniset.runs.files import plain
 
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds genomes/archaea_pfam.tsv.gz")
     data = Path(os.environ["OMNISET_DATA"]) / "genomes"
-    table, taxonomy = data / "archaea_pfam.tsv.gz", data / "archaea_metadata.tsv.gz"
-    genomes = read_table(table)
-    evaluation = evaluate(
-        genomes, read_taxonomy(taxonomy), seed=seed, folder=ROOT / "runs" / "genomes", resume=True, say=print
-    )
+    table, metadata = data / "archaea_pfam.tsv.gz", data / "archaea_metadata.tsv.gz"
+    genomes, about = read_table(table), (read_taxonomy(metadata), read_qualities(metadata))
+    evaluation = evaluate(genomes, *about, seed=seed, folder=ROOT / "runs" / "genomes", resume=True, say=print)
     found = evaluation.numbers()
     found["scores"] = [row for row in found["scores"] if row["score"] in SHOWN]
     compared = {(gate["condition"], gate["score"]) for gate in found["gates"] if gate["opponent"]}
     found["differences"] = [row for row in found["differences"] if (row["condition"], row["score"]) in compared]
     found = plain(found) | {"rows": len(evaluation.rows)}
-    found["costs"] = costs(table, taxonomy, genomes, seed)
+    found["costs"] = costs(table, metadata, genomes, seed)
     record("genomes", found, seed=seed)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -317,6 +318,27 @@ def test_calibration_by_hand(genomes, methods, calibrated):
     assert list(calibrated[0].loss) == list(methods)
     assert all(calibrated[1].added[:5])
     assert all(calibrated[1].removed[:5])
+
+
+def test_changes_are_judged_by_whole_genomes(genomes, methods, calibrated):
+    """Thresholds are those of the whole genomes alone, all else is as before."""
+    name, rows, groups = "autoencoder-evidence", genomes.validation, genomes.clades.groups
+    whole = np.arange(29) % 3 > 0
+    number, level = 1, SOME_LEVELS[1]
+    one = calibrate(methods, name, replace(genomes, whole=whole), 4)[number]
+    main = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000 + number)[name]
+    few = whole[rows]
+    p = main.probability.astype(np.float64)[few]
+    expected = precision_by_hand(p, main.truth[few], ~main.observed[few], groups[rows][few])
+    assert one.added[:5] == pytest.approx(expected[:5], rel=1e-4)
+    assert one.added[:5] != pytest.approx(calibrated[number].added[:5], rel=1e-4)
+    expected = precision_by_hand(1 - p, ~main.truth[few], main.observed[few], groups[rows][few])
+    assert one.removed[:5] == pytest.approx(expected[:5], rel=1e-4)
+    same = ("below", "above", "novelty", "ece", "bins", "loss")
+    assert [getattr(one, k) for k in same] == [getattr(calibrated[number], k) for k in same]
+    of_one_clade = replace(genomes, whole=groups == groups[rows[0]])
+    assert of_one_clade.judged.all()
+    assert calibrate(methods, name, of_one_clade, 4) == calibrated
 
 
 def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes, methods):
