@@ -191,14 +191,16 @@ def test_precision_by_hand(rng):
     p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
     right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
     groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
-    bounds, expected = (f(p, right, possible, groups) for f in (calibration._precision, precision_by_hand))
+    bounds, expected = (f(p, right, possible, groups) for f in (calibration.precision_bounds, precision_by_hand))
     assert [f is None for f in bounds] == [e is None for e in expected]
     assert 0 < sum(f is None for f in bounds) < len(GRID)
     assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
-    alone = calibration._precision(p, right, possible, np.zeros(12, dtype=int))  # of one clade, genomes are what varies
+    alone = calibration.precision_bounds(
+        p, right, possible, np.zeros(12, dtype=int)
+    )  # of one clade, genomes are what varies
     assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
     nothing = np.zeros((3, 5))
-    assert calibration._precision(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
+    assert calibration.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
 
 
 def test_precision_is_a_lower_bound(rng):
@@ -207,7 +209,7 @@ def test_precision_is_a_lower_bound(rng):
     for _ in range(300):
         share = rng.beta(8, 2, 9)  # of each clade; the mean is 0.8
         right = rng.random((9, 400)) < share[:, None]
-        below += calibration._precision(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
+        below += calibration.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
     assert 0.85 < below / 300 < 0.96
 
 

@@ -217,8 +217,8 @@ def _level(
     below, above = np.max([_off(way) for way in ways.values()], 0)
     return Level(
         *level,
-        _precision(p[judged], truth[judged], ~observed[judged], groups[judged]),
-        _precision(1 - p[judged], ~truth[judged], observed[judged], groups[judged]),
+        precision_bounds(p[judged], truth[judged], ~observed[judged], groups[judged]),
+        precision_bounds(1 - p[judged], ~truth[judged], observed[judged], groups[judged]),
         float(below),
         float(above),
         float(np.quantile(one.novelty, NOVEL)),
@@ -235,7 +235,7 @@ def _off(noisy: Noisy) -> tuple[float, float]:
     return below, above
 
 
-def _precision(
+def precision_bounds(
     probability: Float[np.ndarray, "genomes families"],
     right: Bool[np.ndarray, "genomes families"],
     possible: Bool[np.ndarray, "genomes families"],
