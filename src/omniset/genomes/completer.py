@@ -88,9 +88,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             table: A GenomeTable; a frame, genomes x families; or what `read_table` reads.
             taxonomy: Index genome, a column per rank, as `read_taxonomy` gives. Without one, clades are clusters of
                 similar genomes.
-            quality: How complete they are themselves: index genome, column completeness in percent, as `read_qualities`
-                gives. Validation genomes of at least 99 % then tell the thresholds of a precision: what others lack
-                counts as absent, though it may be there.
+            quality: How complete they are themselves, as `read_qualities` gives. Validation genomes of at least 99 %
+                then tell the thresholds of a precision: what others lack counts as absent, though it may be there.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
@@ -109,11 +108,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             warnings.warn(f"{len(empty)} genomes without any family are left out: {empty[0]!r}", stacklevel=2)
             genomes = genomes.select(sizes > 0)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, self.clade)
-        rng = np.random.default_rng(self.seed)
-        train, validation = split(clades.groups, (self.validation_fraction,), rng)
-        return self.fit_split(
-            genomes, taxonomy, clades, train, validation, quality=quality, folder=folder, resume=resume
-        )
+        parts = split(clades.groups, (self.validation_fraction,), np.random.default_rng(self.seed))
+        return self.fit_split(genomes, taxonomy, clades, *parts, quality=quality, folder=folder, resume=resume)
 
     def fit_split(
         self,
