@@ -410,8 +410,8 @@ def genomes_whole(found: dict[str, Any]) -> list[str]:
         *lines,
         "",
         f"{len(splits)} splits: {' / '.join(str(s['test genomes']) for s in splits)} test genomes, of which {tested} "
-        f"are whole; {clades} validation clades, of which {of_whole} have whole genomes. In brackets: 95 % intervals over "
-        "clades.",
+        f"are whole; {clades} validation clades, of which {of_whole} have whole genomes. In brackets: 95 % intervals "
+        "over clades.",
     ]
 
 
