@@ -22,7 +22,7 @@ SHOWN = ("f1", "auprc_missing", "recall_missing", "auprc_foreign", "log_loss", "
 SHOWN += ("ece_missing", "missing_error", "covered", "precision_added", "precision_removed", "recall_added")
 GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 KEPT = ROOT / "runs" / "genomes"
-PRECISION = 0.95
+PRECISION, SPLITS = 0.95, 3
 OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
 WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
@@ -136,7 +136,7 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     from omniset.trials.comparison import OURS
 
     frames, splits = [], []
-    for number in range(seed, seed + 3):
+    for number in range(seed, seed + SPLITS):
         one = Split(table, metadata, number)
         judged = one.genomes.judged
         clades = one.genomes.clades.groups[one.genomes.validation]
