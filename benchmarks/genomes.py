@@ -22,7 +22,7 @@ SHOWN = ("f1", "auprc_missing", "recall_missing", "auprc_foreign", "log_loss", "
 SHOWN += ("ece_missing", "missing_error", "covered", "precision_added", "precision_removed", "recall_added")
 GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 KEPT = ROOT / "runs" / "genomes"
-PRECISION, SPLITS = 0.95, 2
+PRECISION, SPLITS = 0.95, 3
 OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
 WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
@@ -138,17 +138,15 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     frames, splits = [], []
     for number in range(seed, seed + SPLITS):
         one = Split(table, metadata, number)
-        judged = one.genomes.judged
-        clades = one.genomes.clades.groups[one.genomes.validation]
+        validation = one.genomes.validation
+        clades, whole_there = one.genomes.clades.groups[validation], one.genomes.whole[validation]
         facts = {
             "seed": number,
             "test genomes": len(one.test),
             "whole test genomes": int((one.complete >= LEAST).sum()),
         }
-        facts |= {
-            "validation clades": len(np.unique(clades)),
-            "whole validation clades": len(np.unique(clades[judged])),
-        }
+        facts["validation clades"] = len(np.unique(clades))
+        facts["whole validation clades"] = len(np.unique(clades[whole_there]))
         splits.append(facts)
         for condition in (c for c in CONDITIONS if c.name in OF_WHOLE):
             print(f"split {number}: {condition.name}", flush=True)
