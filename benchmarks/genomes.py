@@ -87,6 +87,8 @@ class Split:
         self.clades = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[self.test]
         self.complete = quality["completeness"].reindex(self.names).to_numpy()
         whole = whole_of(quality, genomes.names)
+        assert whole is not None  # since there is a quality
+        self.whole = whole
         self.genomes = Genomes(completer.columns(genomes), clades, train, validation, whole=whole)
 
     def rows(self, condition: Any, methods: dict[str, Any]) -> pd.DataFrame:
@@ -139,14 +141,14 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     for number in range(seed, seed + SPLITS):
         one = Split(table, metadata, number)
         validation = one.genomes.validation
-        clades, whole_there = one.genomes.clades.groups[validation], one.genomes.whole[validation]
+        clades = one.genomes.clades.groups[validation]
         facts = {
             "seed": number,
             "test genomes": len(one.test),
             "whole test genomes": int((one.complete >= LEAST).sum()),
         }
         facts["validation clades"] = len(np.unique(clades))
-        facts["whole validation clades"] = len(np.unique(clades[whole_there]))
+        facts["whole validation clades"] = len(np.unique(clades[one.whole[validation]]))
         splits.append(facts)
         for condition in (c for c in CONDITIONS if c.name in OF_WHOLE):
             print(f"split {number}: {condition.name}", flush=True)
