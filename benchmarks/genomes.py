@@ -108,8 +108,8 @@ class Split:
         frames = []
         for method, level in methods.items():
             frame = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
-            about = pd.DataFrame(named | {"condition": condition.name, "method": method})
-            frames.append(pd.concat([about, frame.assign(worse=np.nan)], axis=1))
+            names = pd.DataFrame(named | {"condition": condition.name, "method": method})
+            frames.append(pd.concat([names, frame.assign(worse=np.nan)], axis=1))
         return pd.concat(frames, ignore_index=True)
 
     def told_by_whole(self, level: tuple[float, float]) -> Any:
