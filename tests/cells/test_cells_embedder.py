@@ -448,9 +448,10 @@ def test_several_files_with_different_genes():
 
 def test_tokens_start_on_the_principal_axes(fitted):
     source = read_cells(cells())
-    tokens = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
+    encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    tokens = encoder.tokens
     before = tokens.own.clone()
-    start_from_axes(tokens, source, np.arange(53), 0)
+    start_from_axes(encoder, source, np.arange(53), 0)
     values = cells().X.toarray().astype(np.float64)
     values = np.log1p(values / values.sum(1, keepdims=True) * 1e4)
     _, sizes, axes = np.linalg.svd(values - values.mean(0), full_matrices=False)
@@ -458,13 +459,13 @@ def test_tokens_start_on_the_principal_axes(fitted):
     expected /= np.sqrt(np.square(expected).mean())
     ours = tokens.own.numpy()
     assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
-    one = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
-    one.own.copy_(before)
+    one = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    one.tokens.own.copy_(before)
     start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
-    assert torch.equal(one.own, before)
-    wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder.tokens
+    assert torch.equal(one.tokens.own, before)
+    wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder
     start_from_axes(wide, source, np.arange(53), 0)
-    assert not wide.own[:, 40:].any()  # 41 genes have 40 axes
+    assert not wide.tokens.own[:, 40:].any()  # 41 genes have 40 axes
 
 
 def test_tokens_stay_on_the_axes_unless_learned():
@@ -472,10 +473,11 @@ def test_tokens_stay_on_the_axes_unless_learned():
     for how in ("axes", "learned", "random"):
         model = CellEmbedder(**SMALL, gene_tokens=how).fit(cells(), batch_key="batch")
         found[how] = model.network_.encoder.tokens.own.detach()
-    start = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
-    start_from_axes(start, read_cells(cells()), np.arange(53), 0)
-    assert torch.equal(found["axes"], start.own)
-    moved, far = ((found[how] - start.own).norm() / start.own.norm() for how in ("learned", "random"))
+    encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    start_from_axes(encoder, read_cells(cells()), np.arange(53), 0)
+    start = encoder.tokens.own
+    assert torch.equal(found["axes"], start)
+    moved, far = ((found[how] - start).norm() / start.norm() for how in ("learned", "random"))
     assert 1e-4 < moved < 0.5 < far
 
 

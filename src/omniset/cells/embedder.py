@@ -27,6 +27,7 @@ from omniset.cells.networks import (
     given_vectors,
     lessons,
     likely_datasets,
+    measured_in,
     shares,
     vectors_of_genes,
 )
@@ -364,7 +365,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
                     said = sentences(known, row, counts, seed_options(self.encoder_options), None)
                     frame = seed_changes_of(network, said, cell, mean, self.genes_, steps).head(top)
                 else:
-                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps).head(top)
+                    measured = measured_in(known, row)
+                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps, measured).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
@@ -451,8 +453,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         if base is not None:
             number = {name: i for i, name in enumerate(base.batches_)}
             network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
-        elif isinstance(network, CellModel) and self.gene_tokens != "random":
-            start_from_axes(network.encoder.tokens, cells, rows, self.seed)
+        elif isinstance(network, CellModel):
+            start_from_axes(network.encoder, cells, rows, self.seed, tokens=self.gene_tokens != "random")
         return network
 
 

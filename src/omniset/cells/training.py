@@ -11,12 +11,12 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
-from sklearn.decomposition import PCA
 from torch import Tensor
 
+from omniset.cells.completing import principal_axes
 from omniset.cells.data import Cells
 from omniset.cells.losses import loss
-from omniset.cells.model import SCALE, CellModel, GeneTokens
+from omniset.cells.model import SCALE, CellEncoder, CellModel
 from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule
 
@@ -26,27 +26,38 @@ CLUSTERS = 5.0  # weight of the centres' distance from their cells: how fast the
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
 
 
-def start_from_axes(tokens: GeneTokens, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
-    """Set tokens to where genes lie on the principal axes of log-normalised counts.
+def start_from_axes(
+    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int, tokens: bool = True
+) -> None:
+    """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
+
+    Args:
+        tokens: Whether they are set.
     """
-    if tokens.own is None:
-        return
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
     counts = sp.csr_array(cells.take(some), dtype=np.float64)
-    library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
-    counts.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
-    number = min(tokens.own.shape[1], min(counts.shape) - 1)
-    if number < 1 or not counts.nnz:
-        return
-    model = PCA(number, svd_solver="arpack", random_state=seed).fit(counts)
-    axes = model.components_.T * np.sqrt(model.explained_variance_)
-    spread = np.sqrt(np.square(axes).mean())
-    if spread > 0:
-        with torch.no_grad():
-            tokens.own.zero_()[:, :number] = torch.from_numpy(axes / spread).to(tokens.own)
+    measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
+    own, completion = encoder.tokens.own if tokens else None, encoder.completion
+    places = None
+    if own is not None or encoder.counts == "multiplicity":
+        library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
+        normalised = counts.copy()
+        normalised.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
+        places = principal_axes(normalised, measured, encoder.width, seed)
+    if own is not None and places is not None:
+        vectors = places.components.T * np.sqrt(places.variances)
+        if (spread := np.sqrt(np.square(vectors).mean())) > 0:
+            with torch.no_grad():
+                own.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(own)
+    if completion is not None:
+        if encoder.counts == "log1p":
+            counts.data = np.log1p(counts.data)
+            places = principal_axes(counts, measured, encoder.width, seed)
+        if places is not None:
+            completion.learn(places)
 
 
 @dataclass
@@ -229,7 +240,7 @@ class CellModule(TrainingModule):
 
     def _step(self, batch: CellBatch, stage: str, warm: float) -> Tensor:
         network, weight = self.network, self.objective
-        mean, log_variance = network.encoder(batch.seen, batch.library)
+        mean, log_variance = network.encoder(batch.seen, batch.library, measured=batch.measured)
         z = mean
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
