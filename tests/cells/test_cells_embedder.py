@@ -120,8 +120,9 @@ def test_cells_without_counts_one_gene_and_all_genes(either):
 
 def test_one_gene(either):
     one = cells()[:, ["Gene3"]].copy()
+    become = "count as not" if either.architecture == "seed" else "are filled in by"
     with pytest.warns(
-        UserWarning, match="98% of the model's 41 genes are not in it, such as 'Gene0': they count as not"
+        UserWarning, match=f"98% of the model's 41 genes are not in it, such as 'Gene0': they {become}"
     ):
         found = either.transform(one[one.X.toarray()[:, 0] > 0].copy())
     assert np.isfinite(found).all()
@@ -269,6 +270,50 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
         fitted.explain(data, ["nobody"])
 
 
+def test_genes_that_are_missing_are_filled_in(fitted, tmp_path):
+    data, network = cells(), fitted.network_.encoder
+    source = read_cells(data).on(fitted.genes_)
+    counts = torch.from_numpy(source.take(np.arange(53)).toarray())
+    assert torch.equal(  # nothing is
+        torch.from_numpy(fitted.transform(data)),
+        network(counts, counts.sum(1))[0].detach(),
+    )
+    panel = data[:, ::2].copy()
+    with pytest.warns(UserWarning, match="49% of the model's 41 genes are not in it, .*: they are filled in by what"):
+        z = fitted.transform(panel)
+    measured = np.isin(fitted.genes_, panel.var_names)
+    values = np.log1p(1e4 * panel.X.toarray() / panel.X.toarray().sum(1, keepdims=True))
+    middle, weights, noise = (x.double().numpy() for x in network.completion.buffers())
+    covariance = weights @ weights.T + np.diag(noise)
+    of_missing, of_both = covariance[~measured], covariance[np.ix_(measured, measured)]
+    known = np.zeros((53, 41))
+    known[:, measured] = values[:, [list(panel.var_names).index(g) for g in np.array(fitted.genes_)[measured]]]
+    away = np.linalg.solve(of_both, (known - middle)[:, measured].T)
+    expected = middle[~measured] + (of_missing[:, measured] @ away).T
+    known[:, ~measured] = expected.clip(0) * (expected.sum(1) / expected.clip(0).sum(1))[:, None]
+    ours = network.mean(network.hidden(torch.from_numpy(known).float())).detach().numpy()
+    assert np.allclose(z, ours, rtol=0, atol=1e-4)
+    unfilled = network(counts * torch.from_numpy(measured), torch.from_numpy(panel.X.toarray().sum(1)))[0]
+    assert np.abs(z - unfilled.detach().numpy()).max() > 1e-2
+    fitted.save(tmp_path)
+    with pytest.warns(UserWarning, match="49% of the model's"):
+        assert np.array_equal(CellEmbedder.load(tmp_path).set_params(progress=False).transform(panel), z)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_genes_that_are_filled_in_are_not_explained(depth):
+    """What is left out is the count; what is expected of others without it is part of the change."""
+    data = cells()
+    model = CellEmbedder(**SMALL, depth=depth).fit(data, batch_key="batch")
+    with pytest.warns(UserWarning, match="49% of the model's"):
+        found = model.explain(data[:, ::2].copy(), "cell2", top=41)
+    counts = pd.Series(data[2, ::2].X.toarray()[0], data.var_names[::2])
+    assert set(found["gene"]) == set(counts.index[counts > 0])
+    assert np.array_equal(found["count"], counts[found["gene"]])
+    assert np.isfinite(found[["change", "attribution"]]).all().all()
+    assert found["attribution"].max() <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("verb", ["transform", "embed", "explain"])
 def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, verb):
     data = cells()
@@ -276,7 +321,7 @@ def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, 
     few = data[:, :8].copy()
     few = few[few.X.toarray().any(1)].copy()
     with pytest.warns(
-        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they count"
+        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they are"
     ):
         getattr(fitted, verb)(few, *arguments)
     data.var_names = data.var_names.str.upper()
@@ -444,6 +489,9 @@ def test_several_files_with_different_genes():
     assert batch.measured is not None
     assert batch.measured.sum(1).tolist() == [30] * 53
     assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
+    # A cell is read in the same way where it is learned from and where it is embedded: what is missing is filled in.
+    seen = embedder.network_.encoder(batch.counts, batch.library, measured=batch.measured)[0].detach().numpy()
+    assert np.array_equal(seen, embedder.embed_cells(source))
 
 
 def test_tokens_start_on_the_principal_axes(fitted):

@@ -61,6 +61,7 @@ SIZES = (  # that a model learned on from must have in common
 )
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
+FILLED = "they are filled in by what goes with them in the cells that were learned from"
 
 
 class CellEmbedder(EmbedderOptions, Estimator):
@@ -224,8 +225,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """The vectors of all cells, in their order; a cell without counts gets that of the empty set.
 
         Args:
-            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Where
-                many are missing, or are matched by case only, there is a warning.
+            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Those
+                that a source lacks are filled in, see `omniset.cells.completing.Completion` ("seed", or
+                counts="tokens": they count as not seen). Where many are missing, or are matched by case only, there is
+                a warning.
             aliases: Other names of genes.
 
         Raises:
@@ -257,7 +260,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Raises:
             ValueError: None of the genes is known.
         """
-        return known_genes(cells, self.genes_, aliases)
+        fills = self.architecture == "multiset" and self.counts != "tokens"
+        return known_genes(cells, self.genes_, aliases, FILLED if fills else "they count as not seen")
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
