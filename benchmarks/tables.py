@@ -465,6 +465,22 @@ def cells_costs(found: dict[str, Any]) -> list[str]:
     return [*lines, "", simulated]
 
 
+def cells_panels(found: dict[str, Any]) -> list[str]:
+    """Cells that lack genes: means over models and panels."""
+    keys = ("shift", "moved", "itself", "near")
+    titles = ("shift of the mean", "a cell moves", "nearest is itself", "among the 15 nearest")
+    lines = [f"| data | genes left out | they are | {' | '.join(titles)} |", "|---" * 7 + "|"]
+    rows = pd.DataFrame(found["rows"])
+    for (data, lacking, how), some in rows.groupby(["data", "lacking", "genes"], sort=False):
+        shift, moved, itself, near = some[list(keys)].mean()
+        mark = "**" if how == "filled in" else ""
+        lines.append(
+            f"| {data} | {lacking:.0%} | {mark}{how}{mark} | {shift:.2f} | {moved:.2f} | {itself:.0%} | {near:.0%} |"
+        )
+    models, draws = rows["seed"].nunique(), rows["draw"].nunique()
+    return [*lines, "", f"Means over {models} models and {draws} panels of genes, drawn from all genes of the file."]
+
+
 def cells_ablations(found: dict[str, Any]) -> list[str]:
     """Variants by total, the default among them."""
     both, whole = recorded.read(found["both"])[0], recorded.read(found["transductive"])[0]
@@ -735,6 +751,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
     "cells_perturb_kang": ("cells/perturb_kang.json", cells_perturb),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
+    "cells_panels": ("cells/panels.json", cells_panels),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
     "regions_nulls": ("regions/nulls.json", regions_nulls),

@@ -121,9 +121,7 @@ def test_cells_without_counts_one_gene_and_all_genes(either):
 def test_one_gene(either):
     one = cells()[:, ["Gene3"]].copy()
     become = "count as not" if either.architecture == "seed" else "are filled in by"
-    with pytest.warns(
-        UserWarning, match=f"98% of the model's 41 genes are not in it, such as 'Gene0': they {become}"
-    ):
+    with pytest.warns(UserWarning, match=f"98% of the model's 41 genes are not in it, such as 'Gene0': they {become}"):
         found = either.transform(one[one.X.toarray()[:, 0] > 0].copy())
     assert np.isfinite(found).all()
     embedder = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL))
