@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 import omniset
+from omniset.cells import settling
 from omniset.cells.batches import batch_codes, labels_of
 from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.explaining import changes_of, seed_changes_of
@@ -191,7 +192,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.notes_ += notes
         validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
         training = np.setdiff1d(rows, validation)
-        network = self._untrained(vectors, base, on_genes, training)
+        network, before = _untrained(self, vectors, base, on_genes, training)
         learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
         module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint, types)
@@ -205,7 +206,14 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
         self.sizes_["genes"] = len(self.genes_)
-        self.mean_ = self.embed_cells(cells, rows).mean(0)
+        z = self.embed_cells(cells, rows)
+        self.mean_ = z.mean(0)
+        self.notes_.append(settling.of_loss(self.history_))
+        if before is not None and len(self.batches_) > 1:
+            some, components = before
+            order = np.argsort(rows)
+            after = z[order[np.searchsorted(rows, some, sorter=order)]]
+            self.notes_.append(settling.of_batches(components, after, codes[some]))
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -447,19 +455,25 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {options[name]!r}")
         return base
 
-    def _untrained(
-        self, vectors: Tensor | None, base: CellEmbedder | None, cells: Cells, rows: Int[np.ndarray, " rows"]
-    ) -> Network:
-        """With the weights of the base, or with tokens on the principal axes of these cells."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
-        if base is not None:
-            number = {name: i for i, name in enumerate(base.batches_)}
-            network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
-        elif isinstance(network, CellModel):
-            start_from_axes(network.encoder, cells, rows, self.seed, tokens=self.gene_tokens != "random")
-        return network
+
+def _untrained(
+    embedder: CellEmbedder,
+    vectors: Tensor | None,
+    base: CellEmbedder | None,
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+) -> tuple[Network, tuple[np.ndarray, np.ndarray] | None]:
+    """With the weights of the base, or with tokens on the principal axes of these cells, some of which come along."""
+    with torch.random.fork_rng():
+        torch.manual_seed(embedder.seed)
+        network = build(embedder, len(embedder.genes_), len(embedder.batches_), vectors, len(embedder.types_))
+    if base is not None:
+        number = {name: i for i, name in enumerate(base.batches_)}
+        network.start_from(base.network_, [number.get(name) for name in embedder.batches_])  # type: ignore[arg-type]
+    elif isinstance(network, CellModel):
+        tokens = embedder.gene_tokens != "random"
+        return network, start_from_axes(network.encoder, cells, rows, embedder.seed, tokens=tokens)
+    return network, None
 
 
 def _vocabulary(

@@ -24,12 +24,15 @@ BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
 CLUSTERS = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
+LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
 
 
 def start_from_axes(
     encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int, tokens: bool = True
-) -> None:
+) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some components"]] | None:
     """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
+
+    Returns at most 2,000 of the cells with their principal components; None where there are no axes.
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
@@ -41,12 +44,12 @@ def start_from_axes(
     counts = sp.csr_array(cells.take(some), dtype=np.float64)
     measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
     own, completion = encoder.tokens.own if tokens else None, encoder.completion
-    places = None
+    places, values = None, counts
     if own is not None or encoder.counts == "multiplicity":
         library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
-        normalised = counts.copy()
-        normalised.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
-        places = principal_axes(normalised, measured, encoder.width, seed)
+        values = counts.copy()
+        values.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
+        places = principal_axes(values, measured, encoder.width, seed)
     if own is not None and places is not None:
         vectors = places.components.T * np.sqrt(places.variances)
         if (spread := np.sqrt(np.square(vectors).mean())) > 0:
@@ -54,10 +57,18 @@ def start_from_axes(
                 own.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(own)
     if completion is not None:
         if encoder.counts == "log1p":
-            counts.data = np.log1p(counts.data)
-            places = principal_axes(counts, measured, encoder.width, seed)
+            values = counts
+            values.data = np.log1p(counts.data)
+            places = principal_axes(values, measured, encoder.width, seed)
         if places is not None:
             completion.learn(places)
+    if places is None:
+        return None
+    look = np.unique(np.linspace(0, len(some) - 1, min(len(some), LOOKED_AT)).astype(np.int64))
+    away = values[look].toarray() - places.middle
+    if measured is not None:
+        away *= measured[look]
+    return some[look], away @ places.components.T
 
 
 @dataclass
