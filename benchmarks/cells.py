@@ -66,7 +66,7 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
     },
 }
 LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
-PANELS, PANEL_SEEDS = 3, 2  # how often they are drawn; models
+PANELS, PANEL_SEEDS = 3, 1  # how often they are drawn; models
 CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
 
 

@@ -478,7 +478,8 @@ def cells_panels(found: dict[str, Any]) -> list[str]:
             f"| {data} | {lacking:.0%} | {mark}{how}{mark} | {shift:.2f} | {moved:.2f} | {itself:.0%} | {near:.0%} |"
         )
     models, draws = rows["seed"].nunique(), rows["draw"].nunique()
-    return [*lines, "", f"Means over {models} models and {draws} panels of genes, drawn from all genes of the file."]
+    of = many(models, "model")
+    return [*lines, "", f"Means over {of} and {draws} panels of genes, drawn from all genes of the file."]
 
 
 def cells_ablations(found: dict[str, Any]) -> list[str]:
