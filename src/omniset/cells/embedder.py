@@ -171,13 +171,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.vocabulary_, note = _vocabulary(cells, codes, rows, self, base)
         self.genes_ = self.vocabulary_["gene"].tolist()
         self.notes_ = [*cells.notes, note]
-        without = rows[scan.library[rows] == 0]
-        if len(without):
-            warnings.warn(
-                f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
-                f"{len(rows):,}",
-                stacklevel=3,
-            )
+        _warn_of_empty(cells, rows, scan.library)
         known = None if base is None else base.network_
         if known is not None:
             vectors = given_vectors(known)
@@ -208,12 +202,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.sizes_["genes"] = len(self.genes_)
         z = self.embed_cells(cells, rows)
         self.mean_ = z.mean(0)
-        self.notes_.append(settling.of_loss(self.history_))
-        if before is not None and len(self.batches_) > 1:
-            some, components = before
-            order = np.argsort(rows)
-            after = z[order[np.searchsorted(rows, some, sorter=order)]]
-            self.notes_.append(settling.of_batches(components, after, codes[some]))
+        self.notes_ += _ending(self, z, codes, rows, before)
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -474,6 +463,38 @@ def _untrained(
         tokens = embedder.gene_tokens != "random"
         return network, start_from_axes(network.encoder, cells, rows, embedder.seed, tokens=tokens)
     return network, None
+
+
+def _ending(
+    embedder: CellEmbedder,
+    z: Float[np.ndarray, "rows dim"],
+    codes: Int[np.ndarray, " cells"],
+    rows: Int[np.ndarray, " rows"],
+    before: tuple[np.ndarray, np.ndarray] | None,
+) -> list[str]:
+    """Sentences on how the fit ended.
+
+    Args:
+        z: Vectors of the rows.
+        before: Some of these, and their principal components.
+    """
+    notes = [settling.of_loss(embedder.history_)]
+    if before is not None and len(embedder.batches_) > 1:
+        some, components = before
+        order = np.argsort(rows)
+        after = z[order[np.searchsorted(rows, some, sorter=order)]]
+        notes.append(settling.of_batches(components, after, codes[some]))
+    return notes
+
+
+def _warn_of_empty(cells: Cells, rows: Int[np.ndarray, " rows"], library: Float[np.ndarray, " cells"]) -> None:
+    without = rows[library[rows] == 0]
+    if len(without):
+        warnings.warn(
+            f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
+            f"{len(rows):,}",
+            stacklevel=4,
+        )
 
 
 def _vocabulary(
