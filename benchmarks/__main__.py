@@ -21,7 +21,7 @@ NAMES = (
     "fuzz",
     "tables",
 )
-TAKE_OPTIONS = ("cells", "fuzz", "regions", "speed")
+TAKE_OPTIONS = ("cells", "fuzz", "genomes", "regions", "speed")
 
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")

@@ -5,6 +5,7 @@ interrupted run goes on where it stopped; each part is written to results/cells/
 were made is said in LOOKS.
 """
 
+import itertools
 import os
 import sys
 import tempfile
@@ -64,6 +65,8 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
         "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
     },
 }
+LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
+PANELS, PANEL_SEEDS = 3, 1  # how often they are drawn; models
 CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
 
 
@@ -71,7 +74,7 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
-    parts = sys.argv[2:] or ["embed", "perturb", "annotate"]
+    parts = sys.argv[2:] or ["embed", "panels", "perturb", "annotate"]
     if "perturb" in parts:
         record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
@@ -79,6 +82,9 @@ def main(seed: int = 0) -> None:
             record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
     if "embed" in parts:
         embedded(data, seed)
+    if "panels" in parts:
+        rows = [row for name in SETS for row in panels(name, data, seed)]
+        record("cells/panels", {"rows": rows}, seed=seed, part_of="cells panels")
 
 
 def embedded(data: Path, seed: int) -> None:
@@ -124,6 +130,43 @@ def annotated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     )
     numbers = found.numbers()
     return {**numbers, "notes": [note.replace(f"{data}{os.sep}", "") for note in numbers["notes"]]}
+
+
+def panels(name: str, data: Path, seed: int = 0) -> list[dict[str, Any]]:
+    """How far vectors of cells move where a share of the genes is left out of their file, and whose they then are.
+
+    Rows have, of genes that are filled in and of genes that count as not expressed: `shift`, the distance of the mean
+    vectors by dimension over the deviation of the whole cells, mean over dimensions; `moved`, the median distance of a
+    cell to itself over the root of the cells' total variance; `itself`, the share of cells whose nearest whole cell is
+    itself; `near`, that of those that are among their 15 nearest.
+    """
+    import anndata
+    from sklearn.neighbors import NearestNeighbors
+
+    from omniset.cells import CellEmbedder
+    from omniset.cells.data import read_cells
+
+    adata, rows = anndata.read_h5ad(data / SETS[name]), []
+    for number in range(seed, seed + PANEL_SEEDS):
+        model = CellEmbedder(seed=number, progress=False).fit(adata, batch_key="batch")
+        whole, completion = model.transform(adata), model.network_.encoder.completion
+        deviation, itself = whole.std(0), np.arange(len(whole))[:, None]
+        neighbours = NearestNeighbors(n_neighbors=15).fit(whole)
+        for lacking, draw in itertools.product(LACKING, range(PANELS)):
+            there = np.random.default_rng([draw, round(100 * lacking)]).random(adata.n_vars) >= lacking
+            few = read_cells(adata[:, there].copy())
+            for how, used in (("filled in", completion), ("not expressed", None)):
+                model.network_.encoder.completion = used
+                z = model.embed_cells(few)
+                near = neighbours.kneighbors(z, return_distance=False) == itself
+                moved = np.linalg.norm(z - whole, axis=1) / np.linalg.norm(deviation)
+                found = {"shift": (np.abs(z.mean(0) - whole.mean(0)) / deviation).mean(), "moved": np.median(moved)}
+                found |= {"itself": near[:, 0].mean(), "near": near.any(1).mean()}
+                about = {"data": name, "seed": number, "draw": draw, "lacking": lacking, "genes": how}
+                rows.append(about | {key: float(value) for key, value in found.items()})
+            model.network_.encoder.completion = completion
+        print(name, number, flush=True)
+    return rows
 
 
 def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:

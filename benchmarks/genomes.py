@@ -1,12 +1,14 @@
-"""The genome system on archaea: our model beside every baseline on held-out families, and what the commands cost.
+"""The genome system on archaea: our model beside every baseline on held-out families, and what the commands cost; how
+precision depends on how complete the references are themselves; and what training with other losses does.
 
-The data is found through the environment variable OMNISET_DATA. The rows of each seed are kept in runs/genomes, so that
-an interrupted run goes on where it stopped.
+The data is found through the environment variable OMNISET_DATA. The rows of each seed, and models, are kept in
+runs/genomes, so that an interrupted run goes on where it stopped.
 """
 
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +21,194 @@ from benchmarks.results import ROOT, record
 SHOWN = ("f1", "auprc_missing", "recall_missing", "auprc_foreign", "log_loss", "size_error", "worse", "ece")
 SHOWN += ("ece_missing", "missing_error", "covered", "precision_added", "precision_removed", "recall_added")
 GENOMES = (1000, 4000)  # completed at a time, to see what memory does
+KEPT = ROOT / "runs" / "genomes"
+PRECISION, SPLITS = 0.95, 3
+OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
+COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
+WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
 
 
 def main(seed: int = 0) -> None:
-    from omniset.genomes import read_table, read_taxonomy
-    from omniset.genomes.evaluate import evaluate
-    from omniset.runs.files import plain
-
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds genomes/archaea_pfam.tsv.gz")
     data = Path(os.environ["OMNISET_DATA"]) / "genomes"
-    table, taxonomy = data / "archaea_pfam.tsv.gz", data / "archaea_metadata.tsv.gz"
-    genomes = read_table(table)
-    evaluation = evaluate(
-        genomes, read_taxonomy(taxonomy), seed=seed, folder=ROOT / "runs" / "genomes", resume=True, say=print
-    )
+    parts = sys.argv[2:] or [*PARTS]
+    if not set(parts) <= set(PARTS):
+        sys.exit(f"usage: python -m benchmarks genomes [{'] ['.join(PARTS)}]")
+    for part in parts:
+        name, make = PARTS[part]
+        record(
+            name,
+            make(data / "archaea_pfam.tsv.gz", data / "archaea_metadata.tsv.gz", seed),
+            seed=seed,
+            part_of=f"genomes {part}",
+        )
+
+
+def evaluated(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """Every method under every condition, and costs."""
+    from omniset.genomes import read_qualities, read_table, read_taxonomy
+    from omniset.genomes.evaluate import evaluate
+    from omniset.runs.files import plain
+
+    genomes, about = read_table(table), (read_taxonomy(metadata), read_qualities(metadata))
+    evaluation = evaluate(genomes, *about, seed=seed, folder=KEPT, resume=True, say=print)
     found = evaluation.numbers()
     found["scores"] = [row for row in found["scores"] if row["score"] in SHOWN]
     compared = {(gate["condition"], gate["score"]) for gate in found["gates"] if gate["opponent"]}
     found["differences"] = [row for row in found["differences"] if (row["condition"], row["score"]) in compared]
-    found = plain(found) | {"rows": len(evaluation.rows)}
-    found["costs"] = costs(table, taxonomy, genomes, seed)
-    record("genomes", found, seed=seed)
+    return plain(found) | {"rows": len(evaluation.rows), "costs": costs(table, metadata, genomes, seed)}
+
+
+# ---------------------------------------------------------------------- parts of the split of one seed
+
+
+class Split:
+    """Our model, trained on the first part of a split and kept, and the genomes of its parts."""
+
+    def __init__(self, table: Path, metadata: Path, seed: int, losses: str = "copies") -> None:
+        from omniset.genomes import GenomeCompleter, read_qualities, read_table, read_taxonomy
+        from omniset.genomes.metadata import lineages, whole_of
+        from omniset.genomes.training import Clades, Genomes, split
+
+        genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
+        completer = GenomeCompleter(seed=seed, losses=losses, progress=False)  # type: ignore[arg-type]
+        clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
+        parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
+        train, self.test, validation = parts
+        kept = KEPT / f"model_{seed}_{losses}"
+        if (kept / "config.json").exists():
+            completer = GenomeCompleter.load(kept)
+        else:
+            print(f"split {seed}: training, losses {losses}", flush=True)
+            completer.fit_split(genomes, taxonomy, clades, train, validation).save(kept)
+        self.completer, self.seed = completer, seed
+        self.names = np.array(genomes.names)[self.test]
+        self.clades = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[self.test]
+        self.complete = quality["completeness"].reindex(self.names).to_numpy()
+        whole = whole_of(quality, genomes.names)
+        assert whole is not None  # since there is a quality
+        self.whole = whole
+        self.genomes = Genomes(completer.columns(genomes), clades, train, validation, whole=whole)
+
+    def rows(self, condition: Any, methods: dict[str, Any]) -> pd.DataFrame:
+        """Scores of the test genomes under a condition; noise is that of the evaluation.
+
+        Args:
+            methods: What validation says, by the name that rows are given.
+        """
+        from omniset.genomes.calibration import apply_all
+        from omniset.genomes.scores import CONDITIONS, of_genomes
+
+        suite = self.completer.network_
+        about = {"kind": condition.stated, "lost": condition.lost}
+        noise: Any = about | {"seed": 7919 * (self.seed + 1) + CONDITIONS.index(condition)}
+        noisy = apply_all({"it": suite["evidence"]}, self.genomes, self.test, condition.of_data, **noise)["it"]
+        named = {"seed": self.seed, "genome": self.names, "clade": self.clades, "complete": self.complete}
+        frames = []
+        for method, level in methods.items():
+            frame = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
+            names = pd.DataFrame(named | {"condition": condition.name, "method": method})
+            frames.append(pd.concat([names, frame.assign(worse=np.nan)], axis=1))
+        return pd.concat(frames, ignore_index=True)
+
+    def told_by_whole(self, level: tuple[float, float]) -> Any:
+        """What validation says at a level where its whole genomes tell the thresholds, as `fit` with qualities does."""
+        from omniset.genomes.calibration import LEVELS, apply_all, at_quality, precision_bounds
+
+        genomes, judged = self.genomes, self.genomes.judged
+        seed = self.seed * 1000 + LEVELS.index(level)
+        model = {"it": self.completer.network_["evidence"]}
+        noisy = apply_all(model, genomes, genomes.validation, level, "estimated", seed)["it"]
+        p, truth, observed = (values[judged] for values in (noisy.probability, noisy.truth, noisy.observed))
+        groups = genomes.clades.groups[genomes.validation][judged]
+        bounds = precision_bounds(p, truth, ~observed, groups), precision_bounds(1 - p, ~truth, observed, groups)
+        return replace(at_quality(self.completer.levels_, *level), added=bounds[0], removed=bounds[1])
+
+
+def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """How often additions are right, by how complete the test genomes are themselves, with thresholds of all validation
+    genomes and of the whole ones.
+    """
+    from omniset.genomes.calibration import at_quality
+    from omniset.genomes.evaluate import Evaluation
+    from omniset.genomes.metadata import WHOLE as LEAST
+    from omniset.genomes.scores import CONDITIONS, of_whole
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import OURS
+
+    frames, splits = [], []
+    for number in range(seed, seed + SPLITS):
+        one = Split(table, metadata, number)
+        validation = one.genomes.validation
+        clades = one.genomes.clades.groups[validation]
+        facts = {
+            "seed": number,
+            "test genomes": len(one.test),
+            "whole test genomes": int((one.complete >= LEAST).sum()),
+        }
+        facts["validation clades"] = len(np.unique(clades))
+        facts["whole validation clades"] = len(np.unique(clades[one.whole[validation]]))
+        splits.append(facts)
+        for condition in (c for c in CONDITIONS if c.name in OF_WHOLE):
+            print(f"split {number}: {condition.name}", flush=True)
+            usual = at_quality(one.completer.levels_, *condition.level)
+            frames.append(one.rows(condition, {OURS: usual, WHOLE: one.told_by_whole(condition.level)}))
+    rows = pd.concat(frames, ignore_index=True)
+    names = rows.loc[rows["complete"] >= LEAST, "genome"].unique()
+    compared = Evaluation(pd.concat([rows, of_whole(rows, names)]), pd.DataFrame(splits), PRECISION).comparison
+    shown = ("ece_missing", "precision_added", "recall_added")
+    scores = [row for row in compared.numbers()["scores"] if row["score"] in shown]
+    made = compared.rows.groupby(["condition", "method"], sort=False)["added_made"].mean().rename("added").reset_index()
+    return plain(
+        {
+            "precision": PRECISION,
+            "whole": LEAST,
+            "splits": splits,
+            "scores": scores,
+            "by_completeness": by_completeness(rows),
+        }
+        | {"added": made.to_dict("records")}
+    )
+
+
+def by_completeness(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Of families that were not observed and have a probability of .9 or more: the mean of it, and the share that is
+    there, by the completeness of the test genome itself.
+    """
+    from omniset.trials.comparison import OURS
+
+    found = []
+    for condition, some in rows[rows["method"] == OURS].groupby("condition", sort=False):
+        group = np.searchsorted(COMPLETE, some["complete"].to_numpy(), side="right") - 1
+        for at in range(len(COMPLETE)):
+            few = some[group == at]
+            number, said, was = (few[f"unseen_{key}9"].sum() for key in ("n", "said", "was"))
+            about = {"condition": condition, "least": COMPLETE[at], "genomes": len(few), "families": number / len(few)}
+            found.append(about | {"said": said / number, "there": was / number})
+    return found
+
+
+def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """Training with genes lost in four ways beside the default, on one split."""
+    from omniset.genomes.calibration import at_quality
+    from omniset.genomes.noise import LOSSES
+    from omniset.genomes.scores import CONDITIONS, LOSSY, SCORES
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import OURS, Comparison
+
+    frames = []
+    for name, trained in ((OURS, "mixed"), (COPIES, "copies")):
+        one = Split(table, metadata, seed, trained)
+        for condition in CONDITIONS:
+            if condition.level in LOSSY and condition.kind in ("known", *LOSSES):
+                print(f"losses {trained}: {condition.name}", flush=True)
+                frames.append(one.rows(condition, {name: at_quality(one.completer.levels_, *condition.level)}))
+    rows = pd.concat(frames, ignore_index=True)
+    compared = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [COPIES])
+    shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "missing_error", "covered")
+    found = compared.numbers()
+    return plain({key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")})
 
 
 def costs(table: Path, taxonomy: Path, genomes: Any, seed: int) -> list[dict[str, Any]]:
@@ -75,3 +243,10 @@ def spoilt(genomes: Any, number: int, folder: Path, seed: int) -> None:
             row, donor = (genomes.counts[w].toarray()[0] for w in which)
             c, q = quality["Completeness"][i] / 100, quality["Contamination"][i] / 100
             file.write("\t".join([name, *map(str, degrade(row, donor, c, q, rng))]) + "\n")
+
+
+PARTS = {
+    "evaluate": ("genomes", evaluated),
+    "whole": ("genomes_whole", whole),
+    "losses": ("genomes_losses", losses),
+}

@@ -371,6 +371,81 @@ def genomes(found: dict[str, Any]) -> list[str]:
     return lines[1:]
 
 
+def genomes_whole(found: dict[str, Any]) -> list[str]:
+    scores, groups, splits = by_place(found), found["by_completeness"], found["splits"]
+    conditions = list(dict.fromkeys(row["condition"] for row in groups))
+    there = {(row["condition"], row["least"]): row for row in groups}
+    lines = [
+        "| completeness of the test genome | genomes | probability at 95/0 | "
+        + " | ".join(f"there at {c}" for c in conditions)
+        + " |",
+        "|---|---|---|" + "---|" * len(conditions),
+    ]
+    lowest = list(dict.fromkeys(row["least"] for row in groups))
+    for least, below in zip(lowest, [*lowest[1:], None], strict=True):
+        of = f"{least:g} %" if below is None else f"below {below:g} %" if not least else f"{least:g} to {below:g} %"
+        first = there["95/0", least]
+        shares = " | ".join(_share(there[c, least]["there"]) for c in conditions)
+        lines.append(f"| {of} | {first['genomes']} | {_share(first['said'])} | {shares} |")
+    lines += ["", "| ECE of missing families | " + " | ".join(conditions) + " |", "|---|" + "---|" * len(conditions)]
+    for of, end in (("all test genomes", ""), (f"at least {found['whole']:g} % complete", " whole")):
+        cells = " | ".join(_with_ends(scores[f"{c}{end}", "ece_missing", "omniset"]) for c in conditions)
+        lines.append(f"| {of} | {cells} |")
+    lines += [
+        "",
+        f"| precision asked: {found['precision']:g} | thresholds of | added per genome | right | of the missing |",
+        "|---|---|---|---|---|",
+    ]
+    added = {(row["condition"], row["method"]): row["added"] for row in found["added"]}
+    for condition in (f"{c}{end}" for c in conditions for end in ("", " whole")):
+        for method, of in (("omniset", "all"), ("omniset-whole", "whole genomes")):
+            right, share = (scores[condition, f"{k}_added", method] for k in ("precision", "recall"))
+            number = f"{added[condition, method]:.1f}"
+            lines.append(f"| {condition} | {of} | {number} | {_with_ends(right)} | {_with_ends(share)} |")
+    tested, clades, of_whole = (
+        " / ".join(str(s[k]) for s in splits)
+        for k in ("whole test genomes", "validation clades", "whole validation clades")
+    )
+    return [
+        *lines,
+        "",
+        f"{len(splits)} splits: {' / '.join(str(s['test genomes']) for s in splits)} test genomes, of which {tested} "
+        f"are whole; {clades} validation clades, of which {of_whole} have whole genomes. In brackets: 95 % intervals "
+        "over clades.",
+    ]
+
+
+def genomes_losses(found: dict[str, Any]) -> list[str]:
+    scores = by_place(found)
+    differences = {(row["condition"], row["score"]): row for row in found["differences"]}
+    shown = {
+        "covered": "sizes in their interval",
+        "missing_error": "missing off by",
+        "auprc_missing": "AUPRC",
+        "f1": "F1",
+    }
+    lines = [
+        "| genes are lost | " + " | ".join(f"{title}: copies | mixed | difference" for title in shown.values()) + " |",
+        "|---|" + "---|---|---|" * len(shown),
+    ]
+    for condition in dict.fromkeys(row["condition"] for row in found["scores"]):
+        cells = []
+        for score in shown:
+            cells += [_share(scores[condition, score, m]["value"]) for m in ("omniset-copies", "omniset")]
+            cells.append(_with_ends(differences[condition, score], "+.3f"))
+        lines.append(f"| {condition} | {' | '.join(cells)} |")
+    return lines
+
+
+def _with_ends(row: dict[str, Any], how: str = ".3f") -> str:
+    """A value and its interval, of a score or a difference."""
+    value, low, high = (row[key] for key in ("value", "low", "high"))
+    if value is None or value != value:
+        return "-"
+    ends = "" if low is None or low != low else f" ({low:{how}} to {high:{how}})"
+    return f"{value:{how}}{ends}"
+
+
 def _share(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.3f}"
 
@@ -463,6 +538,23 @@ def cells_costs(found: dict[str, Any]) -> list[str]:
         lines.append(f"| {command} | {row['cells']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
     simulated = "The simulated cells are read in blocks from a sparse file; one epoch. Programs and libraries included."
     return [*lines, "", simulated]
+
+
+def cells_panels(found: dict[str, Any]) -> list[str]:
+    """Cells that lack genes: means over models and panels."""
+    keys = ("shift", "moved", "itself", "near")
+    titles = ("shift of the mean", "a cell moves", "nearest is itself", "among the 15 nearest")
+    lines = [f"| data | genes left out | they are | {' | '.join(titles)} |", "|---" * 7 + "|"]
+    rows = pd.DataFrame(found["rows"])
+    for (data, lacking, how), some in rows.groupby(["data", "lacking", "genes"], sort=False):
+        shift, moved, itself, near = some[list(keys)].mean()
+        mark = "**" if how == "filled in" else ""
+        lines.append(
+            f"| {data} | {lacking:.0%} | {mark}{how}{mark} | {shift:.2f} | {moved:.2f} | {itself:.0%} | {near:.0%} |"
+        )
+    models, draws = rows["seed"].nunique(), rows["draw"].nunique()
+    of = many(models, "model")
+    return [*lines, "", f"Means over {of} and {draws} panels of genes, drawn from all genes of the file."]
 
 
 def cells_ablations(found: dict[str, Any]) -> list[str]:
@@ -730,11 +822,14 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "folders": ("sets/folders.json", folders),
     "flows": ("flows.json", flows),
     "genomes": ("genomes.json", genomes),
+    "genomes_whole": ("genomes_whole.json", genomes_whole),
+    "genomes_losses": ("genomes_losses.json", genomes_losses),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
     "cells_perturb_kang": ("cells/perturb_kang.json", cells_perturb),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
+    "cells_panels": ("cells/panels.json", cells_panels),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
     "regions_nulls": ("regions/nulls.json", regions_nulls),

@@ -120,9 +120,8 @@ def test_cells_without_counts_one_gene_and_all_genes(either):
 
 def test_one_gene(either):
     one = cells()[:, ["Gene3"]].copy()
-    with pytest.warns(
-        UserWarning, match="98% of the model's 41 genes are not in it, such as 'Gene0': they count as not"
-    ):
+    become = "count as not" if either.architecture == "seed" else "are filled in by"
+    with pytest.warns(UserWarning, match=f"98% of the model's 41 genes are not in it, such as 'Gene0': they {become}"):
         found = either.transform(one[one.X.toarray()[:, 0] > 0].copy())
     assert np.isfinite(found).all()
     embedder = CellEmbedder(**(SEED if either.architecture == "seed" else SMALL))
@@ -269,6 +268,50 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
         fitted.explain(data, ["nobody"])
 
 
+def test_genes_that_are_missing_are_filled_in(fitted, tmp_path):
+    data, network = cells(), fitted.network_.encoder
+    source = read_cells(data).on(fitted.genes_)
+    counts = torch.from_numpy(source.take(np.arange(53)).toarray())
+    assert torch.equal(  # nothing is
+        torch.from_numpy(fitted.transform(data)),
+        network(counts, counts.sum(1))[0].detach(),
+    )
+    panel = data[:, ::2].copy()
+    with pytest.warns(UserWarning, match="49% of the model's 41 genes are not in it, .*: they are filled in by what"):
+        z = fitted.transform(panel)
+    measured = np.isin(fitted.genes_, panel.var_names)
+    values = np.log1p(1e4 * panel.X.toarray() / panel.X.toarray().sum(1, keepdims=True))
+    middle, weights, noise = (x.double().numpy() for x in network.completion.buffers())
+    covariance = weights @ weights.T + np.diag(noise)
+    of_missing, of_both = covariance[~measured], covariance[np.ix_(measured, measured)]
+    known = np.zeros((53, 41))
+    known[:, measured] = values[:, [list(panel.var_names).index(g) for g in np.array(fitted.genes_)[measured]]]
+    away = np.linalg.solve(of_both, (known - middle)[:, measured].T)
+    expected = middle[~measured] + (of_missing[:, measured] @ away).T
+    known[:, ~measured] = expected.clip(0) * (expected.sum(1) / expected.clip(0).sum(1))[:, None]
+    ours = network.mean(network.hidden(torch.from_numpy(known).float())).detach().numpy()
+    assert np.allclose(z, ours, rtol=0, atol=1e-4)
+    unfilled = network(counts * torch.from_numpy(measured), torch.from_numpy(panel.X.toarray().sum(1)))[0]
+    assert np.abs(z - unfilled.detach().numpy()).max() > 1e-2
+    fitted.save(tmp_path)
+    with pytest.warns(UserWarning, match="49% of the model's"):
+        assert np.array_equal(CellEmbedder.load(tmp_path).set_params(progress=False).transform(panel), z)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_genes_that_are_filled_in_are_not_explained(depth):
+    """What is left out is the count; what is expected of others without it is part of the change."""
+    data = cells()
+    model = CellEmbedder(**SMALL, depth=depth).fit(data, batch_key="batch")
+    with pytest.warns(UserWarning, match="49% of the model's"):
+        found = model.explain(data[:, ::2].copy(), "cell2", top=41)
+    counts = pd.Series(data[2, ::2].X.toarray()[0], data.var_names[::2])
+    assert set(found["gene"]) == set(counts.index[counts > 0])
+    assert np.array_equal(found["count"], counts[found["gene"]])
+    assert np.isfinite(found[["change", "attribution"]]).all().all()
+    assert found["attribution"].max() <= 1 + 1e-6
+
+
 @pytest.mark.parametrize("verb", ["transform", "embed", "explain"])
 def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, verb):
     data = cells()
@@ -276,7 +319,7 @@ def test_every_verb_warns_where_the_genes_are_hardly_those_of_the_model(fitted, 
     few = data[:, :8].copy()
     few = few[few.X.toarray().any(1)].copy()
     with pytest.warns(
-        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they count"
+        UserWarning, match="AnnData: 80% of the model's 41 genes are not in it, such as 'Gene8': they are"
     ):
         getattr(fitted, verb)(few, *arguments)
     data.var_names = data.var_names.str.upper()
@@ -444,13 +487,17 @@ def test_several_files_with_different_genes():
     assert batch.measured is not None
     assert batch.measured.sum(1).tolist() == [30] * 53
     assert torch.equal(batch.counts[~batch.measured], torch.zeros((~batch.measured).sum()))
+    # A cell is read in the same way where it is learned from and where it is embedded: what is missing is filled in.
+    seen = embedder.network_.encoder(batch.counts, batch.library, measured=batch.measured)[0].detach().numpy()
+    assert np.array_equal(seen, embedder.embed_cells(source))
 
 
 def test_tokens_start_on_the_principal_axes(fitted):
     source = read_cells(cells())
-    tokens = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
+    encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    tokens = encoder.tokens
     before = tokens.own.clone()
-    start_from_axes(tokens, source, np.arange(53), 0)
+    start_from_axes(encoder, source, np.arange(53), 0)
     values = cells().X.toarray().astype(np.float64)
     values = np.log1p(values / values.sum(1, keepdims=True) * 1e4)
     _, sizes, axes = np.linalg.svd(values - values.mean(0), full_matrices=False)
@@ -458,13 +505,13 @@ def test_tokens_start_on_the_principal_axes(fitted):
     expected /= np.sqrt(np.square(expected).mean())
     ours = tokens.own.numpy()
     assert np.allclose(ours @ ours.T, expected @ expected.T, atol=1e-3)  # axes may be turned round
-    one = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
-    one.own.copy_(before)
+    one = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    one.tokens.own.copy_(before)
     start_from_axes(one, source, np.array([4]), 0)  # one cell has no axes
-    assert torch.equal(one.own, before)
-    wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder.tokens
+    assert torch.equal(one.tokens.own, before)
+    wide = build(CellEmbedder(**SMALL | {"dim": 60}), 41, 2, None).encoder
     start_from_axes(wide, source, np.arange(53), 0)
-    assert not wide.own[:, 40:].any()  # 41 genes have 40 axes
+    assert not wide.tokens.own[:, 40:].any()  # 41 genes have 40 axes
 
 
 def test_tokens_stay_on_the_axes_unless_learned():
@@ -472,10 +519,11 @@ def test_tokens_stay_on_the_axes_unless_learned():
     for how in ("axes", "learned", "random"):
         model = CellEmbedder(**SMALL, gene_tokens=how).fit(cells(), batch_key="batch")
         found[how] = model.network_.encoder.tokens.own.detach()
-    start = build(CellEmbedder(**SMALL), 41, 2, None).encoder.tokens
-    start_from_axes(start, read_cells(cells()), np.arange(53), 0)
-    assert torch.equal(found["axes"], start.own)
-    moved, far = ((found[how] - start.own).norm() / start.own.norm() for how in ("learned", "random"))
+    encoder = build(CellEmbedder(**SMALL), 41, 2, None).encoder
+    start_from_axes(encoder, read_cells(cells()), np.arange(53), 0)
+    start = encoder.tokens.own
+    assert torch.equal(found["axes"], start)
+    moved, far = ((found[how] - start).norm() / start.norm() for how in ("learned", "random"))
     assert 1e-4 < moved < 0.5 < far
 
 

@@ -58,7 +58,7 @@ def test_a_cell_is_a_multiset_of_tokens():
     values = counts()
     assert model.tabulates
     z = vectors(model, values)
-    tokens = model.sets_of(values, values.sum(1))
+    tokens = model.sets(model.values(values, values.sum(1)), model.tokens())
     apart = model.mean(model.head_of(model.encoder(tokens).summary))
     assert torch.allclose(z, apart, rtol=0, atol=1e-13)
     # The multiplicity is the depth-normalised count.

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,14 +191,16 @@ def test_precision_by_hand(rng):
     p = np.concatenate([rng.random(400), GRID, rng.uniform(0.9, 1, 200 - len(GRID))]).reshape(12, 50)
     right, possible = rng.random(p.shape) < p, rng.random(p.shape) < 0.7
     groups = np.array([4, 4, 4, 1, 1, 7, 7, 7, 7, 2, 2, 2])
-    bounds, expected = (f(p, right, possible, groups) for f in (calibration._precision, precision_by_hand))
+    bounds, expected = (f(p, right, possible, groups) for f in (calibration.precision_bounds, precision_by_hand))
     assert [f is None for f in bounds] == [e is None for e in expected]
     assert 0 < sum(f is None for f in bounds) < len(GRID)
     assert [f for f in bounds if f is not None] == pytest.approx([e for e in expected if e is not None])
-    alone = calibration._precision(p, right, possible, np.zeros(12, dtype=int))  # of one clade, genomes are what varies
+    alone = calibration.precision_bounds(
+        p, right, possible, np.zeros(12, dtype=int)
+    )  # of one clade, genomes are what varies
     assert alone[0] == pytest.approx(precision_by_hand(p, right, possible, np.arange(12))[0])
     nothing = np.zeros((3, 5))
-    assert calibration._precision(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
+    assert calibration.precision_bounds(nothing, nothing > 0, nothing > 0, np.arange(3)) == [None] * len(GRID)
 
 
 def test_precision_is_a_lower_bound(rng):
@@ -206,7 +209,7 @@ def test_precision_is_a_lower_bound(rng):
     for _ in range(300):
         share = rng.beta(8, 2, 9)  # of each clade; the mean is 0.8
         right = rng.random((9, 400)) < share[:, None]
-        below += calibration._precision(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
+        below += calibration.precision_bounds(np.full((9, 400), 0.7), right, right | True, np.arange(9))[0] < 0.8
     assert 0.85 < below / 300 < 0.96
 
 
@@ -317,6 +320,27 @@ def test_calibration_by_hand(genomes, methods, calibrated):
     assert list(calibrated[0].loss) == list(methods)
     assert all(calibrated[1].added[:5])
     assert all(calibrated[1].removed[:5])
+
+
+def test_changes_are_judged_by_whole_genomes(genomes, methods, calibrated):
+    """Thresholds are those of the whole genomes alone, all else is as before."""
+    name, rows, groups = "autoencoder-evidence", genomes.validation, genomes.clades.groups
+    whole = np.arange(29) % 3 > 0
+    number, level = 1, SOME_LEVELS[1]
+    one = calibrate(methods, name, replace(genomes, whole=whole), 4)[number]
+    main = apply_all({name: methods[name]}, genomes, rows, level, "estimated", 4000 + number)[name]
+    few = whole[rows]
+    p = main.probability.astype(np.float64)[few]
+    expected = precision_by_hand(p, main.truth[few], ~main.observed[few], groups[rows][few])
+    assert one.added[:5] == pytest.approx(expected[:5], rel=1e-4)
+    assert one.added[:5] != pytest.approx(calibrated[number].added[:5], rel=1e-4)
+    expected = precision_by_hand(1 - p, ~main.truth[few], main.observed[few], groups[rows][few])
+    assert one.removed[:5] == pytest.approx(expected[:5], rel=1e-4)
+    same = ("below", "above", "novelty", "ece", "bins", "loss")
+    assert [getattr(one, k) for k in same] == [getattr(calibrated[number], k) for k in same]
+    of_one_clade = replace(genomes, whole=groups == groups[rows[0]])
+    assert of_one_clade.judged.all()
+    assert calibrate(methods, name, of_one_clade, 4) == calibrated
 
 
 def test_calibration_where_rare_families_are_known_to_be_lost_more_often(genomes, methods):

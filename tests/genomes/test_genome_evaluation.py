@@ -13,7 +13,7 @@ from omniset.genomes import GenomeCompleter, calibration, suite
 from omniset.genomes import evaluate as module
 from omniset.genomes.calibration import GRID, Level, Noisy, reliability
 from omniset.genomes.evaluate import Evaluation, evaluate
-from omniset.genomes.scores import CONDITIONS, PREVALENCE, SCORES, of_genomes
+from omniset.genomes.scores import CONDITIONS, PREVALENCE, SCORES, of_genomes, of_whole
 from omniset.runs.files import plain
 
 NAMES = ("100/0", "70/5 unknown", "50/0", "missed 0.25, foreign 0.01", "50/0 accessory")
@@ -259,6 +259,22 @@ def test_achieved_precision(noisy):
     assert all(math.isnan(value) for value in none.changes("70/5").values())
 
 
+def test_rows_of_whole_genomes():
+    frames = [rows_of([0.1, 0.2, 0.3, 0.4], condition=name) for name in ("100/0", "95/0", "95/0 runs", "70/5")]
+    rows = pd.concat(frames, ignore_index=True)
+    found = of_whole(rows, ["g0", "g3", "other"])
+    assert list(found["condition"]) == ["95/0 whole"] * 2 + ["70/5 whole"] * 2
+    assert list(found["genome"]) == ["g0", "g3"] * 2
+    assert list(found["f1"]) == [0.1, 0.4] * 2
+    both = evaluation(rows, found)
+    assert both.whole == 2
+    assert both.comparison.interval("f1", "95/0 whole", "omniset").value == pytest.approx(0.25)
+    assert both.comparison.numbers()["units"] == 4
+    none = of_whole(rows, [])
+    assert none.empty
+    assert evaluation(rows, none).whole == 0
+
+
 def test_what_is_asked_of_ours(rng):
     """AUPRC above the best baseline, F1 no more than .003 below doing nothing, probabilities of missing families right
     to .05, nine of ten sizes in their interval however genes are lost.
@@ -475,6 +491,10 @@ def test_the_same_seed_gives_the_same_rows(evaluated):
         ({"test_fraction": 0.05}, "test_fraction=0.05 of 24 genomes is less than any clade has"),
         ({"validation_fraction": 0.01}, "there is no validation genome"),
         ({"clade": "phylum"}, "clade must be a rank that the taxonomy has, order, family; got 'phylum'"),
+        (
+            {"quality": pd.DataFrame({"completeness": [99.0]}, index=["other"])},
+            r"completeness of none of the genomes: its names are such as \['other'\], the genomes' such as \['g00'\]",
+        ),
     ],
 )
 def test_bad_arguments(arguments, message):

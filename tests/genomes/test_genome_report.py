@@ -344,6 +344,19 @@ def test_evaluation(tmp_path):
     assert found["precision"] == 0.95
 
 
+def test_whole_genomes_stand_by_themselves():
+    made = evaluation(conditions=["95/0", "95/0 whole"])
+    page, numbers = evaluation_report.of_evaluation(RUN, made)
+    assert numbers["whole"] == 7
+    assert table_of(page, "Precision of changes")["condition"].tolist() == ["95/0", "95/0 whole"]
+    errors = table_of(page, "Expected calibration error of missing families, 7 genomes").set_index("condition")
+    found = made.comparison.interval("ece_missing", "95/0 whole", "knn")
+    assert errors.loc["95/0 whole", "knn"] == pytest.approx(found.value)
+    assert "7 genomes that are at least 99 % complete" in next(
+        s.text for s in page.sections if s.title == "Precision of changes"
+    )
+
+
 def test_a_seed_that_is_worse_than_doing_nothing_is_said():
     _, page, _ = evaluated()
     assert any("seed" in note and "lower F1 than doing nothing at every level" in note for note in notes(page))

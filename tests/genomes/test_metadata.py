@@ -5,6 +5,7 @@ import pytest
 from genome_oracle import write
 
 from omniset.genomes.data import RANKS, read_qualities, read_taxonomy
+from omniset.genomes.metadata import whole_of
 
 # ---------------------------------------------------------------------- qualities
 
@@ -32,6 +33,17 @@ def test_qualities(kind, tmp_path):
 def test_a_contamination_of_half_a_percent_is_percent(tmp_path):
     frame = read_qualities(write(tmp_path / "q.tsv", "genome\tcompleteness\tcontamination\nA\t95\t0.05\nB\t0.9\t0.5\n"))
     assert frame.to_numpy().tolist() == [[95, 0.05], [0.9, 0.5]]
+
+
+def test_whole_genomes():
+    names = ["a", "RS_b", "c", "d", "e"]
+    quality = pd.DataFrame({"completeness": [99.0, 98.99, None, 100.0]}, index=["b.fna", "a", "c", "e"])
+    assert whole_of(quality, names).tolist() == [False, True, False, False, True]  # nothing is known of c and d
+    assert whole_of(None, names) is None
+    with pytest.raises(ValueError, match=r"such as \['b.fna'\], the genomes' such as \['x'\]"):
+        whole_of(quality, ["x"])
+    with pytest.raises(ValueError, match="completeness is 101, it must be from 0 to 100"):
+        whole_of(pd.DataFrame({"completeness": [101.0]}, index=["a"]), names)
 
 
 def test_qualities_that_are_not_given(tmp_path):

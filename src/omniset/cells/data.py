@@ -394,8 +394,13 @@ def opened(source: Any, **options: Any) -> Iterator[Cells]:
         yield cells
 
 
-def known_genes(cells: Cells, genes: list[str], aliases: Mapping[str, str] | None = None) -> Cells:
+def known_genes(
+    cells: Cells, genes: list[str], aliases: Mapping[str, str] | None = None, lacking: str = "they count as not seen"
+) -> Cells:
     """The cells with a model's genes as columns. Warns where these are hardly the cells' genes.
+
+    Args:
+        lacking: What becomes of genes that are not there.
 
     Raises:
         ValueError: None of the genes is known.
@@ -412,7 +417,7 @@ def known_genes(cells: Cells, genes: list[str], aliases: Mapping[str, str] | Non
         if share > MISSING:
             warnings.warn(
                 f"{source.name}: {share:.0%} of the model's {len(genes):,} genes are not in it, such as "
-                f"{matching.missing[0]!r}: they count as not seen",
+                f"{matching.missing[0]!r}: {lacking}",
                 stacklevel=4,
             )
     return known

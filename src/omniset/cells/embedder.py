@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 import omniset
+from omniset.cells import settling
 from omniset.cells.batches import batch_codes, labels_of
 from omniset.cells.data import Cells, known_genes, opened
 from omniset.cells.explaining import changes_of, seed_changes_of
@@ -27,6 +28,7 @@ from omniset.cells.networks import (
     given_vectors,
     lessons,
     likely_datasets,
+    measured_in,
     shares,
     vectors_of_genes,
 )
@@ -60,6 +62,7 @@ SIZES = (  # that a model learned on from must have in common
 )
 STEPS = 800  # of training, about, unless `epochs` is given
 LEAST = 8  # cells to learn from
+FILLED = "they are filled in by what goes with them in the cells that were learned from"
 
 
 class CellEmbedder(EmbedderOptions, Estimator):
@@ -168,13 +171,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.vocabulary_, note = _vocabulary(cells, codes, rows, self, base)
         self.genes_ = self.vocabulary_["gene"].tolist()
         self.notes_ = [*cells.notes, note]
-        without = rows[scan.library[rows] == 0]
-        if len(without):
-            warnings.warn(
-                f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
-                f"{len(rows):,}",
-                stacklevel=3,
-            )
+        _warn_of_empty(cells, rows, scan.library)
         known = None if base is None else base.network_
         if known is not None:
             vectors = given_vectors(known)
@@ -189,7 +186,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.notes_ += notes
         validation = np.sort(rng.permutation(rows)[: round(self.validation_fraction * len(rows))])
         training = np.setdiff1d(rows, validation)
-        network = self._untrained(vectors, base, on_genes, training)
+        network, before = _untrained(self, vectors, base, on_genes, training)
         learned_from = [scan.library[rows], codes[rows], *([] if types is None else [types])]
         fingerprint = self.fingerprint() | {"data": _checksum(learned_from, vectors, base)}
         module, batches = lessons(self, network, on_genes, codes, training, validation, fingerprint, types)
@@ -203,7 +200,9 @@ class CellEmbedder(EmbedderOptions, Estimator):
         self.seconds_ = round(time.monotonic() - start, 1)
         self.sizes_ = {"cells": len(rows), "training": len(training), "validation": len(validation)}
         self.sizes_["genes"] = len(self.genes_)
-        self.mean_ = self.embed_cells(cells, rows).mean(0)
+        z = self.embed_cells(cells, rows)
+        self.mean_ = z.mean(0)
+        self.notes_ += _ending(self, z, codes, rows, before)
         return self
 
     def fit_transform(self, source: Any, y: Any = None, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
@@ -223,8 +222,10 @@ class CellEmbedder(EmbedderOptions, Estimator):
         """The vectors of all cells, in their order; a cell without counts gets that of the empty set.
 
         Args:
-            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Where
-                many are missing, or are matched by case only, there is a warning.
+            source, layer, input, gene_column: As for fit; other genes, in another order, are matched by name. Those
+                that a source lacks are filled in, see `omniset.cells.completing.Completion` ("seed", or
+                counts="tokens": they count as not seen). Where many are missing, or are matched by case only, there is
+                a warning.
             aliases: Other names of genes.
 
         Raises:
@@ -256,7 +257,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
         Raises:
             ValueError: None of the genes is known.
         """
-        return known_genes(cells, self.genes_, aliases)
+        fills = self.architecture == "multiset" and self.counts != "tokens"
+        return known_genes(cells, self.genes_, aliases, FILLED if fills else "they count as not seen")
 
     def embed(self, source: Any, *, key: str | None = KEY, **options: Any) -> Float[np.ndarray, "cells embedding_dim"]:
         """`transform`, kept in `obsm[key]` of an AnnData, with its provenance in `uns["omniset"]`.
@@ -364,7 +366,8 @@ class CellEmbedder(EmbedderOptions, Estimator):
                     said = sentences(known, row, counts, seed_options(self.encoder_options), None)
                     frame = seed_changes_of(network, said, cell, mean, self.genes_, steps).head(top)
                 else:
-                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps).head(top)
+                    measured = measured_in(known, row)
+                    frame = changes_of(network.encoder, cell, library, mean, self.genes_, steps, measured).head(top)
                 frame.insert(0, "cell", name)
                 frames.append(frame)
             return pd.concat(frames, ignore_index=True)
@@ -441,19 +444,57 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 raise ValueError(f"{name} must be as in start_from, {others[name]!r}; got {options[name]!r}")
         return base
 
-    def _untrained(
-        self, vectors: Tensor | None, base: CellEmbedder | None, cells: Cells, rows: Int[np.ndarray, " rows"]
-    ) -> Network:
-        """With the weights of the base, or with tokens on the principal axes of these cells."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            network = build(self, len(self.genes_), len(self.batches_), vectors, len(self.types_))
-        if base is not None:
-            number = {name: i for i, name in enumerate(base.batches_)}
-            network.start_from(base.network_, [number.get(name) for name in self.batches_])  # type: ignore[arg-type]
-        elif isinstance(network, CellModel) and self.gene_tokens != "random":
-            start_from_axes(network.encoder.tokens, cells, rows, self.seed)
-        return network
+
+def _untrained(
+    embedder: CellEmbedder,
+    vectors: Tensor | None,
+    base: CellEmbedder | None,
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+) -> tuple[Network, tuple[np.ndarray, np.ndarray] | None]:
+    """With the weights of the base, or with tokens on the principal axes of these cells, some of which come along."""
+    with torch.random.fork_rng():
+        torch.manual_seed(embedder.seed)
+        network = build(embedder, len(embedder.genes_), len(embedder.batches_), vectors, len(embedder.types_))
+    if base is not None:
+        number = {name: i for i, name in enumerate(base.batches_)}
+        network.start_from(base.network_, [number.get(name) for name in embedder.batches_])  # type: ignore[arg-type]
+    elif isinstance(network, CellModel):
+        tokens = embedder.gene_tokens != "random"
+        return network, start_from_axes(network.encoder, cells, rows, embedder.seed, tokens=tokens)
+    return network, None
+
+
+def _ending(
+    embedder: CellEmbedder,
+    z: Float[np.ndarray, "rows dim"],
+    codes: Int[np.ndarray, " cells"],
+    rows: Int[np.ndarray, " rows"],
+    before: tuple[np.ndarray, np.ndarray] | None,
+) -> list[str]:
+    """Sentences on how the fit ended.
+
+    Args:
+        z: Vectors of the rows.
+        before: Some of these, and their principal components.
+    """
+    notes = [settling.of_loss(embedder.history_)]
+    if before is not None and len(embedder.batches_) > 1:
+        some, components = before
+        order = np.argsort(rows)
+        after = z[order[np.searchsorted(rows, some, sorter=order)]]
+        notes.append(settling.of_batches(components, after, codes[some]))
+    return notes
+
+
+def _warn_of_empty(cells: Cells, rows: Int[np.ndarray, " rows"], library: Float[np.ndarray, " cells"]) -> None:
+    without = rows[library[rows] == 0]
+    if len(without):
+        warnings.warn(
+            f"cells without counts, such as {cells.names[without[0]]!r}, teach nothing: {len(without):,} of "
+            f"{len(rows):,}",
+            stacklevel=4,
+        )
 
 
 def _vocabulary(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from omniset import explain
@@ -26,11 +26,13 @@ def changes_of(
     mean: Float[Tensor, " embedding_dim"],
     genes: list[str],
     steps: int,
+    measured: Bool[Tensor, "1 genes"] | None = None,
 ) -> pd.DataFrame:
     """The genes of one cell, largest change first: `gene`, `count`, `change`, `attribution`.
 
     Args:
         encoder: Of a `CellModel`.
+        measured: As of its `forward`. Genes that are filled in have no row.
         mean: Of the vectors of the training cells, from which the vector's own direction starts.
         steps: Of the attribution's integral.
     """
@@ -38,18 +40,21 @@ def changes_of(
     which = counts[0].nonzero()[:, 0]
     with torch.no_grad():
         table = encoder.table()
-        z = encoder(counts, library, table)[0]
+        z = encoder(counts, library, table, measured)[0]
         away = z - mean
         direction = away[0] / away.norm().clamp(min=1e-12)
         changes = []
         for some in which.split(TOGETHER):
             without = counts.repeat(len(some), 1)
             without[torch.arange(len(some)), some] = 0
-            changes.append((z - encoder(without, library.expand(len(some)), table)[0]) @ direction)
-        tokens = encoder.sets_of(counts, library)
+            there = None if measured is None else measured.expand(len(some), -1)
+            changes.append((z - encoder(without, library.expand(len(some)), table, there)[0]) @ direction)
+        values = encoder.values(counts, library, measured)
+        tokens = encoder.sets(values, encoder.tokens())
+        place = (values[0] > 0).cumsum(0)[which] - 1  # of these genes, among those that are filled in
     scores = np.full(len(which), np.nan)
     if explain.attends(encoder.encoder):
-        scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0].numpy()
+        scores = explain.attribute(_Along(encoder, direction, mean).eval(), tokens, 0, steps)[0][place].numpy()
     frame = pd.DataFrame(
         {
             "gene": [genes[i] for i in which.tolist()],

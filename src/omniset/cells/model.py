@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from omniset import encoders
+from omniset.cells.completing import Completion
 from omniset.core.sets import SetBatch
 from omniset.encoders import AttentionEncoder
 from omniset.layers.set_transformer import InducedLayer
@@ -119,7 +120,9 @@ class CellEncoder(nn.Module):
         sizes = {"input_dim": dim, "dim": dim, "depth": depth, "num_heads": num_heads, "num_inducing": num_inducing}
         sizes |= {"num_outputs": num_outputs, "input_layers": 0, "ffn_dim": 2 * dim}
         self.encoder = encoders.build(encoder, **(sizes | (options or {})))
-        self.counts = counts
+        self.counts, self.width = counts, dim
+        # A gene that is expected a little would be one more token of a cell whose genes are there once each.
+        self.completion = None if counts == "tokens" else Completion(genes, dim)
         self.modulate = (
             nn.Sequential(nn.Linear(1, WIDTH), nn.SiLU(), nn.Linear(WIDTH, 2 * dim)) if counts == "tokens" else None
         )
@@ -150,11 +153,8 @@ class CellEncoder(nn.Module):
         assert isinstance(pool, InducedLayer)
         return pool.tabulate(self.encoder.embed(tokens))
 
-    def hidden(
-        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
-    ) -> Float[Tensor, "cells width"]:
+    def hidden(self, values: Float[Tensor, "cells genes"], table: Any = None) -> Float[Tensor, "cells width"]:
         table = self.table() if table is None else table
-        values = self.values(counts, library)
         if self.tabulates:
             pool = self.encoder.pool
             assert isinstance(pool, InducedLayer)
@@ -182,25 +182,31 @@ class CellEncoder(nn.Module):
         return summaries[order.argsort()]
 
     def forward(
-        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"], table: Any = None
+        self,
+        counts: Float[Tensor, "cells genes"],
+        library: Float[Tensor, " cells"],
+        table: Any = None,
+        measured: Bool[Tensor, "cells genes"] | None = None,
     ) -> tuple[Float[Tensor, "cells latent"], Float[Tensor, "cells latent"]]:
         """Mean and log-variance of z.
 
         Args:
             library: See depth_normalised.
             table: What `table()` gave; None: made anew.
+            measured: Genes that were; the others are filled in. None: all were.
         """
-        hidden = self.hidden(counts, library, table)
+        hidden = self.hidden(self.values(counts, library, measured), table)
         return self.mean(hidden), self.log_variance(hidden).clamp(-10, 4)
 
-    def sets_of(self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]) -> SetBatch:
-        """Cells as sets of tokens, for what looks at single genes."""
-        return self.sets(self.values(counts, library), self.tokens())
-
     def values(
-        self, counts: Float[Tensor, "cells genes"], library: Float[Tensor, " cells"]
+        self,
+        counts: Float[Tensor, "cells genes"],
+        library: Float[Tensor, " cells"],
+        measured: Bool[Tensor, "cells genes"] | None = None,
     ) -> Float[Tensor, "cells genes"]:
-        return torch.log1p(counts) if self.counts == "log1p" else depth_normalised(counts, library)
+        """What stands for the counts, of genes that were not measured what is expected."""
+        values = torch.log1p(counts) if self.counts == "log1p" else depth_normalised(counts, library)
+        return values if measured is None or self.completion is None else self.completion(values, measured)
 
     def sets(self, values: Float[Tensor, "cells genes"], tokens: Float[Tensor, "genes dim"]) -> SetBatch:
         """The expressed genes of each cell as a set of tokens: (B, N, d), N the largest number expressed."""

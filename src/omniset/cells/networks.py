@@ -156,13 +156,21 @@ def embed(
             else:
                 counts = torch.from_numpy(block.toarray()).to(device)
                 library = torch.from_numpy(cells.library(some).astype(np.float32)).to(device)
-                z = network.encoder(counts, library, table)[0]
+                z = network.encoder(counts, library, table, measured_in(cells, some, device))[0]
             vectors[start : start + len(z)] = z.cpu().numpy()
             empty[start : start + len(z)] = np.diff(block.indptr) == 0
             progress.at(start + len(z))
     network.to("cpu")
     require_finite_outputs(vectors, [cells.names[row] for row in rows], "cell")
     return vectors, empty
+
+
+def measured_in(
+    cells: Cells, rows: Int[np.ndarray, " rows"], device: torch.device | str = "cpu"
+) -> Bool[Tensor, "rows genes"] | None:
+    """Which genes were measured in these cells. None: all of them."""
+    measured = cells.measured[cells.source_of[rows]]
+    return None if measured.all() else torch.from_numpy(measured).to(device)
 
 
 @torch.no_grad()

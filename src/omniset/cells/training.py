@@ -11,12 +11,12 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from jaxtyping import Bool, Float, Int
-from sklearn.decomposition import PCA
 from torch import Tensor
 
+from omniset.cells.completing import principal_axes
 from omniset.cells.data import Cells
 from omniset.cells.losses import loss
-from omniset.cells.model import SCALE, CellModel, GeneTokens
+from omniset.cells.model import SCALE, CellEncoder, CellModel
 from omniset.training.data import EpochSampler, Key, Lesson
 from omniset.training.fit import TrainingModule
 
@@ -24,29 +24,51 @@ BLOCK = 64  # cells that are next to each other in a file and are read together
 WINDOW = 64  # blocks that are shuffled into each other
 CLUSTERS = 5.0  # weight of the centres' distance from their cells: how fast they follow
 SAMPLE = 20_000  # cells, at most, whose principal axes are computed
+LOOKED_AT = 2_000  # cells, at most, whose batches are looked at
 
 
-def start_from_axes(tokens: GeneTokens, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int) -> None:
-    """Set tokens to where genes lie on the principal axes of log-normalised counts.
+def start_from_axes(
+    encoder: CellEncoder, cells: Cells, rows: Int[np.ndarray, " rows"], seed: int, tokens: bool = True
+) -> tuple[Int[np.ndarray, " some"], Float[np.ndarray, "some components"]] | None:
+    """Set tokens to where genes lie on the principal axes of log-normalised counts, and what fills in genes.
+
+    Returns at most 2,000 of the cells with their principal components; None where there are no axes.
 
     Genes that go together then have like tokens, which takes long to learn, and of few cells is learned amiss. Axes are
     those of at most 20,000 of the cells, evenly spaced; what is left of the width is 0.
+
+    Args:
+        tokens: Whether they are set.
     """
-    if tokens.own is None:
-        return
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64))]
     counts = sp.csr_array(cells.take(some), dtype=np.float64)
-    library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
-    counts.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
-    number = min(tokens.own.shape[1], min(counts.shape) - 1)
-    if number < 1 or not counts.nnz:
-        return
-    model = PCA(number, svd_solver="arpack", random_state=seed).fit(counts)
-    axes = model.components_.T * np.sqrt(model.explained_variance_)
-    spread = np.sqrt(np.square(axes).mean())
-    if spread > 0:
-        with torch.no_grad():
-            tokens.own.zero_()[:, :number] = torch.from_numpy(axes / spread).to(tokens.own)
+    measured = None if cells.measured.all() else cells.measured[cells.source_of[some]]
+    own, completion = encoder.tokens.own if tokens else None, encoder.completion
+    places, values = None, counts
+    if own is not None or encoder.counts == "multiplicity":
+        library = np.maximum(cells.library(some), np.finfo(np.float64).tiny)
+        values = counts.copy()
+        values.data = np.log1p(counts.data / np.repeat(library, np.diff(counts.indptr)) * SCALE)
+        places = principal_axes(values, measured, encoder.width, seed)
+    if own is not None and places is not None:
+        vectors = places.components.T * np.sqrt(places.variances)
+        if (spread := np.sqrt(np.square(vectors).mean())) > 0:
+            with torch.no_grad():
+                own.zero_()[:, : vectors.shape[1]] = torch.from_numpy(vectors / spread).to(own)
+    if completion is not None:
+        if encoder.counts == "log1p":
+            values = counts
+            values.data = np.log1p(counts.data)
+            places = principal_axes(values, measured, encoder.width, seed)
+        if places is not None:
+            completion.learn(places)
+    if places is None:
+        return None
+    look = np.unique(np.linspace(0, len(some) - 1, min(len(some), LOOKED_AT)).astype(np.int64))
+    away = values[look].toarray() - places.middle
+    if measured is not None:
+        away *= measured[look]
+    return some[look], away @ places.components.T
 
 
 @dataclass
@@ -229,7 +251,7 @@ class CellModule(TrainingModule):
 
     def _step(self, batch: CellBatch, stage: str, warm: float) -> Tensor:
         network, weight = self.network, self.objective
-        mean, log_variance = network.encoder(batch.seen, batch.library)
+        mean, log_variance = network.encoder(batch.seen, batch.library, measured=batch.measured)
         z = mean
         if stage == "train" and weight["beta"]:
             z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()

@@ -17,6 +17,7 @@ from omniset.runs.console import resumable
 def fit(
     table: Path,
     taxonomy: Path | None = None,
+    quality: Path | None = None,
     out: Path = Path("model"),
     resume: bool = False,
     format: str = "auto",
@@ -33,6 +34,8 @@ def fit(
             Bakta, InterProScan, HMMER or a pangenome tool wrote; a file, compressed or not, or a folder of files.
         taxonomy: Taxonomy of the genomes, such as GTDB's: relatives are never split between training and validation.
             null: clusters of similar genomes take its place.
+        quality: How complete these genomes are themselves, in percent, such as GTDB's metadata. Thresholds of
+            --precision are then those of genomes of at least 99 %: what others lack may be there. null: of all genomes.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
@@ -45,7 +48,7 @@ def fit(
     from omniset.runs.processes import one_voice
 
     with resumable(out), one_voice(1, 1):
-        runs.fit(table, taxonomy, out, format, identifiers, given(CompleterOptions, options), resume)
+        runs.fit(table, taxonomy, quality, out, format, identifiers, given(CompleterOptions, options), resume)
 
 
 def _parts(arguments: dict[str, Any]) -> list[Path]:
@@ -137,6 +140,7 @@ def complete(
 def evaluate(
     table: Path,
     taxonomy: Path | None = None,
+    quality: Path | None = None,
     out: Path = Path("evaluation"),
     methods: str | None = None,
     seeds: int = 3,
@@ -156,6 +160,8 @@ def evaluate(
     Args:
         table: Gene families of complete genomes, in any format that fit reads.
         taxonomy: Taxonomy of the genomes. null: clusters of similar genomes take its place.
+        quality: How complete these genomes are themselves, as for fit: those of at least 99 % are also judged alone.
+            null: not known.
         out: Folder for the report, the metrics and the rows of every seed.
         methods: Beside the model and the untrained baselines: pca, autoencoder, autoencoder-evidence, mean, seed,
             separated by commas. null: all but seed.
@@ -172,6 +178,7 @@ def evaluate(
         runs.evaluate(
             table,
             taxonomy,
+            quality,
             out,
             methods=split(methods),
             seeds=seeds,

@@ -143,7 +143,7 @@ class Level:
     Attributes:
         completeness, contamination: In percent.
         added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
-            probability of being right.
+            probability of being right; of whole genomes, where it is known which are.
         below, above: The interval of a genome's size, of 95 %, is from expected - below s to expected + above s, s the
             standard deviation of independent families, sqrt(sum p (1 - p)).
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
@@ -195,8 +195,9 @@ def calibrate(
         ways = {"copies": noisy[main]}
         ways |= {lost: apply({main: methods[main]}, seed=at, lost=lost)[main] for lost in LOSSES[1:]}
         loss = {name: cross_entropy(n.log_odds, n.truth) for name, n in noisy.items()}
-        levels.append(_level(level, ways, "copies", groups, loss))
-        accessory.append(_level(level, {lost: way.shifted for lost, way in ways.items()}, "accessory", groups, loss))
+        told = {lost: way.shifted for lost, way in ways.items()}
+        levels.append(_level(level, ways, "copies", groups, genomes.judged, loss))
+        accessory.append(_level(level, told, "accessory", groups, genomes.judged, loss))
     return levels, accessory
 
 
@@ -205,16 +206,19 @@ def _level(
     ways: dict[str, Noisy],
     usual: str,
     groups: Int[np.ndarray, " genomes"],
+    judged: Bool[np.ndarray, " genomes"],
     loss: dict[str, float],
 ) -> Level:
-    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one."""
+    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one, of those genomes
+    by which changes are judged.
+    """
     one = ways[usual]
     p, truth, observed = one.probability, one.truth, one.observed
     below, above = np.max([_off(way) for way in ways.values()], 0)
     return Level(
         *level,
-        _precision(p, truth, ~observed, groups),
-        _precision(1 - p, ~truth, observed, groups),
+        precision_bounds(p[judged], truth[judged], ~observed[judged], groups[judged]),
+        precision_bounds(1 - p[judged], ~truth[judged], observed[judged], groups[judged]),
         float(below),
         float(above),
         float(np.quantile(one.novelty, NOVEL)),
@@ -231,7 +235,7 @@ def _off(noisy: Noisy) -> tuple[float, float]:
     return below, above
 
 
-def _precision(
+def precision_bounds(
     probability: Float[np.ndarray, "genomes families"],
     right: Bool[np.ndarray, "genomes families"],
     possible: Bool[np.ndarray, "genomes families"],

@@ -22,7 +22,15 @@ from omniset.genomes.completion import About, Completion, Matching, Rule, comple
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
-from omniset.genomes.metadata import Quality, check_bounds, check_quality, lineages, warn_of_small
+from omniset.genomes.metadata import (
+    WHOLE,
+    Quality,
+    check_bounds,
+    check_quality,
+    lineages,
+    warn_of_small,
+    whole_of,
+)
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import LOSSES, Observed
 from omniset.genomes.options import CompleterOptions
@@ -69,6 +77,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self,
         table: Table,
         taxonomy: pd.DataFrame | None = None,
+        quality: pd.DataFrame | None = None,
         *,
         folder: str | Path | None = None,
         resume: bool = False,
@@ -79,11 +88,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
             table: A GenomeTable; a frame, genomes x families; or what `read_table` reads.
             taxonomy: Index genome, a column per rank, as `read_taxonomy` gives. Without one, clades are clusters of
                 similar genomes.
+            quality: How complete they are themselves, as `read_qualities` gives. Validation genomes of at least 99 %
+                then tell the thresholds of a precision: what others lack counts as absent, though it may be there.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
         Raises:
-            ValueError: An argument out of its bounds, too few genomes, or a taxonomy of other genomes.
+            ValueError: An argument out of its bounds, too few genomes, or a taxonomy or quality of other genomes.
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
@@ -97,9 +108,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
             warnings.warn(f"{len(empty)} genomes without any family are left out: {empty[0]!r}", stacklevel=2)
             genomes = genomes.select(sizes > 0)
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, self.clade)
-        rng = np.random.default_rng(self.seed)
-        train, validation = split(clades.groups, (self.validation_fraction,), rng)
-        return self.fit_split(genomes, taxonomy, clades, train, validation, folder=folder, resume=resume)
+        parts = split(clades.groups, (self.validation_fraction,), np.random.default_rng(self.seed))
+        return self.fit_split(genomes, taxonomy, clades, *parts, quality=quality, folder=folder, resume=resume)
 
     def fit_split(
         self,
@@ -109,6 +119,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         train: Int[np.ndarray, " train"],
         validation: Int[np.ndarray, " validation"],
         *,
+        quality: pd.DataFrame | None = None,
         also: Sequence[str] = (),
         folder: str | Path | None = None,
         resume: bool = False,
@@ -133,7 +144,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if not len(columns):
             raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
         references = _references(clades, train, self.max_references, self.seed)
-        genomes = Genomes(table.counts[:, columns], clades, train, validation, references)
+        whole = whole_of(quality, table.names)
+        genomes = Genomes(table.counts[:, columns], clades, train, validation, references, whole)
         vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
         for name, known in (("category", table.categories), ("description", table.descriptions)):
             vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
@@ -471,6 +483,13 @@ def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
         notes.append(f"{left_out:,} of {families:,} families are not in {least}, and are left out of the vocabulary")
     if len(genomes.references) < len(genomes.train):
         notes.append(f"{len(genomes.references):,} of {len(genomes.train):,} training genomes are kept to compare with")
+    if genomes.whole is not None:
+        number = int(genomes.whole[genomes.validation].sum())
+        of = (
+            f"{number:,} of {len(genomes.validation):,} validation genomes are at least {WHOLE:g} % complete themselves"
+        )
+        told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
+        notes.append(f"{of}: {told} the thresholds of a precision")
     return notes
 
 

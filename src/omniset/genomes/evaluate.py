@@ -16,8 +16,19 @@ from omniset.genomes.calibration import apply_all, at_quality
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import check_precision
 from omniset.genomes.data import GenomeTable, Table, as_table
-from omniset.genomes.metadata import lineages, warn_of_small
-from omniset.genomes.scores import AIMS, CHANGES, CONDITIONS, DECISIVE, SCORES, bins, by_prevalence, of_genomes
+from omniset.genomes.metadata import lineages, warn_of_small, whole_of
+from omniset.genomes.scores import (
+    AIMS,
+    CHANGES,
+    CONDITIONS,
+    DECISIVE,
+    OF_WHOLE,
+    SCORES,
+    bins,
+    by_prevalence,
+    of_genomes,
+    of_whole,
+)
 from omniset.genomes.suite import BASELINES, NO_NETWORK, UNTRAINED
 from omniset.genomes.training import Clades, Genomes, split
 from omniset.runs.files import provenance
@@ -58,6 +69,11 @@ class Evaluation:
         return [condition for condition in DECISIVE if condition in self.comparison.conditions]
 
     @property
+    def whole(self) -> int:
+        """How many test genomes are whole themselves; 0 where their completeness was not given."""
+        return self.rows.loc[self.rows["condition"].isin([c.name for c in OF_WHOLE]), "genome"].nunique()
+
+    @property
     def columns(self) -> list[str]:
         """Of the rows, those of scores.csv.gz: what rows are of, and the scores that each has."""
         names = ["condition", "method", "clade", "seed", "genome", *(score.name for score in SCORES)]
@@ -81,6 +97,7 @@ class Evaluation:
         return {
             "splits": self.splits.to_dict("records"),
             "precision": self.precision,
+            "whole": self.whole,
             "changes": {condition: self.changes(condition) for condition in self.comparison.conditions},
             "prevalence": {condition: self.by_prevalence(condition) for condition in self.decisive},
             "reliability": {condition: self.reliability(condition) for condition in self.decisive},
@@ -98,6 +115,7 @@ class Evaluation:
 def evaluate(
     table: Table,
     taxonomy: pd.DataFrame | None = None,
+    quality: pd.DataFrame | None = None,
     *,
     methods: Sequence[str] = DEFAULT,
     seeds: int = 3,
@@ -112,6 +130,7 @@ def evaluate(
 
     Args:
         table, taxonomy: As in `GenomeCompleter.fit`.
+        quality: As in `GenomeCompleter.fit`. Test genomes that are whole themselves are then also judged alone.
         methods: Beside "omniset" and the untrained ones, which are always there. "seed" takes hundreds of epochs to
             learn, and is not among them unless it is named.
         seeds: Number of splits, each with weights and noise of its own.
@@ -122,7 +141,7 @@ def evaluate(
         arguments: Of GenomeCompleter.
 
     Raises:
-        ValueError: An unknown method, a number out of its bounds, too few clades.
+        ValueError: An unknown method, a number out of its bounds, too few clades; a quality of none of the genomes.
     """
     _check(methods, seeds, test_fraction, precision, arguments)
     first = arguments.pop("seed", 0)
@@ -130,18 +149,22 @@ def evaluate(
     completer.check_arguments()
     warn_of_small(completer.contamination)
     genomes = as_table(table)
+    whole = whole_of(quality, genomes.names)
     clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
     counts = np.concatenate([genomes.counts.indptr, genomes.counts.indices, genomes.counts.data]).astype(np.int64)
     data = zlib.crc32(clades.codes.tobytes(), zlib.crc32(counts.tobytes()))
+    data = data if whole is None else zlib.crc32(whole.tobytes(), data)
     store = Kept(folder, resume)
     units: list[Done] = []
     for seed in range(first, first + seeds):
         completer = GenomeCompleter(**arguments, seed=seed)
         settings = {**completer.plain(), "methods": sorted(methods), "test_fraction": test_fraction}
         settings |= {"precision": precision, "data": data}
-        work = partial(_one_seed, completer, genomes, taxonomy, clades, methods, test_fraction, precision, say)
+        work = partial(_one_seed, completer, genomes, taxonomy, quality, clades, methods, test_fraction, precision, say)
         units.append(store.do(f"seed_{seed}", settings, work))
     rows = pd.concat([unit.rows for unit in units], ignore_index=True)
+    names = [] if whole is None else [name for name, is_whole in zip(genomes.names, whole, strict=True) if is_whole]
+    rows = pd.concat([rows, of_whole(rows, names)], ignore_index=True)
     return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
 
 
@@ -165,6 +188,7 @@ def _one_seed(
     completer: GenomeCompleter,
     table: GenomeTable,
     taxonomy: pd.DataFrame | None,
+    quality: pd.DataFrame | None,
     clades: Clades,
     methods: Sequence[str],
     test_fraction: float,
@@ -179,7 +203,7 @@ def _one_seed(
             f"test_fraction={test_fraction} of {len(table)} genomes is less than any clade has: take a lower rank"
         )
     also = [m for m in methods if m not in (*UNTRAINED, OURS)]
-    completer.fit_split(table, taxonomy, clades, train, validation, also=also)
+    completer.fit_split(table, taxonomy, clades, train, validation, quality=quality, also=also)
     suite = completer.network_
     chosen = {OURS: suite[ARCHITECTURE]} | {name: suite[name] for name in ALL if name in suite.methods}
     # The noise of the test draws its donors from the training genomes.

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from omniset.genomes.evaluate import ACCESSORY, Evaluation
+from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.report import DIAGONAL, percent
-from omniset.genomes.scores import CALIBRATED, CHANGES, CONDITIONS, DEFINITIONS, LOSSY, Condition
+from omniset.genomes.scores import CALIBRATED, CHANGES, CONDITIONS, DEFINITIONS, LOSSY, OF_WHOLE, Condition
 from omniset.report import figures
 from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, rounded, text_of
 from omniset.report.figures import Series
@@ -126,6 +127,9 @@ def _calibrated(evaluation: Evaluation) -> Section:
         blocks.append(Plot(figure, f"Reliability at {condition}. Expected calibration errors: {errors}.", caption))
     known = _of_kind(compared, "known")
     blocks += _table(compared, "ece_missing", known, "Expected calibration error of missing families.")
+    if evaluation.whole:
+        caption = f"Expected calibration error of missing families, {_whole(evaluation)}."
+        blocks += _table(compared, "ece_missing", _of_kind(compared, "whole"), caption)
     blocks += _table(compared, "ece", known, "Expected calibration error of all families.")
     text = (
         "Of all families given a probability of 0.8, 80 % should be there. Of nearly all families it is plain whether "
@@ -136,7 +140,7 @@ def _calibrated(evaluation: Evaluation) -> Section:
 
 def _precise(evaluation: Evaluation) -> Section:
     compared, rows, low = evaluation.comparison, [], []
-    for condition in (c.name for c in _of_kind(compared, "known", "estimated", "unknown")):
+    for condition in (c.name for c in _of_kind(compared, "known", "whole", "estimated", "unknown")):
         row: list[Any] = [condition]
         number = evaluation.changes(condition)
         for change in CHANGES:
@@ -154,6 +158,11 @@ def _precise(evaluation: Evaluation) -> Section:
         f"Changes were asked to be right in {percent(evaluation.precision)} of the cases, with thresholds from "
         "validation clades. The share that was right on test clades:"
     )
+    if evaluation.whole:
+        text += (
+            " What a genome lacks counts as absent, though an incomplete one may have it: whole are the "
+            f"{_whole(evaluation)}."
+        )
     blocks: list[Block] = []
     if low:
         blocks.append(Note("warning", f"Less precise than asked for, by more than chance: {', '.join(low)}."))
@@ -221,7 +230,12 @@ def _original(compared: Comparison) -> Section:
 
 
 def _of_kind(compared: Comparison, *kinds: str) -> list[Condition]:
-    return [c for kind in kinds for c in CONDITIONS if c.kind == kind and c.name in compared.conditions]
+    there = [c for c in (*CONDITIONS, *OF_WHOLE) if c.name in compared.conditions]
+    return [c for kind in kinds for c in there if c.kind == kind]
+
+
+def _whole(evaluation: Evaluation) -> str:
+    return f"{many(evaluation.whole, 'genome')} that are at least {WHOLE:g} % complete themselves"
 
 
 def _less(compared: Comparison, condition: str, score: str, method: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from omniset.genomes.formats import GENOME_NAMES, twice
 from omniset.tables.files import listed, short
@@ -26,6 +26,7 @@ CONTAMINATION = ("contamination", "checkm2_contamination", "checkm_contamination
 LINEAGE = ("gtdb_taxonomy", "classification", "gtdb_classification", "taxonomy", "lineage", "taxon", "ncbi_taxonomy")
 PREFIXES = {"d": 0, "k": 0, "p": 1, "c": 2, "o": 3, "f": 4, "g": 5, "s": 6}
 ALIASES = {"superkingdom": "domain", "kingdom": "domain"}
+WHOLE = 99.0  # percent, at least, of a genome that is taken for whole: what it lacks is absent
 SEVERAL = re.compile(r"[;,|\s][dkpcofgs]__")  # another rank's name within a name
 ONE_NAME = "it must be one name, of this rank"
 
@@ -343,6 +344,24 @@ def check_quality(quality: pd.DataFrame | None) -> Quality | None:
     if doubt := seem_fractions(percents.to_numpy()):
         raise ValueError(f"quality: completeness {doubt}")
     return Quality([str(name) for name in percents.index], percents.to_numpy() / 100, rows_by_name(percents))
+
+
+def whole_of(quality: pd.DataFrame | None, names: list[str]) -> Bool[np.ndarray, " genomes"] | None:
+    """(genomes,) whether each is at least `WHOLE` percent complete; False where that is not known. None: no quality.
+
+    Raises:
+        ValueError: As `check_quality`; or the completeness of none of the genomes is known.
+    """
+    checked = check_quality(quality)
+    if checked is None:
+        return None
+    rows = np.array([checked.row_of(name) for name in names], dtype=np.int64)
+    if not (rows >= 0).any():
+        raise ValueError(
+            f"quality: completeness of none of the genomes: its names are such as {checked.names[:1]}, the genomes' "
+            f"such as {names[:1]}"
+        )
+    return (rows >= 0) & (100 * checked.values[rows, 0] >= WHOLE - 1e-9)
 
 
 def check_taxonomy(taxonomy: pd.DataFrame) -> None:

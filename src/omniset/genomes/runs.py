@@ -47,6 +47,7 @@ MEANING = {
 def fit(
     table: Path,
     taxonomy: Path | None,
+    quality: Path | None,
     out: Path,
     format: str,
     identifiers: str,
@@ -60,8 +61,9 @@ def fit(
     with working_folder(out, "genomes", "fit", seed=completer.seed, device=device, resume=resume) as folder:
         genomes = read_table(table, format=format, identifiers=identifiers, progress=completer.progress)
         known = None if taxonomy is None else read_taxonomy(taxonomy)
+        own = None if quality is None else read_qualities(quality)
         say(f"{len(genomes):,} genomes, {len(genomes.families):,} families")
-        completer.fit(genomes, known, folder=out, resume=resume)
+        completer.fit(genomes, known, own, folder=out, resume=resume)
         if not folder.first:
             return completer
         completer.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
@@ -136,6 +138,7 @@ def complete(
 def evaluate(
     table: Path,
     taxonomy: Path | None,
+    quality: Path | None,
     out: Path,
     *,
     methods: Sequence[str] | None,
@@ -155,6 +158,7 @@ def evaluate(
         evaluation = run_evaluation(
             read_table(table, format=format, identifiers=identifiers, progress=progress),
             None if taxonomy is None else read_taxonomy(taxonomy),
+            None if quality is None else read_qualities(quality),
             methods=DEFAULT if methods is None else methods,
             seeds=seeds,
             test_fraction=test_fraction,

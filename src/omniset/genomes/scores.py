@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -33,7 +34,8 @@ class Condition:
     Attributes:
         level: Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
         kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read;
-            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality.
+            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality; "whole" for the
+            same as "known", of those test genomes alone that are whole themselves, see `metadata.WHOLE`.
     """
 
     level: tuple[float, float]
@@ -67,6 +69,19 @@ CONDITIONS = (
     *(Condition(level, "original") for level in ORIGINAL),
     *(Condition(level, lost) for lost in LOSSES[1:] for level in LOSSY),
 )
+OF_WHOLE = tuple(Condition(level, "whole") for level in LEVELS if level[0] < 100)
+
+
+def of_whole(rows: pd.DataFrame, whole: Collection[str]) -> pd.DataFrame:
+    """The rows of the conditions `OF_WHOLE`: those of the same levels, at known quality, of whole genomes.
+
+    Args:
+        rows: With the columns condition and genome.
+        whole: Names of the whole genomes.
+    """
+    names = {Condition(one.level, "known").name: one.name for one in OF_WHOLE}
+    chosen = rows[rows["genome"].isin(list(whole)) & rows["condition"].isin(list(names))]
+    return chosen.assign(condition=chosen["condition"].map(names))
 
 
 def calibration_error(rows: pd.DataFrame, draws: Draws) -> Values:

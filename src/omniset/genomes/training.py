@@ -12,7 +12,7 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
@@ -183,6 +183,7 @@ class Genomes:
         counts: (genomes, families) of the vocabulary.
         train, validation: Positions, no clade in both.
         references: Positions, out of `train`, of the genomes kept to compare with.
+        whole: (genomes,) whether each is whole itself, see `metadata.WHOLE`. None: not known.
     """
 
     counts: sp.csr_array
@@ -190,6 +191,16 @@ class Genomes:
     train: Int[np.ndarray, " train"]
     validation: Int[np.ndarray, " validation"]
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    whole: Bool[np.ndarray, " genomes"] | None = None
+
+    @property
+    def judged(self) -> Bool[np.ndarray, " validation"]:
+        """(validation,) the genomes by which a change is judged right or wrong: the whole ones, where these are of
+        several clades; else all. What others lack may be there.
+        """
+        if self.whole is None or len(np.unique(self.clades.groups[self.validation][self.whole[self.validation]])) < 2:
+            return np.ones(len(self.validation), dtype=bool)
+        return self.whole[self.validation]
 
     def prevalence(self) -> Float[np.ndarray, " families"]:
         """Share of the training genomes that have each family."""
