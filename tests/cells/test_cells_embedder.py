@@ -566,3 +566,18 @@ def test_every_variant_trains(options):
     embedder = CellEmbedder(**SMALL | {"epochs": 1, "validation_fraction": 0.2} | options).fit(data, batch_key="none")
     assert np.isfinite(embedder.transform(data)).all()
     assert np.isfinite(embedder.history[-1]["val_loss"])
+
+
+@pytest.mark.filterwarnings("ignore:.*of the model's 41 genes are not in it")
+def test_a_model_without_what_fills_genes_in_is_read_as_it_was_used(tmp_path):
+    """Models that were saved before missing genes were filled in have none of it."""
+    model, data = CellEmbedder(**SMALL).fit(cells(), batch_key="batch"), cells()
+    lacking = data[:, :30].copy()
+    filled = model.transform(lacking)
+    model.network_.encoder.completion = None
+    expected = [model.transform(some) for some in (data, lacking)]
+    model.save(tmp_path / "older")
+    loaded = CellEmbedder.load(tmp_path / "older")
+    for some, vectors in zip((data, lacking), expected, strict=True):
+        assert np.array_equal(loaded.transform(some), vectors)
+    assert not np.allclose(filled, expected[1], rtol=0, atol=1e-3)

@@ -338,6 +338,8 @@ class CellModel(nn.Module):
         **encoder: See CellEncoder.
     """
 
+    LATER = ("encoder.completion.",)  # of a model without them, missing genes count as not expressed
+
     def __init__(self, genes: int, batches: int, *, latent: int, clusters: int, types: int = 0, **encoder: Any) -> None:
         super().__init__()
         self.encoder = CellEncoder(genes, latent=latent, **encoder)
