@@ -161,14 +161,15 @@ class Taxonomy(Study):
         missing = [c.label for t, c in self.recipe.columns if not results.rows(t.name, c.name)]
         for key, (title, as_in_paper) in TESTED.items():
             rows = []
-            of_seen = run and SEEN in key
-            oracles = {f"oracle_{k}{key.removeprefix(f'accuracy_{SEEN}')}": v for k, v in ORACLES.items() if of_seen}
+            way = key.removeprefix(f"accuracy_{SEEN}")  # the oracles know no other sequences
+            oracles = {} if way == key else {f"oracle_{name}{way}": label for name, label in ORACLES.items()}
             for i, size in enumerate(sizes):
                 row = [f"{size:,}"]
                 for t, c in run:
                     theirs = paper[c.name][i] if as_in_paper and c.name in paper else None
                     row.append(beside(results.mean(t.name, c.name, key, i), 2, theirs, 2))
-                row += [beside(results.mean(run[0][0].name, run[0][1].name, name, i), 2, None, 2) for name in oracles]
+                for name in oracles if run else ():
+                    row.append(beside(results.mean(run[0][0].name, run[0][1].name, name, i), 2, None, 2))
                 rows += [row] if run else []
             head = ["reads", *(f"{c.label}, {self.share(results, t.name)}" for t, c in run), *oracles.values()]
             title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
