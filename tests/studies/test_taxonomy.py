@@ -314,9 +314,10 @@ def test_accuracies(study, monkeypatch):
         members = study.members[kind].reference
         for reads, _ in found_reads:
             assert len(reads.which) == 48
-            # Of 768 features the blur makes a vector's distance from its own reference the least.
-            nearest = members[torch.cdist(reads.vectors, clear[members]).argmin(1)]
-            assert (study.references.taxon[nearest] == reads.taxon).mean() > 0.9
+            # In 768 features a blurred vector is still nearest to its own reference, or one of the same sequence.
+            far = torch.cdist(reads.vectors, clear[members])
+            own = torch.from_numpy(reads.taxon[:, None] == study.references.taxon[members])
+            assert torch.equal(torch.where(own, far, torch.inf).min(1).values, far.min(1).values)
     for kind, (i, n) in itertools.product(parts, enumerate((16, 32, 48))):
         by_read, by_sequence = [], []
         for reads, of_reads in parts[kind]:
