@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from omniset.core.sets import SetBatch
 from omniset.microbiomes import read_taxonomy
-from omniset.microbiomes.communities import draw, replicates
+from omniset.microbiomes.communities import Members, draw, replicates
 from omniset.microbiomes.embeddings import TransformerEmbedding
 from omniset.microbiomes.references import choose, held_out
 from omniset.tables.dna import read_fasta, spectra
@@ -35,8 +36,21 @@ TESTED = {  # what of it is shown: title, and whether the paper's numbers are of
     f"accuracy_{SEEN}_by_sequence": ("% of distinct sequences that were learned from", True),
     f"accuracy_{UNSEEN}": ("% of reads, other sequences", False),
 }
-TOGETHER = 512  # sequences embedded at a time
+ORACLES = {  # Bayes' rule for the blur, by what it takes for the shares of the taxa
+    "alike": "oracle: a read alone, taxa alike",
+    "training": "oracle: a read alone, taxa as in training",
+    "profile": "oracle: a read, and its sample's profile",
+}
+TOGETHER = 512  # sequences embedded, or compared with all references, at a time
 SETS_TOGETHER = 16  # shards of a sample computed at a time
+
+
+class Reads(NamedTuple):
+    """A sample: the vectors of its distinct references, their taxa, and which of them each of its reads is."""
+
+    vectors: Float[Tensor, "distinct width"]
+    taxon: Int[np.ndarray, " distinct"]
+    which: Int[np.ndarray, " reads"]
 
 
 class ElementNetwork(SummaryNetwork):
@@ -56,6 +70,11 @@ class Taxonomy(Study):
     as its others. Tested are samples of sequences that occur in training, as in the paper, where only the communities'
     replicates are held out, and samples of sequences that do not. A sequence is a vector that is not trained: a
     transformer's, or counts of its words of six bases, projected at random.
+
+    Sequences alone tell their genus, so vectors are blurred: x = v + blur N(0, I), where all features of v together
+    have variance 1. Each sample blurs a reference once, so its reads are the same element and a sample is a multiset
+    as in the paper; if every read were blurred by itself, the mean of its copies would undo the blur. Since the blur
+    is known, so is the best answer to an element alone, and to one whose sample has a known profile: `Oracle`.
     """
 
     name = "taxonomy"
@@ -112,21 +131,28 @@ class Taxonomy(Study):
         """Every size is the beginning of the largest sample. Accuracies in percent, of the reads, and of the distinct
         sequences, each by the share of its reads that are named right.
         """
-        sizes, size = self.recipe.test["sizes"], self.recipe.test["shard"]
-        tested = self.profiles["test"][:, : self.recipe.test["replicates"]].reshape(-1, self.outputs)
-        accuracies: dict[str, Any] = {"test_samples": len(tested)}
-        for kind, members in self.members.items():
-            by_read, by_sequence = [], []
-            for sample, profile in enumerate(tested):
-                rng = _rng(self.name, kind, sample)
-                reads = in_order(*draw(profile, max(sizes), members, rng), rng)
-                of_first = self._right(network, reads, column, size)
-                rights = [of_first(n) for n in sizes]
-                by_read.append([right.mean() for right in rights])
-                by_sequence.append([_by_sequence(reads[: len(right)], right) for right in rights])
-            accuracies[f"accuracy_{kind}"] = (100 * np.mean(by_read, 0)).tolist()
-            accuracies[f"accuracy_{kind}_by_sequence"] = (100 * np.mean(by_sequence, 0)).tolist()
-        return accuracies
+        size = self.recipe.test["shard"]
+        accuracies: dict[str, Any] = {"test_samples": len(self._tested())}
+        for kind in self.members:
+            rights = ((reads, self._right(network, reads, column, size)) for _, reads in self._samples(kind))
+            accuracies |= self._accuracies(f"accuracy_{kind}", rights)
+        return accuracies | self.oracles
+
+    @cached_property
+    def oracles(self) -> dict[str, list[float]]:
+        """Accuracies on the samples that networks are tested on, of sequences that were learned from."""
+        oracle = Oracle(self.vectors[self._sequence], self.members[SEEN], self.recipe.options["blur"])
+        priors = {"alike": np.ones(self.outputs), "training": self.profiles["train"].mean((0, 1))}
+        rights: dict[str, list[Any]] = {name: [] for name in ORACLES}
+        for profile, reads in self._samples(SEEN):
+            called = oracle(reads.vectors, priors | {"profile": profile})
+            for name, taxa in called.items():
+                right = (taxa == reads.taxon)[reads.which]
+                rights[name].append((reads, lambda n, right=right: right[:n]))
+        found: dict[str, list[float]] = {}
+        for name, of_samples in rights.items():
+            found |= self._accuracies(f"oracle_{name}", of_samples)
+        return found
 
     def tables(self, results: Results) -> list[Table]:
         sizes, paper = self.recipe.test["sizes"], self.recipe.paper
@@ -135,13 +161,17 @@ class Taxonomy(Study):
         missing = [c.label for t, c in self.recipe.columns if not results.rows(t.name, c.name)]
         for key, (title, as_in_paper) in TESTED.items():
             rows = []
+            way = key.removeprefix(f"accuracy_{SEEN}")  # the oracles know no other sequences
+            oracles = {} if way == key else {f"oracle_{name}{way}": label for name, label in ORACLES.items()}
             for i, size in enumerate(sizes):
                 row = [f"{size:,}"]
                 for t, c in run:
                     theirs = paper[c.name][i] if as_in_paper and c.name in paper else None
                     row.append(beside(results.mean(t.name, c.name, key, i), 2, theirs, 2))
+                for name in oracles if run else ():
+                    row.append(beside(results.mean(run[0][0].name, run[0][1].name, name, i), 2, None, 2))
                 rows += [row] if run else []
-            head = ["reads", *(f"{c.label}, {self.share(results, t.name)}" for t, c in run)]
+            head = ["reads", *(f"{c.label}, {self.share(results, t.name)}" for t, c in run), *oracles.values()]
             title = f"{self.recipe.title}: {title}" + (" (Tables 5, A.11)" if as_in_paper else "")
             notes = [] if tables else [SHARES, *self.conditions(results), *_vectors_of(results)]
             tables.append(Table(title, head, rows, notes, missing))
@@ -156,67 +186,128 @@ class Taxonomy(Study):
         return {self.name: figures.against_sizes(results, panels, self.recipe.test["sizes"], *labels)}
 
     def _sample(self, profiles: np.ndarray, training: Training, rng: np.random.Generator) -> Sample:
-        """A set for each profile; its elements are distinct sequences, or, where the training says so, single reads in
+        """A set for each profile; its elements are distinct references, or, where the training says so, single reads in
         random order.
         """
-        number_of = training.options.get("reads", self.recipe.options["reads"])
-        drawn = [draw(profile, number_of, self.members[SEEN], rng) for profile in profiles]
-        if training.options.get("single"):
-            reads = [in_order(pairs, counts, rng) for pairs, counts in drawn]
-            drawn = [(pairs, np.ones_like(pairs)) for pairs in reads]
+        number_of, single = training.options.get("reads", self.recipe.options["reads"]), training.options.get("single")
+        sets = [self._reads(profile, number_of, SEEN, rng) for profile in profiles]
+        shown = [reads.which if single else np.arange(len(reads.taxon)) for reads in sets]
+        counts = [np.ones(number_of) if single else np.bincount(reads.which) for reads in sets]
         pad = torch.nn.utils.rnn.pad_sequence
-        multiplicity = pad([torch.from_numpy(counts).float() for _, counts in drawn], batch_first=True)
-        pairs = pad([torch.from_numpy(pairs) for pairs, _ in drawn], batch_first=True)
-        elements = self._elements(pairs) * (multiplicity > 0)[..., None]
-        return Sample(elements, multiplicity, torch.from_numpy(self.references.taxon)[pairs])
+        return Sample(
+            pad([reads.vectors[i] for reads, i in zip(sets, shown, strict=True)], batch_first=True),
+            pad([torch.from_numpy(of_set).float() for of_set in counts], batch_first=True),
+            pad([torch.from_numpy(reads.taxon[i]) for reads, i in zip(sets, shown, strict=True)], batch_first=True),
+        )
 
-    def _elements(self, pairs: Int[Tensor, "..."]) -> Float[Tensor, "... width"]:
-        return self.vectors[torch.from_numpy(self.references.sequence)[pairs]]
+    def _tested(self) -> Float[np.ndarray, "samples taxa"]:
+        return self.profiles["test"][:, : self.recipe.test["replicates"]].reshape(-1, self.outputs)
 
-    def _right(self, network: SummaryNetwork, reads: Int[np.ndarray, " reads"], column: Column, size: int) -> Any:
+    def _samples(self, kind: str) -> Iterator[tuple[np.ndarray, Reads]]:
+        """The test samples at their largest, the same whenever they are asked for, each after its profile."""
+        for sample, profile in enumerate(self._tested()):
+            rng = _rng(self.name, kind, sample)
+            yield profile, self._reads(profile, max(self.recipe.test["sizes"]), kind, rng)
+
+    def _reads(self, profile: np.ndarray, number_of: int, kind: str, rng: np.random.Generator) -> Reads:
+        pairs, counts = draw(profile, number_of, self.members[kind], rng)
+        noise = torch.from_numpy(rng.standard_normal((len(pairs), self.input_dim), dtype=np.float32))
+        vectors = self.vectors[self._sequence[pairs]] + self.recipe.options["blur"] * noise
+        return Reads(vectors, self.references.taxon[pairs], in_order(counts, rng))
+
+    @property
+    def _sequence(self) -> Int[Tensor, " pairs"]:
+        return torch.from_numpy(self.references.sequence)
+
+    def _accuracies(
+        self, name: str, rights: Iterable[tuple[Reads, Callable[[int], np.ndarray]]]
+    ) -> dict[str, list[float]]:
+        """Means over samples, for every size; the functions of n tell which of the first n reads are named right."""
+        by_read, by_sequence = [], []
+        for reads, of_first in rights:
+            of_sizes = [of_first(n) for n in self.recipe.test["sizes"]]
+            by_read.append([right.mean() for right in of_sizes])
+            by_sequence.append([_by_sequence(reads.which[: len(right)], right) for right in of_sizes])
+        by_kind = {name: by_read, f"{name}_by_sequence": by_sequence}
+        return {key: (100 * np.mean(found, 0)).tolist() for key, found in by_kind.items()}
+
+    def _right(
+        self, network: SummaryNetwork, reads: Reads, column: Column, size: int
+    ) -> Callable[[int], Bool[np.ndarray, " first"]]:
         """A function of n: which of the first n reads are named right in a sample of n reads."""
         if column.shards == "merged":
-            return lambda n: self._right_merged(network, reads[:n], size)
+            return lambda n: self._right_merged(network, reads, n, size)
         single = network.encoder.recurrent
         right = self._right_in_segments(network, reads) if single else self._right_in_shards(network, reads, size)
         # What comes later in the sample changes nothing.
         return lambda n: right[:n]
 
     @torch.no_grad()
-    def _right_merged(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
-        pairs, place, counts = np.unique(reads, return_inverse=True, return_counts=True)
-        batch = SetBatch(self._elements(torch.from_numpy(pairs))[None], torch.from_numpy(counts)[None].float())
+    def _right_merged(self, network: SummaryNetwork, reads: Reads, n: int, size: int) -> np.ndarray:
+        shown, place, counts = np.unique(reads.which[:n], return_inverse=True, return_counts=True)
+        batch = SetBatch(reads.vectors[shown][None], torch.from_numpy(counts)[None].float())
         outputs = network(batch.to(network.device), shard_size=size)
-        return (outputs[0].argmax(1).cpu().numpy() == self.references.taxon[pairs])[place]
+        return (outputs[0].argmax(1).cpu().numpy() == reads.taxon[shown])[place]
 
     @torch.no_grad()
-    def _right_in_shards(self, network: SummaryNetwork, reads: np.ndarray, size: int) -> np.ndarray:
+    def _right_in_shards(self, network: SummaryNetwork, reads: Reads, size: int) -> np.ndarray:
         """Every shard a sample of its own: several of them as sets of one batch."""
-        right = np.zeros(len(reads), dtype=bool)
-        shards = [np.unique(part, return_inverse=True, return_counts=True) for part in _cut(reads, size)]
+        right = np.zeros(len(reads.which), dtype=bool)
+        shards = [np.unique(part, return_inverse=True, return_counts=True) for part in _cut(reads.which, size)]
         for start in range(0, len(shards), SETS_TOGETHER):
             some = shards[start : start + SETS_TOGETHER]
-            elements = [self._elements(torch.from_numpy(pairs)) for pairs, _, _ in some]
+            elements = [reads.vectors[shown] for shown, _, _ in some]
             batch = SetBatch.from_ragged(elements, [torch.from_numpy(counts).float() for _, _, counts in some])
             outputs = network(batch.to(network.device))
-            for i, (called, (pairs, place, _)) in enumerate(zip(outputs.argmax(2).cpu().numpy(), some, strict=True)):
+            for i, (called, (shown, place, _)) in enumerate(zip(outputs.argmax(2).cpu().numpy(), some, strict=True)):
                 first = (start + i) * size
-                right[first : first + size] = (called[: len(pairs)] == self.references.taxon[pairs])[place]
+                right[first : first + size] = (called[: len(shown)] == reads.taxon[shown])[place]
         return right
 
     @torch.no_grad()
-    def _right_in_segments(self, network: SummaryNetwork, reads: np.ndarray) -> np.ndarray:
+    def _right_in_segments(self, network: SummaryNetwork, reads: Reads) -> np.ndarray:
         """Single reads in their order, segment after segment, with the memory of those before."""
-        batch = SetBatch(self._elements(torch.from_numpy(reads))[None].to(network.device))
+        batch = SetBatch(reads.vectors[reads.which][None].to(network.device))
         encoded = network.encoder(batch, shard_size=self.recipe.test["segment"], shards="independent").elements
-        return network.head(encoded[0]).argmax(1).cpu().numpy() == self.references.taxon[reads]
+        return network.head(encoded[0]).argmax(1).cpu().numpy() == reads.taxon[reads.which]
 
 
-def in_order(
-    pairs: Int[np.ndarray, " distinct"], counts: Int[np.ndarray, " distinct"], rng: np.random.Generator
-) -> Int[np.ndarray, " reads"]:
-    """Reads one after the other, at random: the first n are a sample of n reads."""
-    return rng.permutation(np.repeat(pairs, counts))
+class Oracle:
+    """Bayes' rule where the blur and all references are known.
+
+    P(taxon t | x) is proportional to prior_t / n_t times the sum over the n_t references v of t of
+    exp(-|x - v|^2 / (2 blur^2)).
+
+    Args:
+        vectors: Of all references.
+        members: Which of them each taxon has.
+        blur: Standard deviation of each feature.
+    """
+
+    def __init__(self, vectors: Float[Tensor, "references width"], members: Members, blur: float) -> None:
+        self.members, self.blur = members, blur
+        self.vectors = vectors[torch.from_numpy(members.reference)]
+        self.halves = self.vectors.square().sum(1) / 2
+
+    def __call__(
+        self, vectors: Float[Tensor, "distinct width"], priors: dict[str, Float[np.ndarray, " taxa"]]
+    ) -> dict[str, Int[np.ndarray, " distinct"]]:
+        """The most probable taxon of each vector by each prior."""
+        called: dict[str, list[np.ndarray]] = {name: [] for name in priors}
+        present, starts = self.members.present, self.members.starts
+        for part in vectors.split(TOGETHER):
+            exponents = (part @ self.vectors.T - self.halves) / self.blur**2
+            # Neither |x|^2 nor the largest exponent, without which others would overflow, tells references apart.
+            likelihoods = (exponents - exponents.max(1, keepdim=True).values).exp_().numpy()
+            of_taxa = np.add.reduceat(likelihoods, starts[:-1][present], axis=1) / np.diff(starts)[present]
+            for name, prior in priors.items():
+                called[name].append(np.flatnonzero(present)[(of_taxa * prior[present]).argmax(1)])
+        return {name: np.concatenate(parts) for name, parts in called.items()}
+
+
+def in_order(counts: Int[np.ndarray, " distinct"], rng: np.random.Generator) -> Int[np.ndarray, " reads"]:
+    """Reads one after the other, at random: the first n are a sample of n reads. A read is the place of its count."""
+    return rng.permutation(np.repeat(np.arange(len(counts)), counts))
 
 
 def _vectors_of(results: Results) -> list[str]:

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from omniset.kernels import blocks, folded, gather, private, spread, team, tiles
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention
@@ -209,6 +210,19 @@ def test_states_merge_with_those_of_the_plain_form(plainly):
     wanted = [x, m, *layer.parameters()]
     for g, e in zip(got.sums, expected.sums, strict=True):
         assert_close(gradients(g, wanted, retain_graph=True), gradients(e, wanted, retain_graph=True), 1e-12)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_recomputed_in_the_backward(kind):
+    """As training on independent shards does it: torch lets what was saved be asked for once."""
+    layer, (x, m) = shaken(MAKE[kind]()), sets(3, 11)
+    once, again = (
+        run(x, m).square().sum() for run in (layer, functools.partial(checkpoint, layer, use_reentrant=False))
+    )
+    inputs = [x, m, *layer.parameters()]
+    for a, b in zip(*(torch.autograd.grad(y, inputs, allow_unused=True) for y in (once, again)), strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or torch.equal(a, b)
 
 
 @pytest.mark.parametrize("kind", MAKE)

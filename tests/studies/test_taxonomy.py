@@ -11,7 +11,8 @@ from paper.registry import load, tables_of
 from paper.running import stack
 from paper.study import Sample, generator, training_source
 from paper.tables import Results
-from paper.taxonomy import WORDS, Taxonomy
+from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy
+from scipy.stats import multivariate_normal
 
 from omniset.cli import main
 from omniset.core.sets import SetBatch
@@ -22,7 +23,7 @@ epochs: 2
 steps: 3
 batch_size: 2
 learning_rate: 0.001
-options: {region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
+options: {blur: 0.5, region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
 test: {replicates: 2, shard: 16, segment: 8, sizes: [16, 32, 48]}
 architectures:
   sab: {encoder: set-transformer-sab, dim: 8, depth: 2, num_heads: 2}
@@ -144,12 +145,61 @@ def test_samples_are_multisets_of_their_reads(study):
     assert single.multiplicity.shape == (2, 40)
     assert bool((single.multiplicity == 1).all())
     # A vector belongs to the taxon that is asked for.
+    study.recipe.options["blur"] = 0.0
     texts_of = {(int(s), int(t)) for s, t in zip(study.references.sequence, study.references.taxon, strict=True)}
-    for sample in (single, study.batch(training(study, "isab"), 0, 5)):
+    for name in ("strxl", "isab"):
+        sample = study.batch(training(study, name), 0, 5)
         for b, n in zip(*np.nonzero(sample.multiplicity.numpy()), strict=True):
             sequence = (study.vectors - sample.elements[b, n]).abs().sum(1).argmin()
             assert torch.equal(study.vectors[sequence], sample.elements[b, n])
             assert (int(sequence), int(sample.target[b, n])) in texts_of
+
+
+def test_a_sample_blurs_each_reference_once(study):
+    members, rng = study.members[SEEN], np.random.default_rng(3)
+    noises = []
+    for _ in range(40):
+        state = rng.bit_generator.state
+        reads = study._reads(study.profiles["train"][0, 0], 40, SEEN, rng)
+        after = rng.bit_generator.state
+        study.recipe.options["blur"], rng.bit_generator.state = 0.0, state
+        clear = study._reads(study.profiles["train"][0, 0], 40, SEEN, rng)
+        study.recipe.options["blur"] = 0.5
+        assert rng.bit_generator.state == after
+        assert np.array_equal(clear.which, reads.which)
+        assert len(reads.vectors) == len(np.unique(reads.which)) <= len(members.reference)
+        noises.append((reads.vectors - clear.vectors).numpy())
+    noise = np.concatenate(noises)
+    assert abs(noise.mean()) < 5 * 0.5 / noise.size**0.5
+    assert abs(noise.std() - 0.5) < 5 * 0.5 / (2 * noise.size) ** 0.5
+    assert abs(np.corrcoef(noise[:30]) - np.eye(30)).max() < 6 / noise.shape[1] ** 0.5
+    # Single reads in order are the same sample: copies of a read are equal.
+    single, counted = (study.batch(training(study, name), 0, 5) for name in ("strxl", "isab"))
+    for b in range(2):
+        rows, counts = np.unique(single.elements[b].numpy(), axis=0, return_counts=True)
+        present = counted.multiplicity[b] > 0
+        order = np.lexsort(counted.elements[b][present].numpy().T[::-1])
+        assert np.array_equal(rows, counted.elements[b][present].numpy()[order])
+        assert np.array_equal(counts, counted.multiplicity[b][present].numpy()[order])
+
+
+def test_the_oracle_is_the_rule_of_bayes(study):
+    """Against densities of scipy, summed one by one."""
+    members, taxa = study.members[SEEN], study.outputs
+    vectors = study.vectors[study._sequence].double()[:, :6]
+    rng = np.random.default_rng(0)
+    shown = vectors[rng.integers(len(vectors), size=30)] + 0.8 * torch.from_numpy(rng.standard_normal((30, 6)))
+    priors = {"even": np.ones(taxa), "other": rng.dirichlet(np.ones(taxa))}
+    found = Oracle(vectors, members, 0.8)(shown, priors)
+    for name, prior in priors.items():
+        posterior = np.zeros((30, taxa))
+        for taxon in range(taxa):
+            references = members.reference[members.starts[taxon] : members.starts[taxon + 1]]
+            for reference in references:
+                density = multivariate_normal(vectors[reference].numpy(), 0.8**2).pdf(shown.numpy())
+                posterior[:, taxon] += prior[taxon] * density / len(references)
+        assert found[name].tolist() == posterior.argmax(1).tolist()
+    assert found["even"].tolist() != found["other"].tolist()
 
 
 def test_sequences_are_held_out(study):
@@ -159,6 +209,7 @@ def test_sequences_are_held_out(study):
     assert not sequences["seen"] & sequences["unseen"]
     assert len(sequences["unseen"]) == round(0.3 * len(study.references.texts))
     vectors = {tuple(study.vectors[i].tolist()) for i in sequences["unseen"]}
+    study.recipe.options["blur"] = 0.0
     for sample in (
         *(study.batch(training(study, "strxl"), 0, step) for step in range(20)),
         *study.validation(training(study, "isab"), 0),
@@ -192,8 +243,9 @@ def test_gradients_of_shards_are_those_of_whole_samples(study):
         assert (a - b).abs().max() < 1e-10
 
 
-def rights(study, name, column, reads, n):
+def rights(study, name, column, n):
     network = trained(study, name)
+    reads = reads_of(study)
     column = next(c for c in training(study, name).columns if c.name == column)
     return study._right(network, reads, column, study.recipe.test["shard"])(n)
 
@@ -203,37 +255,41 @@ def called(study, network, batch):
         return network.head(network.encoder(batch).elements)[0].argmax(1).numpy()
 
 
-READS = np.random.default_rng(1).integers(26, size=48)
+def reads_of(study):
+    """A sample of 48 reads, blurred."""
+    which, draw = np.random.default_rng(1).integers(26, size=48), torch.Generator().manual_seed(0)
+    vectors = study.vectors[study._sequence]
+    blur = 0.5 * torch.randn(vectors.shape, generator=draw, dtype=torch.float64)
+    return Reads(vectors + blur, study.references.taxon, which)
 
 
 @pytest.mark.parametrize(("name", "column"), [("isab", "st-isab"), ("st-sab", "st-sab"), ("isab", "ust")])
 def test_what_is_right_is_that_of_single_reads(study, name, column):
     """Each read an element of its own, each shard, or the whole, a set of its own."""
-    network = trained(study, name)
-    taxon = study.references.taxon[READS]
+    network, reads = trained(study, name), reads_of(study)
+    vectors, taxon = reads.vectors[reads.which], reads.taxon[reads.which]
     for n in (16, 32, 48):
-        right = rights(study, name, column, READS, n)
+        right = rights(study, name, column, n)
         size = n if column == "ust" else 16
         expected = []
         for start in range(0, n, size):
-            part = READS[start : start + size]
-            elements = study.vectors[study.references.sequence[part]][None]
-            expected += (called(study, network, SetBatch(elements)) == taxon[start : start + size]).tolist()
+            part = slice(start, start + size)
+            expected += (called(study, network, SetBatch(vectors[part][None])) == taxon[part]).tolist()
         assert right.tolist() == expected
     assert 0 < right.mean() < 1  # of all 48
 
 
 def test_segments_remember_those_before(study):
-    network = trained(study, "strxl")
+    network, reads = trained(study, "strxl"), reads_of(study)
+    vectors, taxon = reads.vectors[reads.which], reads.taxon[reads.which]
     for n in (16, 48):
-        right, memory, expected = rights(study, "strxl", "strxl", READS, n), None, []
+        right, memory, expected = rights(study, "strxl", "strxl", n), None, []
         for start in range(0, n, 8):
-            part = READS[start : start + 8]
-            batch = SetBatch(study.vectors[study.references.sequence[part]][None])
+            part = slice(start, start + 8)
             with torch.no_grad():
-                _, elements, memory = network.encoder.segments(batch, 8, memory)
+                _, elements, memory = network.encoder.segments(SetBatch(vectors[part][None]), 8, memory)
                 found = network.head(elements)[0].argmax(1).numpy()
-            expected += (found == study.references.taxon[part]).tolist()
+            expected += (found == taxon[part]).tolist()
         assert right.tolist() == expected
     assert 0 < right.mean() < 1  # of all 48
 
@@ -244,26 +300,47 @@ def test_accuracies(study, monkeypatch):
 
     def kept(self, network, reads, column, size):
         of_n = right(self, network, reads, column, size)
-        seen.append((reads, of_n(len(reads))))
+        seen.append((reads, of_n(len(reads.which))))
         return of_n
 
     monkeypatch.setattr(Taxonomy, "_right", kept)
     found = study.test(network, way, way.columns[0], 0)
     assert found["test_samples"] == 4
-    parts = {"seen": seen[:4], "unseen": seen[4:]}
+    again = study.test(network, way, way.columns[0], 1)
+    assert again == found  # the samples are the same for all
+    parts = {SEEN: seen[:4], UNSEEN: seen[4:8]}
+    clear = study.vectors[study._sequence]
     for kind, found_reads in parts.items():
-        members = set(study.members[kind].reference.tolist())
-        assert all(len(reads) == 48 and set(reads.tolist()) <= members for reads, _ in found_reads)
+        members = study.members[kind].reference
+        for reads, _ in found_reads:
+            assert len(reads.which) == 48
+            # In 768 features a blurred vector is still nearest to its own reference, or one of the same sequence.
+            far = torch.cdist(reads.vectors, clear[members])
+            own = torch.from_numpy(reads.taxon[:, None] == study.references.taxon[members])
+            assert torch.equal(torch.where(own, far, torch.inf).min(1).values, far.min(1).values)
     for kind, (i, n) in itertools.product(parts, enumerate((16, 32, 48))):
         by_read, by_sequence = [], []
         for reads, of_reads in parts[kind]:
             by_read.append(of_reads[:n].mean())
             shares = {}
-            for read, one in zip(reads[:n].tolist(), of_reads[:n].tolist(), strict=True):
+            for read, one in zip(reads.which[:n].tolist(), of_reads[:n].tolist(), strict=True):
                 shares.setdefault(read, []).append(one)
             by_sequence.append(np.mean([np.mean(values) for values in shares.values()]))
         assert abs(found[f"accuracy_{kind}"][i] - 100 * np.mean(by_read)) < 1e-9
         assert abs(found[f"accuracy_{kind}_by_sequence"][i] - 100 * np.mean(by_sequence)) < 1e-9
+
+
+def test_oracles_are_tested_on_the_same_samples(study):
+    study.recipe.options["blur"] = 4.0
+    oracle = Oracle(study.vectors[study._sequence], study.members[SEEN], 4.0)
+    rights = []
+    for profile, reads in study._samples(SEEN):
+        called = oracle(reads.vectors, {"profile": profile})["profile"]
+        rights.append((called == reads.taxon)[reads.which])
+    for i, n in enumerate((16, 32, 48)):
+        assert abs(study.oracles["oracle_profile"][i] - 100 * np.mean([right[:n].mean() for right in rights])) < 1e-9
+    assert set(study.oracles) == {f"oracle_{name}{end}" for name in ORACLES for end in ("", "_by_sequence")}
+    assert study.oracles["oracle_alike"] != study.oracles["oracle_profile"]
 
 
 def test_targets_of_elements_are_padded_with_them():

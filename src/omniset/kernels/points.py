@@ -94,7 +94,8 @@ class FoldedPoints(torch.autograd.Function):
     @staticmethod
     @backward_in_one_thread
     def backward(ctx: Any, d_folded: Tensor, d_offset: Tensor, d_values: Tensor):
-        inputs, kept = ctx.saved_tensors[:13], ctx.saved_tensors[13:]
+        saved = ctx.saved_tensors  # under torch.utils.checkpoint they can be asked for only once
+        inputs, kept = saved[:13], saved[13:]
         if torch.is_grad_enabled():  # a second derivative is wanted
             upstream = d_folded, d_offset, d_values
             return None, None, None, *derived(partial(FoldedPoints.plain, *ctx.how), inputs, upstream)
