@@ -134,7 +134,7 @@ def _genomes(path: Path) -> None:
     from omniset.cli import genomes as commands
     from omniset.genomes.completer import GenomeCompleter
 
-    def check(table: Any, taxonomy: Any = None, **_: Any) -> None:
+    def check(table: Any, taxonomy: Any = None, quality: Any = None, **_: Any) -> None:
         must(len(set(table.names)) == len(table.names) > 0, "names of genomes are not distinct")
         must(len(set(table.families)) == len(table.families), "families are not distinct")
         must((table.counts.data > 0).all(), "counts are not above 0")

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from scipy.stats import pearsonr
 
-from omniset.regions import figures, report, tested
+from omniset.regions import figures, report, surfaces, tested
 from omniset.regions.blend import Blend
 from omniset.regions.data import Regions
 from omniset.regions.evaluate import PARTS, PLACES, Evaluation
@@ -456,6 +456,7 @@ def nilearn(monkeypatch):
     stub = types.ModuleType("nilearn")
     stub.plotting = types.SimpleNamespace(plot_connectome=plot_connectome)
     monkeypatch.setitem(sys.modules, "nilearn", stub)
+    surfaces.fsaverage.cache_clear()  # which the real one may have filled
     return calls
 
 
