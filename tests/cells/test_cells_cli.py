@@ -150,7 +150,7 @@ def test_inspect_says_what_is_there(study, tmp_path, capsys):
     assert "integer counts" in said
     assert "31 of 31 genes matched" in said
     assert "vectors.txt: 2 of 31 genes matched" in said
-    assert "fit would ask: which batches are to be mixed? No batch_key is given, and obs has 'batch' (2 values)" in said
+    assert "fit would ask: which batches are there? No batch_key is given, and obs has 'batch' (2 values)" in said
     assert "nothing" not in said.split("fit would ask")[1].replace("if there is nothing to mix", "")
     assert "kept in memory" in said
 
@@ -161,7 +161,7 @@ def test_inspect_reads_other_matrices_and_patterns(study, capsys):
     assert "part1.h5ad\n  41 cells" in said
     assert "part2.h5ad\n  56 cells" in said
     assert "100.0% of the counts are not 0" in said
-    assert "fit would ask: which batches are to be mixed?" in said
+    assert "fit would ask: which batches are there?" in said
     assert "or batch_key='file' if each file is a batch" in said
     assert run("inspect", study / "part*.h5ad", "--batch_key", "file", "--progress", "false") == 0
     assert "2 batches by file" in capsys.readouterr().out

@@ -554,7 +554,7 @@ def test_differences_between_fits_are_seen(table, quick, cheap, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"batch_key": None}, "which batches are to be mixed"),
+        ({"batch_key": None}, "which batches are there"),
         ({"label_key": "cell"}, "label_key must be a column of obs, there is no 'cell'; there are: batch, type, none"),
         ({"label_key": "none"}, "label_key: all 89 cells are without none, there is nothing to judge by"),
         ({"methods": ("pca", "magic")}, "methods must be out of pca, harmony, scvi; got 'magic'"),

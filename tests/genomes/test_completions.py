@@ -235,7 +235,7 @@ def test_qualities_of_other_genomes_are_said(completer, mags, quality):
     lacking, unused = (str(warning.message) for warning in warned)
     assert lacking.startswith("quality does not give both completeness and contamination of 2 genomes, such as 'm3':")
     assert unused == "quality: 1 of its 10 genomes are not in the table"
-    with pytest.raises(ValueError, match="of none of the genomes: its names are such as 'x0', the genomes' such as"):
+    with pytest.raises(ValueError, match="such as 'm.': it has none of them, its names are such as 'x0'"):
         completer.complete(mags, quality.rename(index=lambda name: name.replace("m", "x")))
 
 

@@ -493,7 +493,8 @@ def test_the_same_seed_gives_the_same_rows(evaluated):
         ({"clade": "phylum"}, "clade must be a rank that the taxonomy has, order, family; got 'phylum'"),
         (
             {"quality": pd.DataFrame({"completeness": [99.0]}, index=["other"])},
-            r"completeness of none of the genomes: its names are such as \['other'\], the genomes' such as \['g00'\]",
+            "quality must have the completeness of these genomes, such as 'g00': it has none of them, its names are "
+            "such as 'other'",
         ),
     ],
 )

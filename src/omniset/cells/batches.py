@@ -42,9 +42,9 @@ def batch_codes(
         columns = ", ".join(f"{name!r} ({number:,} values)" for name, number in likely.items())
         if batch_names:
             raise ValueError(
-                f"which batches are to be mixed? No batch_key is given, and obs has {columns}: say "
-                f"batch_key={batch_names[0]!r} (--batch_key {batch_names[0]}) to mix the batches of that column, or "
-                f"batch_key={NONE!r} (--batch_key {NONE}) if there is nothing to mix"
+                f"which batches are there? No batch_key is given, and obs has {columns}: say "
+                f"batch_key={batch_names[0]!r} (--batch_key {batch_names[0]}) if that column has them, or "
+                f"batch_key={NONE!r} (--batch_key {NONE}) if all cells are one batch"
                 + (f", or batch_key={FILE!r} if each file is a batch" if len(cells.sources) > 1 else "")
             )
         if likely:

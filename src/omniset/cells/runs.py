@@ -168,10 +168,11 @@ def embed(
 def _vectors(
     embedder: CellEmbedder, cells: Cells, aliases: Path | None
 ) -> tuple[Float[np.ndarray, "cells dim"], float]:
-    """Of all cells, and the seconds that it took. Says which genes are known."""
+    """Of all cells, and the seconds that it took. Says which genes are there."""
     known = embedder.on(cells, _aliases(aliases))
     for source, matching in zip(known.sources, known.match, strict=True):
-        say(f"{source.name}: {matching.sentence()}")
+        number = len(known.genes)
+        say(f"{source.name}: {number - len(matching.missing):,} of the model's {number:,} genes; {matching.sentence()}")
     known.scan(embedder.progress)
     start = time.perf_counter()
     return embedder.transform(known), time.perf_counter() - start
@@ -204,6 +205,7 @@ def annotate(
             raise ValueError(f"sample must be a column of obs, there is no {sample!r}; there are: {columns}")
         if fitted is None:
             with _opened([str(reference)], read) as known:
+                cells.on(known.genes, _aliases(aliases))  # that none is known is said before anything is learned
                 fitted = CellAnnotator(**arguments)
                 fitted.fit(known, label=label, batch_key=batch_key, embedder=model)
             fitted.save(out / "annotator")

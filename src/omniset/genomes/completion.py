@@ -243,8 +243,8 @@ class Matching:
     def _warn_of_quality(self, quality: Quality) -> None:
         if self.rows == {-1}:
             raise ValueError(
-                f"quality: completeness and contamination of none of the genomes: its names are such as "
-                f"{quality.names[0]!r}, the genomes' such as {self.lacking[0]!r}"
+                f"quality must have the completeness and contamination of these genomes, such as {self.lacking[0]!r}: "
+                f"it has none of them, its names are such as {quality.names[0]!r}"
             )
         if self.lacking:
             warnings.warn(

@@ -358,8 +358,8 @@ def whole_of(quality: pd.DataFrame | None, names: list[str]) -> Bool[np.ndarray,
     rows = np.array([checked.row_of(name) for name in names], dtype=np.int64)
     if not (rows >= 0).any():
         raise ValueError(
-            f"quality: completeness of none of the genomes: its names are such as {checked.names[:1]}, the genomes' "
-            f"such as {names[:1]}"
+            f"quality must have the completeness of these genomes, such as {names[0]!r}: it has none of them, its "
+            f"names are such as {checked.names[0]!r}"
         )
     return (rows >= 0) & (100 * checked.values[rows, 0] >= WHOLE - 1e-9)
 
