@@ -15,8 +15,8 @@ def test_a_column_batch_is_asked_about(name):
     data = cells()
     data.obs = data.obs.rename(columns={"batch": name})
     data.obs.insert(0, "donor_id", ["a", "b", "c", *"abcde" * 10])
-    message = rf"obs has '{name}' .2 values., 'donor_id' .5 values.: say batch_key='{name}' .--batch_key {name}. to mix"
-    with pytest.raises(ValueError, match=message + ".*batch_key='none' .--batch_key none. if there is nothing to mix$"):
+    message = rf"obs has '{name}' .2 values., 'donor_id' .5 values.: say batch_key='{name}' .--batch_key {name}. if"
+    with pytest.raises(ValueError, match=message + ".*batch_key='none' .--batch_key none. if all cells are one batch$"):
         CellEmbedder(**SMALL).fit(data)
     for key, expected in ((name, ["one", "two"]), ("none", ["all"]), ("file", ["AnnData"])):
         codes, names = batch_codes(read_cells(data), key)

@@ -456,7 +456,8 @@ def nilearn(monkeypatch):
     stub = types.ModuleType("nilearn")
     stub.plotting = types.SimpleNamespace(plot_connectome=plot_connectome)
     monkeypatch.setitem(sys.modules, "nilearn", stub)
-    surfaces.fsaverage.cache_clear()  # which the real one may have filled
+    monkeypatch.delitem(sys.modules, "nilearn.datasets", raising=False)  # of the real one, which a test has imported
+    surfaces.fsaverage.cache_clear()
     return calls
 
 
