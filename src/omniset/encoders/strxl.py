@@ -70,7 +70,8 @@ class SetTransformerXL(AttentionEncoder):
             first = 0 if memory is None else memory[i][1].shape[1]
             if memory is not None:
                 past = torch.cat([memory[i][0], past[0]], 1), torch.cat([memory[i][1], past[1]], 1)
-            memories.append((past[0][:, -self.memory :], past[1][:, -self.memory :]) if self.memory else _nothing(past))
+            start = max(past[1].shape[1] - self.memory, 0)
+            memories.append((past[0][:, start:], past[1][:, start:]))
             before = (_before(y, first, size, self.memory) for y in past)
             elements, multiplicity = (torch.cat(parts, 1) for parts in zip(before, (x, m), strict=True))
             if isinstance(layer, InducedSetAttentionBlock):
@@ -81,10 +82,6 @@ class SetTransformerXL(AttentionEncoder):
         summary = x[:, :tokens] if self.pool is None else self.pool(x, m)
         out = torch.where(joined(m)[..., None] > 0, joined(x), 0)
         return self.decoder(summary).unflatten(0, (sets, -1)), out, memories
-
-
-def _nothing(past: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return past[0][:, :0], past[1][:, :0]
 
 
 def _before(past: Tensor, first: int, size: int, memory: int) -> Tensor:

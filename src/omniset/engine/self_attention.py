@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from omniset.core.presence import Presence
 from omniset.engine.noise import random_state, resumed
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ class AllElements:
         add_gradient: Where, if it is given, the exact gradients of elements and multiplicities of a shard go.
         settle: What completes the gradients that `add_gradient` took, in a group of processes.
         whole: There is one shard, under plain autograd.
-        once: All its elements are present once: they need no mask.
-        lengths, entries: Of each set so many elements are there, once each, the first of so many entries; not counted
-            are class tokens, which come first.
+        presence: Of its elements, but for class tokens, which come first; None: not known, or not to be asked.
         size: Total multiplicity of each set, (sets,), for a block that scales by it.
     """
 
@@ -46,18 +44,19 @@ class AllElements:
     add_gradient: AddGradient | None = None
     settle: Callable[[], None] | None = None
     whole: bool = False
-    once: bool = False
-    lengths: np.ndarray | None = None
-    entries: int = 0
+    presence: Presence | None = None
     size: Tensor | None = None
 
     def apply(self, block: AttentionBlock, queries: Tensor) -> Tensor:
         """The block's output for `queries`."""
         if self.whole:
             ((_, elements, multiplicity),) = self.read()
-            if self.once or self.lengths is None:
-                return block(queries, elements, None if self.once else multiplicity)
-            return block(queries, elements, multiplicity, self.lengths + elements.shape[1] - self.entries)
+            there = self.presence
+            if there is None or not there.ragged:
+                return block(queries, elements, multiplicity)
+            if there.once:  # no mask is needed
+                return block(queries, elements)
+            return block(queries, elements, multiplicity, there.lengths + elements.shape[1] - there.entries)
         return block.finish(queries, self.attend(block, queries))
 
     def attend(self, block: AttentionBlock, queries: Tensor) -> Attended:

@@ -7,7 +7,6 @@ in a store, or nothing is kept and each pass computes them from the source again
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -209,13 +208,11 @@ class StoredShards(RecomputedShards):
 
     def all_outputs(self, t: int) -> AllElements:
         # The run holds what is returned. If that held the run, both would stay until the garbage collector comes.
-        context = AllElements(partial(_stream, self.store, t, len(self.starts) - 1), whole=self.whole)
         source = self.source
-        if self.whole and source is not None and not (plain_only() or source.multiplicity.requires_grad):
-            presence = source.presence
-            lengths = presence.lengths if presence.ragged else None
-            context = replace(context, once=presence.once, lengths=lengths, entries=source.elements.shape[1])
-        return context
+        asked = self.whole and source is not None and not (plain_only() or source.multiplicity.requires_grad)
+        presence = source.presence if asked and source is not None else None
+        stream = partial(_stream, self.store, t, len(self.starts) - 1)
+        return AllElements(stream, whole=self.whole, presence=presence)
 
     def first_trained(self) -> int:
         if any(d is not None for d in self.d_source):
