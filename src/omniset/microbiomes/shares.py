@@ -107,19 +107,20 @@ class Prior:
             mixture[1:] = self.profiles
             weight = np.array([UNIFORM, *np.full(number, (1 - UNIFORM) / number)])
         mean = weight @ mixture
-        found, total = _Shares(mean, np.zeros(taxa), np.zeros(taxa)), max(float(reads.sum()), 1e-300)
+        shares, total = _Shares(mean, np.zeros(taxa), np.zeros(taxa)), max(float(reads.sum()), 1e-300)
         for _ in range(rounds):
             counts = np.zeros(taxa)
-            for some, posterior in found.posteriors(taxon, likelihood):
+            for some, posterior in shares.posteriors(taxon, likelihood):
                 counts += np.bincount(taxon[some].ravel(), (posterior * reads[some, None]).ravel(), minlength=taxa)
-            shares = counts / total
+            of_reads = counts / total
             if number and counts.any():
-                weight = weight * (mixture @ (shares / mean))
+                weight = weight * (mixture @ (of_reads / mean))
                 weight /= weight.sum()
                 mean = weight @ mixture
             strength = weight * strengths
-            found = _Shares((shares + strength @ mixture) / (1 + strength.sum()), counts, strength @ mixture)
-        return found
+            expected = strength @ mixture
+            shares = _Shares((of_reads + expected) / (1 + strength.sum()), counts, expected)
+        return shares
 
 
 @dataclass
@@ -145,12 +146,14 @@ class _Shares:
             yield some, posterior
 
     def left_out(self, taxon: np.ndarray, likelihood: np.ndarray, reads: np.ndarray) -> float:
-        """Log-likelihood of the reads, each sequence's by the shares without what its own reads made of them."""
-        total, sum_ = 1 + self.expected.sum(), 0.0
+        """Log-likelihood of the reads, each sequence's by the shares without its own reads.
+
+        These are taken out as the shares give them out now, which is how they were counted once the rounds settle.
+        """
+        likelihoods, reads_of_all = [], self.counts.sum()
         for some, posterior in self.posteriors(taxon, likelihood):
-            others = np.maximum(self.counts.sum() - reads[some, None], 1e-300)
+            others = np.maximum(reads_of_all - reads[some, None], 1e-300)
             counts = np.maximum(self.counts[taxon[some]] - posterior * reads[some, None], 0)
-            share = (counts / others + self.expected[taxon[some]]) / total
-            likely = (likelihood[some] * share).sum(1)
-            sum_ += float(reads[some] @ np.log(np.maximum(likely, 1e-300)))
-        return sum_
+            share = (counts / others + self.expected[taxon[some]]) / (1 + self.expected.sum())
+            likelihoods.append((likelihood[some] * share).sum(1))
+        return float(reads @ np.log(np.maximum(np.concatenate([*likelihoods, np.zeros(0)]), 1e-300)))
