@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import whole
+from omniset.kernels import private, whole
 from omniset.layers import MultisetAttentionBlock
 from omniset.testing import relative_error
 
@@ -98,3 +98,9 @@ def test_hooks_within_the_block_are_run():
     layer(x, y)
     assert seen
     assert isinstance(layer.ffn, nn.Sequential)
+
+
+def test_the_kernel_is_found_with_gradients_switched_off():
+    """As when a program that has done so imports Omniset."""
+    with torch.no_grad():
+        assert private._has_flash() == private.HAS_FLASH

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
@@ -27,8 +27,10 @@ def check_sizes(**sizes: int) -> None:
             raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
 
 
-def check_finite(elements: Tensor, name: str = "elements", dtype: torch.dtype | None = None) -> None:
-    """Also as this dtype, in which the largest number may be smaller."""
+def check_finite(elements: Shaped[Tensor, ...], name: str = "elements", dtype: torch.dtype | None = None) -> None:
+    """Raise ValueError at the first number that is NaN or infinite, also as this dtype, whose largest one may be
+    smaller, and name its position.
+    """
     bad = ~elements.to(elements.dtype if dtype is None else dtype).isfinite()
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
@@ -36,7 +38,13 @@ def check_finite(elements: Tensor, name: str = "elements", dtype: torch.dtype | 
         raise ValueError(f"{name}{list(at)} is {elements[at].item()}: features must be finite{as_dtype}")
 
 
-def check_places(places: np.ndarray, lengths: np.ndarray) -> None:
+def check_places(places: np.ndarray, lengths: Int[np.ndarray, " storages"]) -> None:
+    """Raise ValueError at the first place that is no stretch of rows of a storage, or for another shape or type.
+
+    Args:
+        places: (sets, 3) integers: of each set the number of its storage, its first row, and the row after its last.
+        lengths: Rows of each storage.
+    """
     if places.ndim != 2 or places.shape[1] != 3 or places.dtype.kind not in "iu":
         raise ValueError(f"places must be integers (sets, 3), got {places.dtype} of shape {places.shape}")
     storage, start, stop = places.T
@@ -50,6 +58,7 @@ def check_places(places: np.ndarray, lengths: np.ndarray) -> None:
 
 
 def check_features(features: Sequence[str], dim: int) -> None:
+    """Raise ValueError if these are not `dim` names, or one is there twice."""
     if len(features) != dim:
         raise ValueError(f"features must be {dim} names, got {len(features)}")
     seen: set[str] = set()

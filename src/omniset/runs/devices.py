@@ -11,8 +11,8 @@ import torch
 from omniset.options import Device
 
 DEVICES = typing.get_args(Device)
-SMALL = 1 << 24  # numbers of a data set up to which one thread computes
-SMALL_STEP = 1 << 19  # likewise of the elements of a step, as wide as the network
+SMALL = 1 << 24  # numbers up to which one thread computes
+SMALL_STEP = 1 << 19  # likewise of the elements of a step, where they are as wide as the network
 
 
 def find(device: str) -> torch.device:
@@ -35,6 +35,9 @@ def find(device: str) -> torch.device:
 @contextmanager
 def threads_for(numbers: int, small: int = SMALL) -> Iterator[None]:
     """One thread where tensors hold at most so many numbers in all, else as many as before.
+
+    Args:
+        small: So many.
 
     More gain nothing there, and wait for each other at every step where other programs run beside.
     """
