@@ -155,8 +155,10 @@ def test_linear_minimises_its_objective(classes, rows, monkeypatch):
 
 @pytest.mark.parametrize("classes", [None, 2])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_linear_takes_the_likeliest_penalty(seed, classes):
-    """By rows left out, and a normal distribution of its logarithm."""
+@pytest.mark.parametrize(("enough", "used", "rows"), [(29, 5, 29), (7, 2, 12)])
+def test_linear_takes_the_likeliest_penalty(seed, classes, enough, used, rows, monkeypatch):
+    """By rows left out, which are enough after some folds, and a normal distribution of its logarithm."""
+    monkeypatch.setattr(linear, "LEFT_OUT", enough)
     x = table(29, seed)
     score = x[:, 3] + np.random.default_rng(seed).normal(size=29)
     y = score if classes is None else (score > 0).astype(int)
@@ -167,14 +169,14 @@ def test_linear_takes_the_likeliest_penalty(seed, classes):
     unlikely = []
     for v in linear.VARIANCES:
         loss = 0
-        for k in range(5):
+        for k in range(used):
             there, left = folds != k, folds == k
             if classes:
                 fitted = LogisticRegression(C=v, tol=1e-8, max_iter=10_000).fit(z[there], y[there])
                 loss += log_loss(y[left], fitted.predict_proba(z[left]), labels=[0, 1], normalize=False)
             else:
                 loss += np.square(y[left] - Ridge(1 / v).fit(z[there], y[there]).predict(z[left])).sum()
-        unlikely.append((loss if classes else 29 / 2 * np.log(loss / 29)) + np.log10(v) ** 2 / 2)
+        unlikely.append((loss if classes else rows / 2 * np.log(loss / rows)) + np.log10(v) ** 2 / 2)
     assert unlikely[linear.VARIANCES.index(member.variance)] == pytest.approx(min(unlikely), rel=1e-3)
 
 

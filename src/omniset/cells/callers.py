@@ -24,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from omniset.cells.baselines import PrincipalComponents, log_normalised
+from omniset.runs.devices import one_blas_thread
 
 NEIGHBOURS = 5
 SIGMA = 0.1  # of Harmony's soft clusters
@@ -49,12 +50,14 @@ def call(
     return CALLERS[name](counts, types.astype(str), batches, new, genes, seed)
 
 
+@one_blas_thread()
 def _logistic(balance: str | None, counts: Any, types: Types, batches: Codes, new: Any, genes: Any, seed: int) -> Said:
     chosen = PrincipalComponents(seed=seed).fit(counts, batches).genes
     model = LogisticRegression(class_weight=balance, max_iter=1000)
     return _most_probable(model.fit(log_normalised(counts)[:, chosen], types), log_normalised(new)[:, chosen])
 
 
+@one_blas_thread()
 def _pca(counts: Any, types: Types, batches: Codes, new: Any, genes: Any, seed: int) -> Said:
     components = PrincipalComponents(seed=seed).fit(counts, batches)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))

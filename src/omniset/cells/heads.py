@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from omniset.cells.neighbours import nearest
 from omniset.core.attention import multiset_attention
+from omniset.runs.devices import one_blas_thread
 
 METHODS = ("genes", "components", "embedding", "neighbours")
 COMPONENTS = 50
@@ -56,6 +57,7 @@ class Linear(nn.Module):
         self.register_buffer("weight", torch.zeros(types, width))
         self.register_buffer("bias", torch.full((types,), NEVER))
 
+    @one_blas_thread()
     def learn(self, x: Float[np.ndarray, "cells width"], y: Codes, standardised: bool) -> None:
         """Logistic regression (L2, C = 1) in which each type weighs the same."""
         if standardised:

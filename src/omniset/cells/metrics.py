@@ -32,6 +32,8 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from omniset.runs.devices import one_blas_thread
+
 Vectors = Float[np.ndarray, "cells dim"]
 Codes = Int[np.ndarray, " cells"]  # numbers of groups, from 0
 # Of a cell and its nearest ones, the cell itself counted as one.
@@ -482,7 +484,8 @@ def transfer(
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
     scores = {}
     for name, model in (("knn", KNeighborsClassifier(min(k, len(z)))), ("linear", linear)):
-        types = model.fit(z, y).predict(new) if y.min() < y.max() else np.full(len(new), y[0])
+        with one_blas_thread():
+            types = model.fit(z, y).predict(new) if y.min() < y.max() else np.full(len(new), y[0])
         scores[f"{name}_f1"] = float(f1_score(truth, types, average="macro", zero_division=0))
         scores[f"{name}_accuracy"] = float(accuracy_score(truth, types))
     return scores

@@ -18,6 +18,7 @@ from omniset.estimators.boosting import PooledBoosting
 from omniset.estimators.linear import VARIANCES, PooledLinear
 from omniset.estimators.pooling import means_of
 from omniset.estimators.simple import DISTANCES, Member, PooledForest, Prior, Table
+from omniset.runs.devices import one_blas_thread
 from omniset.training.cox import loss_parts
 from omniset.trials.survival import breslow
 
@@ -67,6 +68,7 @@ class PooledCox(RiskMember, PooledLinear):
     def _surprise(self, losses: Float64[np.ndarray, " variances"], w: np.ndarray) -> Float64[np.ndarray, " variances"]:
         return losses
 
+    @one_blas_thread()
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:

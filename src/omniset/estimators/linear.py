@@ -11,10 +11,12 @@ from jaxtyping import Float, Float64
 
 from omniset.estimators.folds import folds_of
 from omniset.estimators.simple import DISTANCES, Member, Outputs, State, Table, softmax
+from omniset.runs.devices import one_blas_thread
 
 VARIANCES = tuple(10.0 ** (k / 2) for k in range(-6, 7))  # of what the columns together say, before it is learned
 FOLDS = 5
 CHOSEN_ON = 5_000  # rows that the variance is chosen on, at most
+LEFT_OUT = 1_000  # rows left out that are enough to choose it
 ROTATED = 2_000  # rows up to which more columns than rows are rotated
 STATE = ("mean", "per_unit", "slope", "intercept")
 LARGEST = 3.0  # standard deviations from the mean at which a column stops to say more
@@ -32,9 +34,10 @@ class PooledLinear(Member):
 
         loss on rows left out + (log10 v)^2 / 2,
 
-    five folds, the loss of numbers being n / 2 log(mean squared error). The second term is a normal distribution of
-    log10 v with deviation 1: of 30 rows that a plane happens to part, the loss alone would choose to be sure. If there
-    are fewer rows than columns, b is looked for among the sums of rows, where it is (Kimeldorf and Wahba, 1971): z is
+    the loss of numbers being n / 2 log(mean squared error). There are five folds; of more than 1,000 rows without
+    groups only the first folds are left out, until 1,000 rows were. The second term is a normal distribution of log10 v
+    with deviation 1: of 30 rows that a plane happens to part, the loss alone would choose to be sure. If there are
+    fewer rows than columns, b is looked for among the sums of rows, where it is (Kimeldorf and Wahba, 1971): z is
     rotated into so many columns, which changes nothing else.
     """
 
@@ -73,14 +76,17 @@ class PooledLinear(Member):
         some = np.sort(np.random.default_rng(seed).permutation(len(z))[:CHOSEN_ON])
         z, y, w, groups = z[some], y[some], w[some], None if groups is None else groups[some]
         folds = folds_of(y, FOLDS, seed, groups)
-        losses = np.zeros(len(self.variances))
+        losses, left_out = np.zeros(len(self.variances)), np.zeros(len(z), dtype=bool)
         for fold in range(folds.max() + 1):
+            if groups is None and left_out.sum() >= LEFT_OUT:
+                break
             there, left = folds != fold, folds == fold
+            left_out |= left
             if not there.any() or (self.classes is not None and not (y[there] != y[there][0]).any()):
                 continue
             for at, (slope, intercept) in enumerate(self._solve(z[there], y[there], w[there], self.variances)):
                 losses[at] += self._loss(z[left] @ slope + intercept, y[left], w[left])
-        unlikely = self._surprise(losses, w) + np.square(np.log10(self.variances)) / 2
+        unlikely = self._surprise(losses, w[left_out]) + np.square(np.log10(self.variances)) / 2
         return self.variances[int(unlikely.argmin())]  # the first of equals: the least that is learned
 
     def _surprise(self, losses: Float64[np.ndarray, " variances"], w: np.ndarray) -> Float64[np.ndarray, " variances"]:
@@ -94,6 +100,7 @@ class PooledLinear(Member):
             return float(w @ np.square(y - out[:, 0]))
         return float(-w @ np.log(np.maximum(softmax(out)[np.arange(len(y)), y], 1e-12)))
 
+    @one_blas_thread()
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:

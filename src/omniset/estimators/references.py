@@ -39,7 +39,7 @@ SEEN = (16, 1_024)  # elements of a set that is described: at least so many, at 
 NUMBERS = 1 << 26  # in the elements of all sets that are described
 ROWS = 1 << 20  # elements of all sets that are described
 LARGEST = 5.0  # standard deviations from the mean at which a feature stops to say more
-TOGETHER = 1 << 22  # distances that are held at once
+TOGETHER = 1 << 18  # distances that are held at once, where sets are small: about what a cache holds
 
 Sample = tuple[Float32[np.ndarray, "_ dim"], Float64[np.ndarray, " _"]]  # elements of a set, and their multiplicities
 
@@ -108,18 +108,17 @@ class References:
         table = np.full((len(samples), max(2 * len(self), 1)), np.nan, dtype=np.float32)
         if not len(self):
             return table
-        references = self.elements.astype(np.float64)
-        squares = np.square(references).sum(1)
+        r = self.elements.astype(np.float64)
+        right = np.concatenate([-2 * r, np.square(r).sum(1)[:, None], np.ones((len(r), 1))], 1).T
         for group in self._groups([len(m) for _, m in samples]):
             x = self._standardised(np.concatenate([samples[i][0] for i in group]))
             counts = [samples[i][1] for i in group]
             m = np.concatenate([each / each.sum() for each in counts])
             starts = np.cumsum([0, *map(len, counts[:-1])])
-            distance = squares - 2 * (x @ references.T)
-            distance += np.square(x).sum(1)[:, None]
-            np.sqrt(np.maximum(distance, 0, out=distance), out=distance)
-            there = np.minimum.reduceat(distance, self.starts, axis=1) * m[:, None]
-            back = np.minimum.reduceat(distance, starts, axis=0) * self.shares
+            left = np.concatenate([x, np.ones((len(x), 1)), np.square(x).sum(1)[:, None]], 1)
+            squares = left @ right  # |x|^2 - 2 x r + |r|^2
+            there = _root(np.minimum.reduceat(squares, self.starts, axis=1)) * m[:, None]
+            back = _root(np.minimum.reduceat(squares, starts, axis=0)) * self.shares
             table[group, : len(self)] = np.add.reduceat(there, starts, axis=0)
             table[group, len(self) :] = np.add.reduceat(back, self.starts, axis=1)
         return table
@@ -149,6 +148,11 @@ class References:
 
     def _standardised(self, x: Float[np.ndarray, "elements dim"]) -> Float64[np.ndarray, "elements dim"]:
         return np.clip((x - self.shift) / self.scale, -LARGEST, LARGEST)
+
+
+def _root(squares: Float64[np.ndarray, "_ _"]) -> Float64[np.ndarray, "_ _"]:
+    """Distances; where rounding has made a square negative it is 0."""
+    return np.sqrt(np.maximum(squares, 0))
 
 
 def _drawn(x: Float32[np.ndarray, "elements dim"], m: Float64[np.ndarray, " elements"], most: int) -> Sample:

@@ -16,6 +16,7 @@ from omniset.microbiomes.communities import Members, de_novo, draw
 from omniset.microbiomes.model import WEIGHTS
 from omniset.microbiomes.shares import Candidates, Prior
 from omniset.microbiomes.taxonomy import Taxa
+from omniset.runs.devices import one_blas_thread
 
 SAMPLES, READS = 48, 1024
 STRENGTHS = (0.1, 0.3, 1.0)  # of what is expected of a sample, where nothing is known of it
@@ -31,6 +32,7 @@ def loss_of(
     return -np.logaddexp.reduce(np.where(own, log_softmax(logits, axis=1), -np.inf), axis=1)
 
 
+@one_blas_thread()
 def weights_of(
     candidates: Candidates, taxon: Int[np.ndarray, " sequences"], without_network: bool = False
 ) -> Float[np.ndarray, " two"]:

@@ -14,6 +14,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 from omniset.microbiomes.taxonomy import UNASSIGNED, Taxa, Taxonomy, bare, joined, lineages_of, names_at
+from omniset.runs.devices import one_blas_thread
 
 MOST = 16.0
 
@@ -97,6 +98,7 @@ class Confidence:
         return cls(np.array(rows))
 
 
+@one_blas_thread()
 def _regression(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[float]:
     model = LogisticRegression(C=10.0, max_iter=1000).fit(x, y, sample_weight=weight)
     return [*model.coef_[0].tolist(), float(model.intercept_[0])]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from omniset.options import Device
 
@@ -48,3 +49,15 @@ def threads_for(numbers: int, small: int = SMALL) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """One thread in NumPy's and in SciPy's linear algebra; also as a decorator.
+
+    Each of them has threads of its own. Where steps of both alternate, as in SciPy's minimisers and so in
+    scikit-learn's logistic regression, those that wait take the processors from those that compute: with two threads on
+    two processors, a regression of 4,000 rows and 1,000 columns takes five times as long as with one.
+    """
+    with threadpool_limits(1, user_api="blas"):
+        yield
