@@ -69,10 +69,10 @@ class Taxonomy(Study):
     Ten log-normal communities, replicates of each to train on and others to test on; a sequence of a genus is as likely
     as its others. Tested are samples of sequences that occur in training, as in the paper, where only the communities'
     replicates are held out, and samples of sequences that do not. A sequence is a vector that is not trained: a
-    transformer's, or counts of its words of six bases, projected at random.
+    transformer's, or counts of its words of six bases, projected at random; of it the principal components that
+    `components` asks for, each with variance 1.
 
-    Sequences alone tell their genus, so vectors are blurred: x = v + blur N(0, I), where all features of v together
-    have variance 1. Each sample blurs a reference once, so its reads are the same element and a sample is a multiset
+    Sequences alone tell their genus, so vectors are blurred: x = v + blur N(0, I). Each sample blurs a reference once, so its reads are the same element and a sample is a multiset
     as in the paper; if every read were blurred by itself, the mean of its copies would undo the blur. Since the blur
     is known, so is the best answer to an element alone, and to one whose sample has a known profile: `Oracle`.
     """
@@ -94,6 +94,8 @@ class Taxonomy(Study):
             kind, vectors = "a transformer's", _of_transformer(self.references.texts, embedder)
         else:
             kind, vectors = f"words of {WORDS} bases", _of_words(self.references.texts, ~unseen)
+        components = options["components"]
+        vectors = vectors if components is None else principal(vectors, ~unseen, components)
         self.vectors = torch.from_numpy(vectors)
         self.input_dim = self.vectors.shape[1]
         pairs_unseen = unseen[self.references.sequence]
@@ -103,7 +105,7 @@ class Taxonomy(Study):
         }
         self.data_identity = {
             "sequences": len(self.references.texts),
-            "vectors": kind,
+            "vectors": kind if components is None else f"{components} principal components of {kind}",
             "checksum": zlib.crc32(self.references.taxon.tobytes(), zlib.crc32(vectors.tobytes())),
         }
         parts = ("train", "validation", "test")
@@ -366,3 +368,20 @@ def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> 
     vectors = torch.cat(parts).double().numpy()
     vectors -= vectors[learned].mean(0)
     return (vectors / np.sqrt(np.square(vectors[learned]).mean())).astype(np.float32)
+
+
+def principal(
+    vectors: Float[np.ndarray, "sequences width"], learned: Bool[np.ndarray, " sequences"], number: int
+) -> Float[np.ndarray, "sequences number"]:
+    """Principal components of the vectors that are learned from, each with mean 0 and variance 1 over these.
+
+    Raises:
+        ValueError: More than there are.
+    """
+    x = vectors.astype(np.float64) - vectors[learned].mean(0, dtype=np.float64)
+    values, directions = np.linalg.eigh(x[learned].T @ x[learned] / learned.sum())
+    there = int((values > 1e-10 * values[-1]).sum())
+    if number > there:
+        raise ValueError(f"options.components must be at most {there}, the rank of the vectors, got {number}")
+    last = slice(-1, -1 - number, -1)
+    return (x @ (directions[:, last] / np.sqrt(values[last]))).astype(np.float32)

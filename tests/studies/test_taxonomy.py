@@ -11,8 +11,9 @@ from paper.registry import load, tables_of
 from paper.running import stack
 from paper.study import Sample, generator, training_source
 from paper.tables import Results
-from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy
+from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, principal
 from scipy.stats import multivariate_normal
+from sklearn.decomposition import PCA
 
 from omniset.cli import main
 from omniset.core.sets import SetBatch
@@ -23,7 +24,7 @@ epochs: 2
 steps: 3
 batch_size: 2
 learning_rate: 0.001
-options: {blur: 0.5, region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
+options: {blur: 0.5, components: null, region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
 test: {replicates: 2, shard: 16, segment: 8, sizes: [16, 32, 48]}
 architectures:
   sab: {encoder: set-transformer-sab, dim: 8, depth: 2, num_heads: 2}
@@ -124,6 +125,20 @@ def test_vectors_are_projected_counts_of_words(study):
     expected -= expected[learned].mean(0)
     expected /= np.sqrt(np.square(expected[learned]).mean())
     assert abs(expected - ours).max() < 1e-5
+
+
+def test_principal_components_are_of_what_is_learned_from():
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(60, 7)) @ rng.normal(size=(7, 7)) + 5).astype(np.float32)
+    vectors = np.concatenate((vectors, vectors[:, :2]), 1)  # of rank 7
+    learned = rng.random(60) < 0.7
+    reference = PCA(4, whiten=True, svd_solver="full").fit(vectors[learned].astype(np.float64))
+    spread = np.sqrt(learned.sum() / (learned.sum() - 1))  # scikit-learn's variance is that of a sample
+    expected = spread * reference.transform(vectors.astype(np.float64))
+    ours = principal(vectors, learned, 4)
+    assert abs(ours * np.sign((ours * expected).sum(0)) - expected).max() < 1e-5
+    with pytest.raises(ValueError, match=re.escape("components must be at most 7, the rank of the vectors, got 8")):
+        principal(vectors, learned, 8)
 
 
 def test_communities(study):
