@@ -40,11 +40,12 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from omniset.estimators import boosting, simple, stacking  # noqa: E402
+from omniset.estimators import boosting, cox, linear, simple, stacking  # noqa: E402
 
 torch.set_num_threads(1)  # tests run side by side
 simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would take most of the time
 stacking.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
+linear.PooledLinear.variances = cox.PooledCox.variances = (0.1, 1.0)  # and 13 penalties for each linear model
 
 
 def _frames() -> list[tuple[FrameType | None]]:

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from omniset import SetClassifier, SetRegressor, explain
 from omniset.cli import main
 from omniset.core.sets import SetBatch, Sets
-from omniset.estimators import boosting, linear, simple
+from omniset.estimators import boosting, simple
 from omniset.estimators.evaluation import evaluate, out_of_fold
 from omniset.estimators.learning import worth
 from omniset.estimators.stack import BASELINES, METHODS, Stack
@@ -24,7 +24,6 @@ ONE = SMALL | {"method": "ust", "batch_size": 8, "folds": 3}
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(linear, "VARIANCES", (0.1, 1.0))
     monkeypatch.setattr(simple, "TREES", 3)
     monkeypatch.setattr(boosting, "MOST", 3)
 

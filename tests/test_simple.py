@@ -159,6 +159,7 @@ def test_linear_minimises_its_objective(classes, rows, monkeypatch):
 def test_linear_takes_the_likeliest_penalty(seed, classes, enough, used, rows, monkeypatch):
     """By rows left out, which are enough after some folds, and a normal distribution of its logarithm."""
     monkeypatch.setattr(linear, "LEFT_OUT", enough)
+    monkeypatch.setattr(linear.PooledLinear, "variances", linear.VARIANCES)
     x = table(29, seed)
     score = x[:, 3] + np.random.default_rng(seed).normal(size=29)
     y = score if classes is None else (score > 0).astype(int)

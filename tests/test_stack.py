@@ -10,7 +10,7 @@ import torch
 
 from omniset import SetClassifier, SetRegressor
 from omniset.core.sets import Sets
-from omniset.estimators import boosting, linear, simple, stacking
+from omniset.estimators import boosting, simple, stacking
 from omniset.estimators.folds import folds_of
 from omniset.estimators.members import MEMBERS
 from omniset.estimators.pooling import pooled, spread_of
@@ -27,7 +27,6 @@ SMALL |= {"batch_size": 16, "progress": False, "device": "cpu"}
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """And trees, and large steps: quickly."""
-    monkeypatch.setattr(linear, "VARIANCES", (0.1, 1.0))
     monkeypatch.setattr(simple, "TREES", 3)
     monkeypatch.setattr(boosting, "MOST", 3)
 

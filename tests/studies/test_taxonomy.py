@@ -24,7 +24,8 @@ epochs: 2
 steps: 3
 batch_size: 2
 learning_rate: 0.001
-options: {blur: 0.5, components: null, region: null, held_out: 0.3, communities: 2, train: 5, validation: 1, test: 3, reads: 40}
+options: {blur: 0.5, components: null, region: null, held_out: 0.3,
+  communities: 2, train: 5, validation: 1, test: 3, reads: 40}
 test: {replicates: 2, shard: 16, segment: 8, sizes: [16, 32, 48]}
 architectures:
   sab: {encoder: set-transformer-sab, dim: 8, depth: 2, num_heads: 2}
