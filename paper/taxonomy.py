@@ -72,9 +72,10 @@ class Taxonomy(Study):
     transformer's, or counts of its words of six bases, projected at random; of it the principal components that
     `components` asks for, each with variance 1.
 
-    Sequences alone tell their genus, so vectors are blurred: x = v + blur N(0, I). Each sample blurs a reference once, so its reads are the same element and a sample is a multiset
-    as in the paper; if every read were blurred by itself, the mean of its copies would undo the blur. Since the blur
-    is known, so is the best answer to an element alone, and to one whose sample has a known profile: `Oracle`.
+    Sequences alone tell their genus, so vectors are blurred: x = v + blur N(0, I). Each sample blurs a reference once,
+    so its reads are the same element and a sample is a multiset as in the paper; if every read were blurred by itself,
+    the mean of its copies would undo the blur. Since the blur is known, so is the best answer to an element alone, and
+    to one whose sample has a known profile: `Oracle`.
     """
 
     name = "taxonomy"
