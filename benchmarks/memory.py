@@ -1,5 +1,6 @@
 """Peak resident memory of the commands on tables: small, long, and of a few very large sets."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -71,8 +72,11 @@ def measure(command: list[str], folder: Path) -> dict[str, float]:
     """Run omniset with these words: the child's largest resident memory, in MB of 10^6 bytes, and seconds."""
     start = time.perf_counter()
     words = [sys.executable, "-c", WATCH, sys.executable, "-m", "omniset", *command]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # compiled once, as where it is installed
     with (folder / "log").open("w", encoding="utf-8") as log:
-        child = subprocess.run(words, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
+        child = subprocess.run(
+            words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+        )
     if child.returncode:
         raise RuntimeError((folder / "log").read_text(encoding="utf-8"))
     unit = 1 if sys.platform == "darwin" else 1024

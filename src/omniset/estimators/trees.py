@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-ROWS_AND_TREES = 1 << 20  # that go down at once
+ROWS_AND_TREES = 1 << 15  # that go down at once, so that a cache holds where they are
 CHECKED = 64  # rows
 
 
@@ -89,27 +89,32 @@ class Trees:
     def means(self, x: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows outputs"]:
         """The mean over trees."""
         out = np.empty((len(x), self.value.shape[1]))
-        size = max(ROWS_AND_TREES // len(self.roots), 1)
-        for start in range(0, len(x), size):
-            out[start : start + size] = self.value[self._leaves(x[start : start + size])].mean(1)
+        for some, leaves in self._leaves(x):
+            out[some] = self.value[leaves].mean(1)
         return out
 
     def totals(self, x: Float[np.ndarray, "rows columns"], rounds: int) -> Float[np.ndarray, "rows outputs"]:
         """The sum over rounds, where each round has one tree with a single value per output, one after another."""
         outputs = len(self.roots) // rounds
         out = np.empty((len(x), outputs))
-        size = max(ROWS_AND_TREES // len(self.roots), 1)
-        for start in range(0, len(x), size):
-            answers = self.value[self._leaves(x[start : start + size]), 0]
-            out[start : start + size] = answers.reshape(len(answers), rounds, outputs).sum(1)
+        for some, leaves in self._leaves(x):
+            out[some] = self.value[leaves, 0].reshape(len(leaves), rounds, outputs).sum(1)
         return out
 
-    def _leaves(self, x: Float[np.ndarray, "rows columns"]) -> Int[np.ndarray, "rows trees"]:
-        node = np.repeat(self.roots[None], len(x), 0)
-        row = np.arange(len(x))[:, None]
-        for _ in range(self.depth):
-            node = np.where(x[row, self.feature[node]] <= self.threshold[node], self.left[node], self.right[node])
-        return node
+    def _leaves(self, x: Float[np.ndarray, "rows columns"]) -> Iterator[tuple[slice, Int[np.ndarray, "some trees"]]]:
+        """The leaf of each row in each tree, some rows at a time. Places are flat: `take` finds them fastest."""
+        numbers, columns = np.ascontiguousarray(x).reshape(-1), x.shape[1]
+        feature = self.feature.astype(np.intp)
+        children = np.stack([self.right, self.left], 1).reshape(-1).astype(np.intp)
+        size = max(ROWS_AND_TREES // len(self.roots), 1)
+        for start in range(0, len(x), size):
+            rows = np.arange(start, min(start + size, len(x)))
+            first = columns * rows[:, None]
+            node = np.repeat(self.roots[None].astype(np.intp), len(rows), 0)
+            for _ in range(self.depth):
+                goes_left = numbers.take(feature.take(node) + first) <= self.threshold.take(node)
+                node = children.take(2 * node + goes_left)
+            yield slice(start, start + len(rows)), node
 
     def state(self) -> dict[str, np.ndarray]:
         return {name: np.asarray(value) for name, value in vars(self).items()}

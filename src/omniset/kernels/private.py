@@ -144,7 +144,8 @@ def _has_flash() -> bool:
     bias = _numbers(2, 1, 1, 5)
     with torch.enable_grad():  # whatever the importing program has set
         out = ((q * 0.5) @ k.mT + bias).softmax(-1) @ v
-        expected = out, *torch.autograd.grad(out, (q, k, v), d)
+        # Of a number: given a gradient of tensors, PyTorch would import SymPy, a tenth of the time of a short command.
+        expected = out, *torch.autograd.grad((out * d).sum(), (q, k, v))
     try:
         with torch.no_grad():
             average, logsumexp = flash(q, k, v, bias, 0.5)
