@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import private, whole
+from omniset.kernels import private, team, whole
 from omniset.layers import MultisetAttentionBlock
 from omniset.testing import relative_error
 
@@ -20,6 +20,16 @@ def plainly(monkeypatch):
             return function(*arguments)
 
     return compute
+
+
+@pytest.fixture(params=["at once", "in pieces"])
+def shared_out(request, monkeypatch):
+    """Whether elements are shared out in pieces of few rows; queries too, where each set has its own."""
+    if request.param == "in pieces":
+        monkeypatch.setattr(whole, "MANY", 1)
+        monkeypatch.setattr(team, "SMALLEST", 5 * D)
+        monkeypatch.setattr(team, "WHOLE", 8)
+    return request.param == "in pieces"
 
 
 def block(ffn_dim=None, activation="relu"):
@@ -55,8 +65,9 @@ def assert_close(got, expected):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("ffn_dim", "activation"), [(None, "relu"), (0, "relu"), (13, "gelu"), (13, "silu")])
-def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly):
+def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, shared_out):
     layer, (x, y, m) = block(ffn_dim, activation), inputs(*sizes)
+    assert (whole._parts(y) is not None) == shared_out
     given = (x, y, m) if weighted else (x, y)
     assert whole.takes(x, y)
     got, expected = layer(*given), plainly(layer, *given)
@@ -72,7 +83,7 @@ def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sizes", SIZES[1:4])
-def test_second_derivatives(sizes, weighted, plainly):
+def test_second_derivatives(sizes, weighted, plainly, shared_out):
     layer, (x, y, m) = block(13, "gelu"), inputs(*sizes)
     given = (x, y, m) if weighted else (x, y)
     wanted = [x, y, *layer.parameters()]
@@ -84,7 +95,7 @@ def test_second_derivatives(sizes, weighted, plainly):
     assert_close(second(), plainly(second))
 
 
-def test_elements_that_are_the_queries(plainly):
+def test_elements_that_are_the_queries(plainly, shared_out):
     """Both gradients flow into one tensor."""
     layer, (_, y, m) = block(), inputs(*SIZES[4])
     got, expected = layer(y, y, m), plainly(layer, y, y, m)

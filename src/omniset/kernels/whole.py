@@ -2,7 +2,8 @@
 
 Of a set of some hundred elements the numbers take less time than the bookkeeping: some twenty modules and forty nodes
 of a graph. Here the block is one node with its gradient written out. The attention is PyTorch's fused kernel for
-processors.
+processors. Many rows, with more points than are worth folding, are shared out in pieces that a cache holds: a thread
+takes one through all steps but the attention of few queries to many elements.
 
     q = Q LN(x) + q_0,  k = K LN(y) + k_0,  v = V LN(y) + v_0
     h = x + O softmax(q k^T scale + log m) v + o_0,    out = h + F_2 act(F_1 LN(h) + f_1) + f_2
@@ -10,6 +11,7 @@ processors.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from omniset.kernels import private
+from omniset.kernels import pages, private
 from omniset.kernels.derived import derived
 from omniset.kernels.fused import filled, masks, plain_attention
+from omniset.kernels.team import Piece, pieces, share_out
 from omniset.kernels.tiles import ACTIVATIONS
 
 PRECISIONS = (torch.float32, torch.float64)
+MANY = 1 << 18  # numbers in queries, or in elements, from where on pieces of them are shared out
+SEEN = 3  # tensors that the gradient needs of each piece of elements
 FEW = 32  # keys, up to which plain products and a softmax with the queries innermost are faster (D from 32 to 128)
 
 
@@ -67,7 +72,7 @@ def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | 
     bias, empty = (None, None) if multiplicity is None else masks(multiplicity, queries.dtype)
     if torch.is_grad_enabled():
         return WholeBlock.apply(how, bias, empty, queries, elements, *tensors)
-    return _forward(how, bias, empty, queries, elements, tensors)[0]
+    return _forward(how, bias, empty, queries, elements, tensors, keep=False)[0]
 
 
 class WholeBlock(torch.autograd.Function):
@@ -108,31 +113,56 @@ class WholeBlock(torch.autograd.Function):
         return None, None, None, *_backward(ctx.how, bias, empty, x, y, tensors, between, d)
 
 
+def _parts(x: Tensor) -> list[Piece] | None:
+    """Many rows in pieces that a cache holds."""
+    return pieces(x) if x.numel() >= MANY else None
+
+
+def _of(tensor: Tensor | None, piece: Piece) -> Tensor | None:
+    """What belongs to the sets of the piece."""
+    return None if tensor is None else tensor[piece.first : piece.last]
+
+
+def _rows_of(x: Tensor, piece: Piece) -> Tensor:
+    return x[piece.first : piece.last, piece.start : piece.stop]
+
+
+def _added(sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """The sums of all pieces, in their order."""
+    return [torch.stack(column).sum(0) for column in zip(*sums, strict=True)]
+
+
+def _by_piece(parts: Sequence[Piece], tensors: Sequence[Any]) -> dict[Piece, Sequence[Any]]:
+    """What was put one after the other, as many for each piece."""
+    number = len(tensors) // len(parts)
+    return {piece: tensors[turn * number : (turn + 1) * number] for turn, piece in enumerate(parts)}
+
+
 def _forward(
-    how: How, bias: Tensor | None, empty: Tensor | None, x: Tensor, y: Tensor, tensors: Sequence[Tensor]
+    how: How,
+    bias: Tensor | None,
+    empty: Tensor | None,
+    x: Tensor,
+    y: Tensor,
+    tensors: Sequence[Tensor],
+    keep: bool = True,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The output, and what the gradient needs of the steps between: rows of all sets below each other, (B N, D)."""
-    wq, bq, we, be, query, query_0, key, key_0, value, value_0, output, output_0, *ffn = tensors
-    of_x, of_y, heads = x.shape, y.shape, how.heads  # len() of a tensor takes as long as a small operation
-    dim, sets = of_x[-1:], of_y[0]
-    xn, *of_queries = torch.native_layer_norm(x, dim, wq, bq, how.eps_queries)
-    yn, *of_elements = torch.native_layer_norm(y, dim, we, be, how.eps_elements)
-    xn, yn = xn.view(-1, *dim), yn.view(-1, *dim)
-    q = _split(F.linear(xn, query, query_0), of_x[0], heads)
-    q = q if of_x[0] == sets else q.expand(sets, -1, -1, -1)
-    k, v = _split(F.linear(yn, key, key_0), sets, heads), _split(F.linear(yn, value, value_0), sets, heads)
-    a, *attended = _attend(q, k, v, bias, empty, how.scale)
-    shape = sets, of_x[1], of_x[2]
-    h = F.linear(a, output, output_0).view(shape).add_(x)
-    between: list[Tensor | None] = [xn, *of_queries, yn, *of_elements, q, k, v, a, *attended, h]
-    if how.activation is None:
-        return h, between
-    w, b, first, first_0, second, second_0 = ffn
-    hn, *of_ffn = torch.native_layer_norm(h, dim, w, b, how.eps_ffn)
-    hn = hn.view(-1, *dim)
-    z = F.linear(hn, first, first_0)
-    hidden = ACTIVATIONS[how.activation][0](z)  # relu writes over z
-    return F.linear(hidden, second, second_0).view(shape).add_(h), [*between, hn, *of_ffn, z]
+    """The output, and what the gradient needs of the steps between: of the elements, then of the queries, piece by
+    piece. `keep`: It is wanted.
+    """
+    k, v, seen = _see_all(how, y, tensors, keep)
+    parts = _parts(x) if x.shape[0] == y.shape[0] else None
+    if parts is None:
+        out, answered = _answer(how, bias, empty, x, k, v, tensors)
+        return out, [k, v, *seen, *answered]
+    out = pages.empty(x.shape, x)
+
+    def work(piece: Piece) -> list[Tensor | None]:
+        some = _rows_of(x, piece), k[piece.first : piece.last], v[piece.first : piece.last]
+        _, answered = _answer(how, _of(bias, piece), _of(empty, piece), *some, tensors, _rows_of(out, piece))
+        return answered if keep else []
+
+    return out, [k, v, *seen, *itertools.chain(*share_out(parts, work))]
 
 
 def _backward(
@@ -146,22 +176,154 @@ def _backward(
     d: Tensor,
 ) -> list[Tensor]:
     """Gradients of queries, elements and tensors."""
-    wq, bq, we, be, query, _, key, _, value, _, output, _, *ffn = tensors
-    xn, x_mean, x_deviation, yn, y_mean, y_deviation, q, k, v, a, attended, logsumexp, h, *of_ffn = between
+    k, v, *between = between
+    end = SEEN * len(_parts(y) or [y])
+    seen, answers = between[:end], between[end:]
+    parts = _parts(x) if x.shape[0] == y.shape[0] else None
+    if parts is None:
+        d_x, d_k, d_v, *rest = _answer_backward(how, bias, empty, x, k, v, tensors, answers, d)
+    else:
+        d_x, d_k, d_v = pages.empty(x.shape, x), torch.zeros_like(k), torch.zeros_like(v)
+        answered = _by_piece(parts, answers)
+
+        def work(piece: Piece) -> list[Tensor]:
+            some = _rows_of(x, piece), k[piece.first : piece.last], v[piece.first : piece.last]
+            of_piece = _of(bias, piece), _of(empty, piece), *some, tensors, answered[piece], _rows_of(d, piece)
+            return _answer_backward(how, *of_piece, _rows_of(d_x, piece))[1:]
+
+        sums = share_out(parts, work)
+        for piece, (of_keys, of_values, *_) in zip(parts, sums, strict=True):
+            d_k[piece.first : piece.last] += of_keys
+            d_v[piece.first : piece.last] += of_values
+        rest = _added([row[2:] for row in sums])
+    d_y, *of_elements = _see_all_backward(y, tensors, seen, d_k, d_v)
+    return [d_x, d_y, *rest[:2], *of_elements[:2], *rest[2:4], *of_elements[2:], *rest[4:]]
+
+
+def _see_all(how: How, y: Tensor, tensors: Sequence[Tensor], keep: bool) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Keys and values (B, H, N, d) of the elements, and what the gradient needs, piece by piece."""
+    parts = _parts(y)
+    if parts is None:
+        k, v, *seen = _see(how, y, tensors)
+    else:
+        k, v = pages.empty(y.shape, y), pages.empty(y.shape, y)
+
+        def work(piece: Piece) -> list[Tensor]:
+            of_piece = _see(how, _rows_of(y, piece), tensors, *(_rows_of(z, piece).flatten(0, 1) for z in (k, v)))
+            return of_piece[2:] if keep else []
+
+        seen = [*itertools.chain(*share_out(parts, work))]
+    k, v = (_split(z.view(-1, y.shape[2]), y.shape[0], how.heads) for z in (k, v))
+    return k, v, seen
+
+
+def _see(how: How, y: Tensor, tensors: Sequence[Tensor], *out: Tensor) -> list[Tensor]:
+    """Keys and values of the elements, written to `out` if that is there, and what the gradient needs: rows of all
+    sets below each other.
+    """
+    _, _, we, be, _, _, key, key_0, value, value_0, *_ = tensors
+    yn, mean, deviation = torch.native_layer_norm(y, y.shape[-1:], we, be, how.eps_elements)
+    yn = yn.view(-1, y.shape[2])
+    if not out:
+        return [F.linear(yn, key, key_0), F.linear(yn, value, value_0), yn, mean, deviation]
+    k, v = out
+    torch.addmm(key_0, yn, key.t(), out=k)
+    torch.addmm(value_0, yn, value.t(), out=v)
+    return [k, v, yn, mean, deviation]
+
+
+def _see_all_backward(
+    y: Tensor, tensors: Sequence[Tensor], seen: Sequence[Tensor], d_k: Tensor, d_v: Tensor
+) -> list[Tensor]:
+    """Gradients of the elements, of their norm, of key and value."""
+    parts = _parts(y)
+    if parts is None:
+        return _see_backward(y, tensors, seen, d_k, d_v)
+    d_y, of_piece = pages.empty(y.shape, y), _by_piece(parts, seen)
+
+    def work(piece: Piece) -> list[Tensor]:
+        of_heads = (z[piece.first : piece.last, :, piece.start : piece.stop] for z in (d_k, d_v))
+        written, *sums = _see_backward(_rows_of(y, piece), tensors, of_piece[piece], *of_heads)
+        _rows_of(d_y, piece).copy_(written)
+        return sums
+
+    return [d_y, *_added(share_out(parts, work))]
+
+
+def _see_backward(
+    y: Tensor, tensors: Sequence[Tensor], seen: Sequence[Tensor], d_k: Tensor, d_v: Tensor
+) -> list[Tensor]:
+    _, _, we, be, _, _, key, _, value, *_ = tensors
+    yn, mean, deviation = seen
+    d_yn, *d_key = _linear_backward(_rows(d_k), yn, key)
+    d_yn_of_v, *d_value = _linear_backward(_rows(d_v), yn, value)
+    d_y, *d_norm = private.norm_backward(d_yn.add_(d_yn_of_v).view(y.shape), y, mean, deviation, we, be)
+    return [d_y, *d_norm, *d_key, *d_value]
+
+
+def _answer(
+    how: How,
+    bias: Tensor | None,
+    empty: Tensor | None,
+    x: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Sequence[Tensor],
+    out: Tensor | None = None,
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The output for queries, of keys and values, written to `out` if that is there; and what the gradient needs, rows
+    of all sets below each other.
+    """
+    wq, bq, _, _, query, query_0, _, _, _, _, output, output_0, *ffn = tensors
+    of_x, sets = x.shape, k.shape[0]  # len() of a tensor takes as long as a small operation
+    dim = of_x[-1:]
+    xn, *of_queries = torch.native_layer_norm(x, dim, wq, bq, how.eps_queries)
+    xn = xn.view(-1, *dim)
+    q = _split(F.linear(xn, query, query_0), of_x[0], how.heads)
+    q = q if of_x[0] == sets else q.expand(sets, -1, -1, -1)
+    a, *attended = _attend(q, k, v, bias, empty, how.scale)
+    shape = sets, of_x[1], of_x[2]
+    h = F.linear(a, output, output_0).view(shape).add_(x)
+    between: list[Tensor | None] = [xn, *of_queries, q, a, *attended, h]
+    if how.activation is None:
+        return h if out is None else out.copy_(h), between
+    w, b, first, first_0, second, second_0 = ffn
+    hn, *of_ffn = torch.native_layer_norm(h, dim, w, b, how.eps_ffn)
+    hn = hn.view(-1, *dim)
+    z = F.linear(hn, first, first_0)
+    hidden = ACTIVATIONS[how.activation][0](z)  # relu writes over z
+    answer = F.linear(hidden, second, second_0).view(shape)
+    return torch.add(answer, h, out=answer if out is None else out), [*between, hn, *of_ffn, z]
+
+
+def _answer_backward(
+    how: How,
+    bias: Tensor | None,
+    empty: Tensor | None,
+    x: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Sequence[Tensor],
+    between: Sequence[Any],
+    d: Tensor,
+    out: Tensor | None = None,
+) -> list[Tensor]:
+    """Gradients of queries (written to `out` if that is there), keys and values; of the queries' norm, of query and
+    output; of the FFN's tensors.
+    """
+    wq, bq, _, _, query, _, _, _, _, _, output, _, *ffn = tensors
+    xn, mean, deviation, q, a, attended, logsumexp, h, *of_ffn = between
     d_ffn: list[Tensor] = []
     if how.activation is not None:
         d, d_ffn = _ffn_backward(how.activation, h, d, ffn, of_ffn)
     d_a, *d_output = _linear_backward(d.reshape(a.shape), a, output)
-    d_a = _split(d_a, len(y), how.heads)
+    d_a = _split(d_a, k.shape[0], how.heads)
     d_q, d_k, d_v = _attend_backward(d_a, q, k, v, attended, logsumexp, bias, empty, how.scale)
-    if len(x) < len(y):  # all sets share the queries
+    if x.shape[0] < k.shape[0]:  # all sets share the queries
         d_q, d = d_q.sum(0, True), d.sum(0, True)
     d_xn, *d_query = _linear_backward(_rows(d_q), xn, query)
-    d_yn, *d_key = _linear_backward(_rows(d_k), yn, key)
-    d_yn_of_v, *d_value = _linear_backward(_rows(d_v), yn, value)
-    d_x, *d_norm_x = private.norm_backward(d_xn.view(x.shape), x, x_mean, x_deviation, wq, bq)
-    d_y, *d_norm_y = private.norm_backward(d_yn.add_(d_yn_of_v).view(y.shape), y, y_mean, y_deviation, we, be)
-    return [d_x.add_(d), d_y, *d_norm_x, *d_norm_y, *d_query, *d_key, *d_value, *d_output, *d_ffn]
+    d_x, *d_norm = private.norm_backward(d_xn.view(x.shape), x, mean, deviation, wq, bq)
+    return [torch.add(d_x, d, out=d_x if out is None else out), d_k, d_v, *d_norm, *d_query, *d_output, *d_ffn]
 
 
 def _attend(
