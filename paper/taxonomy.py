@@ -39,6 +39,7 @@ TESTED = {  # what of it is shown: title, and whether the paper's numbers are of
 ORACLES = {  # Bayes' rule for the blur, by what it takes for the shares of the taxa
     "alike": "oracle: a read alone, taxa alike",
     "training": "oracle: a read alone, taxa as in training",
+    "community": "oracle: a read, and the community that its shard tells",
     "profile": "oracle: a read, and its sample's profile",
 }
 TOGETHER = 512  # sequences embedded, or compared with all references, at a time
@@ -145,13 +146,22 @@ class Taxonomy(Study):
     def oracles(self) -> dict[str, list[float]]:
         """Accuracies on the samples that networks are tested on, of sequences that were learned from."""
         oracle = Oracle(self.vectors[self._sequence], self.members[SEEN], self.recipe.options["blur"])
-        priors = {"alike": np.ones(self.outputs), "training": self.profiles["train"].mean((0, 1))}
+        communities = self.profiles["train"].mean(1)
+        priors = {"alike": np.ones(self.outputs), "training": communities.mean(0)}
         rights: dict[str, list[Any]] = {name: [] for name in ORACLES}
         for profile, reads in self._samples(SEEN):
-            called = oracle(reads.vectors, priors | {"profile": profile})
-            for name, taxa in called.items():
-                right = (taxa == reads.taxon)[reads.which]
+            likelihoods = oracle.likelihoods(reads.vectors)
+            for name, prior in (priors | {"profile": profile}).items():
+                right = (oracle.taxa(likelihoods, prior) == reads.taxon)[reads.which]
                 rights[name].append((reads, lambda n, right=right: right[:n]))
+
+            shards = []
+            for shard in _cut(reads.which, self.recipe.test["shard"]):
+                shown, place, counts = np.unique(shard, return_inverse=True, return_counts=True)
+                profile = communities[oracle.community(likelihoods[shown], counts, communities)]
+                shards.append((oracle.taxa(likelihoods[shown], profile) == reads.taxon[shown])[place])
+            right = np.concatenate(shards)
+            rights["community"].append((reads, lambda n, right=right: right[:n]))
         found: dict[str, list[float]] = {}
         for name, of_samples in rights.items():
             found |= self._accuracies(f"oracle_{name}", of_samples)
@@ -289,23 +299,36 @@ class Oracle:
 
     def __init__(self, vectors: Float[Tensor, "references width"], members: Members, blur: float) -> None:
         self.members, self.blur = members, blur
+        self.present = np.flatnonzero(members.present)
         self.vectors = vectors[torch.from_numpy(members.reference)]
         self.halves = self.vectors.square().sum(1) / 2
 
-    def __call__(
-        self, vectors: Float[Tensor, "distinct width"], priors: dict[str, Float[np.ndarray, " taxa"]]
-    ) -> dict[str, Int[np.ndarray, " distinct"]]:
-        """The most probable taxon of each vector by each prior."""
-        called: dict[str, list[np.ndarray]] = {name: [] for name in priors}
-        present, starts = self.members.present, self.members.starts
+    def likelihoods(self, vectors: Float[Tensor, "distinct width"]) -> Float[np.ndarray, "distinct present"]:
+        """P(x | taxon), up to a factor for each x, of the taxa that have references."""
+        starts = self.members.starts
+        parts = []
         for part in vectors.split(TOGETHER):
             exponents = (part @ self.vectors.T - self.halves) / self.blur**2
             # Neither |x|^2 nor the largest exponent, without which others would overflow, tells references apart.
-            likelihoods = (exponents - exponents.max(1, keepdim=True).values).exp_().numpy()
-            of_taxa = np.add.reduceat(likelihoods, starts[:-1][present], axis=1) / np.diff(starts)[present]
-            for name, prior in priors.items():
-                called[name].append(np.flatnonzero(present)[(of_taxa * prior[present]).argmax(1)])
-        return {name: np.concatenate(parts) for name, parts in called.items()}
+            of_references = exponents.sub_(exponents.max(1, keepdim=True).values).exp_().numpy()
+            parts.append(np.add.reduceat(of_references, starts[:-1][self.present], axis=1))
+        return np.concatenate(parts) / np.diff(starts)[self.present]
+
+    def taxa(
+        self, likelihoods: Float[np.ndarray, "distinct present"], prior: Float[np.ndarray, " taxa"]
+    ) -> Int[np.ndarray, " distinct"]:
+        """The most probable taxon of each vector."""
+        return self.present[(likelihoods * prior[self.present]).argmax(1)]
+
+    def community(
+        self,
+        likelihoods: Float[np.ndarray, "distinct present"],
+        counts: Int[np.ndarray, " distinct"],
+        profiles: Float[np.ndarray, "communities taxa"],
+    ) -> int:
+        """The one by whose profile these reads, of which each vector has some, are likeliest."""
+        mixed = np.maximum(likelihoods @ profiles[:, self.present].T, np.finfo(np.float64).tiny)
+        return int((counts @ np.log(mixed)).argmax())
 
 
 def in_order(counts: Int[np.ndarray, " distinct"], rng: np.random.Generator) -> Int[np.ndarray, " reads"]:

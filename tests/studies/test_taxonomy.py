@@ -206,7 +206,9 @@ def test_the_oracle_is_the_rule_of_bayes(study):
     rng = np.random.default_rng(0)
     shown = vectors[rng.integers(len(vectors), size=30)] + 0.8 * torch.from_numpy(rng.standard_normal((30, 6)))
     priors = {"even": np.ones(taxa), "other": rng.dirichlet(np.ones(taxa))}
-    found = Oracle(vectors, members, 0.8)(shown, priors)
+    oracle = Oracle(vectors, members, 0.8)
+    likelihoods = oracle.likelihoods(shown)
+    found = {name: oracle.taxa(likelihoods, prior).tolist() for name, prior in priors.items()}
     for name, prior in priors.items():
         posterior = np.zeros((30, taxa))
         for taxon in range(taxa):
@@ -214,8 +216,29 @@ def test_the_oracle_is_the_rule_of_bayes(study):
             for reference in references:
                 density = multivariate_normal(vectors[reference].numpy(), 0.8**2).pdf(shown.numpy())
                 posterior[:, taxon] += prior[taxon] * density / len(references)
-        assert found[name].tolist() == posterior.argmax(1).tolist()
-    assert found["even"].tolist() != found["other"].tolist()
+        assert found[name] == posterior.argmax(1).tolist()
+    assert found["even"] != found["other"]
+
+
+def test_the_community_is_that_by_which_reads_are_likeliest(study):
+    """Of single reads, each with the density of its vector."""
+    vectors, members = study.vectors[study._sequence].double()[:, :6], study.members[SEEN]
+    rng = np.random.default_rng(0)
+    shown, counts = vectors + 4 * torch.from_numpy(rng.standard_normal(vectors.shape)), rng.integers(1, 5, len(vectors))
+    profiles, oracle = rng.dirichlet(np.ones(study.outputs), 7), Oracle(vectors, members, 4.0)
+    scores = []
+    for profile in profiles:
+        densities = np.zeros(len(vectors))
+        for taxon in range(study.outputs):
+            references = members.reference[members.starts[taxon] : members.starts[taxon + 1]]
+            for reference in references:
+                density = multivariate_normal(vectors[reference].numpy(), 16).pdf(shown.numpy())
+                densities += profile[taxon] * density / len(references)
+        scores.append(np.log(np.repeat(densities, counts)).sum())
+    assert oracle.community(oracle.likelihoods(shown), counts, profiles) == np.argmax(scores)
+    order = np.argsort(scores)
+    once = oracle.community(oracle.likelihoods(shown), counts, profiles[order[:-1]])
+    assert once == len(order) - 2  # the next best, where the best is not there
 
 
 def test_sequences_are_held_out(study):
@@ -351,12 +374,19 @@ def test_oracles_are_tested_on_the_same_samples(study):
     oracle = Oracle(study.vectors[study._sequence], study.members[SEEN], 4.0)
     rights = []
     for profile, reads in study._samples(SEEN):
-        called = oracle(reads.vectors, {"profile": profile})["profile"]
+        called = oracle.taxa(oracle.likelihoods(reads.vectors), profile)
         rights.append((called == reads.taxon)[reads.which])
     for i, n in enumerate((16, 32, 48)):
         assert abs(study.oracles["oracle_profile"][i] - 100 * np.mean([right[:n].mean() for right in rights])) < 1e-9
     assert set(study.oracles) == {f"oracle_{name}{end}" for name in ORACLES for end in ("", "_by_sequence")}
     assert study.oracles["oracle_alike"] != study.oracles["oracle_profile"]
+    told, communities = [], study.profiles["train"].mean(1)
+    for _, reads in study._samples(SEEN):
+        for shard in np.split(reads.which, [16, 32]):  # single reads, each counted once
+            likelihoods = oracle.likelihoods(reads.vectors[shard])
+            profile = communities[oracle.community(likelihoods, np.ones(16, dtype=int), communities)]
+            told.append((oracle.taxa(likelihoods, profile) == reads.taxon[shard]).mean())
+    assert abs(study.oracles["oracle_community"][2] - 100 * np.mean(told)) < 1e-9
 
 
 def test_targets_of_elements_are_padded_with_them():
