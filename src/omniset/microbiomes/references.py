@@ -153,7 +153,7 @@ def _with_taxon(
             stacklevel=5,
         )
     if others := len(taxonomy) - len(known):
-        notes.append(f"{others:,} of {len(taxonomy):,} names in the taxonomy have no reference")
+        notes.append(f"the taxonomy also has {many(others, 'sequence')} beside the references, of no use here")
     if shallow := [name for name, lineage in known.items() if lineage is None]:
         notes.append(
             f"{len(shallow):,} of {len(texts):,} references have no name at rank {rank} and are left out, such as "
