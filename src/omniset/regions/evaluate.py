@@ -32,6 +32,7 @@ from omniset.regions.splits import split, twinned
 from omniset.regions.structures import groups_of
 from omniset.regions.surrogates import KINDS, file_spins, surrogates
 from omniset.regions.training import checksum
+from omniset.runs.devices import one_blas_thread
 from omniset.runs.files import provenance
 from omniset.tables.gene_vectors import GeneVectors
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
@@ -170,6 +171,7 @@ class Evaluation:
         }
 
 
+@one_blas_thread()
 def evaluate(
     regions: Regions,
     *,

@@ -108,6 +108,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         rows = np.arange(len(regions))
         return self.fit_rows(regions, rows, gene_vectors=gene_vectors, also=also, folder=folder, resume=resume)
 
+    @devices.one_blas_thread()
     def fit_rows(
         self,
         regions: Regions,
@@ -139,6 +140,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
 
+    @devices.one_blas_thread()
     def predict(
         self,
         pairs: Any,
@@ -166,6 +168,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         regions = self._regions(expression, coordinates, rescale, **options)
         return self.method_.predict(regions, positions(pairs, regions.names))
 
+    @devices.one_blas_thread()
     def predict_matrix(
         self, expression: Any = None, coordinates: Any = None, *, rescale: str | None = None, **options: Any
     ) -> pd.DataFrame:
@@ -223,6 +226,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         regions = self._regions(expression, coordinates, rescale, **options)
         return attended(self.method_, regions.take(positions([(first, second)], regions.names)[0]), self.regions_, top)
 
+    @devices.one_blas_thread()
     def importance(
         self,
         *,

@@ -55,9 +55,10 @@ def threads_for(numbers: int, small: int = SMALL) -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """One thread in NumPy's and in SciPy's linear algebra; also as a decorator.
 
-    Each of them has threads of its own. Where steps of both alternate, as in SciPy's minimisers and so in
-    scikit-learn's logistic regression, those that wait take the processors from those that compute: with two threads on
-    two processors, a regression of 4,000 rows and 1,000 columns takes five times as long as with one.
+    Each of them has threads of its own, as have PyTorch and scikit-learn. Where steps of several alternate, as in
+    SciPy's minimisers and so in scikit-learn's logistic regression, those that wait take the processors from those that
+    compute: with two threads on two processors, a regression of 4,000 rows and 1,000 columns takes five times as long
+    as with one, and a model of 365 brain regions more than twice as long.
     """
     with threadpool_limits(1, user_api="blas"):
         yield
