@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import inspect
 import os
+import signal
 import sys
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -43,6 +44,8 @@ import torch  # noqa: E402
 from omniset.estimators import boosting, cox, linear, simple, stacking  # noqa: E402
 
 torch.set_num_threads(1)  # tests run side by side
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background, and its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would take most of the time
 stacking.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
 linear.PooledLinear.variances = cox.PooledCox.variances = (0.1, 1.0)  # and 13 penalties for each linear model
