@@ -654,7 +654,8 @@ def regions_costs(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         command = f"{row['command']}, {row['data']}"
         lines.append(f"| {command} | {row['regions']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
-    return [*lines, "", "The default; 10,000 simulated genes. Programs and libraries included."]
+    threads = many(found["provenance"]["threads"], "CPU thread")
+    return [*lines, "", f"The default, {threads}; 10,000 simulated genes. Programs and libraries included."]
 
 
 def _microbiome_scores(found: dict[str, Any]) -> dict[str, pd.DataFrame]:
