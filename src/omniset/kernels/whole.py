@@ -148,7 +148,7 @@ def _forward(
     keep: bool = True,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The output, and what the gradient needs of the steps between: of the elements, then of the queries, piece by
-    piece. `keep`: It is wanted.
+    piece. `keep`: whether a gradient is wanted; without one, what a piece needs is given up after it.
     """
     k, v, seen = _see_all(how, y, tensors, keep)
     parts = _parts(x) if x.shape[0] == y.shape[0] else None
@@ -253,6 +253,7 @@ def _see_all_backward(
 def _see_backward(
     y: Tensor, tensors: Sequence[Tensor], seen: Sequence[Tensor], d_k: Tensor, d_v: Tensor
 ) -> list[Tensor]:
+    """Of elements that were seen at once: their gradient, and those of their norm, of key and value."""
     _, _, we, be, _, _, key, _, value, *_ = tensors
     yn, mean, deviation = seen
     d_yn, *d_key = _linear_backward(_rows(d_k), yn, key)
