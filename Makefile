@@ -5,9 +5,6 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-# What Python compiles is kept: tests start hundreds of processes.
-export PYTHONDONTWRITEBYTECODE :=
-
 .PHONY: demo test lint types docs check results clean
 
 demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model and pictures go to demo-run/

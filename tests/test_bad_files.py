@@ -460,6 +460,7 @@ def test_labels_that_a_model_does_not_know(here, model, capsys):
 
 FULL = """
 import resource, signal, sys
+sys.dont_write_bytecode = True  # it would be cut short, and read by others
 import omniset.core.disk
 from omniset.cli import main
 omniset.core.disk.MEMORY = 4096

@@ -102,6 +102,7 @@ def test_checkpoints_that_are_none(words, capsys):
 
 FULL = """
 import resource, sys
+sys.dont_write_bytecode = True  # it would be cut short, and read by others
 import omniset.training.loop
 from omniset.cli import main
 for limit in (20_000, 200_000):

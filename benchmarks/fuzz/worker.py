@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 
+import omniset
 from benchmarks.fuzz import changes
 from benchmarks.fuzz.formats import FORMATS, Format, NonsenseError
 from omniset.runs.console import line_of
 
+PACKAGE = Path(omniset.__file__).parent  # and not a clone, which is called so too
 VARIANTS = 3  # valid files of a format
 LONGEST = 600  # characters of an error
 # Words of libraries, which tell a user nothing.
@@ -140,11 +142,11 @@ def unclear(error: Exception, said: str, names: set[str]) -> str:
 
 def place_of(error: BaseException) -> str:
     """The type of an error, and the last place within Omniset that it came through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/omniset/" in f.filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(PACKAGE)]
     where = ""
     if frames:
         last = frames[-1]
-        where = f" at {last.filename.rpartition('/omniset/')[2]}:{last.lineno} {last.name}"
+        where = f" at {Path(last.filename).relative_to(PACKAGE)}:{last.lineno} {last.name}"
     return f"{type(error).__name__}{where}"
 
 
@@ -223,5 +225,5 @@ def place_in_log(folder: Path) -> str:
         text = (folder / "log").read_text(errors="replace")
     except OSError:
         return ""
-    found = re.search(r'File "[^"]*/omniset/([^"]+)", line (\d+) in (\w+)', text)
+    found = re.search(rf'File "{re.escape(str(PACKAGE))}/([^"]+)", line (\d+) in (\w+)', text)
     return f" at {found[1]}:{found[2]} {found[3]}" if found else ""

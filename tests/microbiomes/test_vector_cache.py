@@ -64,7 +64,9 @@ def die(folder):
 
 def fill(folder):
     import resource
+    import sys
 
+    sys.dont_write_bytecode = True  # it would be cut short, and read by others
     cache = VectorCache(folder, "model", WIDTH)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))
     with pytest.raises(OSError, match="cache cannot be written: .*model.rows"):
