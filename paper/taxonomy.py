@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
 from torch import Tensor
 
 from omniset.core.sets import SetBatch
@@ -402,10 +403,9 @@ def principal(
     Raises:
         ValueError: More than there are.
     """
-    x = vectors.astype(np.float64) - vectors[learned].mean(0, dtype=np.float64)
-    values, directions = np.linalg.eigh(x[learned].T @ x[learned] / learned.sum())
-    there = int((values > 1e-10 * values[-1]).sum())
+    x = vectors.astype(np.float64)
+    model = PCA(whiten=True, svd_solver="covariance_eigh").fit(x[learned])
+    there = int((model.explained_variance_ > 1e-10 * model.explained_variance_[0]).sum())
     if number > there:
         raise ValueError(f"options.components must be at most {there}, the rank of the vectors, got {number}")
-    last = slice(-1, -1 - number, -1)
-    return (x @ (directions[:, last] / np.sqrt(values[last]))).astype(np.float32)
+    return model.transform(x)[:, :number].astype(np.float32)

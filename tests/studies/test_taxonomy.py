@@ -13,7 +13,6 @@ from paper.study import Sample, generator, training_source
 from paper.tables import Results
 from paper.taxonomy import ORACLES, SEEN, UNSEEN, WORDS, Oracle, Reads, Taxonomy, principal
 from scipy.stats import multivariate_normal
-from sklearn.decomposition import PCA
 
 from omniset.cli import main
 from omniset.core.sets import SetBatch
@@ -133,9 +132,9 @@ def test_principal_components_are_of_what_is_learned_from():
     vectors = (rng.normal(size=(60, 7)) @ rng.normal(size=(7, 7)) + 5).astype(np.float32)
     vectors = np.concatenate((vectors, vectors[:, :2]), 1)  # of rank 7
     learned = rng.random(60) < 0.7
-    reference = PCA(4, whiten=True, svd_solver="full").fit(vectors[learned].astype(np.float64))
-    spread = np.sqrt(learned.sum() / (learned.sum() - 1))  # scikit-learn's variance is that of a sample
-    expected = spread * reference.transform(vectors.astype(np.float64))
+    middle = vectors[learned].astype(np.float64).mean(0)
+    _, values, directions = np.linalg.svd(vectors[learned] - middle, full_matrices=False)
+    expected = (vectors - middle) @ (directions[:4] / values[:4, None]).T * np.sqrt(learned.sum() - 1)
     ours = principal(vectors, learned, 4)
     assert abs(ours * np.sign((ours * expected).sum(0)) - expected).max() < 1e-5
     with pytest.raises(ValueError, match=re.escape("components must be at most 7, the rank of the vectors, got 8")):
