@@ -499,8 +499,10 @@ def batched(sets: Iterable[StoredSet], batch_size: int, max_elements: int) -> It
 
 
 def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
-    """Pad (elements, multiplicity) pairs that have been checked already into one batch."""
+    """Pad (elements, multiplicity) pairs that have been checked already into one batch. One set alone is not copied."""
     elements, counts = zip(*sets, strict=True)
+    if len(elements) == 1:
+        return SetBatch(elements[0][None], counts[0][None], validate=False)
     pad = torch.nn.utils.rnn.pad_sequence
     return SetBatch(pad(list(elements), batch_first=True), pad(list(counts), batch_first=True), validate=False)
 
