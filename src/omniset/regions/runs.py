@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from omniset.regions import report
 from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import Regions
-from omniset.regions.evaluate import Evaluation
-from omniset.regions.evaluate import evaluate as run_evaluation
 from omniset.regions.importance import write_tables
 from omniset.regions.nulls import as_spins
 from omniset.regions.predictor import ConnectivityPredictor
 from omniset.regions.reading import read_regions
 from omniset.regions.splits import split as divide
-from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs.console import noted, say, say_notes, telling
 from omniset.runs.files import replacing
@@ -28,6 +24,9 @@ from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableFile, TableWriter, kind_of
 from omniset.tables.gene_vectors import read_gene_vectors
 from omniset.tables.genes import read_aliases
+
+if TYPE_CHECKING:  # reports import plots, which `predict` would wait for
+    from omniset.regions.evaluate import Evaluation
 
 FIT_NULLS = 200  # surrogates of each gene in the report of fit
 
@@ -43,6 +42,8 @@ def fit(
     also: Sequence[str] = (),
 ) -> ConnectivityPredictor:
     """See `omniset.cli.regions.fit`."""
+    from omniset.regions import report
+
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()
     with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
@@ -115,6 +116,8 @@ def explain(
     rescale: str | None = None,
 ) -> pd.DataFrame:
     """See `omniset.cli.regions.explain_pair`."""
+    from omniset.regions import report
+
     with working_folder(out, "regions", "explanation") as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**overrides)
         regions = _given(files, aliases)
@@ -147,6 +150,10 @@ def evaluate(
     **more: Any,
 ) -> Evaluation:
     """See `omniset.cli.regions.evaluate`, which has `more`: seeds, null and null_kinds."""
+    from omniset.regions import report
+    from omniset.regions.evaluate import evaluate as run_evaluation
+    from omniset.report import multiqc
+
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()  # before a folder of rows is made
     if gene_vectors is not None and predictor.architecture == "multiset":
