@@ -281,7 +281,7 @@ def test_exact_gradient_keeps_the_graph_of_one_shard(name):
         return lambda: encoder(source, **options).summary.sum().backward()
 
     with pytest.MonkeyPatch.context() as patch:  # of the plain form: the folded one keeps hardly more than its input
-        patch.setattr(folded, "form", lambda *_: folded.PLAIN)
+        patch.setattr(folded, "form", lambda *_, **__: folded.PLAIN)
         whole = graph_bytes(step(batch))
     shard = graph_bytes(step(one))
     for store in STORES.get(name, stores.STORES):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from omniset.kernels import blocks, folded, gather, private, spread, team, tiles
+from omniset.kernels import blocks, costs, folded, gather, private, spread, team, tiles, whole
 from omniset.layers import InducedSetAttentionBlock, MultisetAttentionBlock, PoolingByMultiheadAttention
 from omniset.testing import relative_error
 from oracle import induced, msab
@@ -25,6 +25,7 @@ def pieces_of_sets(request, monkeypatch):
     """Folded however small the sets are, in pieces and tiles of 64 elements that two threads share out."""
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setattr(folded, "MORE", 0)
+    monkeypatch.setattr(costs.Block, "folded", 0.0)
     monkeypatch.setattr(team, "SMALLEST", 64 * D)
     monkeypatch.setattr(tiles, "TILE", 64 * D)
     if request.param == "tiles":
@@ -39,7 +40,8 @@ def pieces_of_sets(request, monkeypatch):
 def plainly(monkeypatch):
     def compute(function, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(folded, "form", lambda *_: folded.PLAIN)
+            patch.setattr(folded, "form", lambda *_, **__: folded.PLAIN)
+            patch.setattr(whole, "takes", lambda *_: False)
             return function(*arguments)
 
     return compute

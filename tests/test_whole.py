@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from omniset.kernels import private, team, whole
+from omniset.kernels import blocks, costs, private, small, team, whole
 from omniset.layers import MultisetAttentionBlock
 from omniset.testing import relative_error
 
 D, H = 24, 4
-SIZES = [(3, 3, 7, 5), (3, 1, 2, 37), (1, 1, 79, 3), (2, 2, 67, 33), (2, 1, 13, 13)]  # sets, those of queries, Q, N
+SIZES = [(5, 5, 7, 5), (3, 1, 2, 37), (1, 1, 79, 3), (2, 2, 67, 33), (2, 1, 13, 13)]  # sets, those of queries, Q, N
 
 
 @pytest.fixture
@@ -22,14 +22,21 @@ def plainly(monkeypatch):
     return compute
 
 
-@pytest.fixture(params=["at once", "in pieces"])
-def shared_out(request, monkeypatch):
-    """Whether elements are shared out in pieces of few rows; queries too, where each set has its own."""
+@pytest.fixture(params=["at once", "in pieces", "compiled"], autouse=True)
+def computed(request, monkeypatch):
+    """By operations on all rows, or on pieces of few rows; or in compiled code, in pieces of some sets."""
+    if request.param == "compiled":
+        if blocks.library() is None:
+            pytest.skip("there is no compiler here, or it fails")
+        monkeypatch.setattr(costs.Block, "small", 0.0)
+        monkeypatch.setattr(small, "PIECE", 8 * D)
+    else:
+        monkeypatch.setattr(small, "takes", lambda *_: False)
     if request.param == "in pieces":
         monkeypatch.setattr(whole, "MANY", 1)
         monkeypatch.setattr(team, "SMALLEST", 5 * D)
         monkeypatch.setattr(team, "WHOLE", 8)
-    return request.param == "in pieces"
+    return request.param
 
 
 def block(ffn_dim=None, activation="relu"):
@@ -65,13 +72,14 @@ def assert_close(got, expected):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("ffn_dim", "activation"), [(None, "relu"), (0, "relu"), (13, "gelu"), (13, "silu")])
-def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, shared_out):
+def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, computed):
     layer, (x, y, m) = block(ffn_dim, activation), inputs(*sizes)
-    assert (whole._parts(y) is not None) == shared_out
+    assert (whole._parts(y) is not None) == (computed == "in pieces")
     given = (x, y, m) if weighted else (x, y)
     assert whole.takes(x, y)
     got, expected = layer(*given), plainly(layer, *given)
-    assert got.grad_fn.name() == "WholeBlockBackward"
+    compiled = computed == "compiled" and activation == "relu"
+    assert got.grad_fn.name() == ("SmallBlockBackward" if compiled else "WholeBlockBackward")
     assert relative_error(got, expected) < 1e-13
     with torch.no_grad():
         torch.testing.assert_close(layer(*given), got, rtol=0, atol=0)
@@ -83,7 +91,7 @@ def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, shared_ou
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sizes", SIZES[1:4])
-def test_second_derivatives(sizes, weighted, plainly, shared_out):
+def test_second_derivatives(sizes, weighted, plainly):
     layer, (x, y, m) = block(13, "gelu"), inputs(*sizes)
     given = (x, y, m) if weighted else (x, y)
     wanted = [x, y, *layer.parameters()]
@@ -95,7 +103,7 @@ def test_second_derivatives(sizes, weighted, plainly, shared_out):
     assert_close(second(), plainly(second))
 
 
-def test_elements_that_are_the_queries(plainly, shared_out):
+def test_elements_that_are_the_queries(plainly):
     """Both gradients flow into one tensor."""
     layer, (_, y, m) = block(), inputs(*SIZES[4])
     got, expected = layer(y, y, m), plainly(layer, y, y, m)
@@ -115,3 +123,31 @@ def test_the_kernel_is_found_with_gradients_switched_off():
     """As when a program that has done so imports Omniset."""
     with torch.no_grad():
         assert private._has_flash() == private.HAS_FLASH
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [6, 16, 40])
+def test_widths_with_and_without_padding(width, dtype, plainly):
+    torch.manual_seed(2)
+    layer = MultisetAttentionBlock(width, 2, 2 * width).to(dtype)
+    x, y = torch.randn(4, 17, width, dtype=dtype, requires_grad=True), torch.randn(4, 33, width, dtype=dtype)
+    got, expected = layer(x, y), plainly(layer, x, y)
+    bound = 1e-5 if dtype == torch.float32 else 1e-13
+    assert relative_error(got, expected) < bound
+    wanted = [x, *layer.parameters()]
+    pairs = zip(gradients(got, wanted), gradients(expected, wanted), strict=True)
+    largest = max(float(e.norm()) for e in gradients(plainly(layer, x, y), wanted))
+    assert max(float((g - e).norm()) for g, e in pairs) < bound * largest
+
+
+def test_sets_do_not_meet(plainly):
+    """A set has the same output to the bit alone and among others, and NaN stays where it is."""
+    layer, (x, y, m) = block(), inputs(5, 5, 7, 5)
+    alone = torch.cat([layer(x[i : i + 1], y[i : i + 1], m[i : i + 1]) for i in range(5)])
+    torch.testing.assert_close(layer(x, y, m), alone, rtol=1e-13, atol=1e-13)
+    broken = y.detach().clone()
+    broken[1, 2, 3] = torch.nan
+    m = torch.ones_like(m)
+    out = layer(x, broken, m)
+    assert out[1].isnan().any()
+    assert not out[[0, 2, 3, 4]].isnan().any()

@@ -1,4 +1,4 @@
-"""Blocks of elements in compiled code (blocks.cpp): built when first wanted, and kept, where there is a compiler.
+"""Compiled code (blocks.cpp and small.cpp): built when first wanted, and kept, where there is a compiler.
 
 Without a compiler nothing is lost but time: `takes` says no, and tensor operations compute the same. A library that is
 built is kept in the user's cache folder, under a name that has the code, the compiler and the processor in it, and is
@@ -28,7 +28,7 @@ from torch import Tensor
 from omniset.kernels import private
 from omniset.kernels.team import Piece, together
 
-SOURCE = Path(__file__).with_name("blocks.cpp")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("blocks.cpp", "small.cpp", "vectors.h"))
 WIDE = ("-mprefer-vector-width=512",)  # loops as products have them, where the processor does
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
@@ -55,10 +55,10 @@ def run(
     dtype: torch.dtype,
     arrays: Sequence[Tensor | None],
     numbers: Sequence[int],
-    eps: float,
+    reals: Sequence[float],
     parts: Sequence[Piece],
 ) -> None:
-    """Have threads do all pieces by a function of blocks.cpp for elements of this type.
+    """Have threads do all pieces by a compiled function for elements of this type.
 
     Args:
         arrays: Without gaps (`whole`), but for those whose strides are among the numbers.
@@ -69,15 +69,22 @@ def run(
     function = getattr(library(), f"{name}_{KINDS[dtype]}")
     packed = (ctypes.c_void_p * len(arrays))(*(None if x is None else x.data_ptr() for x in arrays))
     sizes, pieces = ((ctypes.c_long * len(some))(*some) for some in (numbers, [*itertools.chain(*parts)]))
-    turn, failed = ctypes.c_long(0), []
+    others, turn, failed = (ctypes.c_double * len(reals))(*reals), ctypes.c_long(0), []
 
     def take() -> None:
-        if function(packed, sizes, ctypes.c_double(eps), pieces, ctypes.c_long(len(parts)), ctypes.byref(turn)):
+        if function(packed, sizes, others, pieces, ctypes.c_long(len(parts)), ctypes.byref(turn)):
             failed.append(name)
 
     together(take, len(parts))
     if failed:
         raise MemoryError("no memory for a block of elements")
+
+
+def number(name: str, dtype: torch.dtype, numbers: Sequence[int]) -> int:
+    """What a function of the sizes says."""
+    function = getattr(library(), f"{name}_{KINDS[dtype]}")
+    function.restype = ctypes.c_long
+    return function((ctypes.c_long * len(numbers))(*numbers))
 
 
 def whole(*arrays: Tensor | None) -> list[Tensor | None]:
@@ -102,7 +109,8 @@ def library() -> ctypes.CDLL | None:
 def _built(compiler: str) -> Path:
     """The library's file; built if it is not there."""
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=True).stdout
-    parts = (SOURCE.read_bytes(), " ".join(FLAGS).encode(), version, _processor().encode())
+    code = (source.read_bytes() for source in SOURCES)
+    parts = (*code, " ".join(FLAGS).encode(), version, _processor().encode())
     name = f"blocks-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}.so"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omniset"
     try:
@@ -118,7 +126,7 @@ def _built(compiler: str) -> Path:
     if not (file.is_file() and _private(file)):
         with tempfile.TemporaryDirectory(dir=folder) as place:
             new = Path(place) / name
-            command = [compiler, *FLAGS, str(SOURCE), "-o", str(new)]
+            command = [compiler, *FLAGS, *(str(file) for file in SOURCES if file.suffix == ".cpp"), "-o", str(new)]
             subprocess.run(command, capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL)
             os.replace(new, file)  # whole, or not at all: several processes may build it at once
     return file

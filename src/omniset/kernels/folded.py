@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState, log_multiplicity
-from omniset.kernels import blocks, private
+from omniset.kernels import blocks, costs, private, small
 from omniset.kernels.gather import Gather
 from omniset.kernels.points import Average, FoldedPoints, FoldedQueries
 from omniset.kernels.spread import Spread
@@ -48,6 +48,7 @@ class Parts:
     Attributes:
         fold: Whether they can be folded.
         modules: Those with weight and bias, in the order of `omniset.kernels.whole`.
+        hidden: Width of the FFN; 0: none.
     """
 
     def __init__(self, block: Any, written_for: type[nn.Module]) -> None:
@@ -73,6 +74,7 @@ class Parts:
             norms.append(self.norm_ffn)
         self.modules = [self.norm_queries, self.norm_elements, self.query, self.key, self.value, self.output]
         self.modules += [] if self.ffn is None else [self.norm_ffn, *self.ffn[::2]]
+        self.hidden = self.ffn[0].out_features if self.ffn is not None and known else 0
         self._snapshot = private.Snapshot(block) if private.CAN_WATCH else None
         self.fold = (
             known
@@ -83,14 +85,25 @@ class Parts:
             and not self._snapshot.hooked
         )
 
+    @property
+    def activation(self) -> type[nn.Module] | None:
+        """The class of the FFN's; None: there is no FFN."""
+        return None if self.ffn is None else type(self.ffn[1])
+
+    def sizes(self, queries: Tensor, elements: Tensor) -> costs.Block:
+        sets, number, dim = elements.shape
+        return costs.Block(sets, queries.shape[1], number, dim, self.heads, self.hidden)
+
     def hold(self, block: Any) -> bool:
         same = block.scale == self.scale and block.num_heads == self.heads
         return same and self._snapshot is not None and self._snapshot.holds(block)
 
 
-def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None) -> tuple[str | None, Parts | None]:
+def form(
+    block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, whole: bool = False
+) -> tuple[str | None, Parts | None]:
     """Choose "gather" or "spread", with the block's parts, where it computes the same as the plain form in fewer
-    products, else None.
+    products, else None. `whole`: the sets are there as a whole, for which there are other forms (costs.py).
 
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
     4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
@@ -115,7 +128,14 @@ def form(block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | N
     if queries.dtype not in PRECISION or torch.is_autocast_enabled(queries.device.type):
         return PLAIN
     parts = None if private.plain_only() else block.foldable()
-    return PLAIN if parts is None else ("spread" if spreads else "gather", parts)
+    if parts is None:
+        return PLAIN
+    if whole and elements.dtype in (torch.float32, torch.float64) and blocks.takes(elements):
+        sizes = parts.sizes(queries, elements)
+        other = small.takes(parts.activation, queries, elements, sizes)
+        if sizes.folded > min(sizes.whole, sizes.small if other else sizes.whole):
+            return PLAIN
+    return "spread" if spreads else "gather", parts
 
 
 def _operations(columns: int, dim: int, projections: int = 0) -> int:
@@ -176,13 +196,11 @@ def _spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     how = heads, parts.scale, parts.norm_elements.eps
     keys, offset, values = FoldedPoints.apply(*how, points.to(dtype), *own, *itertools.chain(*weights))
     ffn: tuple[Tensor | None, ...] = (None,) * 4
-    activation = None
     if parts.ffn is not None:
-        first, between, second = parts.ffn
-        activation = type(between)
+        first, _, second = parts.ffn
         (w1, b1), w2, (norm, bias) = _weights(dtype, first, second, parts.norm_ffn)
         ffn = w1 * norm, F.linear(bias, w1, b1), *w2
-    return Spread.apply(elements, keys, offset, values, heads, activation, eps, *ffn)
+    return Spread.apply(elements, keys, offset, values, heads, parts.activation, eps, *ffn)
 
 
 def _weights(dtype: torch.dtype, *layers: Any) -> list[tuple[Tensor, Tensor]]:

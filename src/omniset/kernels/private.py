@@ -7,7 +7,7 @@ form beside it, the plain form takes its place, so that a new PyTorch may cost t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,19 @@ def flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
     return _flash_backward(d, q, k, v, out, logsumexp, 0.0, False, attn_mask=bias, scale=scale)
+
+
+def plain_unflattened(flat: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Numbers that lie one after the other, in the shapes of these tensors."""
+    parts = flat.split([tensor.numel() for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+unflattened = tried(
+    lambda flat, like: torch._C._nn.unflatten_dense_tensors(flat, like),
+    plain_unflattened,
+    lambda f: f(_numbers(7), [_numbers(1), _numbers(3, 2)])[1],
+)
 
 
 def plain_norm_backward(

@@ -110,7 +110,7 @@ def _in_blocks(
 ) -> None:
     arrays = blocks.whole(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
     numbers = x.shape[1], x.shape[2], keys.shape[1], heads, 0 if ffn is None else len(ffn[0])
-    blocks.run("spread", x.dtype, arrays, numbers, eps, pieces(x))
+    blocks.run("spread", x.dtype, arrays, numbers, (eps,), pieces(x))
 
 
 def _in_tiles(x: Tensor, keys: Tensor, offset: Tensor, values: Tensor, heads: int, *arguments: Any) -> None:
@@ -144,7 +144,7 @@ def _in_blocks_backward(
     # A gradient may be one number for all, as that of a sum is, which is nowhere written out.
     numbers = x.shape[1], dim, points, heads, width, *d_out.stride()
     arrays = [x, d_out, *weights, d_x, *sums, *[None] * (7 - len(sums))]
-    blocks.run("spread_backward", x.dtype, arrays, numbers, eps, parts)
+    blocks.run("spread_backward", x.dtype, arrays, numbers, (eps,), parts)
     return sums if ffn is None else [*sums[:5], sums[5].mT, sums[6]]
 
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from omniset.kernels import pages, private
+from omniset.kernels import pages, private, small
 from omniset.kernels.derived import derived
 from omniset.kernels.fused import filled, masks, plain_attention
 from omniset.kernels.team import Piece, pieces, share_out
@@ -44,8 +44,8 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, parts: Any) -> How:
-        ffn = (0.0, None) if parts.ffn is None else (parts.norm_ffn.eps, type(parts.ffn[1]))
-        return cls(parts.heads, parts.scale, parts.norm_queries.eps, parts.norm_elements.eps, *ffn)
+        eps = parts.norm_queries.eps, parts.norm_elements.eps, 0.0 if parts.ffn is None else parts.norm_ffn.eps
+        return cls(parts.heads, parts.scale, *eps, parts.activation)
 
 
 def takes(queries: Tensor, elements: Tensor) -> bool:
@@ -69,6 +69,12 @@ def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | 
     how = How.of(parts)
     if tensors[0].dtype != queries.dtype:
         tensors = [tensor.to(queries.dtype) for tensor in tensors]
+    sizes = parts.sizes(queries, elements)
+    if small.takes(how.activation, queries, elements, sizes) and sizes.small <= sizes.whole:
+        m = None if multiplicity is None else multiplicity.to(queries.dtype)
+        if not torch.is_grad_enabled():
+            return small.output(how, m, queries, elements, tensors)[0]
+        return small.SmallBlock.apply(how, WholeBlock.plain, m, queries, elements, *tensors)
     bias, empty = (None, None) if multiplicity is None else masks(multiplicity, queries.dtype)
     if torch.is_grad_enabled():
         return WholeBlock.apply(how, bias, empty, queries, elements, *tensors)

@@ -84,7 +84,7 @@ class AttentionBlock(nn.Module):
         """Args:
         lengths: Of each set so many elements are there, once each, and the queries are they; None: not known.
         """
-        form, parts = folded.form(self, queries, elements, multiplicity)
+        form, parts = folded.form(self, queries, elements, multiplicity, whole=True)
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
         learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0

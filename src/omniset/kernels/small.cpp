@@ -1,0 +1,438 @@
+// A whole attention block, one small set after the other: the formulas are those of whole.py, of which a set takes less
+// time than to call the operations one by one. Built by blocks.py, if there is a compiler.
+//
+// What is known of rows (queries x, or elements y) lies with them innermost, (numbers, rows), their number padded to a
+// multiple of LANES. Scores lie as (heads, elements, queries). Padded queries have a gradient of 0, padded elements a
+// weight of 0, so neither reaches anything.
+
+#include <algorithm>
+
+#include "vectors.h"
+
+namespace {
+
+// Weight and bias of the norms of x, y and the FFN, and of the six layers: query, key, value, output, first, second.
+template <class T>
+struct Weights {
+  const T *norm[3][2], *layer[6][2];
+  Weights(void **p) {
+    int i = 0;
+    auto pair = [&](const T **to) { to[0] = (const T *)p[i++], to[1] = (const T *)p[i++]; };
+    pair(norm[0]), pair(norm[1]);
+    for (int l = 0; l < 4; l++) pair(layer[l]);
+    pair(norm[2]), pair(layer[4]), pair(layer[5]);
+  }
+};
+enum Layer { QUERY, KEY, VALUE, OUTPUT, FIRST, SECOND };
+
+struct Sizes {
+  long Q, N, D, H, F;  // queries, elements, width, heads, width of the FFN (0: none)
+  bool shared;         // all sets have the same queries
+};
+
+template <class T>
+T sum_of(const T *x, long R) {
+  Vec<T> s = load(x);
+  for (long r = LANES<T>; r < R; r += LANES<T>) s += load(x + r);
+  T sum = 0;
+  for (long l = 0; l < LANES<T>; l++) sum += s[l];
+  return sum;
+}
+
+// z = (x - mean) / deviation and z w + b, of the columns of x (D, R).
+template <class T>
+void normalise(const T *x, long D, long R, T eps, const T *const *affine, T *z, T *normed, T *inverse) {
+  for (long r = 0; r < R; r += LANES<T>) {
+    Vec<T> sum = {}, square = {};
+    for (long c = 0; c < D; c++) sum += load(x + c * R + r);
+    const Vec<T> mean = sum / T(D);
+    for (long c = 0; c < D; c++) {
+      const Vec<T> d = load(x + c * R + r) - mean;
+      store(z + c * R + r, d);
+      square += d * d;
+    }
+    for (long l = 0; l < LANES<T>; l++) inverse[r + l] = T(1) / std::sqrt(square[l] / T(D) + eps);
+    for (long c = 0; c < D; c++) {
+      const Vec<T> v = load(z + c * R + r) * load(inverse + r);
+      store(z + c * R + r, v);
+      store(normed + c * R + r, v * affine[0][c] + affine[1][c]);
+    }
+  }
+}
+
+// From the gradient of z w + b, in place, to that of x: (d - mean of d - z times the mean of d z) / deviation, where d
+// is the gradient of z; and to those of w and b.
+template <class T>
+void normalise_backward(T *d, const T *z, long D, long R, const T *w, const T *inverse, T *d_w, T *d_b) {
+  for (long c = 0; c < D; c++) {
+    Vec<T> of_w = {}, of_b = {};
+    for (long r = 0; r < R; r += LANES<T>) {
+      const Vec<T> v = load(d + c * R + r);
+      of_w += v * load(z + c * R + r), of_b += v;
+      store(d + c * R + r, v * w[c]);
+    }
+    for (long l = 0; l < LANES<T>; l++) d_w[c] += of_w[l], d_b[c] += of_b[l];
+  }
+  for (long r = 0; r < R; r += LANES<T>) {
+    Vec<T> first = {}, second = {};
+    for (long c = 0; c < D; c++) {
+      const Vec<T> v = load(d + c * R + r);
+      first += v, second += v * load(z + c * R + r);
+    }
+    first /= T(D), second /= T(D);
+    for (long c = 0; c < D; c++) {
+      const Vec<T> v = load(d + c * R + r);
+      store(d + c * R + r, (v - first - load(z + c * R + r) * second) * load(inverse + r));
+    }
+  }
+}
+
+// y (M, R) = or += W x + b, of x (K, R).
+template <bool ADD, class T>
+void linear(const T *const *layer, long M, long K, long R, const T *x, T *y) {
+  product<ADD>(M, R, K, layer[0], K, x, R, y, R);
+  for (long m = 0; m < M; m++)
+    for (long r = 0; r < R; r += LANES<T>) store(y + m * R + r, load(y + m * R + r) + layer[1][m]);
+}
+
+// Sums of the gradient of a layer (M, K), over the sets of a piece.
+template <class T>
+struct LayerSum {
+  T *weight, *bias, *part;  // part: the weight's, padded; the weight itself where there is nothing to pad
+  long M, K, ld;
+  // From d (M, R), with x the other way round, (R, ld).
+  void add(const T *d, const T *x_t, long R) {
+    product<true>(M, ld, R, d, R, x_t, ld, part, ld);
+    for (long m = 0; m < M; m++) bias[m] += sum_of(d + m * R, R);
+  }
+  void finish() {
+    if (part == weight) return;
+    for (long m = 0; m < M; m++) std::memcpy(weight + m * K, part + m * ld, K * sizeof(T));
+    std::memset(part, 0, M * ld * sizeof(T));
+  }
+};
+
+// Memory that is cut up.
+template <class T>
+struct Cut {
+  T *next;
+  T *take(long numbers) { return (next += numbers) - numbers; }
+  // Rows (numbers, R), of which those that pad are 0.
+  T *rows(long numbers, long R) {
+    T *taken = take(padded<T>(numbers) * R);
+    std::memset(taken + numbers * R, 0, (padded<T>(numbers) - numbers) * R * sizeof(T));
+    return taken;
+  }
+};
+
+// The steps of one set.
+template <class T>
+class Steps {
+ public:
+  const Sizes s;
+  const long Qp, Np, ld, lf, d;
+  T *x, *zx, *xn, *ix, *q;                                           // of the queries alone
+  T *y, *zy, *yn, *iy, *k, *v, *w, *a, *h, *zh, *hn, *ih, *t, *out;  // of the set
+
+  static long of_queries(const Sizes &s) { return (4 * padded<T>(s.D) + 1) * padded<T>(s.Q); }
+  static long of_set(const Sizes &s) {
+    const long Q = padded<T>(s.Q), N = padded<T>(s.N), ld = padded<T>(s.D), lf = padded<T>(s.F);
+    return (5 * ld + 1) * N + s.H * N * Q + (5 * ld + lf + 1) * Q;
+  }
+  static long of_row(const Sizes &s) {
+    return std::max(padded<T>(s.Q), padded<T>(s.N)) * std::max(padded<T>(s.D), padded<T>(s.F));
+  }
+
+  // row: memory of `of_row` numbers.
+  Steps(const Sizes &s, T *row)
+      : s(s), Qp(padded<T>(s.Q)), Np(padded<T>(s.N)), ld(padded<T>(s.D)), lf(padded<T>(s.F)), d(s.D / s.H), row(row) {}
+
+  void lie_queries(T *memory) {
+    Cut<T> cut{memory};
+    for (T **rows : {&x, &zx, &xn, &q}) *rows = cut.rows(s.D, Qp);
+    ix = cut.take(Qp);
+  }
+
+  void lie_set(T *memory) {
+    Cut<T> cut{memory};
+    for (T **rows : {&y, &zy, &yn, &k, &v}) *rows = cut.rows(s.D, Np);
+    iy = cut.take(Np);
+    w = cut.take(s.H * Np * Qp);
+    for (long head = 0; head < s.H; head++)
+      std::memset(w + (head * Np + s.N) * Qp, 0, (Np - s.N) * Qp * sizeof(T));
+    for (T **rows : {&a, &h, &zh, &hn, &out}) *rows = cut.rows(s.D, Qp);
+    t = cut.rows(s.F, Qp);
+    ih = cut.take(Qp);
+  }
+
+  // from (number, D) to (D, R).
+  void columns(const T *from, long number, long R, T *to, long by_row, long by_number = 1) {
+    read(from, number, s.D, ld, row, by_row, by_number, R);
+    for (long r = 0; ld > s.D && r < number; r++) std::memset(row + r * ld + s.D, 0, (ld - s.D) * sizeof(T));
+    transpose(R, ld, row, ld, to, R);
+  }
+
+  // from (D, R) to (number, D).
+  void rows(const T *from, long number, long R, T *to) {
+    transpose(ld, R, from, R, row, ld);
+    write(row, number, s.D, ld, to);
+  }
+
+  void ask(const T *queries, const Weights<T> &weights, const double *real) {
+    columns(queries, s.Q, Qp, x, s.D);
+    normalise(x, s.D, Qp, T(real[1]), weights.norm[0], zx, xn, ix);
+    linear<false>(weights.layer[QUERY], s.D, s.D, Qp, xn, q);
+    for (long i = 0; i < s.D * Qp; i++) q[i] *= T(real[0]);
+  }
+
+  void see(const T *elements, const Weights<T> &weights, const double *real) {
+    columns(elements, s.N, Np, y, s.D);
+    normalise(y, s.D, Np, T(real[2]), weights.norm[1], zy, yn, iy);
+    linear<false>(weights.layer[KEY], s.D, s.D, Np, yn, k);
+    linear<false>(weights.layer[VALUE], s.D, s.D, Np, yn, v);
+  }
+
+  void attend(const T *multiplicity) {
+    if (empty(multiplicity)) {
+      std::memset(a, 0, s.D * Qp * sizeof(T));
+      return;
+    }
+    for (long head = 0; head < s.H; head++) {
+      T *of_head = w + head * Np * Qp;
+      product<false, true>(s.N, Qp, d, k + head * d * Np, Np, q + head * d * Qp, Qp, of_head, Qp);
+      for (long n = 0; multiplicity && n < s.N; n++) {
+        const T log_m = std::log(multiplicity[n]);
+        for (long r = 0; r < Qp; r++) of_head[n * Qp + r] += log_m;
+      }
+      softmax(of_head);
+      product<false>(d, Qp, s.N, v + head * d * Np, Np, of_head, Qp, a + head * d * Qp, Qp);
+    }
+  }
+
+  bool empty(const T *multiplicity) const {
+    for (long n = 0; n < s.N; n++)
+      if (!multiplicity || !(multiplicity[n] <= T(0))) return false;
+    return true;
+  }
+
+  void answer(const Weights<T> &weights, const double *real) {
+    std::memcpy(h, x, s.D * Qp * sizeof(T));
+    linear<true>(weights.layer[OUTPUT], s.D, s.D, Qp, a, h);
+    std::memcpy(out, h, s.D * Qp * sizeof(T));
+    if (!s.F) return;
+    normalise(h, s.D, Qp, T(real[3]), weights.norm[2], zh, hn, ih);
+    linear<false>(weights.layer[FIRST], s.F, s.D, Qp, hn, t);
+    for (long i = 0; i < s.F * Qp; i++) t[i] = t[i] < T(0) ? T(0) : t[i];
+    linear<true>(weights.layer[SECOND], s.D, s.F, Qp, t, out);
+  }
+
+ private:
+  T *row;
+
+  // Over the elements, in place.
+  void softmax(T *scores) {
+    for (long r = 0; r < Qp; r += LANES<T>) {
+      Vec<T> most = load(scores + r), sum = {};
+      for (long n = 1; n < s.N; n++) {
+        const Vec<T> v = load(scores + n * Qp + r);
+        most = v > most ? v : most;
+      }
+      for (long n = 0; n < s.N; n++) {
+        const Vec<T> e = exponential<T>(load(scores + n * Qp + r) - most);
+        store(scores + n * Qp + r, e);
+        sum += e;
+      }
+      sum = T(1) / sum;
+      for (long n = 0; n < s.N; n++) store(scores + n * Qp + r, load(scores + n * Qp + r) * sum);
+    }
+  }
+};
+
+inline Sizes sizes(const long *n) { return Sizes{n[0], n[1], n[2], n[3], n[4], n[5] != 0}; }
+
+// Numbers that the gradient needs of each set, between the passes.
+template <class T>
+long kept(const Sizes &s) {
+  return Steps<T>::of_set(s) + (s.shared ? 0 : Steps<T>::of_queries(s));
+}
+
+// queries (B or 1, Q, D), elements (B, N, D), multiplicity (B, N) or none; out (B, Q, D); what is kept, (B, kept), or
+// none; then the weights. real: scale and the three eps.
+template <class T>
+int whole(void **p, const long *n, const double *real, Pieces pieces) {
+  const Sizes s = sizes(n);
+  const T *queries = (const T *)p[0], *elements = (const T *)p[1], *multiplicity = (const T *)p[2];
+  T *out = (T *)p[3], *keep = (T *)p[4];
+  const Weights<T> weights(p + 5);
+  Space<T> space(Steps<T>::of_row(s) + Steps<T>::of_queries(s) + (keep ? 0 : Steps<T>::of_set(s)) + 64, false);
+  if (!space.there()) return 1;
+  Steps<T> steps(s, space.take(Steps<T>::of_row(s)));
+  steps.lie_queries(space.take(Steps<T>::of_queries(s)));
+  if (!keep) steps.lie_set(space.take(Steps<T>::of_set(s)));
+  if (s.shared) steps.ask(queries, weights, real);
+  Piece piece;
+  while (pieces.take(piece))
+    for (long b = piece.b0; b < piece.b1; b++) {
+      if (keep) {
+        T *of_set = keep + b * kept<T>(s);
+        steps.lie_set(of_set);
+        if (!s.shared) steps.lie_queries(of_set + Steps<T>::of_set(s));
+      }
+      if (!s.shared) steps.ask(queries + b * s.Q * s.D, weights, real);
+      steps.see(elements + b * s.N * s.D, weights, real);
+      steps.attend(multiplicity ? multiplicity + b * s.N : nullptr);
+      steps.answer(weights, real);
+      steps.rows(steps.out, s.Q, steps.Qp, out + b * s.Q * s.D);
+    }
+  return 0;
+}
+
+// Memory for the gradient of one set, and for the sums of its layers that have to be padded.
+template <class T>
+struct Gradients {
+  T *h, *a, *q, *x, *k, *v, *y, *w, *turned, *t, *in, *parts[6];
+  static long numbers(const Sizes &s) {
+    const long Q = padded<T>(s.Q), N = padded<T>(s.N), ld = padded<T>(s.D), lf = padded<T>(s.F);
+    return 4 * ld * Q + 3 * ld * N + 2 * N * Q + lf * Q + Steps<T>::of_row(s) + 4 * s.D * ld + s.F * ld + s.D * lf;
+  }
+  Gradients(const Sizes &s, T *memory) {
+    const long Q = padded<T>(s.Q), N = padded<T>(s.N);
+    Cut<T> cut{memory};
+    for (T **rows : {&h, &a, &q, &x}) *rows = cut.rows(s.D, Q);
+    for (T **rows : {&k, &v, &y}) *rows = cut.rows(s.D, N);
+    w = cut.take(N * Q);
+    std::memset(w + s.N * Q, 0, (N - s.N) * Q * sizeof(T));
+    turned = cut.take(N * Q), t = cut.rows(s.F, Q), in = cut.take(Steps<T>::of_row(s));
+    for (int l = 0; l < 6; l++) {
+      const long rows = l == FIRST ? s.F : s.D, columns = l == SECOND ? s.F : s.D, ld = padded<T>(columns);
+      parts[l] = ld == columns ? nullptr : cut.take(rows * ld);
+      if (parts[l]) std::memset(parts[l], 0, rows * ld * sizeof(T));
+    }
+  }
+};
+
+// The sums of a piece, in the order of `Weights`.
+template <class T>
+struct Sums {
+  T *norm[3][2];
+  LayerSum<T> layer[6];
+  int layers;
+  Sums(const Sizes &s, T *memory, T *const *parts) : layers(s.F ? 6 : 4) {
+    Cut<T> cut{memory};
+    auto take_norm = [&](int i) { norm[i][0] = cut.take(s.D), norm[i][1] = cut.take(s.D); };
+    auto take_layer = [&](int l, long M, long K) {
+      T *weight = cut.take(M * K), *bias = cut.take(M);
+      layer[l] = LayerSum<T>{weight, bias, parts[l] ? parts[l] : weight, M, K, padded<T>(K)};
+    };
+    take_norm(0), take_norm(1);
+    for (int l = QUERY; l <= OUTPUT; l++) take_layer(l, s.D, s.D);
+    if (s.F) take_norm(2), take_layer(FIRST, s.F, s.D), take_layer(SECOND, s.D, s.F);
+  }
+  void finish() {
+    for (int l = 0; l < layers; l++) layer[l].finish();
+  }
+};
+
+template <class T>
+void add_to(T *x, const T *y, long numbers) {
+  for (long i = 0; i < numbers; i++) x[i] += y[i];
+}
+
+// From d.h, the gradient of the output, to that of h.
+template <class T>
+void answer_backward(const Steps<T> &steps, const Weights<T> &weights, Gradients<T> &d, Sums<T> &sums) {
+  const Sizes &s = steps.s;
+  const long Q = steps.Qp;
+  transpose(steps.lf, Q, steps.t, Q, d.in, steps.lf);
+  sums.layer[SECOND].add(d.h, d.in, Q);
+  product<false, true>(s.F, Q, s.D, weights.layer[SECOND][0], s.F, d.h, Q, d.t, Q);
+  for (long i = 0; i < s.F * Q; i++) d.t[i] = steps.t[i] > T(0) ? d.t[i] : T(0);
+  transpose(steps.ld, Q, steps.hn, Q, d.in, steps.ld);
+  sums.layer[FIRST].add(d.t, d.in, Q);
+  product<false, true>(s.D, Q, s.F, weights.layer[FIRST][0], s.D, d.t, Q, d.a, Q);
+  normalise_backward(d.a, steps.zh, s.D, Q, weights.norm[2][0], steps.ih, sums.norm[2][0], sums.norm[2][1]);
+  add_to(d.h, d.a, s.D * Q);
+}
+
+// From d.a, the gradient of the averages, to those of queries (scaled), keys and values.
+template <class T>
+void attend_backward(const Steps<T> &steps, Gradients<T> &d, T scale) {
+  const Sizes &s = steps.s;
+  const long Q = steps.Qp, N = steps.Np, width = steps.d;
+  for (long head = 0; head < s.H; head++) {
+    const long of_queries = head * width * Q, of_elements = head * width * N;
+    const T *w = steps.w + head * N * Q, *d_a = d.a + of_queries;
+    transpose(N, Q, w, Q, d.turned, N);
+    product<false>(width, N, Q, d_a, Q, d.turned, N, d.v + of_elements, N);
+    product<false, true>(s.N, Q, width, steps.v + of_elements, N, d_a, Q, d.w, Q);
+    for (long r = 0; r < Q; r += LANES<T>) {  // softmax
+      Vec<T> mixed = {};
+      for (long n = 0; n < s.N; n++) mixed += load(w + n * Q + r) * load(d.w + n * Q + r);
+      for (long n = 0; n < s.N; n++)
+        store(d.w + n * Q + r, load(w + n * Q + r) * (load(d.w + n * Q + r) - mixed));
+    }
+    product<false>(width, Q, s.N, steps.k + of_elements, N, d.w, Q, d.q + of_queries, Q);
+    transpose(N, Q, d.w, Q, d.turned, N);
+    product<false>(width, N, Q, steps.q + of_queries, Q, d.turned, N, d.k + of_elements, N);
+  }
+  for (long i = 0; i < s.D * Q; i++) d.q[i] *= scale;
+}
+
+// The same arrays without `out` but with what was kept, then d_out, its distances in memory among the numbers. Out:
+// d_queries (B, Q, D), d_elements (B, N, D), and sums of each piece, of n[9] numbers, which are 0 before.
+template <class T>
+int whole_backward(void **p, const long *n, const double *real, Pieces pieces) {
+  const Sizes s = sizes(n);
+  const T *queries = (const T *)p[0], *multiplicity = (const T *)p[1], *d_out = (const T *)p[3];
+  T *keep = (T *)p[2], *d_queries = (T *)p[4], *d_elements = (T *)p[5], *all_sums = (T *)p[6];
+  const Weights<T> weights(p + 7);
+  Space<T> space(Steps<T>::of_row(s) + Steps<T>::of_queries(s) + Gradients<T>::numbers(s) + 64, false);
+  if (!space.there()) return 1;
+  Steps<T> steps(s, space.take(Steps<T>::of_row(s)));
+  steps.lie_queries(space.take(Steps<T>::of_queries(s)));
+  Gradients<T> d(s, space.take(Gradients<T>::numbers(s)));
+  const long Q = steps.Qp, N = steps.Np, ld = steps.ld;
+  if (s.shared) steps.ask(queries, weights, real);
+  Piece piece;
+  while (pieces.take(piece)) {
+    Sums<T> sums(s, all_sums + piece.number * n[9], d.parts);
+    for (long b = piece.b0; b < piece.b1; b++) {
+      T *of_set = keep + b * kept<T>(s);
+      steps.lie_set(of_set);
+      if (!s.shared) steps.lie_queries(of_set + Steps<T>::of_set(s));
+      steps.columns(d_out + b * n[6], s.Q, Q, d.h, n[7], n[8]);
+      if (s.F) answer_backward(steps, weights, d, sums);
+      transpose(ld, Q, steps.a, Q, d.in, ld);
+      sums.layer[OUTPUT].add(d.h, d.in, Q);
+      if (steps.empty(multiplicity ? multiplicity + b * s.N : nullptr)) {
+        std::memset(d_elements + b * s.N * s.D, 0, s.N * s.D * sizeof(T));
+      } else {
+        product<false, true>(s.D, Q, s.D, weights.layer[OUTPUT][0], s.D, d.h, Q, d.a, Q);
+        attend_backward(steps, d, T(real[0]));
+        transpose(ld, Q, steps.xn, Q, d.in, ld);
+        sums.layer[QUERY].add(d.q, d.in, Q);
+        product<false, true>(s.D, Q, s.D, weights.layer[QUERY][0], s.D, d.q, Q, d.x, Q);
+        normalise_backward(d.x, steps.zx, s.D, Q, weights.norm[0][0], steps.ix, sums.norm[0][0], sums.norm[0][1]);
+        add_to(d.h, d.x, s.D * Q);
+        transpose(ld, N, steps.yn, N, d.in, ld);
+        sums.layer[KEY].add(d.k, d.in, N), sums.layer[VALUE].add(d.v, d.in, N);
+        product<false, true>(s.D, N, s.D, weights.layer[KEY][0], s.D, d.k, N, d.y, N);
+        product<true, true>(s.D, N, s.D, weights.layer[VALUE][0], s.D, d.v, N, d.y, N);
+        normalise_backward(d.y, steps.zy, s.D, N, weights.norm[1][0], steps.iy, sums.norm[1][0], sums.norm[1][1]);
+        steps.rows(d.y, s.N, N, d_elements + b * s.N * s.D);
+      }
+      steps.rows(d.h, s.Q, Q, d_queries + b * s.Q * s.D);
+    }
+    sums.finish();
+  }
+  return 0;
+}
+
+}  // namespace
+
+#define EXPORTED(NAME, T)                                                         \
+  extern "C" long whole_kept_##NAME(const long *n) { return kept<T>(sizes(n)); }  \
+  extern "C" int whole_##NAME(ARGUMENTS) { return whole<T>(p, n, real, PIECES); } \
+  extern "C" int whole_backward_##NAME(ARGUMENTS) { return whole_backward<T>(p, n, real, PIECES); }
+EXPORTED(float32, float)
+EXPORTED(float64, double)

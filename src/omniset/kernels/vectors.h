@@ -1,0 +1,289 @@
+// What blocks.cpp and small.cpp are made of: vectors, products, the other way round, sums, pieces of the work.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, HEIGHT = 6, WIDTH = 4;  // of a vector; of the results that a product holds in registers
+#elif defined(__AVX__)
+constexpr int BYTES = 32, HEIGHT = 6, WIDTH = 2;
+#else
+constexpr int BYTES = 16, HEIGHT = 4, WIDTH = 4;
+#endif
+constexpr long ROWS = 64;   // elements of a block
+constexpr long EXACT = 16;  // blocks that are summed up in the precision of the elements, before float64 takes over
+
+template <class T>
+struct Vectors;
+template <>
+struct Vectors<float> {
+  typedef float V __attribute__((vector_size(BYTES)));
+  typedef int32_t I __attribute__((vector_size(BYTES)));
+  static constexpr int BIAS = 127, MANTISSA = 23, TERMS = 7;
+  static constexpr float LEAST = -87.33654f, MOST = 88.72283f, ROUND = 12582912.0f;
+  static constexpr float LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
+};
+template <>
+struct Vectors<double> {
+  typedef double V __attribute__((vector_size(BYTES)));
+  typedef int64_t I __attribute__((vector_size(BYTES)));
+  static constexpr int BIAS = 1023, MANTISSA = 52, TERMS = 13;
+  static constexpr double LEAST = -708.39641853226408, MOST = 709.78271289338397, ROUND = 6755399441055744.0;
+  static constexpr double LN2_HIGH = 6.93145751953125e-1, LN2_LOW = 1.42860682030941723212e-6;
+};
+template <class T>
+using Vec = typename Vectors<T>::V;
+template <class T>
+constexpr long LANES = BYTES / sizeof(T);
+
+template <class T>
+inline Vec<T> load(const T *p) {
+  Vec<T> v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class T>
+inline void store(T *p, Vec<T> v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+// exp(x) = 2^n exp(r) with |r| <= ln(2) / 2, exp(r) by its Taylor series. 0 below the range of normal numbers.
+template <class T>
+inline Vec<T> exponential(Vec<T> x) {
+  typedef Vectors<T> S;
+  Vec<T> in = x < S::LEAST ? (x - x) + S::LEAST : x;
+  in = x < -1e30f ? Vec<T>{} + S::LEAST : in;  // -inf - -inf would be no number
+  in = in > S::MOST ? Vec<T>{} + S::MOST : in;
+  Vec<T> n = (in * T(1.44269504088896340736) + S::ROUND) - S::ROUND;
+  Vec<T> r = (in - n * S::LN2_HIGH) - n * S::LN2_LOW;
+  Vec<T> p = Vec<T>{} + T(1);
+  for (int k = S::TERMS; k >= 1; k--) p = p * (r * (T(1) / T(k))) + T(1);
+  // In two halves, as 2^n itself may be too large.
+  typename S::I i = __builtin_convertvector(n, typename S::I), half = i >> 1;
+  typename S::I a = (half + S::BIAS) << S::MANTISSA, b = (i - half + S::BIAS) << S::MANTISSA;
+  Vec<T> fa, fb;
+  std::memcpy(&fa, &a, sizeof fa);
+  std::memcpy(&fb, &b, sizeof fb);
+  p = p * fa * fb;
+  p = x > S::MOST ? Vec<T>{} + T(INFINITY) : p;
+  return x < S::LEAST ? Vec<T>{} : p;
+}
+
+// ---------------------------------------------------------------------------------------------------- products
+
+// C (M, N) = or += A (M, K) B (K, N), of M = HEIGHT or less and N = WIDTH vectors or less. TURNED: A lies as (K, M).
+template <class T, int M, int N, bool ADD, bool TURNED>
+inline void corner(long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
+  constexpr long L = LANES<T>;
+  Vec<T> sum[M][N];
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) sum[i][j] = ADD ? load(C + i * ldc + j * L) : Vec<T>{};
+  for (long k = 0; k < K; k++) {
+    Vec<T> b[N];
+    for (int j = 0; j < N; j++) b[j] = load(B + k * ldb + j * L);
+    for (int i = 0; i < M; i++) {
+      const T a = TURNED ? A[k * lda + i] : A[i * lda + k];
+      for (int j = 0; j < N; j++) sum[i][j] += a * b[j];
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < N; j++) store(C + i * ldc + j * L, sum[i][j]);
+}
+
+template <class T, int M, bool ADD, bool TURNED>
+inline void strip(int width, long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
+  if (width == 4 && WIDTH >= 4)
+    corner<T, M, WIDTH, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
+  else if (width == 3 && WIDTH >= 3)
+    corner<T, M, 3, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
+  else if (width == 2)
+    corner<T, M, 2, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
+  else
+    corner<T, M, 1, ADD, TURNED>(K, A, lda, B, ldb, C, ldc);
+}
+
+// N is a multiple of LANES.
+template <bool ADD, bool TURNED = false, class T>
+void product(long M, long N, long K, const T *A, long lda, const T *B, long ldb, T *C, long ldc) {
+  constexpr long L = LANES<T>;
+  for (long n = 0; n < N; n += WIDTH * L) {
+    const int width = int((N - n < WIDTH * L ? N - n : WIDTH * L) / L);
+    for (long m = 0; m < M; m += HEIGHT) {
+      const T *a = A + (TURNED ? m : m * lda);
+      T *c = C + m * ldc + n;
+      switch (M - m < HEIGHT ? M - m : HEIGHT) {
+        case 1:
+          strip<T, 1, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+          break;
+        case 2:
+          strip<T, 2, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+          break;
+        case 3:
+          strip<T, 3, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+          break;
+        case 4:
+          strip<T, 4, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+          break;
+        case 5:
+          strip<T, 5, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+          break;
+        default:
+          strip<T, HEIGHT, ADD, TURNED>(width, K, a, lda, B + n, ldb, c, ldc);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------- the other way
+// round
+
+// Of pairs of rows whose numbers differ in bit S, one takes what the other has off the diagonal.
+template <class T, int S, int... K>
+inline void exchange(Vec<T> &a, Vec<T> &b, std::integer_sequence<int, K...>) {
+  constexpr int L = int(LANES<T>);
+  const Vec<T> first = __builtin_shufflevector(a, b, ((K & S) ? L + (K ^ S) : K)...);
+  b = __builtin_shufflevector(a, b, ((K & S) ? L + K : (K ^ S))...);
+  a = first;
+}
+
+template <class T, int S>
+inline void exchanges(Vec<T> *v) {
+  constexpr int L = int(LANES<T>);
+  if constexpr (S < L) {
+    for (int i = 0; i < L; i++)
+      if (!(i & S)) exchange<T, S>(v[i], v[i | S], std::make_integer_sequence<int, L>{});
+    exchanges<T, 2 * S>(v);
+  }
+}
+
+// out (columns, rows) = in (rows, columns), both multiples of LANES.
+template <class T>
+void transpose(long rows, long columns, const T *in, long ldi, T *out, long ldo) {
+  constexpr long L = LANES<T>;
+  for (long r = 0; r < rows; r += L)
+    for (long c = 0; c < columns; c += L) {
+      Vec<T> v[L];
+      for (int i = 0; i < L; i++) v[i] = load(in + (r + i) * ldi + c);
+      exchanges<T, 1>(v);
+      for (int i = 0; i < L; i++) store(out + (c + i) * ldo + r, v[i]);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------- elements
+
+struct Half {  // bfloat16
+  uint16_t bits;
+};
+inline float number(float x) { return x; }
+inline double number(double x) { return x; }
+inline float number(Half x) {
+  const uint32_t bits = uint32_t(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+inline void put(float *to, float x) { *to = x; }
+inline void put(double *to, double x) { *to = x; }
+inline void put(Half *to, float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const bool nan = x != x;
+  bits += 0x7fff + ((bits >> 16) & 1);  // to the nearest, ties to even
+  to->bits = nan ? 0x7fc0 : uint16_t(bits >> 16);
+}
+
+// Memory of one call.
+template <class T>
+class Space {
+ public:
+  explicit Space(long numbers, bool zeros = true)
+      : start(static_cast<T *>(std::aligned_alloc(64, size(numbers)))), next(start) {
+    if (start && zeros) std::memset(start, 0, size(numbers));
+  }
+  ~Space() { std::free(start); }
+  Space(const Space &) = delete;
+  bool there() const { return start; }
+  T *take(long numbers) {
+    T *taken = next;
+    next += (numbers + 15) / 16 * 16;
+    return taken;
+  }
+
+ private:
+  static size_t size(long numbers) { return (numbers * sizeof(T) / 64 + 64) * 64; }
+  T *start, *next;
+};
+
+template <class T>
+long padded(long n) {
+  return (n + LANES<T> - 1) / LANES<T> * LANES<T>;
+}
+
+// `all` elements, one after the other, each padded to a multiple of LANES; zeros where there are fewer. `by_row` and
+// `by_number` are the distances in memory from one to the next.
+template <class T, class E>
+void read(const E *x, long rows, long D, long ld, T *out, long by_row, long by_number = 1, long all = ROWS) {
+  for (long r = 0; r < rows; r++) {
+    const E *from = x + r * by_row;
+    if (by_number == 1)
+      for (long c = 0; c < D; c++) out[r * ld + c] = number(from[c]);
+    else
+      for (long c = 0; c < D; c++) out[r * ld + c] = number(from[c * by_number]);
+  }
+  if (rows < all) std::memset(out + rows * ld, 0, (all - rows) * ld * sizeof(T));
+}
+
+template <class T, class E>
+void write(const T *in, long rows, long D, long ld, E *x) {
+  for (long r = 0; r < rows; r++)
+    for (long c = 0; c < D; c++) put(&x[r * D + c], in[r * ld + c]);
+}
+
+// Sums over elements of M rows of D numbers, in the precision of the elements until they are flushed.
+template <class T>
+struct Sum {
+  T *part;
+  double *total;
+  long M, D, ld;
+  void flush() {
+    for (long m = 0; m < M; m++)
+      for (long c = 0; c < D; c++) total[m * D + c] += part[m * ld + c];
+    std::memset(part, 0, M * ld * sizeof(T));
+  }
+};
+
+// Elements n0 to n1 of sets b0 to b1. Sums of its sets are written from `slot` on, sums of all its sets at `number`.
+struct Piece {
+  long b0, b1, n0, n1, slot, number;
+};
+
+// Pieces that all threads take from, each once.
+class Pieces {
+ public:
+  Pieces(const long *all, long number, long *turn) : all(all), number(number), turn(turn) {}
+  bool take(Piece &piece) {
+    const long i = __atomic_fetch_add(turn, 1, __ATOMIC_RELAXED);
+    if (i >= number) return false;
+    const long *p = all + 5 * i;
+    piece = Piece{p[0], p[1], p[2], p[3], p[4], i};
+    return true;
+  }
+
+ private:
+  const long *all, number;
+  long *turn;
+};
+
+}  // namespace
+
+// What is called: p has the arrays, n the whole numbers and real the others, in the order of the functions' arguments;
+// 1: no memory.
+#define ARGUMENTS void **p, const long *n, const double *real, const long *all, long number, long *turn
+#define PIECES Pieces(all, number, turn)
