@@ -31,13 +31,21 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) 
     if like.device.type != "cpu" or size < SMALLEST or not sys.platform.startswith("linux"):
         return like.new_empty(shape, dtype=dtype)
     try:
-        memory = _lend(-(-size // HUGE_PAGE) * HUGE_PAGE)
+        memory = _lend(_rounded(size))
     except OSError:  # none left: give up what is held back, and let PyTorch try, or say so
         _back.clear()
         return like.new_empty(shape, dtype=dtype)
     buffer = torch.frombuffer(memory, dtype=dtype, count=numbers)
     # In place: to a view autograd would not add a second gradient without memory for their sum.
     return buffer.resize_(shape)
+
+
+def _rounded(size: int) -> int:
+    """To whole huge pages, and so that sizes that differ by less than a quarter are mostly one: batches of sets differ in
+    length, and memory of another size is new.
+    """
+    step = max(HUGE_PAGE, 1 << size.bit_length() - 3)
+    return -(-size // step) * step
 
 
 _back: dict[int, list[mmap.mmap]] = {}  # by size; its single operations are safe between threads
