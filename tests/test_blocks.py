@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from omniset.kernels import blocks, team
+from omniset.layers import MultisetAttentionBlock
 
 
 @pytest.fixture
@@ -137,3 +138,24 @@ assert os.waitpid(child, 0)[1] == 0
 def test_a_child_that_is_forked_has_threads_of_its_own():
     """In a process of its own, as other libraries of the tests do not like it."""
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("sets", "elements", "dim", "points", "expected"),
+    [
+        (1, 100, 32, 4, "SmallBlock"),
+        (100, 10, 128, 4, "WholeBlock"),  # of padded rows small.cpp would compute two in three in vain
+        (16, 100, 64, 16, "SmallBlock"),
+        (1, 4000, 32, 4, "WholeBlock"),
+        (1, 32_768, 128, 8, "Spread"),
+        (16, 1000, 64, 4, "Spread"),
+        (2, 100, 256, 16, "WholeBlock"),
+    ],
+)
+def test_the_form_of_a_block_follows_from_its_sizes(sets, elements, dim, points, expected):
+    if blocks.library() is None:
+        pytest.skip("there is no compiler here")
+    torch.set_num_threads(1)
+    block = MultisetAttentionBlock(dim, 4)
+    out = block(torch.zeros(sets, elements, dim), torch.zeros(sets, points, dim))
+    assert out.grad_fn.name() == f"{expected}Backward"
