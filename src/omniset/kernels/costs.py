@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 LANES = 16  # to which compiled blocks of whole sets pad rows
 ALONE = 1.6  # a small set is not shared out
-OWN_CACHE, LARGER = 1 << 15, 1.3  # numbers of one set's rows, beyond which its steps leave a processor's own cache
+OF_SET, OF_SETS = 1 << 15, 1 << 19  # numbers of rows, beyond which the steps of a small set, or of all, leave a cache
+LARGER = 1.3
 CACHED = 1 << 17  # numbers of the rows, beyond which PyTorch's operations wait for memory
 BEYOND = 1.5
 SOFTMAX = 1.25  # of folded elements: more exponentials, norms and reading in turn
@@ -35,8 +36,9 @@ class Block(NamedTuple):
     def small(self) -> float:
         """small.py."""
         queries, elements = (math.ceil(rows / LANES) * LANES for rows in (self.queries, self.elements))
-        dearer = (ALONE if self.sets == 1 else 1) * (LARGER if max(queries, elements) * self.dim > OWN_CACHE else 1)
-        return self._operations(queries, elements) * dearer + SMALL
+        of_set = max(queries, elements) * self.dim
+        dearer = LARGER if of_set > OF_SET or self.sets * of_set > OF_SETS else 1.0
+        return self._operations(queries, elements) * dearer * (ALONE if self.sets == 1 else 1) + SMALL
 
     @property
     def whole(self) -> float:
