@@ -398,7 +398,7 @@ def _of_words(texts: Sequence[str], learned: Bool[np.ndarray, " sequences"]) -> 
 def principal(
     vectors: Float[np.ndarray, "sequences width"], learned: Bool[np.ndarray, " sequences"], number: int
 ) -> Float[np.ndarray, "sequences number"]:
-    """Principal components of the vectors that are learned from, each with mean 0 and variance 1 over these.
+    """Principal components of the vectors that are learned from, each with mean 0 and sample variance 1 over these.
 
     Raises:
         ValueError: More than there are.

@@ -144,7 +144,7 @@ def test_a_child_that_is_forked_has_threads_of_its_own():
     ("sets", "elements", "dim", "points", "expected"),
     [
         (1, 100, 32, 4, "SmallBlock"),
-        (100, 10, 128, 4, "WholeBlock"),  # of padded rows small.cpp would compute two in three in vain
+        (100, 10, 128, 4, "WholeBlock"),  # small.cpp would compute as many rows that pad
         (16, 100, 64, 16, "SmallBlock"),
         (1, 4000, 32, 4, "WholeBlock"),
         (1, 32_768, 128, 8, "Spread"),
@@ -155,7 +155,6 @@ def test_a_child_that_is_forked_has_threads_of_its_own():
 def test_the_form_of_a_block_follows_from_its_sizes(sets, elements, dim, points, expected):
     if blocks.library() is None:
         pytest.skip("there is no compiler here")
-    torch.set_num_threads(1)
     block = MultisetAttentionBlock(dim, 4)
     out = block(torch.zeros(sets, elements, dim), torch.zeros(sets, points, dim))
     assert out.grad_fn.name() == f"{expected}Backward"

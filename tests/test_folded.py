@@ -25,7 +25,7 @@ def pieces_of_sets(request, monkeypatch):
     """Folded however small the sets are, in pieces and tiles of 64 elements that two threads share out."""
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setattr(folded, "MORE", 0)
-    monkeypatch.setattr(costs.Block, "folded", 0.0)
+    monkeypatch.setattr(costs.Block, "cost_folded", 0.0)
     monkeypatch.setattr(team, "SMALLEST", 64 * D)
     monkeypatch.setattr(tiles, "TILE", 64 * D)
     if request.param == "tiles":

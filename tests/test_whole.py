@@ -28,7 +28,7 @@ def computed(request, monkeypatch):
     if request.param == "compiled":
         if blocks.library() is None:
             pytest.skip("there is no compiler here, or it fails")
-        monkeypatch.setattr(costs.Block, "small", 0.0)
+        monkeypatch.setattr(costs.Block, "cost_small", 0.0)
         monkeypatch.setattr(small, "PIECE", 8 * D)
     else:
         monkeypatch.setattr(small, "takes", lambda *_: False)
@@ -91,8 +91,8 @@ def test_whole_is_plain(ffn_dim, activation, sizes, weighted, plainly, computed)
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("sizes", SIZES[1:4])
-def test_second_derivatives(sizes, weighted, plainly):
-    layer, (x, y, m) = block(13, "gelu"), inputs(*sizes)
+def test_second_derivatives(sizes, weighted, plainly, computed):
+    layer, (x, y, m) = block(13, "relu" if computed == "compiled" else "gelu"), inputs(*sizes)
     given = (x, y, m) if weighted else (x, y)
     wanted = [x, y, *layer.parameters()]
 
@@ -130,18 +130,18 @@ def test_the_kernel_is_found_with_gradients_switched_off():
 def test_widths_with_and_without_padding(width, dtype, plainly):
     torch.manual_seed(2)
     layer = MultisetAttentionBlock(width, 2, 2 * width).to(dtype)
-    x, y = torch.randn(4, 17, width, dtype=dtype, requires_grad=True), torch.randn(4, 33, width, dtype=dtype)
+    x, y = (torch.randn(4, rows, width, dtype=dtype, requires_grad=True) for rows in (17, 33))
     got, expected = layer(x, y), plainly(layer, x, y)
     bound = 1e-5 if dtype == torch.float32 else 1e-13
     assert relative_error(got, expected) < bound
-    wanted = [x, *layer.parameters()]
+    wanted = [x, y, *layer.parameters()]
     pairs = zip(gradients(got, wanted), gradients(expected, wanted), strict=True)
     largest = max(float(e.norm()) for e in gradients(plainly(layer, x, y), wanted))
     assert max(float((g - e).norm()) for g, e in pairs) < bound * largest
 
 
-def test_sets_do_not_meet(plainly):
-    """A set has the same output to the bit alone and among others, and NaN stays where it is."""
+def test_sets_do_not_meet():
+    """A set has the same output alone and among others, and NaN stays where it is."""
     layer, (x, y, m) = block(), inputs(5, 5, 7, 5)
     alone = torch.cat([layer(x[i : i + 1], y[i : i + 1], m[i : i + 1]) for i in range(5)])
     torch.testing.assert_close(layer(x, y, m), alone, rtol=1e-13, atol=1e-13)
@@ -151,3 +151,45 @@ def test_sets_do_not_meet(plainly):
     out = layer(x, broken, m)
     assert out[1].isnan().any()
     assert not out[[0, 2, 3, 4]].isnan().any()
+
+
+def test_threads_change_no_bit(computed):
+    layer, (x, y, m) = block(), inputs(5, 5, 7, 5)
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        out = layer(x, y, m)
+        found.append([out.detach(), *gradients(out, [x, y, *layer.parameters()])])
+    torch.set_num_threads(1)
+    if computed == "compiled":
+        assert len(small._pieces(x, y, small.SUMS)) > 2
+        for one in found[1:]:
+            torch.testing.assert_close(one, found[0], rtol=0, atol=0)
+    for one in found[1:]:
+        assert_close(one, found[0])
+
+
+def test_gaps_in_memory_and_no_eps(plainly):
+    """Rows that pad have no deviation: without eps nothing of them may reach a gradient."""
+    layer, (x, y, _) = block(), inputs(5, 5, 7, 5)
+    for norm in (layer.norm_queries, layer.norm_elements, layer.norm_ffn):
+        norm.eps = 0.0
+    wanted = [x, y, *layer.parameters()]
+
+    def found():
+        return gradients(layer(x[:, ::2], y.flip(1)), wanted)
+
+    assert_close(found(), plainly(found))
+
+
+def test_what_does_not_fit_is_left_to_pytorch(plainly):
+    """Compiled code reads memory without a look at shapes and types."""
+    layer, (x, y, m) = block(), inputs(5, 5, 7, 5)
+    wide = torch.zeros(5, 7, 2 * D, dtype=torch.float64)
+    for queries, elements in ((wide, wide), (x, wide), (wide, y)):
+        with pytest.raises(RuntimeError):
+            layer(queries, elements)
+    torch.testing.assert_close(layer(x, y, m[:1]), plainly(layer, x, y, m[:1].expand(5, -1)), rtol=1e-12, atol=1e-12)
+    layer.value = nn.Linear(D, 2 * D).double()
+    with pytest.raises(RuntimeError):
+        layer(x, y)

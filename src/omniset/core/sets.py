@@ -473,7 +473,7 @@ class Sets:
         return np.column_stack([places[first, :2], places[last, 2]]).tolist()
 
     def to_batch(self) -> SetBatch:
-        """All of them, padded to one length, in memory."""
+        """All of them, padded to one length, in memory. One set alone is not copied."""
         if not len(self):
             return SetBatch(torch.zeros(0, 0, self.dim))
         return collate(stored.read() for stored in self)
@@ -499,7 +499,10 @@ def batched(sets: Iterable[StoredSet], batch_size: int, max_elements: int) -> It
 
 
 def collate(sets: Iterable[tuple[Tensor, Tensor]]) -> SetBatch:
-    """Pad (elements, multiplicity) pairs that have been checked already into one batch. One set alone is not copied."""
+    """Pad (elements, multiplicity) pairs that have been checked already into one batch.
+
+    One set alone is not copied: a batch is not to be written to.
+    """
     elements, counts = zip(*sets, strict=True)
     if len(elements) == 1:
         return SetBatch(elements[0][None], counts[0][None], validate=False)

@@ -55,15 +55,6 @@ void normalise_backward(T *d, const T *z, long D, const T *inverse) {
 }
 
 template <class T>
-T sum_of(const T *x) {
-  Vec<T> s = load(x);
-  for (long r = LANES<T>; r < ROWS; r += LANES<T>) s += load(x + r);
-  T sum = 0;
-  for (long l = 0; l < LANES<T>; l++) sum += s[l];
-  return sum;
-}
-
-template <class T>
 void add_to_rows(long M, const T *bias, T *x) {
   for (long m = 0; m < M; m++)
     for (long r = 0; r < ROWS; r++) x[m * ROWS + r] += bias[m];

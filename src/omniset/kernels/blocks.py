@@ -61,7 +61,7 @@ def run(
     """Have threads do all pieces by a compiled function for elements of this type.
 
     Args:
-        arrays: Without gaps (`whole`), but for those whose strides are among the numbers.
+        arrays: Without gaps (`contiguous`), but for those whose strides are among the numbers.
 
     Raises:
         MemoryError: There is no memory for a block.
@@ -80,14 +80,12 @@ def run(
         raise MemoryError("no memory for a block of elements")
 
 
-def number(name: str, dtype: torch.dtype, numbers: Sequence[int]) -> int:
-    """What a function of the sizes says."""
-    function = getattr(library(), f"{name}_{KINDS[dtype]}")
-    function.restype = ctypes.c_long
-    return function((ctypes.c_long * len(numbers))(*numbers))
+def kept_numbers(dtype: torch.dtype, numbers: Sequence[int]) -> int:
+    """How many numbers small.cpp keeps of each set between the passes."""
+    return getattr(library(), f"block_kept_{KINDS[dtype]}")((ctypes.c_long * len(numbers))(*numbers))
 
 
-def whole(*arrays: Tensor | None) -> list[Tensor | None]:
+def contiguous(*arrays: Tensor | None) -> list[Tensor | None]:
     """As blocks read them, without gaps."""
     return [None if x is None else x.contiguous() for x in arrays]
 
@@ -101,9 +99,11 @@ def library() -> ctypes.CDLL | None:
     if compiler is None:
         return None
     try:
-        return ctypes.CDLL(str(_built(compiler)))
+        found = ctypes.CDLL(str(_built(compiler)))
     except (OSError, subprocess.SubprocessError):
         return None
+    found.block_kept_float32.restype = found.block_kept_float64.restype = ctypes.c_long
+    return found
 
 
 def _built(compiler: str) -> Path:

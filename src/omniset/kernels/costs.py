@@ -3,7 +3,8 @@ the time of so many.
 
 The numbers were fitted to times with the gradient, on one thread and on two, of 1 to 100 sets of 10 to 4,000 elements,
 4 and 16 points, widths 32 to 128. Where two forms are about as fast, they may choose the slower one: by a tenth, seldom
-by a fifth. The number of threads is not asked for: it shall change no bit of a result.
+by a fifth. On more threads, and on other processors, they were not measured. The number of threads is not asked for: it
+shall change no bit of a result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-LANES = 16  # to which compiled blocks of whole sets pad rows
+LANES = 16  # to which small.cpp pads rows, in float32 with the widest vectors
 ALONE = 1.6  # a small set is not shared out
 OF_SET, OF_SETS = 1 << 15, 1 << 19  # numbers of rows, beyond which the steps of a small set, or of all, leave a cache
 LARGER = 1.3
@@ -33,7 +34,7 @@ class Block(NamedTuple):
     ffn: int
 
     @property
-    def small(self) -> float:
+    def cost_small(self) -> float:
         """small.py."""
         queries, elements = (math.ceil(rows / LANES) * LANES for rows in (self.queries, self.elements))
         of_set = max(queries, elements) * self.dim
@@ -41,18 +42,18 @@ class Block(NamedTuple):
         return self._operations(queries, elements) * dearer * (ALONE if self.sets == 1 else 1) + SMALL
 
     @property
-    def whole(self) -> float:
+    def cost_whole(self) -> float:
         """whole.py."""
         numbers = self.sets * max(self.queries, self.elements) * self.dim
         return self._operations(self.queries, self.elements) * (BEYOND if numbers > CACHED else 1) + WHOLE
 
     @property
-    def folded(self) -> float:
+    def cost_folded(self) -> float:
         """folded.py, which folds the fewer of both into weights."""
         points, many = sorted((self.queries, self.elements))
         of_element = 4 * points * self.heads + (4 * self.ffn if self.queries > self.elements else 0)
         return self.sets * self.dim * (SOFTMAX * many * of_element + POINTS * points * self.dim) + FOLDED
 
-    def _operations(self, queries: int, elements: int) -> float:
+    def _operations(self, queries: int, elements: int) -> int:
         of_query = 4 * self.dim + 4 * self.ffn + 4 * elements
         return self.sets * self.dim * (queries * of_query + elements * 4 * self.dim)

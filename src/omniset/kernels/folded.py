@@ -80,6 +80,7 @@ class Parts:
             known
             and not overridden
             and all(type(part) is nn.Linear and part.bias is not None for part in linear)
+            and all(part.weight.shape == (self.query.in_features,) * 2 for part in linear[:4])
             and all(type(part) is nn.LayerNorm and part.bias is not None for part in norms)
             and self._snapshot is not None
             and not self._snapshot.hooked
@@ -100,10 +101,10 @@ class Parts:
 
 
 def form(
-    block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, whole: bool = False
+    block: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | None, others: bool = False
 ) -> tuple[str | None, Parts | None]:
-    """Choose "gather" or "spread", with the block's parts, where it computes the same as the plain form in fewer
-    products, else None. `whole`: the sets are there as a whole, for which there are other forms (costs.py).
+    """Choose "gather" or "spread", with the block's parts, where it computes the same as the plain form in less time,
+    else None. `others`: small.py and whole.py can compute it too.
 
     With P points, H heads and width D, of either half the scores and averages take 4 N P D operations plain and
     4 N H P D folded, the projections of elements 4 N D^2 plain and none folded, the FFN 4 N D^2 in both. So folding
@@ -130,10 +131,10 @@ def form(
     parts = None if private.plain_only() else block.foldable()
     if parts is None:
         return PLAIN
-    if whole and elements.dtype in (torch.float32, torch.float64) and blocks.takes(elements):
+    if others and blocks.takes(elements):
         sizes = parts.sizes(queries, elements)
-        other = small.takes(parts.activation, queries, elements, sizes)
-        if sizes.folded > min(sizes.whole, sizes.small if other else sizes.whole):
+        compiled = small.takes(parts.activation, sizes)
+        if sizes.cost_folded > min(sizes.cost_whole, sizes.cost_small if compiled else sizes.cost_whole):
             return PLAIN
     return "spread" if spreads else "gather", parts
 

@@ -112,7 +112,7 @@ def _in_blocks(
     number = slots(parts)
     tops = top if number == len(x) else top.repeat_interleave(number // max(len(x), 1), 0)
     weights, totals = (torch.zeros((number, points, size), dtype=torch.float64) for size in (1, dim))
-    arrays = [*blocks.whole(x, log_m, rows), tops, weights, totals]
+    arrays = [*blocks.contiguous(x, log_m, rows), tops, weights, totals]
     blocks.run("gather", x.dtype, arrays, (x.shape[1], dim, points, known), (eps,), parts)
     return tops, weights, totals
 
@@ -141,7 +141,7 @@ def _in_blocks_backward(
     parts, (points, dim) = pieces(x), rows.shape
     d_rows, d_offset = (torch.zeros((len(parts), points, *more), dtype=torch.float64) for more in ((dim,), ()))
     after = torch.cat((d_total.mT, rows.mT.expand(len(x), -1, -1)), 2)
-    arrays = [*blocks.whole(x, log_m, rows, top, d_weight, d_total, after), d_x, d_log_m, d_rows, d_offset]
+    arrays = [*blocks.contiguous(x, log_m, rows, top, d_weight, d_total, after), d_x, d_log_m, d_rows, d_offset]
     blocks.run("gather_backward", x.dtype, arrays, (x.shape[1], dim, points), (eps,), parts)
     return d_rows, d_offset
 

@@ -41,9 +41,7 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) 
 
 
 def _rounded(size: int) -> int:
-    """To whole huge pages; sizes that differ by less than a quarter are mostly one, as lengths of batches differ and
-    memory of another size is new.
-    """
+    """To whole huge pages, at most a quarter more: batches differ in length, and memory of another size is new."""
     step = max(HUGE_PAGE, 1 << size.bit_length() - 3)
     return -(-size // step) * step
 

@@ -1,5 +1,5 @@
-// A whole attention block, one small set after the other: the formulas are those of whole.py, of which a set takes less
-// time than to call the operations one by one. Built by blocks.py, if there is a compiler.
+// A whole attention block, one small set after the other, by the formulas of whole.py: such a set takes less time than
+// Python takes to call its operations. Built by blocks.py, if there is a compiler.
 //
 // What is known of rows (queries x, or elements y) lies with them innermost, (numbers, rows), their number padded to a
 // multiple of LANES. Scores lie as (heads, elements, queries). Padded queries have a gradient of 0, padded elements a
@@ -30,18 +30,9 @@ struct Sizes {
   bool shared;         // all sets have the same queries
 };
 
+// z = (x - mean) / deviation and z w + b, of the columns of x (D, R), of which `rows` are there: z of the others is 0.
 template <class T>
-T sum_of(const T *x, long R) {
-  Vec<T> s = load(x);
-  for (long r = LANES<T>; r < R; r += LANES<T>) s += load(x + r);
-  T sum = 0;
-  for (long l = 0; l < LANES<T>; l++) sum += s[l];
-  return sum;
-}
-
-// z = (x - mean) / deviation and z w + b, of the columns of x (D, R).
-template <class T>
-void normalise(const T *x, long D, long R, T eps, const T *const *affine, T *z, T *normed, T *inverse) {
+void normalise(const T *x, long D, long rows, long R, T eps, const T *const *affine, T *z, T *normed, T *inverse) {
   for (long r = 0; r < R; r += LANES<T>) {
     Vec<T> sum = {}, square = {};
     for (long c = 0; c < D; c++) sum += load(x + c * R + r);
@@ -51,7 +42,8 @@ void normalise(const T *x, long D, long R, T eps, const T *const *affine, T *z, 
       store(z + c * R + r, d);
       square += d * d;
     }
-    for (long l = 0; l < LANES<T>; l++) inverse[r + l] = T(1) / std::sqrt(square[l] / T(D) + eps);
+    for (long l = 0; l < LANES<T>; l++)
+      inverse[r + l] = r + l < rows ? T(1) / std::sqrt(square[l] / T(D) + eps) : T(0);
     for (long c = 0; c < D; c++) {
       const Vec<T> v = load(z + c * R + r) * load(inverse + r);
       store(z + c * R + r, v);
@@ -116,11 +108,13 @@ struct LayerSum {
 template <class T>
 struct Cut {
   T *next;
+  bool zeros;  // whether rows that pad are set to 0
   T *take(long numbers) { return (next += numbers) - numbers; }
-  // Rows (numbers, R), of which those that pad are 0.
+  // (numbers, R), padded to a multiple of LANES.
   T *rows(long numbers, long R) {
-    T *taken = take(padded<T>(numbers) * R);
-    std::memset(taken + numbers * R, 0, (padded<T>(numbers) - numbers) * R * sizeof(T));
+    const long missing = padded<T>(numbers) - numbers;
+    T *taken = take((numbers + missing) * R);
+    if (zeros) std::memset(taken + numbers * R, 0, missing * R * sizeof(T));
     return taken;
   }
 };
@@ -130,49 +124,58 @@ template <class T>
 class Steps {
  public:
   const Sizes s;
-  const long Qp, Np, ld, lf, d;
-  T *x, *zx, *xn, *ix, *q;                                           // of the queries alone
-  T *y, *zy, *yn, *iy, *k, *v, *w, *a, *h, *zh, *hn, *ih, *t, *out;  // of the set
+  const long Qp, Np, ld, lf, width;        // padded queries, elements, D and F; width of a head
+  T *x, *y, *h, *out, *row;                // needed for a moment: rows, sums after the attention, the output
+  T *zx, *xn, *ix, *q;                     // of the queries alone: z, normed, 1 / deviation, the projection
+  T *zy, *yn, *iy, *k, *v, *w, *a;         // of the set: the same of the elements, weights, averages of the heads
+  T *zh, *hn, *ih, *t;                     // of the FFN: z, normed, 1 / deviation, after the activation
 
-  static long of_queries(const Sizes &s) { return (4 * padded<T>(s.D) + 1) * padded<T>(s.Q); }
+  static long of_queries(const Sizes &s) { return (3 * padded<T>(s.D) + 1) * padded<T>(s.Q); }
   static long of_set(const Sizes &s) {
     const long Q = padded<T>(s.Q), N = padded<T>(s.N), ld = padded<T>(s.D), lf = padded<T>(s.F);
-    return (5 * ld + 1) * N + s.H * N * Q + (5 * ld + lf + 1) * Q;
+    return (4 * ld + 1) * N + s.H * N * Q + (3 * ld + lf + 1) * Q;
   }
   static long of_row(const Sizes &s) {
     return std::max(padded<T>(s.Q), padded<T>(s.N)) * std::max(padded<T>(s.D), padded<T>(s.F));
   }
-
-  // row: memory of `of_row` numbers.
-  Steps(const Sizes &s, T *row)
-      : s(s), Qp(padded<T>(s.Q)), Np(padded<T>(s.N)), ld(padded<T>(s.D)), lf(padded<T>(s.F)), d(s.D / s.H), row(row) {}
-
-  void lie_queries(T *memory) {
-    Cut<T> cut{memory};
-    for (T **rows : {&x, &zx, &xn, &q}) *rows = cut.rows(s.D, Qp);
-    ix = cut.take(Qp);
+  static long of_moment(const Sizes &s) {
+    return padded<T>(s.D) * (3 * padded<T>(s.Q) + padded<T>(s.N)) + of_row(s);
   }
 
-  void lie_set(T *memory) {
-    Cut<T> cut{memory};
-    for (T **rows : {&y, &zy, &yn, &k, &v}) *rows = cut.rows(s.D, Np);
+  // memory: of `of_moment` numbers.
+  Steps(const Sizes &s, T *memory)
+      : s(s), Qp(padded<T>(s.Q)), Np(padded<T>(s.N)), ld(padded<T>(s.D)), lf(padded<T>(s.F)), width(s.D / s.H) {
+    Cut<T> cut{memory, true};
+    for (T **rows : {&x, &h, &out}) *rows = cut.rows(s.D, Qp);
+    y = cut.rows(s.D, Np), row = cut.take(of_row(s));
+  }
+
+  // Where the steps lie; with `zeros` they are about to be computed.
+  void lay_out_queries(T *memory, bool zeros) {
+    Cut<T> cut{memory, zeros};
+    for (T **rows : {&zx, &xn, &q}) *rows = cut.rows(s.D, Qp);
+    ix = cut.take(Qp);
+  }
+  void lay_out_set(T *memory, bool zeros) {
+    Cut<T> cut{memory, zeros};
+    for (T **rows : {&zy, &yn, &k, &v}) *rows = cut.rows(s.D, Np);
     iy = cut.take(Np);
     w = cut.take(s.H * Np * Qp);
-    for (long head = 0; head < s.H; head++)
+    for (long head = 0; zeros && head < s.H; head++)
       std::memset(w + (head * Np + s.N) * Qp, 0, (Np - s.N) * Qp * sizeof(T));
-    for (T **rows : {&a, &h, &zh, &hn, &out}) *rows = cut.rows(s.D, Qp);
+    for (T **rows : {&a, &zh, &hn}) *rows = cut.rows(s.D, Qp);
     t = cut.rows(s.F, Qp);
     ih = cut.take(Qp);
   }
 
-  // from (number, D) to (D, R).
+  // From (number, D) to (D, R).
   void columns(const T *from, long number, long R, T *to, long by_row, long by_number = 1) {
     read(from, number, s.D, ld, row, by_row, by_number, R);
     for (long r = 0; ld > s.D && r < number; r++) std::memset(row + r * ld + s.D, 0, (ld - s.D) * sizeof(T));
     transpose(R, ld, row, ld, to, R);
   }
 
-  // from (D, R) to (number, D).
+  // From (D, R) to (number, D).
   void rows(const T *from, long number, long R, T *to) {
     transpose(ld, R, from, R, row, ld);
     write(row, number, s.D, ld, to);
@@ -180,14 +183,14 @@ class Steps {
 
   void ask(const T *queries, const Weights<T> &weights, const double *real) {
     columns(queries, s.Q, Qp, x, s.D);
-    normalise(x, s.D, Qp, T(real[1]), weights.norm[0], zx, xn, ix);
+    normalise(x, s.D, s.Q, Qp, T(real[1]), weights.norm[0], zx, xn, ix);
     linear<false>(weights.layer[QUERY], s.D, s.D, Qp, xn, q);
     for (long i = 0; i < s.D * Qp; i++) q[i] *= T(real[0]);
   }
 
   void see(const T *elements, const Weights<T> &weights, const double *real) {
     columns(elements, s.N, Np, y, s.D);
-    normalise(y, s.D, Np, T(real[2]), weights.norm[1], zy, yn, iy);
+    normalise(y, s.D, s.N, Np, T(real[2]), weights.norm[1], zy, yn, iy);
     linear<false>(weights.layer[KEY], s.D, s.D, Np, yn, k);
     linear<false>(weights.layer[VALUE], s.D, s.D, Np, yn, v);
   }
@@ -199,13 +202,13 @@ class Steps {
     }
     for (long head = 0; head < s.H; head++) {
       T *of_head = w + head * Np * Qp;
-      product<false, true>(s.N, Qp, d, k + head * d * Np, Np, q + head * d * Qp, Qp, of_head, Qp);
+      product<false, true>(s.N, Qp, width, k + head * width * Np, Np, q + head * width * Qp, Qp, of_head, Qp);
       for (long n = 0; multiplicity && n < s.N; n++) {
         const T log_m = std::log(multiplicity[n]);
         for (long r = 0; r < Qp; r++) of_head[n * Qp + r] += log_m;
       }
       softmax(of_head);
-      product<false>(d, Qp, s.N, v + head * d * Np, Np, of_head, Qp, a + head * d * Qp, Qp);
+      product<false>(width, Qp, s.N, v + head * width * Np, Np, of_head, Qp, a + head * width * Qp, Qp);
     }
   }
 
@@ -220,15 +223,13 @@ class Steps {
     linear<true>(weights.layer[OUTPUT], s.D, s.D, Qp, a, h);
     std::memcpy(out, h, s.D * Qp * sizeof(T));
     if (!s.F) return;
-    normalise(h, s.D, Qp, T(real[3]), weights.norm[2], zh, hn, ih);
+    normalise(h, s.D, s.Q, Qp, T(real[3]), weights.norm[2], zh, hn, ih);
     linear<false>(weights.layer[FIRST], s.F, s.D, Qp, hn, t);
     for (long i = 0; i < s.F * Qp; i++) t[i] = t[i] < T(0) ? T(0) : t[i];
     linear<true>(weights.layer[SECOND], s.D, s.F, Qp, t, out);
   }
 
  private:
-  T *row;
-
   // Over the elements, in place.
   void softmax(T *scores) {
     for (long r = 0; r < Qp; r += LANES<T>) {
@@ -259,24 +260,25 @@ long kept(const Sizes &s) {
 // queries (B or 1, Q, D), elements (B, N, D), multiplicity (B, N) or none; out (B, Q, D); what is kept, (B, kept), or
 // none; then the weights. real: scale and the three eps.
 template <class T>
-int whole(void **p, const long *n, const double *real, Pieces pieces) {
+int block(void **p, const long *n, const double *real, Pieces pieces) {
   const Sizes s = sizes(n);
   const T *queries = (const T *)p[0], *elements = (const T *)p[1], *multiplicity = (const T *)p[2];
   T *out = (T *)p[3], *keep = (T *)p[4];
   const Weights<T> weights(p + 5);
-  Space<T> space(Steps<T>::of_row(s) + Steps<T>::of_queries(s) + (keep ? 0 : Steps<T>::of_set(s)) + 64, false);
+  const long of_queries = Steps<T>::of_queries(s), of_set = Steps<T>::of_set(s), of_moment = Steps<T>::of_moment(s);
+  Space<T> space(of_moment + of_queries + (keep ? 0 : of_set) + 64, false);
   if (!space.there()) return 1;
-  Steps<T> steps(s, space.take(Steps<T>::of_row(s)));
-  steps.lie_queries(space.take(Steps<T>::of_queries(s)));
-  if (!keep) steps.lie_set(space.take(Steps<T>::of_set(s)));
+  Steps<T> steps(s, space.take(of_moment));
+  steps.lay_out_queries(space.take(of_queries), true);
+  if (!keep) steps.lay_out_set(space.take(of_set), true);
   if (s.shared) steps.ask(queries, weights, real);
   Piece piece;
   while (pieces.take(piece))
     for (long b = piece.b0; b < piece.b1; b++) {
       if (keep) {
-        T *of_set = keep + b * kept<T>(s);
-        steps.lie_set(of_set);
-        if (!s.shared) steps.lie_queries(of_set + Steps<T>::of_set(s));
+        T *here = keep + b * kept<T>(s);
+        steps.lay_out_set(here, true);
+        if (!s.shared) steps.lay_out_queries(here + of_set, true);
       }
       if (!s.shared) steps.ask(queries + b * s.Q * s.D, weights, real);
       steps.see(elements + b * s.N * s.D, weights, real);
@@ -297,7 +299,7 @@ struct Gradients {
   }
   Gradients(const Sizes &s, T *memory) {
     const long Q = padded<T>(s.Q), N = padded<T>(s.N);
-    Cut<T> cut{memory};
+    Cut<T> cut{memory, true};
     for (T **rows : {&h, &a, &q, &x}) *rows = cut.rows(s.D, Q);
     for (T **rows : {&k, &v, &y}) *rows = cut.rows(s.D, N);
     w = cut.take(N * Q);
@@ -318,7 +320,7 @@ struct Sums {
   LayerSum<T> layer[6];
   int layers;
   Sums(const Sizes &s, T *memory, T *const *parts) : layers(s.F ? 6 : 4) {
-    Cut<T> cut{memory};
+    Cut<T> cut{memory, false};
     auto take_norm = [&](int i) { norm[i][0] = cut.take(s.D), norm[i][1] = cut.take(s.D); };
     auto take_layer = [&](int l, long M, long K) {
       T *weight = cut.take(M * K), *bias = cut.take(M);
@@ -358,7 +360,7 @@ void answer_backward(const Steps<T> &steps, const Weights<T> &weights, Gradients
 template <class T>
 void attend_backward(const Steps<T> &steps, Gradients<T> &d, T scale) {
   const Sizes &s = steps.s;
-  const long Q = steps.Qp, N = steps.Np, width = steps.d;
+  const long Q = steps.Qp, N = steps.Np, width = steps.width;
   for (long head = 0; head < s.H; head++) {
     const long of_queries = head * width * Q, of_elements = head * width * N;
     const T *w = steps.w + head * N * Q, *d_a = d.a + of_queries;
@@ -381,15 +383,16 @@ void attend_backward(const Steps<T> &steps, Gradients<T> &d, T scale) {
 // The same arrays without `out` but with what was kept, then d_out, its distances in memory among the numbers. Out:
 // d_queries (B, Q, D), d_elements (B, N, D), and sums of each piece, of n[9] numbers, which are 0 before.
 template <class T>
-int whole_backward(void **p, const long *n, const double *real, Pieces pieces) {
+int block_backward(void **p, const long *n, const double *real, Pieces pieces) {
   const Sizes s = sizes(n);
   const T *queries = (const T *)p[0], *multiplicity = (const T *)p[1], *d_out = (const T *)p[3];
   T *keep = (T *)p[2], *d_queries = (T *)p[4], *d_elements = (T *)p[5], *all_sums = (T *)p[6];
   const Weights<T> weights(p + 7);
-  Space<T> space(Steps<T>::of_row(s) + Steps<T>::of_queries(s) + Gradients<T>::numbers(s) + 64, false);
+  const long of_queries = Steps<T>::of_queries(s), of_moment = Steps<T>::of_moment(s);
+  Space<T> space(of_moment + of_queries + Gradients<T>::numbers(s) + 64, false);
   if (!space.there()) return 1;
-  Steps<T> steps(s, space.take(Steps<T>::of_row(s)));
-  steps.lie_queries(space.take(Steps<T>::of_queries(s)));
+  Steps<T> steps(s, space.take(of_moment));
+  steps.lay_out_queries(space.take(of_queries), true);
   Gradients<T> d(s, space.take(Gradients<T>::numbers(s)));
   const long Q = steps.Qp, N = steps.Np, ld = steps.ld;
   if (s.shared) steps.ask(queries, weights, real);
@@ -397,9 +400,9 @@ int whole_backward(void **p, const long *n, const double *real, Pieces pieces) {
   while (pieces.take(piece)) {
     Sums<T> sums(s, all_sums + piece.number * n[9], d.parts);
     for (long b = piece.b0; b < piece.b1; b++) {
-      T *of_set = keep + b * kept<T>(s);
-      steps.lie_set(of_set);
-      if (!s.shared) steps.lie_queries(of_set + Steps<T>::of_set(s));
+      T *here = keep + b * kept<T>(s);
+      steps.lay_out_set(here, false);
+      if (!s.shared) steps.lay_out_queries(here + Steps<T>::of_set(s), false);
       steps.columns(d_out + b * n[6], s.Q, Q, d.h, n[7], n[8]);
       if (s.F) answer_backward(steps, weights, d, sums);
       transpose(ld, Q, steps.a, Q, d.in, ld);
@@ -430,9 +433,9 @@ int whole_backward(void **p, const long *n, const double *real, Pieces pieces) {
 
 }  // namespace
 
-#define EXPORTED(NAME, T)                                                         \
-  extern "C" long whole_kept_##NAME(const long *n) { return kept<T>(sizes(n)); }  \
-  extern "C" int whole_##NAME(ARGUMENTS) { return whole<T>(p, n, real, PIECES); } \
-  extern "C" int whole_backward_##NAME(ARGUMENTS) { return whole_backward<T>(p, n, real, PIECES); }
+#define EXPORTED(NAME, T)                                                                          \
+  extern "C" long block_kept_##NAME(const long *n) { return kept<T>(sizes(n)); }                   \
+  extern "C" int block_##NAME(ARGUMENTS) { return block<T>(p, n, real, PIECES); }                  \
+  extern "C" int block_backward_##NAME(ARGUMENTS) { return block_backward<T>(p, n, real, PIECES); }
 EXPORTED(float32, float)
 EXPORTED(float64, double)

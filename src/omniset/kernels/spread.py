@@ -108,7 +108,7 @@ def _in_blocks(
     ffn: FFN | None,
     out: Tensor,
 ) -> None:
-    arrays = blocks.whole(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
+    arrays = blocks.contiguous(x, keys, offset, values.mT, *(ffn or [None] * 4), out)
     numbers = x.shape[1], x.shape[2], keys.shape[1], heads, 0 if ffn is None else len(ffn[0])
     blocks.run("spread", x.dtype, arrays, numbers, (eps,), pieces(x))
 
@@ -139,7 +139,7 @@ def _in_blocks_backward(
         of_ffn = [w1, w1.mT, b1, w2.mT]
         shapes += [(len(parts), *v.shape) for v in (w1, b1, w2.mT, b2)]
     sums = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
-    weights = blocks.whole(keys, keys.mT, offset, values, values.mT, *of_ffn)
+    weights = blocks.contiguous(keys, keys.mT, offset, values, values.mT, *of_ffn)
     width = 0 if ffn is None else len(ffn[0])
     # A gradient may be one number for all, as that of a sum is, which is nowhere written out.
     numbers = x.shape[1], dim, points, heads, width, *d_out.stride()

@@ -1,4 +1,4 @@
-// What blocks.cpp and small.cpp are made of: vectors, products, the other way round, sums, pieces of the work.
+// What blocks.cpp and small.cpp are made of: vectors, products, transposes, memory, sums, pieces of the work.
 
 #pragma once
 
@@ -141,8 +141,7 @@ void product(long M, long N, long K, const T *A, long lda, const T *B, long ldb,
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- the other way
-// round
+// ---------------------------------------------------------------------------------------------------- transposes
 
 // Of pairs of rows whose numbers differ in bit S, one takes what the other has off the diagonal.
 template <class T, int S, int... K>
@@ -246,6 +245,16 @@ void write(const T *in, long rows, long D, long ld, E *x) {
     for (long c = 0; c < D; c++) put(&x[r * D + c], in[r * ld + c]);
 }
 
+// Of R numbers, a multiple of LANES.
+template <class T>
+T sum_of(const T *x, long R = ROWS) {
+  Vec<T> s = load(x);
+  for (long r = LANES<T>; r < R; r += LANES<T>) s += load(x + r);
+  T sum = 0;
+  for (long l = 0; l < LANES<T>; l++) sum += s[l];
+  return sum;
+}
+
 // Sums over elements of M rows of D numbers, in the precision of the elements until they are flushed.
 template <class T>
 struct Sum {
@@ -283,7 +292,7 @@ class Pieces {
 
 }  // namespace
 
-// What is called: p has the arrays, n the whole numbers and real the others, in the order of the functions' arguments;
-// 1: no memory.
+// What is called: p has the arrays, n the whole numbers and real the others, in the order of the functions' arguments.
+// The functions return 1 if there is no memory, else 0.
 #define ARGUMENTS void **p, const long *n, const double *real, const long *all, long number, long *turn
 #define PIECES Pieces(all, number, turn)

@@ -69,12 +69,14 @@ def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | 
     how = How.of(parts)
     if tensors[0].dtype != queries.dtype:
         tensors = [tensor.to(queries.dtype) for tensor in tensors]
+    multiplicity = None if multiplicity is None else multiplicity.expand(elements.shape[:2])
     sizes = parts.sizes(queries, elements)
-    if small.takes(how.activation, queries, elements, sizes) and sizes.small <= sizes.whole:
+    if sizes.cost_small <= sizes.cost_whole and small.takes(how.activation, sizes):
         m = None if multiplicity is None else multiplicity.to(queries.dtype)
-        if not torch.is_grad_enabled():
-            return small.output(how, m, queries, elements, tensors)[0]
-        return small.SmallBlock.apply(how, WholeBlock.plain, m, queries, elements, *tensors)
+        if small.fit(sizes, queries, elements, m, tensors):
+            if not torch.is_grad_enabled():
+                return small.output(how, m, queries, elements, tensors)[0]
+            return small.SmallBlock.apply(how, WholeBlock.plain, m, queries, elements, *tensors)
     bias, empty = (None, None) if multiplicity is None else masks(multiplicity, queries.dtype)
     if torch.is_grad_enabled():
         return WholeBlock.apply(how, bias, empty, queries, elements, *tensors)

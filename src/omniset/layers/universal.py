@@ -84,14 +84,15 @@ class AttentionBlock(nn.Module):
         """Args:
         lengths: Of each set so many elements are there, once each, and the queries are they; None: not known.
         """
-        form, parts = folded.form(self, queries, elements, multiplicity, whole=True)
+        learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
+        at_once = not learned and self.probe is None and self.size_scale is None and whole.takes(queries, elements)
+        form, parts = folded.form(self, queries, elements, multiplicity, others=at_once)
         if parts is not None and form == "spread":
             return folded.spread(parts, elements=queries, points=elements)
-        learned = multiplicity is not None and multiplicity.requires_grad  # log has no gradient at 0
         summed = self.attention == "sigmoid"  # which has no fused form
         if parts is not None or self.probe is not None or learned or summed or not elements.shape[1]:
             return self.finish(queries, self._reduce(parts, queries, elements, multiplicity, None))
-        parts = self.foldable() if whole.takes(queries, elements) and self.size_scale is None else None
+        parts = self.foldable() if at_once else None
         if parts is not None:
             return whole.apply(parts, queries, elements, multiplicity)
         # All elements are here: PyTorch's fused attention computes the same, without keeping the weights.
