@@ -32,6 +32,7 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks demo
 	$(BIN)/python -m benchmarks speed
 	$(BIN)/python -m benchmarks grid
+	$(BIN)/python -m benchmarks batches
 	$(BIN)/python -m benchmarks multisets
 	$(BIN)/python -m benchmarks scale
 	$(BIN)/python -m benchmarks memory

@@ -7,6 +7,7 @@ NAMES = (
     "demo",
     "speed",
     "grid",
+    "batches",
     "multisets",
     "scale",
     "memory",

@@ -31,10 +31,6 @@ SWEEPS: dict[str, list[Case]] = {
         Case(f"{k:,}", 1, 32_768, dim=128, heads=4, inducing=k, repeats=7, layers=1)
         for k in (2, 8, 32, 64, 128, 256, 512, 1024)
     ],
-    "batch": [
-        Case(f"{sets} sets of {n}", sets, n, dim=64, heads=4, inducing=16, repeats=21, layers=1)
-        for sets, n in ((100, 30), (16, 100), (16, 250), (16, 1000))
-    ],
     "ragged sets": [
         Case(f"64 sets of 1 to {most:,}", 64, most, 64, 4, 8, 7, layers=1, kind="ragged") for most in (1000, 4096)
     ],

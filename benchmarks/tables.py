@@ -165,6 +165,15 @@ def grid(found: dict[str, Any]) -> list[str]:
     return [*lines, "", "Ratios of medians, as above; share of the limit with the backward pass. One layer each."]
 
 
+def batches(found: dict[str, Any]) -> list[str]:
+    lines = ["| one layer of | width | points | threads | forward | forward+backward |", "|---" * 6 + "|"]
+    for forward, both in zip(found["rows"][::2], found["rows"][1::2], strict=True):
+        case = both["case"]
+        speeds = " | ".join(f"{row['speedup']:.2f} x {row['faster_peer']}" for row in (forward, both))
+        lines.append(f"| {case['name']} | {case['dim']} | {case['inducing']} | {both['threads']} | {speeds} |")
+    return lines
+
+
 def scale(found: dict[str, Any]) -> list[str]:
     lines = ["| elements | store | seconds | peak anonymous memory |", "|---|---|---|---|"]
     for row in found["larger_than_memory"]:
@@ -808,6 +817,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "faults": ("benchmarks/speed.json", faults),
     "speed_older": ("benchmarks/speed_older.json", speed),
     "grid": ("benchmarks/grid.json", grid),
+    "batches": ("benchmarks/batches.json", batches),
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
