@@ -2,9 +2,9 @@
 the time of so many.
 
 The numbers were fitted to times with the gradient, on one thread and on two, of 1 to 100 sets of 10 to 4,000 elements,
-4 and 16 points, widths 32 to 128. Where two forms are about as fast, they may choose the slower one: by a tenth, seldom
-by a fifth. On more threads, and on other processors, they were not measured. The number of threads is not asked for: it
-shall change no bit of a result.
+4 and 16 points, widths 32 to 128. Where two forms are about as fast, they may choose the slower one: of what was
+measured, by a fifth at most with the gradient, by a third without. More threads and other processors were not measured.
+The number of threads is not asked for: it shall change no bit of a result.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ template <class T>
 struct LayerSum {
   T *weight, *bias, *part;  // part: the weight's, padded; the weight itself where there is nothing to pad
   long M, K, ld;
-  // From d (M, R), with x the other way round, (R, ld).
+  // From d (M, R), with x transposed, (R, ld).
   void add(const T *d, const T *x_t, long R) {
     product<true>(M, ld, R, d, R, x_t, ld, part, ld);
     for (long m = 0; m < M; m++) bias[m] += sum_of(d + m * R, R);

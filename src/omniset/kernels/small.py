@@ -34,7 +34,7 @@ def takes(activation: Any, sizes: costs.Block) -> bool:
     return small and activation in ACTIVATIONS and blocks.library() is not None
 
 
-def fit(sizes: costs.Block, x: Tensor, y: Tensor, m: Tensor | None, tensors: Sequence[Tensor]) -> bool:
+def fits(sizes: costs.Block, x: Tensor, y: Tensor, m: Tensor | None, tensors: Sequence[Tensor]) -> bool:
     """Whether all have the shapes, type and device that small.cpp reads without a look.
 
     If they have not, PyTorch's operations say what is wrong, or compute it.

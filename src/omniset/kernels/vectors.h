@@ -198,7 +198,7 @@ inline void put(Half *to, float x) {
   to->bits = nan ? 0x7fc0 : uint16_t(bits >> 16);
 }
 
-// Memory of one call.
+// Memory of one call; with `zeros` it is 0.
 template <class T>
 class Space {
  public:

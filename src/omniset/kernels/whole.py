@@ -73,7 +73,7 @@ def apply(parts: Any, queries: Tensor, elements: Tensor, multiplicity: Tensor | 
     sizes = parts.sizes(queries, elements)
     if sizes.cost_small <= sizes.cost_whole and small.takes(how.activation, sizes):
         m = None if multiplicity is None else multiplicity.to(queries.dtype)
-        if small.fit(sizes, queries, elements, m, tensors):
+        if small.fits(sizes, queries, elements, m, tensors):
             if not torch.is_grad_enabled():
                 return small.output(how, m, queries, elements, tensors)[0]
             return small.SmallBlock.apply(how, WholeBlock.plain, m, queries, elements, *tensors)
