@@ -187,6 +187,22 @@ def test_standardize_by_hand():
     assert torch.allclose(layer.undo(layer(x)), x, atol=1e-6)
 
 
+def test_standardize_large_blocks():
+    layer = Standardize(257)
+    layer.shift.copy_(torch.linspace(-3, 5, 257))
+    layer.scale.copy_(torch.linspace(0.5, 4, 257))
+    x = torch.randn(4099, 257)  # results of this size lie in memory that is used again
+    expected, negated = (((y.double() - layer.shift) / layer.scale).float() for y in (x, -x))
+    first, second = layer(x), layer(-x)
+    assert torch.allclose(first, expected, atol=1e-6)  # the second result is not written over it
+    assert torch.allclose(second, negated, atol=1e-6)
+    assert torch.allclose(torch.vmap(layer)(x.view(1, 4099, 257))[0], expected, atol=1e-6)
+    wanted = x.clone().requires_grad_()
+    layer(wanted).sum().backward()
+    assert torch.allclose(wanted.grad, (1 / layer.scale).expand_as(x))
+    assert layer(x.double()).dtype == torch.float64
+
+
 # ---------------------------------------------------------------------- bad input
 
 

@@ -151,6 +151,11 @@ BAD = {
     "no HDF5": ("c.h5", lambda path: path.write_text("x" * 999), "c.h5: is cut off, damaged or no HDF5 file"),
     "empty": ("c.h5", lambda path: path.write_bytes(b""), "c.h5: is cut off, damaged or no HDF5 file"),
     "NaN": ("c.h5", nan, "c.h5: row 3, number 4 is nan: features must be finite and at most 3.4e38"),
+    "infinite": (
+        "c.h5",
+        h5(np.full((4, 5), np.inf, dtype=np.float16)),
+        "c.h5: row 1, number 1 is inf: features must be finite",
+    ),
     "too large": ("c.h5", h5(np.full((4, 5), 1e39)), "c.h5: row 1, number 1 is 1e+39: features must be finite"),
     "two of a name": ("b.npy", nan, "sets: b.h5 and b.npy are sets of one name"),
     "no .npy": ("f.npy", lambda path: path.write_bytes(b"PK"), "f.npy is cut off, damaged or no .npy file"),

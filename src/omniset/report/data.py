@@ -12,6 +12,7 @@ from omniset.report.sets import DataSummary, quantiles
 SAMPLE = 1_000_000  # multiplicities, evenly spread, that quantiles are taken of
 STEP = 1 << 16  # rows read at a time
 VALUES = 1 << 23  # of elements, at most, read at a time
+CACHED = 1 << 19  # of them looked at together, in double precision
 
 
 def summarize(sets: Sets, labels: pd.DataFrame) -> DataSummary:
@@ -52,10 +53,12 @@ def _features(sets: Sets) -> list[tuple[str, float, float, float, float]]:
     least, largest = torch.full_like(shift, np.inf), torch.full_like(shift, -np.inf)
     first, second = torch.zeros_like(shift), torch.zeros_like(shift)
     for elements, _ in sets.blocks(step):
-        block = elements.double() - shift
-        first, second = first + block.sum(0), second + block.square().sum(0)
-        least, largest = torch.minimum(least, block.amin(0)), torch.maximum(largest, block.amax(0))
+        for piece in elements.split(max(CACHED // max(sets.dim, 1), 1)):
+            least, largest = torch.minimum(least, piece.amin(0)), torch.maximum(largest, piece.amax(0))
+            shifted = piece.double().sub_(shift)
+            first += shifted.sum(0)
+            second += shifted.square_().sum(0)
     mean = first / rows
     deviation = (second / rows - mean.square()).clamp(min=0).sqrt()
-    columns = zip(sets.features or [], mean + shift, deviation, least + shift, largest + shift, strict=True)
+    columns = zip(sets.features or [], mean + shift, deviation, least, largest, strict=True)
     return [(name, *(float(v) for v in values)) for name, *values in columns]  # type: ignore[misc]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from omniset.core.encoding import Encoding
 from omniset.core.stored import StoredSet
+from omniset.kernels import pages
 from omniset.tables.files import Origin
 
 
@@ -92,14 +93,18 @@ def finite(
     Raises:
         ValueError: One is NaN, infinite, or too large.
     """
-    with np.errstate(over="ignore"):
-        single = np.array(values, dtype=np.float32)
-    bad = ~np.isfinite(single)
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
+    # In memory that was read into before: most of the time of a large copy is spent on memory that is new.
+    single = pages.empty(values.shape, torch.empty(0))
+    if values.dtype == np.float16:
+        single.copy_(torch.from_numpy(np.require(values, requirements="CW")))  # several times as fast as NumPy
+    else:
+        with np.errstate(over="ignore"):
+            single.numpy()[...] = values
+    if single.numel() and not bool(torch.stack(torch.aminmax(single)).isfinite().all()):
+        row, column = np.argwhere(~np.isfinite(single.numpy()))[0]
         value = values[row, column]
         place = f"number {int(column) + 1}" if names is None else repr(names[int(column)])
         raise ValueError(
             f"{where}: row {start + int(row) + 1}, {place} is {value}: features must be finite and at most 3.4e38"
         )
-    return torch.from_numpy(single)
+    return single

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from omniset.core.sets import SetBatch, Sets
 from omniset.core.sources import Source
 from omniset.encoders import Encoder
+from omniset.kernels import pages
+from omniset.kernels.private import plain_only
 
 VALUES = 1 << 22  # features that statistics are taken of at a time
 
@@ -53,7 +55,10 @@ class Standardize(nn.Module):
         return ~varies
 
     def forward(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
-        return (x - self.shift).div_(self.scale)  # memory for a second result costs more time than both operations
+        # Memory that is new costs more time than both operations; autograd takes none of ours.
+        dtype = torch.result_type(x, self.shift)
+        out = None if plain_only() or x.requires_grad else pages.empty(x.shape, x, dtype)
+        return torch.sub(x, self.shift, out=out).div_(self.scale)
 
     def undo(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         return x * self.scale + self.shift
