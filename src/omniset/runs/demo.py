@@ -52,13 +52,6 @@ def run(
     progress: bool,
 ) -> dict[str, Any]:
     """See `omniset.cli.demo`. Returns what is written to metrics.json."""
-    writable_folder(out)
-    train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
-    points_each = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
-    _say(f"{len(train)} sets to train on, {len(test)} held out")
-    _say("distinct points in each, on average: {:.0f} and {:.0f}".format(*points_each))
-    if data == "digits":
-        _say(f"(to train on, each digit also in {VARIANTS} variants: a little shifted, stretched and turned)")
     settings = {
         **MODELS[data],
         "validation_fraction": 0.0,
@@ -69,13 +62,21 @@ def run(
         "log": "csv",
     }
     settings |= {} if epochs is None else {"epochs": epochs}
-    models: dict[str, SetClassifier] = {}
+    models = {way: SetClassifier("ust", **settings, **options) for way, options in WAYS.items()}
+    for model in models.values():
+        model.check_arguments()
+    writable_folder(out)
+    train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
+    points_each = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
+    _say(f"{len(train)} sets to train on, {len(test)} held out")
+    _say("distinct points in each, on average: {:.0f} and {:.0f}".format(*points_each))
+    if data == "digits":
+        _say(f"(to train on, each digit also in {VARIANTS} variants: a little shifted, stretched and turned)")
     rows: dict[str, dict[str, Any]] = {}
-    for number, (way, options) in enumerate(WAYS.items(), 1):
+    for number, (way, model) in enumerate(models.items(), 1):
         _say(f"\n[{number}/{len(WAYS)}] {way}")
         start = time.perf_counter()
-        model = SetClassifier("ust", **settings, **options)
-        models[way] = model.fit(train, y_train, folder=out / "runs" / f"{number}", resume=resume)
+        model.fit(train, y_train, folder=out / "runs" / f"{number}", resume=resume)
         rows[way] = _accuracy(model.predict(test), y_test) | {"seconds": round(time.perf_counter() - start, 1)}
         low, high = rows[way]["interval_95"]
         _say(f"      accuracy {rows[way]['accuracy']:.1%}, 95 % interval {low:.1%} to {high:.1%}")
