@@ -69,6 +69,20 @@ def test_a_share_without_spread_has_wilsons_interval(units, right):
     np.testing.assert_allclose(abs(right - other), t * np.sqrt(other * (1 - other) / units), rtol=1e-9)
 
 
+def test_a_share_of_many_units_is_the_surer_the_fewer_errors_it_has():
+    """Without an error, with few (Wilson) and with several (bootstrap): each end falls with every error more."""
+    ends = []
+    for wrong in range(14):
+        found = Resampling(np.arange(40), resamples=4000).estimate(mean_of((np.arange(40) >= wrong) * 1.0), share=True)
+        assert found.how == ("Wilson" if wrong < 10 else "bootstrap")
+        ends.append((found.low, found.high))
+        if 0 < wrong < 10:  # as of independent trials, but for the chance of the draws
+            oracle = stats.binomtest(40 - wrong, 40).proportion_ci(method="wilson")
+            np.testing.assert_allclose(ends[-1], oracle, atol=0.01)
+    assert (np.diff([low for low, _ in ends]) < 0).all()
+    assert (np.diff([high for _, high in ends]) <= 0).all()
+
+
 def test_a_share_of_few_units_stays_within_0_and_1():
     values = np.array([1.0, 1, 1, 1, 0.9])
     found = Resampling(np.arange(5)).estimate(mean_of(values), share=True)

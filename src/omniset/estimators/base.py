@@ -75,6 +75,7 @@ class SetEstimator(SetModel):
     }
 
     classifies: ClassVar[bool]
+    usual_target: ClassVar[str] = "label"  # where y has no name
 
     # ------------------------------------------------------------------ the verbs
 
@@ -112,7 +113,7 @@ class SetEstimator(SetModel):
         self.check_arguments()
         arguments.check_method(self)
         collection = sets_of(sets, missing=self.missing)
-        values, self.targets_, self.single_ = labels.aligned(y, collection, self.level)
+        values, self.targets_, self.single_ = labels.aligned(y, collection, self.level, self.usual_target)
         targets, widths = self._encode_targets(values)
         arguments.check_size(self, int(collection.sizes.max(initial=0)), len(collection))
         by_group = None if groups is None else labels.per_set(groups, collection, "groups")

@@ -20,7 +20,6 @@ Sources: Breiman, "Random forests", 2001; Fisher, Rudin and Dominici, "All model
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from omniset.estimators.pooling import columns_of_feature, pooled
 from omniset.estimators.stack import Predictions, Stack, columns_of_targets
 from omniset.estimators.weights import losses_of
 from omniset.runs.devices import find
-from omniset.runs.progress import Progress
+from omniset.runs.progress import Progress, tell
 from omniset.trials.comparison import OURS
 from omniset.trials.importances import table_of
 from omniset.trials.survival import LARGEST, breslow
@@ -369,7 +368,7 @@ def _say_how_long(task: Task, seconds: float) -> None:
     if seconds > SLOW and task.progress:
         long = f"{seconds / 60:,.0f} minutes" if seconds > 120 else f"{seconds:.0f} seconds"
         of = f"{len(task.features):,} features of {len(task.sets):,} sets"
-        print(f"importance of {of} will take about {long}", file=sys.stderr, flush=True)
+        tell(f"importance of {of} will take about {long}")
 
 
 class _Measuring:

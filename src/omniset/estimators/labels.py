@@ -74,9 +74,12 @@ def _classes(column: np.ndarray) -> int:
     return pd.Series(column, dtype=object).nunique()
 
 
-def aligned(y: Any, sets: Sets, level: str) -> tuple[np.ndarray, list[str], bool]:
+def aligned(y: Any, sets: Sets, level: str, usual: str = "label") -> tuple[np.ndarray, list[str], bool]:
     """Labels (rows, targets) in the order of the sets or of their elements, the targets' names, and whether y was one
     column.
+
+    Args:
+        usual: What the target is called where y does not say it.
     """
     if y is None:
         raise ValueError("fit requires y to be passed, but the target y is None")
@@ -97,7 +100,7 @@ def aligned(y: Any, sets: Sets, level: str) -> tuple[np.ndarray, list[str], bool
         }
         if leaked:
             raise ValueError(f"column {sorted(leaked)[0]!r} is both a feature and a target: take it out of the table")
-    names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or "label")]
+    names = [str(c) for c in y.columns] if hasattr(y, "columns") else [str(getattr(y, "name", None) or usual)]
     values = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
     if values.ndim not in (1, 2):
         raise ValueError(f"y must hold one label, or one row of labels, per {level}, got shape {values.shape}")

@@ -47,7 +47,7 @@ from omniset.tables.reading import OPTIONS, open_sets
 from omniset.tables.sets import SetTable, collect
 from omniset.tables.stored import StoredSets
 from omniset.training import artefacts
-from omniset.trials.comparison import HOLDS, OURS
+from omniset.trials.comparison import HOLDS, OURS, number_of
 
 OUT_OF_FOLD, FEATURES = "out_of_fold.csv", "features.csv"
 MAKERS: dict[str, type[SetEstimator]] = {
@@ -154,7 +154,7 @@ def _report_of_fit(
     elif len(shown):
         evaluation, on = compare(model, sets, truth, groups, shown), f"validation sets ({model.notes_[-1]})"
     else:
-        say("no validation sets: nothing to say of how good the model is; see `omniset evaluate`")
+        say("no validation sets: nothing to say of how good the model is; --folds 5 or `omniset evaluate` does")
     measured = "sets left out" if model.single is None else "the sets kept back"
     run = set_report.SetRun(
         on=on,
@@ -309,7 +309,8 @@ def explain(
                 break
         if wanted:
             raise ValueError(f"only: {sets} has no set {sorted(wanted)[0]!r}")
-    say(f"{rows:,} scores written to {out}" + (f", {maps.number:,} maps to {maps.folder}" if maps.number else ""))
+    drawn = f", {number_of(maps.number, 'map')} to {maps.folder}" if maps.number else ""
+    say(f"{number_of(rows, 'score')} written to {out}{drawn}")
     share = None if method == "removal" else share_explained(estimator)
     if share is not None and share >= LITTLE:  # else there is a warning
         say(f"scores are of the networks of {INTERPLAY}, which have {share:.0%} of the weight of the mixture")

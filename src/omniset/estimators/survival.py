@@ -68,6 +68,7 @@ class SetSurvival(SetEstimator):
     }
 
     classifies = False
+    usual_target = RISK
 
     def fit(
         self,
@@ -97,7 +98,6 @@ class SetSurvival(SetEstimator):
         time, event = observed(y, collection)
         how: dict[str, Any] = {"groups": groups, "sample_weight": sample_weight, "folder": folder, "resume": resume}
         super().fit(collection, ranked(time, event), **how)
-        self.targets_ = [RISK]
         self.columns_ = [str(c) for c in _two_columns(y).columns if c != "set"] if hasattr(y, "columns") else [*COLUMNS]
         self.notes_[0] = events_of(event)
         self._centre(collection)

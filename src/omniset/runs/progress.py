@@ -22,7 +22,7 @@ class Progress:
             total=total,
             desc=what,
             unit=unit if unit == "B" else f" {unit}",
-            unit_scale=True,
+            unit_scale=unit == "B",
             disable=not show,
             mininterval=every,
             maxinterval=every,
@@ -40,3 +40,9 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
+
+
+def tell(line: str) -> None:
+    """A line on standard error, above the bars that are there."""
+    tqdm.write(line, file=sys.stderr)
+    sys.stderr.flush()

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from scipy import stats
 
 FEW = 30  # units: below, the interval is Student's t, and is said to be of few
+SELDOM = 10  # successes or failures, as many independent trials have them, up to which a share is Wilson's
 UNSTABLE = 30  # units up to which what is learned from four fifths of them differs as much as they do
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -101,8 +102,10 @@ class Resampling:
 
     θ_i the formula without unit i, t the 97.5 % quantile of Student's distribution with n - 1 degrees of freedom: of a
     mean of units this is the usual interval. A score that lies between 0 and 1 has Wilson's interval of as many
-    independent trials as give the same SE; where no unit differs, of n trials: it is never a point. A difference of two
-    such scores that is the same in all units has the interval of Bonett and Price; where it is 0 in all, it is 0.
+    independent trials as give the same SE; where no unit differs, of n trials: it is never a point. So has such a score
+    of 30 units or more that is near to 0 or 1, with fewer than 10 successes or failures among these trials: there a
+    bootstrap is too narrow. A difference of two such scores that is the same in all units has the interval of Bonett
+    and Price; where it is 0 in all, it is 0.
 
     Args:
         units: (rows,) or (rows, several) names of the units of each row.
@@ -160,6 +163,11 @@ class Resampling:
         values = self._values(formula, _resamples(self.units, number, self.seed, BLOCK // max(len(self.codes), 1)))
         if not values.size:
             return Interval(value, units=self.units)
+        if share and 0 <= value <= 1 and (spread := float(values.var())) > 0:
+            trials = value * (1 - value) / spread
+            if trials * min(value, 1 - value) < SELDOM:
+                ends = _wilson(value, trials, float(stats.norm.ppf((1 + LEVEL) / 2)))
+                return Interval(value, *ends, self.units, "Wilson")
         if np.ptp(values) > 0 or not (share or (paired and value)):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             return Interval(value, float(low), float(high), self.units, "bootstrap")
