@@ -28,9 +28,6 @@ PAGES = (
 )
 
 
-OLD = "no interval, since the file was measured before intervals were over what new data are new in"
-
-
 def _threads(found: dict[str, Any], noun: str = "thread") -> str:
     return many(found["provenance"]["threads"], noun)
 
@@ -640,8 +637,8 @@ def regions(found: dict[str, Any]) -> list[str]:
         said += f" The mirror image of {found['twinned']:.0%} of the test pairs is learned from."
     lines += ["", said] + (["", found["genes_add"]] if found.get("genes_add") else [])
     for gate in found["gates"]:
-        verdict = f"({gate['low']:.3f} to {gate['high']:.3f}), {gate['verdict']}" if "unit" in found else OLD
-        lines += ["", f"{gate['gate']}, asked {gate.get('asked', gate['bound'])}: {gate['value']:+.3f}; {verdict}."]
+        ends = f"({gate['low']:+.3f} to {gate['high']:+.3f})"
+        lines += ["", f"{gate['gate']}, asked {gate['asked']}: {gate['value']:+.3f} {ends}, {gate['verdict']}."]
     return lines
 
 
@@ -668,15 +665,10 @@ def regions_costs(found: dict[str, Any]) -> list[str]:
 
 
 def _microbiome_scores(found: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    """Of each condition the scores of all methods, means over seeds; of results of either form."""
-    if "rows" in found:
-        rows = pd.DataFrame(found["rows"])
-        rows["condition"] = [f"{row.kind}, {row.reads:,} reads" for row in rows.itertuples()]
-        scores = rows.drop(columns=["kind", "reads", "seed"]).groupby(["condition", "method"], sort=False).mean()
-    else:
-        scores = pd.DataFrame(found["scores"]).pivot_table("value", ["condition", "method"], "score", sort=False)
-        pooled = pd.DataFrame(found["pooled"]).drop(columns="seed").groupby(["condition", "method"]).mean()
-        scores = scores.join(pooled, how="inner")
+    """Of each condition the scores of all methods, means over seeds."""
+    scores = pd.DataFrame(found["scores"]).pivot_table("value", ["condition", "method"], "score", sort=False)
+    pooled = pd.DataFrame(found["pooled"]).drop(columns="seed").groupby(["condition", "method"]).mean()
+    scores = scores.join(pooled, how="inner")
     return {str(name): some.droplevel(0) for name, some in scores.groupby(level=0, sort=False)}
 
 
@@ -689,7 +681,7 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     from omniset.microbiomes.evaluate import BASELINES, PROGRAMS
     from omniset.microbiomes.splits import KNOWN, NEW, UNKNOWN
 
-    tables, rank = _microbiome_scores(found), found["rank"] if "rank" in found else found["ranks"][0]
+    tables, rank = _microbiome_scores(found), found["ranks"][0]
     known_name, new_name, unknown_name = (
         min((name for name in tables if name.startswith(kind)), key=_reads_of) for kind in (KNOWN, NEW, UNKNOWN)
     )
@@ -709,7 +701,7 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
     for method in known.index:
         cells = [f"{values[method]:{'.0f' if 'seconds' in name else '.4f'}}" for name, values in parts]
         lines.append(f"| {method if method in BASELINES else f'**{method}** (ours)'} | {' | '.join(cells)} |")
-    sizes, seeds = found["sizes"], len({row["seed"] for row in found.get("rows") or found["pooled"]})
+    sizes, seeds = found["sizes"], len({row["seed"] for row in found["pooled"]})
     lines += [
         "",
         f"Accuracy at the rank of {rank}, by reads where nothing else is said, samples of {_reads_of(known_name):,} "
@@ -719,15 +711,6 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
         f"threads: {found['provenance']['threads']}. {found['looks']}",
         "",
     ]
-    if "rows" in found:
-        rivals = known[f"{rank}_accuracy"].drop(labels=[m for m in known.index if m not in BASELINES])
-        gap = known.loc["omniset", f"{rank}_accuracy"] - rivals.max()
-        text = (
-            "This was measured with the former model, in which a transformer that had learned communities was the "
-            f"default. Accuracy in known communities, ours minus {rivals.idxmax()} (the best baseline): {gap:+.4f}; "
-            f"{OLD}."
-        )
-        return [*lines, *textwrap.wrap(text, 120)]
     lines += ["| asked of ours | asked | value | 95 % interval over communities | |", "|---|---|---|---|---|"]
     for gate in found["gates"]:
         interval = f"{gate['low']:+.4f} to {gate['high']:+.4f}"
@@ -746,7 +729,7 @@ def microbiomes(found: dict[str, Any]) -> list[str]:
 def microbiome_sizes(found: dict[str, Any]) -> list[str]:
     from omniset.microbiomes.splits import KNOWN
 
-    rank = found["rank"] if "rank" in found else found["ranks"][0]
+    rank = found["ranks"][0]
     tables = {name: table for name, table in _microbiome_scores(found).items() if name.startswith(KNOWN)}
     names = sorted(tables, key=_reads_of)
     lines = [
