@@ -83,6 +83,15 @@ def test_a_share_of_many_units_is_the_surer_the_fewer_errors_it_has():
     assert (np.diff([high for _, high in ends]) <= 0).all()
 
 
+def test_a_share_of_1_that_rounding_or_a_formula_moves_has_an_interval():
+    for off in (0.0, 1e-16, 3e-14):
+        noise = np.where(np.arange(40) % 2, off, 0.0)
+        found = Resampling(np.arange(40)).estimate(mean_of(1 - noise), share=True)
+        assert 0.85 < found.low < 0.95  # Wilson's of 40 trials, as without rounding
+    low = Resampling(np.arange(40)).estimate(lambda draws: 1 - 0.1 * (draws.weights[:, 0] > 1), share=True)
+    assert (low.value, low.how, low.high) == (1.0, "bootstrap", 1.0)
+
+
 def test_a_share_of_few_units_stays_within_0_and_1():
     values = np.array([1.0, 1, 1, 1, 0.9])
     found = Resampling(np.arange(5)).estimate(mean_of(values), share=True)

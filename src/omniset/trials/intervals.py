@@ -163,12 +163,14 @@ class Resampling:
         values = self._values(formula, _resamples(self.units, number, self.seed, BLOCK // max(len(self.codes), 1)))
         if not values.size:
             return Interval(value, units=self.units)
-        if share and 0 <= value <= 1 and (spread := float(values.var())) > 0:
-            trials = value * (1 - value) / spread
+        spread = float(values.std())
+        spread = 0.0 if spread < 1e-12 * max(abs(value), 1.0) else spread
+        if share and 0 < value < 1 and spread:
+            trials = value * (1 - value) / spread**2
             if trials * min(value, 1 - value) < SELDOM:
                 ends = _wilson(value, trials, float(stats.norm.ppf((1 + LEVEL) / 2)))
                 return Interval(value, *ends, self.units, "Wilson")
-        if np.ptp(values) > 0 or not (share or (paired and value)):
+        if spread or not (share or (paired and value)):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             return Interval(value, float(low), float(high), self.units, "bootstrap")
         return _of_few(value, np.full(self.units, value), self.units, share, paired)
