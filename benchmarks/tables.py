@@ -612,8 +612,8 @@ def sets(found: dict[str, Any]) -> list[str]:
     text = (
         f"Five folds, {dealt}; the default learns its weights within the other four. Bold: the best single method of "
         f"that data set, chosen on the same sets that it is shown on. Ours minus that one, AUROC with a 95 % interval "
-        f"over sets: {', '.join(gaps)}; `noise` is there to see that nothing is found. Ours minus other rules to combine "
-        "the same methods, AUROC and log loss, mean over the data sets: "
+        f"over sets: {', '.join(gaps)}; `noise` is there to see that nothing is found. Ours minus other rules to "
+        "combine the same methods, AUROC and log loss, mean over the data sets: "
         f"{'; '.join(means)}. {found['looks']}"
     )
     return [*lines, "", text]
