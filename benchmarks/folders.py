@@ -36,7 +36,8 @@ def main(seed: int = 0) -> None:
                 ["fit", "features", "--target", "labels.csv", "--out", "run", *FIT],
                 ["explain", "features", "--model", "run", "--only", names[0], "--out", "scores.csv", *FIT[-4:]],
             ):
-                rows.append({"command": command[0], "sets": sets, "gigabytes": gigabytes, **measure(command, here)})
+                row = {"command": command[0], "sets": sets, "gigabytes": gigabytes, **measure(command, here)}
+                rows.append({**row, "load": os.getloadavg()[1]})  # of all that ran here in its last five minutes
                 print(rows[-1], flush=True)
             shape = {"elements": ELEMENTS, "features": FEATURES, "options": FIT[:6]}
             record("sets/folders", {"rows": rows, **shape}, seed=seed, part_of="folders")

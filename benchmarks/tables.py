@@ -264,11 +264,13 @@ def folders(found: dict[str, Any]) -> list[str]:
         what = f"{row['command']} {'of one set' if row['command'] == 'explain' else ''}".strip()
         size, seconds = f"{row['gigabytes']:.0f} GB", f"{row['seconds']:,.0f}"
         lines.append(f"| {what} | {row['sets']:,} | {size} | {row['peak_mb']:,.0f} MB | {seconds} |")
+    loads = [row["load"] for row in found["rows"]]
     return [
         *lines,
         "",
-        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits{_linked(found)}. The "
-        f"default mixture with `{' '.join(found['options'])}`.",
+        f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits. The default "
+        f"mixture with `{' '.join(found['options'])}`. In the last five minutes of each command {min(loads):.1f} to "
+        f"{max(loads):.1f} processes were at work on the machine, these included.",
     ]
 
 
@@ -304,13 +306,6 @@ def flows(found: dict[str, Any]) -> list[str]:
         f"with a load of {found['load']:.1f}. With one of two workers killed at work, {killed['equal']} of "
         f"{killed['parts']} parts are the same to the bit as those of one process.",
     ]
-
-
-def _linked(found: dict[str, Any]) -> str:
-    if "distinct" not in found:
-        return ""
-    number = f"{found['distinct']} files, to which the other sets are links"
-    return f"; {number}, so that most were in the cache of the system"
 
 
 def genomes(found: dict[str, Any]) -> list[str]:

@@ -94,9 +94,9 @@ def finite(
         ValueError: One is NaN, infinite, or too large.
     """
     # In memory that was read into before: most of the time of a large copy is spent on memory that is new.
-    single = pages.empty(values.shape, torch.empty(0))
+    single = pages.empty(values.shape, torch.empty(0), passing=True)
     if values.dtype == np.float16:
-        single.copy_(torch.from_numpy(np.require(values, requirements="CW")))  # several times as fast as NumPy
+        single.copy_(torch.from_numpy(np.require(values, requirements=("C", "W"))))  # several times as fast as NumPy
     else:
         with np.errstate(over="ignore"):
             single.numpy()[...] = values

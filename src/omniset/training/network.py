@@ -57,7 +57,7 @@ class Standardize(nn.Module):
     def forward(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         # Memory that is new costs more time than both operations; autograd takes none of ours.
         dtype = torch.result_type(x, self.shift)
-        out = None if plain_only() or x.requires_grad else pages.empty(x.shape, x, dtype)
+        out = None if plain_only() or x.requires_grad else pages.empty(x.shape, x, dtype, passing=True)
         return torch.sub(x, self.shift, out=out).div_(self.scale)
 
     def undo(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
