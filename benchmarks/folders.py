@@ -1,6 +1,7 @@
 """Time and memory of the commands on a folder of HDF5 files, a large set each, as TRIDENT writes tiles of slides.
 
-The files take 30 GB, in a temporary folder below the environment variable FOLDERS.
+The files take 30 GB, in a temporary folder below the environment variable FOLDERS. What was measured is written after
+each number of sets.
 """
 
 import os
@@ -16,7 +17,7 @@ from benchmarks.memory import measure
 from benchmarks.results import record
 
 ELEMENTS, FEATURES = 50_000, 1_024
-SETS = (30, 300)
+SETS = (30, 100, 300)
 ROWS = 5_000  # made at a time
 FIT = ["--folds", "2", "--repeats", "1", "--epochs", "2", "--device", "cpu", "--progress", "false"]
 
