@@ -98,8 +98,7 @@ class SetEstimator(SetModel):
                 DataFrame, sets come in the order in which they first appear, and y is matched by its index, or by its
                 column `set`.
                 level="element": one per row of the table, or a list of one array per set; None or NaN: no label.
-            groups: (B,) sets of one group are not split between training and validation, and are left out together. A
-                Series as y.
+            groups: (B,) sets of one group stay together wherever sets are divided. A Series as y.
             sample_weight: (B,) how much each set counts, >= 0. A Series as y. None: all the same.
             folder: Keep checkpoints and logs here.
             resume: Continue the interrupted run that this folder holds.
