@@ -264,13 +264,14 @@ def folders(found: dict[str, Any]) -> list[str]:
         what = f"{row['command']} {'of one set' if row['command'] == 'explain' else ''}".strip()
         size, seconds = f"{row['gigabytes']:.0f} GB", f"{row['seconds']:,.0f}"
         lines.append(f"| {what} | {row['sets']:,} | {size} | {row['peak_mb']:,.0f} MB | {seconds} |")
-    busy = " to ".join(dict.fromkeys(f"{end([row['load'] for row in found['rows']]):.1f}" for end in (min, max)))
+    loads = sorted(row["load"] for row in found["rows"])
+    busy = " to ".join(dict.fromkeys(f"{load:.1f}" for load in (loads[0], loads[-1])))
     return [
         *lines,
         "",
         f"{found['elements']:,} elements of {found['features']:,} features a set, in 16 bits. The default mixture with "
-        f"`{' '.join(found['options'])}`. In the last five minutes of each command {busy} processes were at work on the "
-        "machine, these included.",
+        f"`{' '.join(found['options'])}`. In the last five minutes of each command {busy} processes were at work on "
+        "the machine, these included.",
     ]
 
 
