@@ -351,7 +351,8 @@ def test_evaluate_writes_one_table_of_all(study, pages, tmp_path, monkeypatch, c
     assert [(one["null"], one["nulls"]) for one in found["nulls"][::2]] == [("spin", 5), ("moran", 5), ("file", 3)]
     assert "null, moran: a kernel ridge of genes reaches" in said
     assert found["verdict"] in said
-    assert len(found["gates"]) == 1
+    assert [gate["opponent"] for gate in found["gates"]] == ["cge"]
+    assert "cge, the best baseline" in found["verdict"]
     assert "asked >" not in said  # of a single gate the verdict says it all
     rows = pd.read_csv(out / "scores.csv.gz")
     assert list(rows) == ["condition", "method", "seed", "fold", "region_a", "region_b", "truth", "predicted"]

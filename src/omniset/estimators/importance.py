@@ -38,8 +38,9 @@ from omniset.estimators.exchange import Exchange, counts_of, donors_of, ranks_of
 from omniset.estimators.pooling import columns_of_feature, pooled
 from omniset.estimators.stack import Predictions, Stack, columns_of_targets
 from omniset.estimators.weights import losses_of
+from omniset.runs.console import telling
 from omniset.runs.devices import find
-from omniset.runs.progress import Progress, tell
+from omniset.runs.progress import Progress
 from omniset.trials.comparison import OURS
 from omniset.trials.importances import table_of
 from omniset.trials.survival import LARGEST, breslow
@@ -365,10 +366,10 @@ def measured(task: Task, trials: Sequence[Trial], targets: Sequence[str]) -> pd.
 
 def _say_how_long(task: Task, seconds: float) -> None:
     """Say it before it is done."""
-    if seconds > SLOW and task.progress:
+    if seconds > SLOW:
         long = f"{seconds / 60:,.0f} minutes" if seconds > 120 else f"{seconds:.0f} seconds"
         of = f"{len(task.features):,} features of {len(task.sets):,} sets"
-        tell(f"importance of {of} will take about {long}")
+        telling(task.progress)(f"importance of {of} will take about {long}")
 
 
 class _Measuring:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from tqdm import tqdm
+
 from omniset.runs.files import writable_folder
 from omniset.runs.locks import locked
 from omniset.runs.signals import Terminated
@@ -106,8 +108,8 @@ def say(text: str) -> None:
 
 
 def telling(progress: bool) -> Callable[[str], None]:
-    """Prints lines of what is being done on standard error; nothing where no progress is to be shown."""
-    return (lambda line: print(line, file=sys.stderr, flush=True)) if progress else lambda line: None
+    """Prints lines of what is being done on standard error, above bars that are there; nothing without progress."""
+    return (lambda line: tqdm.write(line, file=sys.stderr)) if progress else lambda line: None
 
 
 def refuse_own_input(out: Path, given: Path) -> None:

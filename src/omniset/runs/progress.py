@@ -40,9 +40,3 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.close()
-
-
-def tell(line: str) -> None:
-    """A line on standard error, above the bars that are there."""
-    tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()

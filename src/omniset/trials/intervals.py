@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Shaped
 from scipy import stats
 
 FEW = 30  # units: below, the interval is Student's t, and is said to be of few
-SELDOM = 10  # successes or failures, as many independent trials have them, up to which a share is Wilson's
+SELDOM = 10  # successes or failures, among as many independent trials, below which a share has Wilson's interval
 UNSTABLE = 30  # units up to which what is learned from four fifths of them differs as much as they do
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -163,14 +163,13 @@ class Resampling:
         values = self._values(formula, _resamples(self.units, number, self.seed, BLOCK // max(len(self.codes), 1)))
         if not values.size:
             return Interval(value, units=self.units)
-        spread = float(values.std())
-        spread = 0.0 if spread < 1e-12 * max(abs(value), 1.0) else spread
-        if share and 0 < value < 1 and spread:
-            trials = value * (1 - value) / spread**2
+        error = _more_than_rounding(float(values.std()), value)
+        if share and 0 < value < 1 and error:
+            trials = _trials(value, error)
             if trials * min(value, 1 - value) < SELDOM:
                 ends = _wilson(value, trials, float(stats.norm.ppf((1 + LEVEL) / 2)))
                 return Interval(value, *ends, self.units, "Wilson")
-        if spread or not (share or (paired and value)):
+        if error or not (share or (paired and value)):
             low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
             return Interval(value, float(low), float(high), self.units, "bootstrap")
         return _of_few(value, np.full(self.units, value), self.units, share, paired)
@@ -226,11 +225,10 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
     n = len(without)
     if n < 2:
         return Interval(value, units=units)
-    error = float(np.sqrt((n - 1) / n * np.square(without - without.mean()).sum()))
-    error = 0.0 if error < 1e-12 * max(abs(value), 1.0) else error
+    error = _more_than_rounding(float(np.sqrt((n - 1) / n * np.square(without - without.mean()).sum())), value)
     t = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
     if share and 0 <= value <= 1:
-        trials = value * (1 - value) / error**2 if error and 0 < value < 1 else float(n)
+        trials = _trials(value, error) if error and 0 < value < 1 else float(n)
         return Interval(value, *_wilson(value, trials, t), units, "Wilson")
     if paired and not error and value:
         # All units differ alike: with one more unit each way, p = (n |value| + 1) / (n + 2) for us and q = 1 / (n + 2)
@@ -238,6 +236,16 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
         p, q = (n * abs(value) + 1) / (n + 2), 1 / (n + 2)
         error = float(np.sqrt((p + q - (p - q) ** 2) / (n + 2)))
     return Interval(value, value - t * error, value + t * error, units, "t")
+
+
+def _more_than_rounding(error: float, value: float) -> float:
+    """The standard error of a value; 0 where it is none but that of the sums."""
+    return 0.0 if error < 1e-12 * max(abs(value), 1.0) else error
+
+
+def _trials(share: float, error: float) -> float:
+    """How many independent trials give a share this standard error."""
+    return share * (1 - share) / error**2
 
 
 def _wilson(share: float, trials: float, z: float) -> tuple[float, float]:
