@@ -64,11 +64,13 @@ def module_of(networks, widths, classify):
     return EnsembleModule(Ensemble(networks), widths, classify, others, 10, 0.01, 0.01, 3, {})
 
 
-@pytest.mark.parametrize("parts", ["few", "many", "computed again"])
+@pytest.mark.parametrize("parts", ["few", "many", "wide", "computed again"])
 @pytest.mark.parametrize("classify", [True, False])
 @pytest.mark.parametrize("encoder", ["ust", "deep-sets"])
 def test_the_gradient_is_that_of_each_network_alone_on_its_own_sets(encoder, classify, parts, monkeypatch):
-    if parts != "few":
+    if parts == "wide":
+        monkeypatch.setattr(ensembles, "VALUES", 20 * some_sets().dim * NETWORKS)
+    elif parts != "few":
         monkeypatch.setattr(ensembles, "PART", 20)
     if parts == "computed again":
         monkeypatch.setattr(ensembles, "GRAPH", 1)

@@ -1,8 +1,10 @@
 """Memory of large results is used again, and never while anything still holds it."""
 
 import gc
+import platform
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,3 +160,19 @@ def test_without_memory_pytorch_decides(monkeypatch):
     first, second = large(), large()
     assert first.shape == second.shape == (NUMBERS,)
     assert pages._held_back() == 0
+
+
+@linux
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are asked nothing")
+def test_memory_between_what_lives_on_is_given_back():
+    blocks = [bytearray(b"x" * 100_000) for _ in range(2_000)]  # too small for a map of their own
+    del blocks[::2]
+    before = resident()
+    pages.trim()
+    assert before - resident() > 50_000_000
+    assert all(block == b"x" * 100_000 for block in blocks)
+
+
+def resident():
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) * 1024

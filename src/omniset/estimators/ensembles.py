@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from omniset.core.sets import SetBatch, Sets, collate
+from omniset.kernels import pages
 from omniset.training.data import Key, Lesson
 from omniset.training.ensemble import Ensemble, keep_best
 from omniset.training.fit import TrainingModule, fit
@@ -35,6 +36,7 @@ from omniset.training.network import SetNetwork
 RUNS = 8  # pieces of a large set, each of neighbouring elements, that are drawn for a step
 SMOOTHING = 0.1  # of the labels of classes
 PART = 1 << 15  # entries of a part of a batch
+VALUES = 1 << 23  # features of these entries, as all networks together see them
 GRAPH = 1 << 18  # entries of a batch times networks up to which its graph is kept whole
 
 STORED = ("best", "best_loss", "best_epoch")  # in a checkpoint, beside the networks
@@ -81,15 +83,14 @@ class Lessons:
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
         positions = [position for _, position in keys]
-        stored = [self._of(*key) for key in keys]
-        order = sorted(range(len(keys)), key=lambda i: len(stored[i][0]))
+        sizes = [min(len(self.sets[i]), self.elements) for i in positions]
+        entries = min(PART, VALUES // max(self.sets.dim * len(self.targets), 1))
+        order = sorted(range(len(keys)), key=sizes.__getitem__)
         parts: list[tuple[SetBatch, list[int]]] = []
         while order:  # sets of like size together: less padding
-            smallest = len(stored[order[0]][0])
-            part = [i for i in order if len(stored[i][0]) <= max(2 * smallest, 32)]
-            longest = max(len(stored[i][0]) for i in part)
-            part = part[: max(PART // max(longest, 1), 1)]
-            parts.append((collate(stored[i] for i in part), part))
+            part = [i for i in order if sizes[i] <= max(2 * sizes[order[0]], 32)]
+            part = part[: max(entries // max(sizes[part[-1]], 1), 1)]
+            parts.append((collate(self._of(*keys[i]) for i in part), part))
             order = [i for i in order if i not in part]
         return Batch(parts, self.targets[:, positions], self.weights[:, positions], self.left_out[:, positions])
 
@@ -169,6 +170,7 @@ class EnsembleModule(TrainingModule):
         for part, positions in batch.parts:
             if again:
                 yield checkpoint(_forward, self.network, part, use_reentrant=False), positions
+                pages.trim()
             else:
                 yield _forward(self.network, part), positions
 

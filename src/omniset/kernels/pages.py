@@ -8,11 +8,14 @@ is held back here for the next ones, as PyTorch does on accelerators.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import math
 import mmap
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +46,23 @@ def empty(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None, 
     buffer = torch.frombuffer(memory, dtype=dtype, count=numbers)
     # In place: to a view autograd would not add a second gradient without memory for their sum.
     return buffer.resize_(shape)
+
+
+def trim() -> None:
+    """Give the system all memory that the C library holds back in pieces, where it is glibc.
+
+    What lives on between large results, such as the nodes of a graph, splits the memory that those leave: the next ones
+    fit nowhere, and a process that keeps little has gigabytes. Taking the memory anew costs a second for a few of them.
+    """
+    _trim()(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], Any]:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another C library, or Windows
+        return lambda kept: 0
 
 
 def _rounded(size: int) -> int:
