@@ -36,7 +36,7 @@ from omniset.training.network import SetNetwork
 RUNS = 8  # pieces of a large set, each of neighbouring elements, that are drawn for a step
 SMOOTHING = 0.1  # of the labels of classes
 PART = 1 << 15  # entries of a part of a batch
-VALUES = 1 << 23  # features of these entries, as all networks together see them
+VALUES = 1 << 23  # entries of a part times features times networks, but one set is never divided
 GRAPH = 1 << 18  # entries of a batch times networks up to which its graph is kept whole
 
 STORED = ("best", "best_loss", "best_epoch")  # in a checkpoint, beside the networks

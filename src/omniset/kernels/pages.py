@@ -52,17 +52,17 @@ def trim() -> None:
     """Give the system all memory that the C library holds back in pieces, where it is glibc.
 
     What lives on between large results, such as the nodes of a graph, splits the memory that those leave: the next ones
-    fit nowhere, and a process that keeps little has gigabytes. Taking the memory anew costs a second for a few of them.
+    fit nowhere, and a process that keeps little has gigabytes.
     """
-    _trim()(0)
+    _trim()(ctypes.c_size_t(0))
 
 
 @functools.cache
-def _trim() -> Callable[[int], Any]:
+def _trim() -> Callable[[ctypes.c_size_t], Any]:
     try:
         return ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library, or Windows
-        return lambda kept: 0
+        return lambda at_top: 0
 
 
 def _rounded(size: int) -> int:
