@@ -26,9 +26,8 @@ LOOKS = (
     "connectivity of both atlases was looked at before with the spatial folds of these seeds: closed forms, earlier "
     "defaults and a first form of attention to known regions."
 )
-SEEDS, LARGE_SEEDS = 5, 1
+SEEDS = 5
 SPLITS = ("bilateral", "spatial")
-ATLASES = {"schaefer_100": SEEDS, "schaefer_400": LARGE_SEEDS}
 NULLS = 1000
 LARGE = 1_000, 10_000  # regions and genes
 BASELINES: tuple[str, ...] = ("distance", "geometry", "copy", "cge", "ridge-genes", "ridge-position", "ridge")
@@ -55,11 +54,18 @@ def main(seed: int = 0) -> None:
             record(f"regions/{name}", found, seed=seed, part_of=f"regions {part}")
 
 
-def functional(data: Path, seed: int) -> Results:
-    for atlas, seeds in ATLASES.items():
-        for split in SPLITS:
-            found = evaluated(data / atlas, "functional", seed, split, seeds=seeds, variants=ABLATIONS)
-            yield f"{atlas}_{split}", found
+def schaefer_100(data: Path, seed: int) -> Results:
+    yield from functional(data / "schaefer_100", seed)
+
+
+def schaefer_400(data: Path, seed: int) -> Results:
+    yield from functional(data / "schaefer_400", seed)
+
+
+def functional(atlas: Path, seed: int) -> Results:
+    for split in SPLITS:
+        found = evaluated(atlas, "functional", seed, split, seeds=SEEDS, variants=ABLATIONS)
+        yield f"{atlas.name}_{split}", found
 
 
 def structural(data: Path, seed: int) -> Results:
@@ -84,7 +90,7 @@ def costs(data: Path, seed: int) -> Results:
 
 
 PARTS: dict[str, Callable[[Path, int], Results]] = {
-    part.__name__: part for part in (functional, structural, nulls, networks, costs)
+    part.__name__: part for part in (schaefer_100, schaefer_400, structural, nulls, networks, costs)
 }
 
 
