@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from omniset.estimators.cox import PartialLikelihood
 from omniset.training.cox import contributions, loss_parts, ranked
 from omniset.trials.survival import breslow, concordance, kaplan_meier
 
@@ -51,6 +52,27 @@ def test_contributions_are_those_of_risk_sets(ties, seed):
     assert float(counted) == pytest.approx(w[event].sum(), rel=1e-12)
     ones = np.ones(ROWS)
     np.testing.assert_allclose(contributions(risk, ranks).numpy(), by_hand(time, event, f, ones), rtol=1e-12)
+
+
+@pytest.mark.parametrize("spread", [1, 300])  # exp(300) squared is no number of float64
+@pytest.mark.parametrize(("ties", "seed"), [(True, 0), (True, 1), (False, 2)])
+def test_closed_form_is_the_sum_and_its_gradient(ties, seed, spread):
+    time, event, f, w = observed(seed=seed, ties=ties)
+    risk, ranks, weights = tensors(time, event, spread * f, w)
+    total = loss_parts(risk.requires_grad_(), ranks, weights)[0]
+    (expected,) = torch.autograd.grad(total, risk)
+    likelihood = PartialLikelihood(ranked(time, event), w)
+    loss, gradient = likelihood.loss(spread * f[likelihood.order])
+    assert loss == pytest.approx(float(total.detach()), rel=1e-12)
+    np.testing.assert_allclose(gradient, expected.numpy()[likelihood.order], rtol=1e-11, atol=1e-13)
+    if spread == 1:
+        assert loss == pytest.approx(-by_hand(time, event, f, w).sum(), rel=1e-12)
+
+
+def test_closed_form_where_no_event_was_seen():
+    loss, gradient = PartialLikelihood(np.array([-2.0, -1.0, 3.0]), np.array([1.0, 1.0, 0.0])).loss(np.arange(3.0))
+    assert loss == 0
+    assert not gradient.any()
 
 
 def test_without_ties_efron_is_breslow_and_with_ties_it_is_not():

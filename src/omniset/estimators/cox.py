@@ -46,6 +46,58 @@ class RiskPrior(RiskMember, Prior):
     """Every set is as much at risk as any other."""
 
 
+class PartialLikelihood:
+    """- sum_i w_i c_i over the events, as `omniset.training.cox` has it, and its gradient, in closed form.
+
+    A minimiser asks for them hundreds of times: what depends on times and weights alone is computed once, and nothing
+    is differentiated. With S_j the sum of w exp f over those at risk at time j, D_j that over its d_j events, W_j the
+    sum of their weights and u_jl = 1 - l/d_j D_j/S_j,
+
+        d/df_k = exp(f_k) w_k (sum_{j: t_j <= t_k} A_j/S_j  -  [k is an event at j] B_j/S_j)  -  [k is an event] w_k
+        A_j = W_j/d_j sum_{l=0}^{d_j-1} 1/u_jl,      B_j = W_j/d_j sum_{l=0}^{d_j-1} l/d_j 1/u_jl
+
+    Sums are of logarithms, so that no risk is too large for them.
+
+    Attributes:
+        order: In which rows are taken: of falling times.
+    """
+
+    def __init__(self, y: Float64[np.ndarray, " rows"], w: Float64[np.ndarray, " rows"]) -> None:
+        self.order = np.argsort(-np.abs(y), kind="stable")
+        y, w = y[self.order], w[self.order]
+        with np.errstate(divide="ignore"):
+            self._log_weight = np.log(w)
+        seen = (y > 0) & (w > 0)
+        self._weight = np.where(seen, w, 0.0)
+        self._events = np.flatnonzero(seen)
+        ranks, self._first, self._time, number = np.unique(
+            -y[seen], return_index=True, return_inverse=True, return_counts=True
+        )
+        self._tied = (np.arange(len(self._events)) - self._first[self._time]) / number[self._time]  # l / d
+        self._each = np.bincount(self._time, w[seen], len(number)) / number  # W / d
+        self._last = np.searchsorted(-np.abs(y), ranks, side="right") - 1  # at risk at a time, with all before
+        self._next = np.searchsorted(ranks, -np.abs(y))  # the first time with an event at which a row is at risk
+
+    def loss(self, f: Float64[np.ndarray, " rows"]) -> tuple[float, Float64[np.ndarray, " rows"]]:
+        """The sum, and the gradient in f.
+
+        Args:
+            f: Log relative risks, in `order`; the gradient is in it too.
+        """
+        if not len(self._events):
+            return 0.0, np.zeros(len(f))
+        x, events, time = f + self._log_weight, self._events, self._time
+        at_risk = np.logaddexp.accumulate(x)[self._last]  # log S
+        share = np.exp(x[events] - at_risk[time])
+        left = 1 - self._tied * np.add.reduceat(share, self._first)[time]  # u
+        inverse, tied = (self._each * np.add.reduceat(top / left, self._first) for top in (1.0, self._tied))  # A, B
+        later = np.logaddexp.accumulate((np.log(inverse) - at_risk)[::-1])[::-1]
+        gradient = np.exp(x + np.append(later, -np.inf)[self._next]) - self._weight
+        gradient[events] -= share * tied[time]
+        logs = np.add.reduceat(np.log(left) + at_risk[time], self._first)
+        return float(self._each @ logs - self._weight @ f), gradient
+
+
 class PooledCox(RiskMember, PooledLinear):
     """Cox regression with a penalty that inner cross-validation chooses.
 
@@ -72,13 +124,12 @@ class PooledCox(RiskMember, PooledLinear):
     def _solve(
         self, z: Float64[np.ndarray, "rows columns"], y: np.ndarray, w: np.ndarray, variances: Sequence[float]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        features, ranks, weights = (torch.from_numpy(part) for part in (z, y, w))
+        likelihood = PartialLikelihood(y, w)
+        sorted_ = z[likelihood.order]
 
         def penalised(b: np.ndarray, v: float) -> tuple[float, np.ndarray]:
-            slope = torch.from_numpy(b).requires_grad_()
-            loss = loss_parts(features @ slope, ranks, weights)[0] + slope @ slope / (2 * v)
-            loss.backward()
-            return float(loss.detach()), slope.grad.numpy()  # type: ignore[union-attr]
+            loss, gradient = likelihood.loss(sorted_ @ b)
+            return loss + b @ b / (2 * v), gradient @ sorted_ + b / v
 
         solved, b = [], np.zeros(z.shape[1])
         for v in variances:  # each starts where the one before has ended
