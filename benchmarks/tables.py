@@ -559,6 +559,10 @@ def cells_panels(found: dict[str, Any]) -> list[str]:
         )
     models, draws = rows["seed"].nunique(), rows["draw"].nunique()
     of = many(models, "model")
+    lines += ["", "| data | genes left out | called as in the file | unknown |", "|---" * 4 + "|"]
+    for (data, lacking), some in pd.DataFrame(found["calls"]).groupby(["data", "lacking"], sort=False):
+        right, unknown = some[["right", "unknown"]].mean()
+        lines.append(f"| {data} | {lacking:.0%} | {right:.1%} | {unknown:.1%} |")
     return [*lines, "", f"Means over {of} and {draws} panels of genes, drawn from all genes of the file."]
 
 

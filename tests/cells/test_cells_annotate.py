@@ -8,7 +8,7 @@ from cell_files import SMALL, cells
 from scipy.stats import rankdata
 from sklearn.metrics import f1_score, roc_auc_score
 
-from omniset.cells import CellAnnotator, CellEmbedder, read_cells
+from omniset.cells import CellAnnotator, CellEmbedder, annotation_report, lacking, read_cells
 from omniset.cells import annotator as module
 from omniset.cells.annotating import evaluate_annotation, macro_f1, unknown_auroc
 from omniset.cells.callers import symphony
@@ -221,6 +221,94 @@ def test_genes_that_were_not_measured_count_as_in_the_mean_cell(labelled, embedd
     assert (values[:, lacking] == middle[lacking]).all()
     plain = module.values_of(part, np.arange(11), None)
     assert np.array_equal(values[:, ~lacking], plain[:, ~lacking])
+
+
+def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(labelled, embedder):
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    part = read_cells(labelled[:, :30].copy()).on(embedder.genes_)
+    measured, completion = part.measured[0], embedder.network_.encoder.completion
+    values = module.values_of(part, np.arange(211), annotator.network_.heads.middle.numpy(), completion)
+    counts = labelled.X.toarray().astype(np.float64)[:, [*map(list(labelled.var_names).index, embedder.genes_)]]
+    library = labelled[:, :30].X.toarray().sum(1)
+    expected = torch.from_numpy(np.where(measured, np.log1p(1e4 * counts / library[:, None]), 0)).float()
+    expected = completion(expected, torch.from_numpy(measured).expand(211, -1)).numpy()
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+    assert (values[:, ~measured] != annotator.network_.heads.middle.numpy()[~measured]).any()
+
+
+def test_totals_are_those_of_all_genes_where_the_mean_cell_tells_what_lacks(labelled, embedder):
+    """Of cells that are all alike: they are as if nothing was missing."""
+    alike = labelled.copy()
+    alike.X = np.tile(np.arange(1.0, 42.0, dtype=np.float32), (211, 1))
+    whole, part = (read_cells(data.copy()).on(list(alike.var_names)) for data in (alike, alike[:, 5:23]))
+    values = module.values_of(whole, np.arange(3), None)
+    rescaled = module.values_of(part, np.arange(3), values[0], rescaled=True)
+    np.testing.assert_allclose(rescaled, values, rtol=1e-6)
+    assert (module.values_of(part, np.arange(3), values[0])[:, 5:23] > values[:, 5:23] + 0.1).all()
+
+
+def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
+    annotator = CellAnnotator(error=0, progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    some = labelled[:20].copy()
+    counts = some.X.toarray()
+    counts[[3, 11]] = 0
+    some.X = counts
+    with pytest.warns(UserWarning, match=f"2 cells without counts .*, such as '{some.obs_names[3]}': nothing tells"):
+        found = annotator.annotate(some)
+    assert np.flatnonzero(found.empty).tolist() == [3, 11]
+    assert np.flatnonzero(found.table["label"] == "unknown").tolist() == [3, 11]  # with error=0 no other cell is
+
+
+def test_a_marker_is_expressed_more(labelled, embedder):
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    markers = annotation_report._markers(annotator, annotator.annotate(labelled), read_cells(labelled))
+    weight = annotator.network_.heads.genes.weight.numpy()
+    assert set(markers["type"]) == {"x", "y", "z"}
+    assert (markers["inside"] > markers["outside"]).all()
+    places = [
+        (annotator.types_.index(t), embedder.genes_.index(g))
+        for t, g in zip(markers["type"], markers["gene"], strict=True)
+    ]
+    assert all(weight[place] > 0 for place in places)
+
+
+def test_a_type_left_out_is_unknown_as_far_as_it_is_from_all_others():
+    """One in a direction of its own, and one of which every cell could as well be of another type."""
+    rng = np.random.default_rng(0)
+
+    def drawn(number):
+        y = np.repeat(np.arange(4), number)
+        centres = 6 * np.eye(13)[[0, 1, 2, 1]]
+        return (centres[y] + rng.normal(size=(len(y), 13))).astype(np.float32), y
+
+    (values, y), (held, of_held) = drawn(101), drawn(53)
+    batches, found = np.arange(len(of_held)) % 2, {}
+    for code in (2, 3):
+        rest = y != code
+        found[code] = lacking.left_out(code, values[rest], y[rest], held, of_held, batches, 4, 0.05, 0)
+        assert found[code].cells == 53
+    assert found[2].unknown > 0.95
+    assert found[3].unknown < 0.2
+    assert found[3].called == 1
+    only = y == 0
+    assert lacking.left_out(1, values[only], y[only], held, of_held, batches, 4, 0.05, 0) is None
+    new = of_held == 2
+    assert lacking.left_out(2, values[y != 2], y[y != 2], held[new], of_held[new], batches[new], 4, 0.05, 0) is None
+
+
+def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch):
+    numbers = np.array([[0, 9], [10, 3], [40, 41], [0, 200]])
+    assert lacking.types_left_out(numbers) == [(1, 0), (2, 1), (3, 1)]
+    monkeypatch.setattr(lacking, "TYPES", 2)
+    assert lacking.types_left_out(numbers) == [(2, 1), (3, 1)]
+
+
+def test_what_a_lacking_type_would_be_is_said(labelled, embedder):
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    of_types = annotator.kept_back_["lacking"]
+    assert [one["type"] for one in of_types] == ["x", "y", "z"]
+    assert all(one["called"] != one["type"] for one in of_types)
+    assert any("of a type that the reference lacks" in note for note in annotator.notes_)
 
 
 def test_a_reference_that_teaches_nothing_is_refused(labelled):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from cell_files import SMALL, cells
 
-from omniset.cells.batches import batch_codes
+from omniset.cells.batches import batch_codes, labels_of
 from omniset.cells.data import read_cells
 from omniset.cells.embedder import CellEmbedder
 
@@ -59,3 +59,16 @@ def test_columns_that_are_no_batches_are_not_asked_about():
     data.obs["batch"] = np.where(np.arange(53) == 7, "", "one")
     with pytest.raises(ValueError, match="batch_key: cell 'cell7' has no batch"):
         batch_codes(read_cells(data), "batch")
+
+
+def test_labels_that_are_hardly_types_are_warned_of():
+    data = cells()
+    data.obs["depth"] = np.arange(53) / 7
+    with pytest.warns(UserWarning, match="depth has 53 different numbers, such as 0: each is taken for a type"):
+        labels_of(read_cells(data), "depth")
+    data.obs["kind"] = ["B cell", "B  cell ", "b cell", "T cell", None, *["T cell"] * 48]
+    spelled = "kind has 'B cell' and 'B  cell ' and 'b cell', which differ by spaces or by case: .* 3 types"
+    with pytest.warns(UserWarning, match=spelled):
+        assert labels_of(read_cells(data), "kind")[4] is None
+    data.obs["kind"] = pd.Categorical(np.arange(53) % 3)
+    labels_of(read_cells(data), "kind")  # numbers of clusters: no warning, which would be an error

@@ -229,6 +229,11 @@ def test_decoded_counts_add_up_to_the_library(either):
     assert np.allclose(expected.sum(1), np.arange(1, 54), rtol=1e-4)
     with pytest.raises(ValueError, match=r"embedding must be cells x 5, got shape \(53, 4\)"):
         either.decode(z[:, :4])
+    with pytest.raises(ValueError, match="embedding must be finite, row 2 is not"):
+        either.decode(np.where(np.arange(53)[:, None] == 2, np.nan, z))
+    for library, told in ((-5.0, "-5"), (np.arange(53.0), "0"), (np.inf, "inf")):
+        with pytest.raises(ValueError, match=f"library must be > 0, got {told}$"):
+            either.decode(z, library=library)
 
 
 def test_decoding_for_a_batch(fitted):
@@ -266,6 +271,9 @@ def test_explained_changes_are_those_of_leaving_the_gene_out(fitted):
     assert rows["attribution"].max() == 1
     with pytest.raises(ValueError, match="cell 'nobody' is not in the source"):
         fitted.explain(data, ["nobody"])
+    for name in ("top", "steps"):
+        with pytest.raises(ValueError, match=f"{name} must be >= 1, got 0"):
+            fitted.explain(data, ["cell7"], **{name: 0})
 
 
 def test_genes_that_are_missing_are_filled_in(fitted, tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from io import StringIO
 
 import anndata
 import numpy as np
@@ -69,6 +70,13 @@ def test_populations_are_those_of_the_table(study):
         for rows, state in ((group.control, "ctrl"), (group.treated, "stim")):
             same = (table["kind"] == group.type) & (table["donor"] == group.donor) & (table["state"] == state)
             assert np.array_equal(np.flatnonzero(same), rows)
+
+
+def test_a_donor_that_is_a_batch_is_named():
+    cells = adata()
+    cells.obs["donor"] = cells.obs["donor"] + cells.obs["state"]
+    with pytest.raises(ValueError, match="0 populations of state .* needed; no donor has both untreated and treated"):
+        Study.of(read_cells(cells), "state", "ctrl", "kind", "donor")
 
 
 def test_energy_distance_is_that_of_all_pairs():
@@ -219,6 +227,7 @@ def test_new_cells_are_foretold_as_those_of_the_study_are(study, perturber):
     columns = {"condition": None, "label": "kind", "donor": "donor"}
     found = perturber.foretell(new, **columns)
     assert found.var_names.tolist() == study.genes
+    assert found.uns["omniset"]["values"] == "log(1 + 10000 count / library)"
     assert found.obs_names.tolist() == [f"{name}, stim" for name in adata().obs_names[group.control]]
     np.testing.assert_allclose(found.X, perturber.predict(study, group), atol=1e-5)
     known = perturber.study(read_cells(new[:, new.var_names != study.genes[3]].copy()), **columns)
@@ -232,6 +241,9 @@ def test_evaluation_has_every_group_under_both_conditions(study):
     counts = found.rows.groupby(["condition", "method"]).size()
     assert (counts == 5).all()
     assert found.rows["method"].nunique() == 8
+    assert pd.read_csv(StringIO(found.rows.to_csv()))["method"].notna().all()  # no name that tables take for missing
+    intervals = {c: found.comparison.interval("energy", c, "omniset") for c in found.comparison.conditions}
+    assert {c: interval.units for c, interval in intervals.items()} == {"new donors": 2, "new types": 3}
     assert {gate.score for gate in found.comparison.gates} == {"pearson_top", "energy"}
     assert "new donors" in found.advice()
 

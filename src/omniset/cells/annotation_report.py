@@ -41,12 +41,16 @@ def of_annotation(
     if confusion is not None and not confusion.empty:
         sections.append(_beside(confusion, label))
     markers = _markers(annotator, annotation, cells)
-    sections += [_genes(markers), _learned(annotator)]
+    sections += [_genes(markers), *_lacking(annotator), _learned(annotator)]
     share = float(unknown.mean()) if len(table) else 0.0
     headline: list[tuple[str, Any, str]] = [
         ("cells", len(table), "that were annotated"),
         ("types", int(table.loc[~unknown, "label"].nunique()), f"of {len(annotation.types)} that the reference has"),
-        ("unknown", Cell(f"{share:.1%}", share), f"at most {annotator.error:.1%} of known cells in a batch kept back"),
+        (
+            "unknown",
+            Cell(f"{share:.1%}", share),
+            f"of these; of known types at most {annotator.error:.1%} of a batch kept back",
+        ),
         ("right", rounded(annotator.kept_back_["right"]), "share of known cells that were kept back"),
     ]
     summary: list[Block] = []
@@ -185,7 +189,10 @@ def _beside(confusion: pd.DataFrame, label: str) -> Section:
 
 
 def _markers(annotator: CellAnnotator, annotation: Annotation, cells: Cells) -> pd.DataFrame:
-    """Genes that decide for a type: their weight times how much more of them its new cells have than the others."""
+    """Genes that decide for a type: their weight times how much more of them its new cells have than the others.
+
+    A gene that speaks for a type by its absence is no marker of it.
+    """
     rows = np.sort(np.random.default_rng(annotator.seed).permutation(len(annotation.table))[:MARKED])
     values = values_of(cells, rows, annotator.network_.heads.middle.numpy())
     labels = annotation.table["label"].to_numpy(dtype=object)[rows]
@@ -197,7 +204,7 @@ def _markers(annotator: CellAnnotator, annotation: Annotation, cells: Cells) -> 
             continue
         inside: Float[np.ndarray, " genes"] = values[here].mean(0)
         outside = values[~here].mean(0)
-        score = weight[code] * (inside - outside)
+        score = np.maximum(weight[code], 0) * np.maximum(inside - outside, 0)
         for gene in np.argsort(-score, kind="stable")[:MARKERS]:
             if score[gene] > 0:
                 about = {"type": name, "gene": annotator.embedder_.genes_[gene], "score": float(score[gene])}
@@ -218,3 +225,17 @@ def _learned(annotator: CellAnnotator) -> Section:
     rows = [[name, rounded(weight)] for name, weight in annotator.weights_.items()]
     caption = "What each method counts, by how it called cells of batches kept back."
     return Section("How it was learned", "", [Table(caption, ["method", "weight"], rows, half=True)])
+
+
+def _lacking(annotator: CellAnnotator) -> list[Section]:
+    """How many cells of a type that is not in the reference are found to be unknown. None where it was not measured."""
+    types = annotator.kept_back_.get("lacking", [])
+    rows = [[one["type"], one["cells"], rounded(one["unknown"]), one["called"]] for one in types]
+    text = (
+        "Each type was left out of the reference in turn, and its cells that were kept back called by the others. The "
+        "nearer another type is, the fewer of them are found: a low share says that cells of such a new type would "
+        "pass for those of the type on the right."
+    )
+    columns = ["type left out", "cells", "unknown", "most others are called"]
+    table = Table("Cells of a type that the reference lacks.", columns, rows)
+    return [Section("Were a type not in the reference", text, [table])] if rows else []

@@ -15,14 +15,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float32, Float64, Int, Shaped
+from jaxtyping import Bool, Float32, Float64, Int, Shaped
 from torch import nn
 
+from omniset.cells import lacking
 from omniset.cells.batches import UNKNOWN, batch_codes, labels_of
+from omniset.cells.completing import Completion
 from omniset.cells.data import Cells, opened
-from omniset.cells.embedder import LEAST, CellEmbedder
+from omniset.cells.embedder import LEAST, CellEmbedder, warn_of_empty
 from omniset.cells.heads import METHODS, WIDTHS, Heads, evenly, log_normalised
+from omniset.cells.lacking import Lacking
 from omniset.cells.model import SCALE
+from omniset.cells.networks import embed
 from omniset.cells.options import AnnotatorOptions
 from omniset.cells.tails import Tails
 from omniset.estimators.weights import Mixture, losses_of, mixture_of, raised
@@ -47,12 +51,14 @@ class Annotation:
         probabilities: (cells, types), if a cell is of a known type.
         types: Of the columns of these.
         z: (cells, latent) vectors.
+        empty: Cells without counts of the model's genes, all of which are unknown.
     """
 
     table: pd.DataFrame
     probabilities: Float32[np.ndarray, "cells types"]
     types: list[str]
     z: Float32[np.ndarray, "cells latent"]
+    empty: Bool[np.ndarray, " cells"]
 
 
 class _Network(nn.Module):
@@ -70,9 +76,15 @@ class _Network(nn.Module):
 
 @dataclass
 class _Kept:
-    """What a fold says of cells that it has not learned from; of known types only."""
+    """What a fold says of cells that it has not learned from; of known types only.
+
+    Attributes:
+        train: Which of the chosen cells it has learned from.
+    """
 
     heads: Heads
+    genes: list[str]
+    train: Int[np.ndarray, " train"]
     values: Float32[np.ndarray, "held genes"]
     answers: Float64[np.ndarray, "methods held types"]
     y: Int[np.ndarray, " held"]
@@ -184,6 +196,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             np.concatenate(strange), np.concatenate(calls), np.concatenate([fold.batches for fold in folds]), heads
         )
         self._say(folds)
+        self._say_of_lacking(self._lacking(cells, chosen, y, folds) if self.error else [])
         return self
 
     def annotate(
@@ -195,7 +208,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         gene_column: str | None = None,
         aliases: Mapping[str, str] | None = None,
     ) -> Annotation:
-        """The type of every cell, in their order. A gene that a source has not measured counts as in the mean cell.
+        """The type of every cell, in their order; "unknown" for one without counts, of which there is a warning.
+
+        Genes that a source has not measured are filled in as for the vectors.
 
         Args:
             source, layer, input, gene_column, aliases: As in `CellEmbedder.transform`.
@@ -203,7 +218,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.require_fitted()
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             known = self.embedder_.on(cells, aliases)
-            return self.annotate_cells(known, np.arange(len(known)))
+            annotation = self.annotate_cells(known, np.arange(len(known)))
+            warn_of_empty(known, annotation.empty, "nothing tells their type")
+            return annotation
 
     def annotate_cells(self, cells: Cells, rows: Int[np.ndarray, " rows"]) -> Annotation:
         """`annotate` for some of the cells."""
@@ -212,12 +229,15 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         with Progress("annotating", len(rows), self.progress, unit="cells") as progress:
             for start in range(0, max(len(rows), 1), TOGETHER):
                 some = rows[start : start + TOGETHER]
-                z, values = self.embedder_.embed_cells(cells, some), values_of(cells, some, heads.middle.numpy())
+                z, empty = embed(self.embedder_.network_, cells, some, self.embedder_)
+                values = values_of(cells, some, heads.middle.numpy(), self._completion)
                 p = self._mixed(heads.probabilities(values, z))
-                parts.append((z, p, heads.strangeness(values, p.argmax(1))))
+                parts.append((z, p, heads.strangeness(values, p.argmax(1)), empty))
                 progress.at(start + len(some))
-        z, p, numbers = (np.concatenate(several) for several in zip(*parts, strict=True))
-        return Annotation(self._table(cells.names[rows], p, numbers), p.astype(np.float32), self.types_, z)
+        z, p, numbers, empty = (np.concatenate(several) for several in zip(*parts, strict=True))
+        table = self._table(cells.names[rows], p, numbers)
+        table.loc[empty, "label"] = UNKNOWN
+        return Annotation(table, p.astype(np.float32), self.types_, z, empty)
 
     def predict(self, source: Any, **options: Any) -> Shaped[np.ndarray, " cells"]:
         """The labels that `annotate` gives, "unknown" among them."""
@@ -261,9 +281,8 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             heads = _learned(self, teach.cells, model, chosen[train], y[train])
             values = values_of(teach.cells.on(model.genes_), chosen[held], heads.middle.numpy())
             answers = heads.probabilities(values, model.embed_cells(teach.cells, chosen[held]), WIDTHS)
-            folds.append(
-                _Kept(heads, values, answers, y[held], batches[held] if by_batch else np.full(len(held), fold))
-            )
+            part = batches[held] if by_batch else np.full(len(held), fold)
+            folds.append(_Kept(heads, model.genes_, train, values, answers, y[held], part))
         if not folds:
             raise ValueError(f"label: no type in {self.label_} has two cells, one of which could be kept back")
         return folds
@@ -286,6 +305,11 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         self.mixture_ = mixture
         self.sureness_ = float(mixture_of(mixture(answers)[None], y).powers[0])
         self.weights_ = dict(zip(METHODS, mixture.weights.tolist(), strict=True))
+
+    @property
+    def _completion(self) -> Completion | None:
+        """What the vectors' model fills missing genes in by."""
+        return getattr(getattr(self.embedder_.network_, "encoder", None), "completion", None)
 
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(answers), self.sureness_)
@@ -319,7 +343,37 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         )
         lone = [name for name, count in zip(self.types_, counts, strict=True) if not count]
         if lone:
-            self.notes_.append(f"never kept back, as in one batch only: {', '.join(lone)}")
+            why = "in one of these parts only" if self.by_batch_ else "of a single cell"
+            self.notes_.append(f"how well they are called is not known, being {why}: {', '.join(lone)}")
+
+    def _lacking(
+        self, cells: Cells, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"], folds: list[_Kept]
+    ) -> list[Lacking]:
+        """What would be unknown, were a type not in the reference."""
+        parts = lacking.types_left_out(np.stack([np.bincount(fold.y, minlength=len(self.types_)) for fold in folds], 1))
+        found = []
+        with Progress("types left out", len(parts), self.progress, unit="types") as progress:
+            for number, (code, part) in enumerate(parts, 1):
+                fold = folds[part]
+                rest = fold.train[y[fold.train] != code]
+                rest = rest[evenly(y[rest], lacking.CELLS, self.seed)]
+                values = values_of(cells.on(fold.genes), chosen[rest], None)
+                of_held = fold.values, fold.y, fold.batches
+                found.append(lacking.left_out(code, values, y[rest], *of_held, len(self.types_), self.error, self.seed))
+                progress.at(number)
+        return [one for one in found if one is not None]
+
+    def _say_of_lacking(self, types: list[Lacking]) -> None:
+        named = [{**vars(one), "type": self.types_[one.type], "called": self.types_[one.called]} for one in types]
+        self.kept_back_["lacking"] = named
+        if named:
+            middle = float(np.median([one["unknown"] for one in named]))
+            least = min(named, key=lambda one: one["unknown"])
+            self.notes_.append(
+                f"of a type that the reference lacks {middle:.0%} of the cells would be unknown: the median of "
+                f"{many(len(named), 'type')}, each left out in turn; least {least['unknown']:.0%}, of {least['type']}, "
+                f"most of which would be called {least['called']}"
+            )
 
     def _table(
         self,
@@ -403,16 +457,34 @@ class _Teacher:
 
 
 def values_of(
-    cells: Cells, rows: Int[np.ndarray, " rows"], middle: Float32[np.ndarray, " genes"] | None
+    cells: Cells,
+    rows: Int[np.ndarray, " rows"],
+    middle: Float32[np.ndarray, " genes"] | None,
+    completion: Completion | None = None,
+    rescaled: bool = False,
 ) -> Float32[np.ndarray, "rows genes"]:
-    """Log-normalised genes; those that a source has not measured are as in the mean cell, or 0."""
-    values = log_normalised(cells.take(rows), cells.library(rows), SCALE)
-    if middle is None:
-        return values
-    for source, measured in enumerate(cells.measured):
-        if len(lacking := np.flatnonzero(~measured)):
-            here = np.flatnonzero(cells.source_of[rows] == source)
-            values[np.ix_(here, lacking)] = middle[lacking]
+    """Log-normalised genes; those that a source has not measured are filled in, or as in the mean cell, or 0.
+
+    Args:
+        middle: The mean cell. None: what was not measured is 0.
+        completion: Fills in.
+        rescaled: What was not measured lacks in the totals of cells too, and all other genes seem to be expressed more:
+            totals are divided by the share that the measured genes have in the mean cell.
+    """
+    library = cells.library(rows).astype(np.float64)
+    of_source = [np.flatnonzero(cells.source_of[rows] == source) for source in range(len(cells.measured))]
+    lacking = [] if middle is None else [part for part in zip(of_source, cells.measured, strict=True) if len(part[0])]
+    lacking = [(here, measured) for here, measured in lacking if not measured.all()]
+    for here, measured in lacking if rescaled else []:
+        mean = np.expm1(middle)
+        library[here] /= mean[measured].sum() / mean.sum() or 1.0
+    values = log_normalised(cells.take(rows), library, SCALE)
+    for here, measured in lacking:
+        if completion is None:
+            values[np.ix_(here, ~measured)] = middle[~measured]
+        else:
+            some = torch.from_numpy(values[here]).to(completion.middle.device)
+            values[here] = completion(some, torch.from_numpy(measured).to(some.device).expand(len(some), -1)).cpu()
     return values
 
 

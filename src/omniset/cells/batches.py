@@ -14,6 +14,7 @@ from omniset.cells.neighbours import unlabelled
 
 NONE, FILE = "none", "file"  # no batches; each source is one
 UNKNOWN = "unknown"  # no type
+NUMBERS = 20  # so many different ones are labels of types, perhaps
 ALL = "all"  # the only batch, where there are none
 # Names of columns that often hold batches, in small letters and without what is between the words.
 BATCHES = re.compile(
@@ -98,7 +99,26 @@ def labels_of(cells: Cells, label: str) -> Shaped[np.ndarray, " cells"]:
     values = cells.obs[label]
     labels = np.array(values.astype(str), dtype=object)
     labels[unlabelled(values)] = None
+    _warn_of_odd(values, label)
     if (labels == UNKNOWN).any():
         warnings.warn(f"cells whose {label} is {UNKNOWN!r} are taken for unlabelled", stacklevel=3)
         labels[labels == UNKNOWN] = None
     return labels
+
+
+def _warn_of_odd(values: pd.Series, label: str) -> None:
+    """Labels that are hardly types: measured numbers, and spellings of one name."""
+    known = values[~unlabelled(values)]
+    if pd.api.types.is_float_dtype(known.dtype) and known.nunique() > NUMBERS:
+        warnings.warn(
+            f"{label} has {known.nunique():,} different numbers, such as {known.iloc[0]:g}: each is taken for a type",
+            stacklevel=4,
+        )
+    names = pd.Series(pd.unique(known.astype(str)))
+    spelled = names.groupby(names.str.split().str.join(" ").str.casefold()).agg(list)
+    for alike in spelled[spelled.str.len() > 1]:
+        warnings.warn(
+            f"{label} has {' and '.join(map(repr, alike))}, which differ by spaces or by case: they are taken for "
+            f"{len(alike)} types",
+            stacklevel=4,
+        )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 import omniset
@@ -235,12 +235,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             known = self.on(cells, aliases)
             vectors, empty = embed(self.network_, known, np.arange(len(known)), self)
-            if empty.any():
-                warnings.warn(
-                    f"{many(int(empty.sum()), 'cell')} without counts of the model's genes, such as "
-                    f"{known.names[empty.argmax()]!r}: their vector is that of an empty cell",
-                    stacklevel=2,
-                )
+            warn_of_empty(known, empty, "their vector is that of an empty cell")
             return vectors
 
     def embed_cells(
@@ -278,7 +273,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
         batch: str | None = None,
         library: float | Float[np.ndarray, " cells"] = SCALE,
     ) -> Float[np.ndarray, "cells genes"]:
-        """Expected counts of the genes `genes_`.
+        """Expected counts of the genes `genes_`, a column each.
 
         Args:
             embedding: What transform gave, or means of it.
@@ -286,12 +281,17 @@ class CellEmbedder(EmbedderOptions, Estimator):
             library: Sum of the counts of each cell.
 
         Raises:
-            ValueError: A batch that was not learned from, or vectors of another width.
+            ValueError: A batch that was not learned from, vectors of another width or not finite, or library not > 0.
         """
         self.require_fitted()
         z = np.asarray(embedding, dtype=np.float32)
         if z.ndim != 2 or z.shape[1] != self.embedding_dim:
             raise ValueError(f"embedding must be cells x {self.embedding_dim}, got shape {z.shape}")
+        if not (finite := np.isfinite(z).all(1)).all():
+            raise ValueError(f"embedding must be finite, row {finite.argmin()} is not")
+        sums = np.asarray(library, dtype=np.float32)
+        if not (sums > 0).all() or not np.isfinite(sums).all():
+            raise ValueError(f"library must be > 0, got {sums.min():g}")
         if batch is not None and batch not in self.batches_:
             raise ValueError(f"batch must be one of those learned from, {', '.join(self.batches_)}; got {batch!r}")
         if isinstance(self.network_, SeedModel):
@@ -301,7 +301,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
                 raise ValueError("a model that learned which genes are expressed (loss) expects no counts")
         which = range(len(self.batches_)) if batch is None else [self.batches_.index(batch)]
         share = shares(self.network_, z, which, len(self.batches_), self)
-        return share * np.broadcast_to(np.asarray(library, dtype=np.float32), len(z))[:, None]
+        return share * np.broadcast_to(sums, len(z))[:, None]
 
     def likely_batches(self, source: Any, **options: Any) -> pd.DataFrame:
         """Which of the batches learned from each cell is like: probabilities, a row per cell and a column per batch.
@@ -343,9 +343,12 @@ class CellEmbedder(EmbedderOptions, Estimator):
             aliases: Other names of genes.
 
         Raises:
-            ValueError: A cell that is not there, or without counts of known genes.
+            ValueError: A cell that is not there or without counts of known genes, or top or steps below 1.
         """
         self.require_fitted()
+        for name, value in (("top", top), ("steps", steps)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
         network, mean = self.network_, torch.from_numpy(self.mean_)
         cells = [cells] if isinstance(cells, str) else cells
         with opened(source, **options) as given:
@@ -485,6 +488,16 @@ def _ending(
         after = z[order[np.searchsorted(rows, some, sorter=order)]]
         notes.append(settling.of_batches(components, after, codes[some]))
     return notes
+
+
+def warn_of_empty(cells: Cells, empty: Bool[np.ndarray, " cells"], what: str) -> None:
+    """Of cells without counts of a model's genes, and what becomes of them."""
+    if empty.any():
+        warnings.warn(
+            f"{many(int(empty.sum()), 'cell')} without counts of the model's genes, such as "
+            f"{cells.names[empty.argmax()]!r}: {what}",
+            stacklevel=3,
+        )
 
 
 def _warn_of_empty(cells: Cells, rows: Int[np.ndarray, " rows"], library: Float[np.ndarray, " cells"]) -> None:

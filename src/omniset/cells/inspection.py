@@ -43,7 +43,7 @@ def describe(cells: Cells, number: int, library: Float[np.ndarray, " cells"], ge
     if len(twice):
         say(f"  {len(twice):,} names of cells occur again, such as {twice[0]!r}")
     if same := cells.match[number].duplicates:
-        say(f"  {len(same):,} names of genes occur more than once and are summed, such as {same[0]!r}")
+        say(f"  several columns of one gene are summed: of {many(len(same), 'gene')}, such as {same[0]!r}")
     few = report.few_values(source.obs)
     keys = [f"{name} ({values}: {_values(source.obs[name])})" for name, values in list(few.items())[:SHOWN]]
     say(f"  obs columns with few values, for --batch_key or labels: {'; '.join(keys) or 'none'}")

@@ -21,8 +21,10 @@ from jaxtyping import Float, Shaped
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
+import omniset
 from omniset.cells.annotator import values_of
 from omniset.cells.data import Cells, known_genes, opened
+from omniset.cells.model import SCALE
 from omniset.cells.options import PerturberOptions
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance
 from omniset.cells.transitions import DRAWN, Correction, Pair, PairModule, Transition
@@ -131,7 +133,9 @@ class CellPerturber(PerturberOptions, Estimator):
         for name, width, size in zip(names, self.shifts_.widths, self.size_, strict=True):
             near = f"near ones first ({width:g} median distances)" if width < max(WIDTHS) else "all alike"
             adds = (
-                f"{size:g} of the set encoder's correction" if size else "nothing, which the set encoder cannot better"
+                f"{size:g} of the set encoder's correction"
+                if size
+                else "nothing: on groups kept back the set encoder's correction was no better"
             )
             self.notes_.append(f"{name}: the shifts of known groups, {near}, plus {adds}")
         return self
@@ -148,8 +152,8 @@ class CellPerturber(PerturberOptions, Estimator):
     ) -> Study:
         """New cells, to be foretold under all perturbations that are known. Arguments and errors: as of `foretell`."""
         self.require_fitted()
-        known = known_genes(cells, self.genes_, aliases)
-        values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32))
+        known = known_genes(cells, self.genes_, aliases, "they count as in the mean cell")
+        values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32), rescaled=True)
         columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
         return Study.of_new(known, values, self.genes_, sorted(set(self.shifts_.perturbations)), **columns)
 
@@ -187,7 +191,8 @@ class CellPerturber(PerturberOptions, Estimator):
     def treated(self, study: Study, groups: list[Group], names: Shaped[np.ndarray, " cells"]) -> Any:
         """An AnnData of the untreated cells of groups as if they were treated: log-normalised.
 
-        A cell is called as it was, with the perturbation behind; obs has `perturbation`, `type` and `donor`.
+        A cell is called as it was, with the perturbation behind; obs has `perturbation`, `type` and `donor`, and
+        uns["omniset"] what the values are and what they came from.
         """
         anndata = needed("anndata")
         rows = [np.zeros(0, dtype=np.int64), *(group.control for group in groups)]
@@ -200,7 +205,10 @@ class CellPerturber(PerturberOptions, Estimator):
             obs[name] = pd.Categorical(values[of], categories=categories)
         parts = [np.zeros((0, len(self.genes_)), np.float32)]
         parts += [self.predict(study, group).astype(np.float32) for group in groups]
-        return anndata.AnnData(np.concatenate(parts), obs, pd.DataFrame(index=pd.Index(self.genes_, dtype=object)))
+        treated = anndata.AnnData(np.concatenate(parts), obs, pd.DataFrame(index=pd.Index(self.genes_, dtype=object)))
+        about = {"class": type(self).__name__, "version": omniset.__version__, "seed": int(self.seed)}
+        treated.uns["omniset"] = about | {"values": f"log(1 + {SCALE:g} count / library)"}
+        return treated
 
     def shift(self, study: Study, group: Group) -> Float[np.ndarray, " genes"]:
         """What every cell of a group moves by, before the network adds to it."""

@@ -7,7 +7,7 @@ linear       plus what ridge regression on the untreated means says (Ahlmann-Elt
 perturbation effect prediction does not yet outperform simple linear baselines", 2025)
 scgen        decoded from principal components, moved there by scGen's shift (Lotfollahi et al., "scGen predicts
 single-cell perturbation responses", 2019), see `scgen_shift`
-null         plus the mean shift, its genes exchanged at random
+shuffled     plus the mean shift, its genes exchanged at random
 shift alone  ours without the set encoder
 """
 
@@ -29,9 +29,8 @@ from omniset.runs.files import plain
 from omniset.trials.comparison import OURS, Aim, Comparison, Score
 
 DONORS, TYPES, NEW = "new donors", "new types", "new cells"
-SHIFTS = ("no change", "mean shift", "type shift", "linear", "scgen", "null")
+SHIFTS = ("no change", "mean shift", "type shift", "linear", "scgen", "shuffled")
 ALONE = "shift alone"
-FEW = 5  # donors, or types: with fewer, intervals are of groups
 PREDICTORS = 10  # of the linear baseline
 SCORES = (
     Score("pearson_top", "Pearson of changes, 50 genes", within=(-1.0, 1.0)),
@@ -57,10 +56,11 @@ class PerturbationEvaluation:
 
     @cached_property
     def comparison(self) -> Comparison:
-        several = min(self.rows["donor"].nunique(), self.rows["type"].nunique()) >= FEW
-        left = np.where(self.rows["condition"] == TYPES, self.rows["type"], self.rows["donor"])
-        rows = self.rows.assign(left_out=left if several else self.rows["group"])
-        return Comparison(rows, SCORES, "donor or type" if several else "group", "left_out", ["group"], SHIFTS, AIMS)
+        """Units are donors, and types where these were left out: populations of one donor are not independent."""
+        types = self.rows["condition"] == TYPES
+        rows = self.rows.assign(left_out=np.where(types, self.rows["type"], self.rows["donor"]))
+        unit = "donor or type left out" if types.any() else "donor"
+        return Comparison(rows, SCORES, unit, "left_out", ["group"], SHIFTS, AIMS)
 
     def advice(self) -> str:
         """Whether a simple shift would have done: a sentence."""
@@ -199,6 +199,6 @@ def _shifts(study: Study, perturber: CellPerturber, group: Group) -> dict[str, F
         "mean shift": mean,
         "type shift": shifts[alike].mean(0) if alike.any() else mean,
         "linear": line.predict(perturber.key(study, group)[None, :PREDICTORS])[0],
-        "null": np.random.default_rng(perturber.seed).permutation(mean),
+        "shuffled": np.random.default_rng(perturber.seed).permutation(mean),
         ALONE: perturber.shift(study, group),
     }

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from omniset.cells.metrics import LISI_NEIGHBOURS, lisi, neighbours
+from omniset.report.blocks import many
 
 SETTLED = 0.01  # relative change of the loss in the last tenth of the epochs
 EPOCHS = 10  # at least, to tell
@@ -47,7 +48,7 @@ def of_loss(history: Sequence[dict[str, Any]]) -> str:
     """
     losses = [epoch["train_loss"] for epoch in history if epoch.get("train_loss") is not None]
     if len(losses) < EPOCHS:
-        return f"whether the loss had settled cannot be told from {len(losses)} epochs, {EPOCHS} are needed"
+        return f"whether the loss had settled cannot be told from {many(len(losses), 'epoch')}, {EPOCHS} are needed"
     tenth = len(losses) // 10
     last, earlier = np.mean(losses[-tenth:]), np.mean(losses[-2 * tenth : -tenth])
     change = abs(last - earlier) / max(abs(earlier), np.finfo(float).tiny)

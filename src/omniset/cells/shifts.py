@@ -79,9 +79,11 @@ class Study:
         values = log_normalised(counts, cells.library(), SCALE)
         groups, lacking = _groups(rows, control, sorted({state for state, _, _ in rows} - {control, ""}))
         if len(groups) < 2:
+            parts = ({of for s, _, of in rows if s and (s == control) == before} for before in (True, False))
+            apart = f"; no {donor} has both untreated and treated cells" if not set.intersection(*parts) else ""
             raise ValueError(
                 f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
-                "least 2 are needed"
+                f"least 2 are needed{apart}"
             )
         return cls(values, [cells.genes[i] for i in chosen], groups, lacking)
 
