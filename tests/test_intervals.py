@@ -243,6 +243,14 @@ def test_the_verdict_in_a_sentence(gap, units, words):
     assert ("only 7 units" in said) == (units == 7)
 
 
+def test_the_verdict_of_several_conditions_says_which():
+    one = comparison()
+    assert "(correlation +" in one.verdict()
+    rows = pd.concat([one.rows, one.rows.assign(condition="new")])
+    both = Comparison(rows, one.scores, one.unit, one.units, one.keys, one.baselines, [Aim("new", "r")])
+    assert "(correlation, new: +" in both.verdict()
+
+
 @pytest.mark.parametrize("keys", [["seed"], []])
 def test_a_formula_is_compared_on_the_same_draws(keys):
     found = comparison()

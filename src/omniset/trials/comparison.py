@@ -226,6 +226,7 @@ class Comparison:
         if gate is None:
             return ""
         text, interval = self.score(gate.score).text, gate.interval
+        text += f", {gate.condition}:" if len(self.conditions) > 1 else ""
         amount = f"{text} {interval.value:+.3f}, 95 % interval {interval.low:+.3f} to {interval.high:+.3f}"
         if interval.low == interval.high == 0:
             amount = f"{text} the same in each {self.unit}"  # a point would look as if it were sure
