@@ -49,6 +49,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell run
 simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would take most of the time
 stacking.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
 linear.PooledLinear.variances = cox.PooledCox.variances = (0.1, 1.0)  # and 13 penalties for each linear model
+linear.FOLDS = 2  # of 5 that choose among them
 
 
 def _frames() -> list[tuple[FrameType | None]]:

@@ -1,5 +1,6 @@
 """Options that are declared once: what is refused, what is stored, and what the shell makes of words."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -71,6 +72,14 @@ def test_what_is_refused(given, said):
 )
 def test_what_is_taken(given):
     check(Made, given)
+
+
+def test_an_option_that_is_not_there_is_refused_with_the_nearest():
+    with pytest.raises(TypeError, match="Estimator has no option 'lenghts', did you mean 'lengths'"):
+        Estimator(lenghts=(3,))
+    with pytest.raises(TypeError, match="Estimator has no option 'zzz'; there are: .*kind, number, "):
+        Estimator(zzz=3)
+    assert next(iter(inspect.signature(Estimator).parameters)) == "kind"
 
 
 def test_each_option_is_documented_with_its_default_and_bounds():

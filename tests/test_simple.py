@@ -160,6 +160,7 @@ def test_linear_takes_the_likeliest_penalty(seed, classes, enough, used, rows, m
     """By rows left out, which are enough after some folds, and a normal distribution of its logarithm."""
     monkeypatch.setattr(linear, "LEFT_OUT", enough)
     monkeypatch.setattr(linear.PooledLinear, "variances", linear.VARIANCES)
+    monkeypatch.setattr(linear, "FOLDS", 5)
     x = table(29, seed)
     score = x[:, 3] + np.random.default_rng(seed).normal(size=29)
     y = score if classes is None else (score > 0).astype(int)

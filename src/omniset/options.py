@@ -7,6 +7,8 @@ parsed, and its help is printed, in a fraction of a second. The estimator itself
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import inspect
 import math
 import re
@@ -165,8 +167,24 @@ def blaming(encoder_options: Mapping[str, Any] | None) -> Iterator[None]:
 
 @typing.dataclass_transform()
 def options(cls: C) -> C:
-    """A class of options as a dataclass that is compared and shown as scikit-learn's estimators are."""
-    return dataclass(eq=False, repr=False)(cls)  # type: ignore[return-value]
+    """A class of options as a dataclass that is compared and shown as scikit-learn's estimators are.
+
+    An option that it does not have is refused by the name of the class that is made, with the nearest that it has.
+    """
+    made: Any = dataclass(eq=False, repr=False)(cls)
+    init, known = made.__init__, [f.name for f in dataclasses.fields(made)]
+
+    @functools.wraps(init)
+    def of_known_names(self: Any, *values: Any, **named: Any) -> None:
+        for name in named:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f", did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known)}"
+                raise TypeError(f"{type(self).__name__} has no option {name!r}{hint}")
+        init(self, *values, **named)
+
+    made.__init__ = of_known_names
+    return made
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
