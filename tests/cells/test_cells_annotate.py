@@ -185,7 +185,9 @@ def test_vectors_of_a_part_that_is_kept_back_have_not_seen_it(labelled, monkeypa
 def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(labelled, embedder, tmp_path):
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
     annotator.save(tmp_path / "saved")
-    found, again = (a.annotate(labelled) for a in (annotator, CellAnnotator.load(tmp_path / "saved", progress=False)))
+    loaded = CellAnnotator.load(tmp_path / "saved", progress=False)
+    assert (loaded.lacking_, loaded.kept_back_) == (annotator.lacking_, annotator.kept_back_)
+    found, again = (a.annotate(labelled) for a in (annotator, loaded))
     pd.testing.assert_frame_equal(found.table, again.table)
     assert np.array_equal(found.probabilities, again.probabilities)
     alone = annotator.annotate(labelled[7:8].copy())
@@ -234,17 +236,6 @@ def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(labelle
     expected = completion(expected, torch.from_numpy(measured).expand(211, -1)).numpy()
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
     assert (values[:, ~measured] != annotator.network_.heads.middle.numpy()[~measured]).any()
-
-
-def test_totals_are_those_of_all_genes_where_the_mean_cell_tells_what_lacks(labelled, embedder):
-    """Of cells that are all alike: they are as if nothing was missing."""
-    alike = labelled.copy()
-    alike.X = np.tile(np.arange(1.0, 42.0, dtype=np.float32), (211, 1))
-    whole, part = (read_cells(data.copy()).on(list(alike.var_names)) for data in (alike, alike[:, 5:23]))
-    values = module.values_of(whole, np.arange(3), None)
-    rescaled = module.values_of(part, np.arange(3), values[0], rescaled=True)
-    np.testing.assert_allclose(rescaled, values, rtol=1e-6)
-    assert (module.values_of(part, np.arange(3), values[0])[:, 5:23] > values[:, 5:23] + 0.1).all()
 
 
 def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
@@ -305,7 +296,7 @@ def test_types_are_left_out_where_most_of_their_cells_were_kept_back(monkeypatch
 
 def test_what_a_lacking_type_would_be_is_said(labelled, embedder):
     annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
-    of_types = annotator.kept_back_["lacking"]
+    of_types = annotator.lacking_
     assert [one["type"] for one in of_types] == ["x", "y", "z"]
     assert all(one["called"] != one["type"] for one in of_types)
     assert any("of a type that the reference lacks" in note for note in annotator.notes_)

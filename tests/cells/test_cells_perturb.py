@@ -14,6 +14,8 @@ from scipy.spatial.distance import cdist
 from scipy.stats import hmean, pearsonr
 
 from omniset.cells import CellPerturber, read_cells
+from omniset.cells.annotator import values_of
+from omniset.cells.perturber import totals_of
 from omniset.cells.perturbing import evaluate_perturbation, scgen_shift
 from omniset.cells.shifts import WIDTHS, Group, Shifts, Study, energy_distance, foretold
 from omniset.cells.transitions import Correction, Transition
@@ -234,6 +236,17 @@ def test_new_cells_are_foretold_as_those_of_the_study_are(study, perturber):
     assert (known.values[:, 3] == perturber.middle_[3].astype(np.float32)).all()
     with pytest.raises(ValueError, match="label: no kind has 10 untreated cells or more of one donor"):
         perturber.foretell(new[:9].copy(), **columns)
+
+
+def test_totals_are_those_of_all_genes_where_the_mean_cell_tells_what_lacks():
+    """Of cells that are all alike, one file of which lacks genes: they are as if nothing was missing."""
+    alike = adata()
+    alike.X = np.tile(np.arange(1.0, 1 + GENES, dtype=np.float32), (len(alike), 1))
+    whole = read_cells(alike[:7].copy()).on(list(alike.var_names))
+    mean = values_of(whole, np.arange(1), None)[0].astype(np.float64)
+    both = read_cells([alike[:7].copy(), alike[7:12, 5:23].copy()]).on(list(alike.var_names))
+    np.testing.assert_allclose(totals_of(both, mean), np.full(12, whole.library()[0]), rtol=1e-6)
+    assert (both.library()[7:] < whole.library()[0] / 2).all()
 
 
 def test_evaluation_has_every_group_under_both_conditions(study):

@@ -63,6 +63,7 @@ def of_annotation(
     numbers = {
         "calls": counts.to_dict("records"),
         "kept_back": annotator.kept_back_,
+        "lacking": annotator.lacking_,
         "weights": annotator.weights_,
         "markers": markers.to_dict("records"),
         "confusion": None if confusion is None else confusion.reset_index().to_dict("records"),
@@ -229,8 +230,7 @@ def _learned(annotator: CellAnnotator) -> Section:
 
 def _lacking(annotator: CellAnnotator) -> list[Section]:
     """How many cells of a type that is not in the reference are found to be unknown. None where it was not measured."""
-    types = annotator.kept_back_.get("lacking", [])
-    rows = [[one["type"], one["cells"], rounded(one["unknown"]), one["called"]] for one in types]
+    rows = [[one["type"], one["cells"], rounded(one["unknown"]), one["called"]] for one in annotator.lacking_]
     text = (
         "Each type was left out of the reference in turn, and its cells that were kept back called by the others. The "
         "nearer another type is, the fewer of them are found: a low share says that cells of such a new type would "

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float32, Float64, Int, Shaped
+from jaxtyping import Bool, Float, Float32, Float64, Int, Shaped
 from torch import nn
 
 from omniset.cells import lacking
@@ -107,6 +107,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         types_: The types.
         embedder_: The model of the cells' vectors.
         weights_: Of each method.
+        kept_back_: What was said of cells kept back: how many, and the shares `right` and `unknown`.
+        lacking_: For each type left out of the reference in turn: `type`, `cells`, the share `unknown` of these, and
+            what most of the others are `called`.
         notes_: What was decided, a sentence each.
     """
 
@@ -365,7 +368,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     def _say_of_lacking(self, types: list[Lacking]) -> None:
         named = [{**vars(one), "type": self.types_[one.type], "called": self.types_[one.called]} for one in types]
-        self.kept_back_["lacking"] = named
+        self.lacking_ = named
         if named:
             middle = float(np.median([one["unknown"] for one in named]))
             least = min(named, key=lambda one: one["unknown"])
@@ -414,7 +417,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
             "sureness": self.sureness_,
             "bound": float(bound) if np.isfinite(bound) else None,
             "embedder": self.embedder_.identity(),
-            "kept_back": self.kept_back_,
+            "kept_back": self.kept_back_ | {"lacking": self.lacking_},
             "notes": self.notes_,
         }
 
@@ -426,7 +429,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         )
         self.mixture_ = Mixture(np.array(fitted["weights"]), np.array(fitted["powers"]))
         self.weights_ = dict(zip(METHODS, fitted["weights"], strict=True))
-        self.sureness_, self.kept_back_ = fitted["sureness"], fitted["kept_back"]
+        kept_back: dict[str, Any] = dict(fitted["kept_back"])
+        self.lacking_ = kept_back.pop("lacking", [])  # of a model before it was measured: none
+        self.sureness_, self.kept_back_ = fitted["sureness"], kept_back
         self.embedded_by_ = fitted["embedder"]
         bound = np.inf if fitted["bound"] is None else fitted["bound"]
         self.tails_ = Tails(self.network_.known.numpy(), self.network_.calls.numpy(), bound)
@@ -461,30 +466,27 @@ def values_of(
     rows: Int[np.ndarray, " rows"],
     middle: Float32[np.ndarray, " genes"] | None,
     completion: Completion | None = None,
-    rescaled: bool = False,
+    library: Float[np.ndarray, " rows"] | None = None,
 ) -> Float32[np.ndarray, "rows genes"]:
-    """Log-normalised genes; those that a source has not measured are filled in, or as in the mean cell, or 0.
+    """Log-normalised genes.
 
     Args:
-        middle: The mean cell. None: what was not measured is 0.
-        completion: Fills in.
-        rescaled: What was not measured lacks in the totals of cells too, and all other genes seem to be expressed more:
-            totals are divided by the share that the measured genes have in the mean cell.
+        middle: The mean cell: what stands for a gene that a source has not measured. None: 0 does.
+        completion: What fills such genes in, in place of the mean cell.
+        library: Totals of the cells. None: those of all their counts.
     """
-    library = cells.library(rows).astype(np.float64)
-    of_source = [np.flatnonzero(cells.source_of[rows] == source) for source in range(len(cells.measured))]
-    lacking = [] if middle is None else [part for part in zip(of_source, cells.measured, strict=True) if len(part[0])]
-    lacking = [(here, measured) for here, measured in lacking if not measured.all()]
-    for here, measured in lacking if rescaled else []:
-        mean = np.expm1(middle)
-        library[here] /= mean[measured].sum() / mean.sum() or 1.0
-    values = log_normalised(cells.take(rows), library, SCALE)
-    for here, measured in lacking:
+    values = log_normalised(cells.take(rows), cells.library(rows) if library is None else library, SCALE)
+    if middle is None:
+        return values
+    for source, measured in enumerate(cells.measured):
+        here = np.flatnonzero(cells.source_of[rows] == source)
+        if measured.all() or not len(here):
+            continue
         if completion is None:
             values[np.ix_(here, ~measured)] = middle[~measured]
-        else:
-            some = torch.from_numpy(values[here]).to(completion.middle.device)
-            values[here] = completion(some, torch.from_numpy(measured).to(some.device).expand(len(some), -1)).cpu()
+            continue
+        some = torch.from_numpy(values[here]).to(completion.middle.device)
+        values[here] = completion(some, torch.from_numpy(measured).to(some.device).expand(len(some), -1)).cpu()
     return values
 
 

@@ -116,7 +116,7 @@ def _warn_of_odd(values: pd.Series, label: str) -> None:
         )
     names = pd.Series(pd.unique(known.astype(str)))
     spelled = names.groupby(names.str.split().str.join(" ").str.casefold()).agg(list)
-    for alike in spelled[spelled.str.len() > 1]:
+    for alike in [some for some in spelled if len(some) > 1]:
         warnings.warn(
             f"{label} has {' and '.join(map(repr, alike))}, which differ by spaces or by case: they are taken for "
             f"{len(alike)} types",

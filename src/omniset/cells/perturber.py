@@ -153,7 +153,8 @@ class CellPerturber(PerturberOptions, Estimator):
         """New cells, to be foretold under all perturbations that are known. Arguments and errors: as of `foretell`."""
         self.require_fitted()
         known = known_genes(cells, self.genes_, aliases, "they count as in the mean cell")
-        values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32), rescaled=True)
+        totals = totals_of(known, self.middle_)
+        values = values_of(known, np.arange(len(known)), self.middle_.astype(np.float32), library=totals)
         columns: dict[str, Any] = {"condition": condition, "control": control, "label": label, "donor": donor}
         return Study.of_new(known, values, self.genes_, sorted(set(self.shifts_.perturbations)), **columns)
 
@@ -371,3 +372,18 @@ class CellPerturber(PerturberOptions, Estimator):
         widths = (float(fitted["widths"][0]), float(fitted["widths"][1]))
         learned = arrays["keys"], arrays["shifts"], arrays["numbers"]
         self.shifts_ = Shifts(perturbations, types, donors, *learned, widths)
+
+
+def totals_of(cells: Cells, middle: Float[np.ndarray, " genes"]) -> Float[np.ndarray, " cells"]:
+    """Totals of cells as if all genes were measured: their own over the share of the measured genes in the mean cell.
+
+    Else all genes that a source has measured would seem to be expressed more for those that it has not.
+
+    Args:
+        middle: The mean cell, log-normalised.
+    """
+    totals, mean = cells.library().astype(np.float64), np.expm1(middle)
+    for source, measured in enumerate(cells.measured):
+        if share := float(mean[measured].sum()) / max(float(mean.sum()), 1e-12):
+            totals[cells.source_of == source] /= share
+    return totals
