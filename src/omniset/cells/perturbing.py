@@ -59,7 +59,7 @@ class PerturbationEvaluation:
         """Units are donors, and types where these were left out: populations of one donor are not independent."""
         types = self.rows["condition"] == TYPES
         rows = self.rows.assign(left_out=np.where(types, self.rows["type"], self.rows["donor"]))
-        unit = "donor or type left out" if types.any() else "donor"
+        unit = "left-out part" if types.any() else "donor"
         return Comparison(rows, SCORES, unit, "left_out", ["group"], SHIFTS, AIMS)
 
     def advice(self) -> str:
