@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from omniset.genomes.data import GenomeFile
+from omniset.genomes.data import GenomeFile, read_table
 
 EGGNOG2 = "\n".join(
     [
@@ -562,3 +562,28 @@ def test_files_that_are_something_else(name, text, message, tmp_path):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=f"{name}: {message}"):
         list(GenomeFile(tmp_path / name))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_bakta_leaves_beside_its_main_file_is_left_out(tmp_path, nested, packed):
+    columns = {"": "DbXrefs\n{}COG:COG0187", ".hypotheticals": "Mol Weight\n{}9", ".inference": "X\n{}x"}
+    head = "# Annotated with Bakta\n#Sequence Id\tType\tStart\tStop\tStrand\tLocus Tag\tGene\tProduct\t"
+    row = "c1\tcds\t1\t9\t+\tt1\tgyrB\tGyrase\t"
+    for name in ("A", "B"):
+        folder = tmp_path / name if nested else tmp_path
+        folder.mkdir(exist_ok=True)
+        for end, last in columns.items():
+            path = folder / f"{name}{end}.tsv{'.gz' if packed else ''}"
+            with gzip.open(path, "wt") if packed else open(path, "w") as file:
+                file.write(head + last.format(row) + "\n")
+    with pytest.warns(UserWarning, match="4 files such as A.hypotheticals.tsv.* were left out"):
+        found = read_table(tmp_path)
+    assert (found.names, found.families) == (["A", "B"], ["COG0187"])
+
+
+def test_a_table_without_a_column_of_genomes_is_refused(tmp_path):
+    path = tmp_path / "table.tsv"
+    path.write_text("K00001\tK00002\tK00003\n1\t0\t1\n0\t1\t1\n")
+    with pytest.raises(ValueError, match="line 1: all columns are families: the first, 'K00001', must have the names"):
+        read_table(path)

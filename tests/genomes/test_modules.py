@@ -164,3 +164,10 @@ def test_table():
     ]
     together = modules.table(group[::-1]).sort_values(["genome", "module"], kind="stable", ignore_index=True)
     pd.testing.assert_frame_equal(together, rows)
+
+
+def test_modules_of_other_identifiers_are_refused():
+    module = Module("M1", "", parse("K00001 K00002"))
+    with pytest.raises(ValueError, match=r"none of their families .* such as 'K00001' \(KO\), the model's .*\(Pfam\)"):
+        Modules([module], ["PF00001", "PF00002"])
+    assert len(Modules([module], ["PF00001", "K00002"]).notes()) == 1

@@ -38,9 +38,13 @@ from omniset.genomes.recovery import Detection, detection_of
 from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
 from omniset.genomes.training import Clades, Draws, Genomes, split
 from omniset.options import blaming
+from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.finite import require_finite_outputs
+from omniset.tables.files import listed
 from omniset.training import artefacts, schema
+
+FEW = 10  # clades kept back: with fewer, what they tell may not hold for others
 
 
 class GenomeCompleter(CompleterOptions, Estimator):
@@ -126,6 +130,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> GenomeCompleter:
         """`fit` with training and validation genomes chosen. Others of the table are not looked at.
 
+        Both are references of the fitted model, which learned how far to trust references from those of the training
+        genomes alone.
+
         Args:
             also: Further methods to train.
 
@@ -150,7 +157,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         for name, known in (("category", table.categories), ("description", table.descriptions)):
             vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
         self._set_vocabulary(vocabulary)
-        self.references_ = _lineages([table.names[i] for i in references], taxonomy)
         self.with_taxonomy_ = clades.given
         self.notes_ = [*clades.notes(), *_notes(genomes, len(table.families), self.min_genomes)]
         self.sizes_ = {
@@ -163,6 +169,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
         }
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
         self._train(genomes, None if folder is None else Path(folder), resume)
+        # Weights and thresholds are learned: what was kept back for them is now there to compare with.
+        references = _references(clades, np.sort(np.concatenate([train, validation])), self.max_references, self.seed)
+        self.network_.references.fit(genomes.counts[references])
+        self.references_ = _lineages([table.names[i] for i in references], taxonomy)
+        self.notes_ += _of_kept_back(clades, validation, taxonomy, table.names, self.clade)
         return self
 
     def _train(self, genomes: Genomes, folder: Path | None, resume: bool) -> None:
@@ -482,7 +493,7 @@ def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
         least = "any training genome" if min_genomes == 1 else f"min_genomes={min_genomes} training genomes"
         notes.append(f"{left_out:,} of {families:,} families are not in {least}, and are left out of the vocabulary")
     if len(genomes.references) < len(genomes.train):
-        notes.append(f"{len(genomes.references):,} of {len(genomes.train):,} training genomes are kept to compare with")
+        notes.append(f"{len(genomes.references):,} genomes are kept to compare with, drawn over the clades")
     if genomes.whole is not None:
         number = int(genomes.whole[genomes.validation].sum())
         of = (
@@ -490,6 +501,28 @@ def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
         )
         told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
         notes.append(f"{of}: {told} the thresholds of a precision")
+    return notes
+
+
+def _of_kept_back(
+    clades: Clades,
+    validation: Int[np.ndarray, " validation"],
+    taxonomy: pd.DataFrame | None,
+    names: list[str],
+    rank: str,
+) -> list[str]:
+    """Which genomes told weights and thresholds, and that they were few."""
+    groups = np.unique(clades.groups[validation])
+    named = ""
+    if taxonomy is not None:
+        taxa = lineages(taxonomy, [names[i] for i in validation])[rank]
+        named = f" ({listed(sorted(name for name in set(taxa) if name))})"
+    notes = [
+        f"{many(len(validation), 'genome')} of {many(len(groups), 'clade')}{named} told weights and thresholds, and "
+        "are references since"
+    ]
+    if len(groups) < FEW:
+        notes.append("these are few clades: a precision that they tell may not hold in clades that are unlike them")
     return notes
 
 

@@ -81,6 +81,7 @@ READABLE = (".tsv", ".csv", ".txt", ".tab", ".annotations", ".rtab", ".parquet",
 PREFERRED = re.compile(
     r"\.emapper\.annotations|^cog_classify\.tsv|_cog_classify\.tsv|^classifier_result\.tsv|^gene_presence_absence\.Rtab"
 )
+BESIDE = re.compile(r"\.(hypotheticals|inference)\.tsv(?=\.|$)")  # of Bakta, beside its main file
 
 
 class GenomeFile:
@@ -290,7 +291,8 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
         return [path], None
     there = [*sorted(path.iterdir()), *sorted(path.glob("*/*"))]
     usable = [p for p in there if p.is_file() and not p.name.startswith(".") and _ends_well(p)]
-    chosen = [p for p in usable if PREFERRED.search(p.name)] or [p for p in usable if p.parent == path] or usable
+    main = [p for p in usable if BESIDE.sub(".tsv", p.name) == p.name or not _main_of(p).exists()]
+    chosen = [p for p in main if PREFERRED.search(p.name)] or [p for p in main if p.parent == path] or main
     if not chosen:
         raise ValueError(f"{path} is a folder without a file that ends in {', '.join(READABLE)} (or these with .gz)")
     left = [p for p in usable if p not in set(chosen)]
@@ -300,6 +302,10 @@ def _files(path: str | Path | Sequence[str | Path]) -> tuple[list[Path], str | N
         chosen,
         f"{path}: {len(left)} files such as {left[0].name} were left out: give a list of files to read others",
     )
+
+
+def _main_of(path: Path) -> Path:
+    return path.with_name(BESIDE.sub(".tsv", path.name))
 
 
 def _ends_well(path: Path) -> bool:

@@ -71,7 +71,8 @@ class References(nn.Module):
         self._dense: Tensor | None = None
 
     def fit(self, counts: sp.csr_array) -> None:
-        self.presence.copy_(torch.from_numpy((counts > 0).toarray().astype(np.uint8)))
+        """Take up genomes in place of those before, also another number of them."""
+        self.presence = torch.from_numpy((counts > 0).toarray().astype(np.uint8)).to(self.presence.device)
         self._dense = None
 
     def dense(self, like: Tensor) -> Float[Tensor, "references families"]:

@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from omniset.genomes.completion import Completion
-from omniset.genomes.identifiers import normalise
+from omniset.genomes.identifiers import kind_of_identifier, normalise
 from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 
@@ -324,12 +324,21 @@ class Modules:
 
     Args:
         families: The vocabulary.
+
+    Raises:
+        ValueError: It has none of the modules' families.
     """
 
     def __init__(self, modules: Sequence[Module], families: Sequence[str]) -> None:
         self.modules = list(modules)
         self._position = {family: i for i, family in enumerate(families)}
         self.needed = list(dict.fromkeys(family for module in modules for family in module.families()))
+        if self.needed and not any(family in self._position for family in self.needed):
+            raise ValueError(
+                f"modules: none of their families is in the model's vocabulary: they are such as {self.needed[0]!r} "
+                f"({kind_of_identifier(self.needed[0])}), the model's such as {families[0]!r} "
+                f"({kind_of_identifier(families[0])})"
+            )
         self.genomes: list[str] = []
         self.probabilities: list[Float[np.ndarray, " modules"]] = []
         self.sums = {name: np.zeros(len(self.modules)) for name in ("observed", "called", "expected")}

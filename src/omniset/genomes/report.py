@@ -258,9 +258,8 @@ def _modules(modules: Modules) -> Section:
         names = [modules.modules[i].name for i in shown]
         figure = figures.heat_map(values[:, shown], modules.genomes[: len(values)], names, "probability")
         means = listed(dict(zip(names, values[:, shown].mean(0).tolist(), strict=True)), 6)
-        caption = (
-            f"Probability that a module is complete: the {len(names)} least certain ones, in {len(values)} genomes."
-        )
+        these = f"{many(len(names), 'module')} that are least certain, in {many(len(values), 'genome')}"
+        caption = f"Probability that a module is complete: {these}."
         blocks.insert(0, Plot(figure, f"{caption} Means: {means}.", caption))
     text = (
         "A module is complete where all of its steps are. Families are taken as independent, given what was observed. "

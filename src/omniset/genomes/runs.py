@@ -24,6 +24,7 @@ from omniset.genomes.evaluation_report import of_evaluation
 from omniset.genomes.explaining import Explanation
 from omniset.genomes.modules import Modules, read_modules
 from omniset.report import multiqc
+from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import noted, refuse_own_input, run_folder, say, say_notes
 from omniset.runs.verbs import working_folder
@@ -69,12 +70,14 @@ def fit(
         completer.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
         sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
         line = (
-            f"on {sizes['validation']} validation genomes, {sizes['validation clades']} clades: expected calibration "
-            f"error at most {worst.ece:.4f} (completeness {worst.completeness:g} %, contamination "
-            f"{worst.contamination:g} %)"
+            f"on {many(sizes['validation'], 'validation genome')}, {many(sizes['validation clades'], 'clade')}: "
+            f"expected calibration error over all families at most {worst.ece:.4f} (completeness "
+            f"{worst.completeness:g} %, contamination {worst.contamination:g} %); evaluate says that of missing "
+            "families, which is larger"
         )
+        notes = [f"  {note}" for note in completer.notes_]
         made = report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer)
-        folder.write(made, histories=completer.histories_, files=["the model"], lines=[line])
+        folder.write(made, histories=completer.histories_, files=["the model"], lines=[line, *notes])
         return completer
 
 

@@ -195,6 +195,11 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
     """Genomes x families."""
     columns = _wide_columns(sheet)
     _refuse_no_name(sheet, "family")
+    kind = kind_of_identifier(sheet.titles[0])
+    if kind != "other" and all(kind_of_identifier(name) == kind for name in columns):
+        row = None if isinstance(sheet.file, TableFile) else sheet.header
+        text = f"all columns are families: the first, {sheet.titles[0]!r}, must have the names of the genomes"
+        raise sheet.file.error(row, text)
     places = [i for i, name in enumerate(columns) if key(name) not in METADATA]
     if left := [name for name in columns if key(name) in METADATA]:
         notes.warnings.append(f"{sheet.file.path}: column {left[0]!r} is no family and was left out; nothing is to do")
