@@ -335,7 +335,7 @@ def test_evaluation(tmp_path):
     assert precise.loc["70/0", "share of the missing that was added"] == 0.05
     assert precise.loc["70/0", "added per genome"] == 10.0
     assert "missed 0.1, foreign 0" not in precise.index
-    assert any(n.startswith("Less precise than asked for") and "added at 70/0" in n for n in notes(page))
+    assert any(n.startswith("Less precise than the 95 % asked for") and "added at 70/0" in n for n in notes(page))
     gates = made.comparison.gates
     assert table_of(page, "Gates")["verdict"].tolist() == [gate.verdict for gate in gates]
     assert gates[0].opponent == made.comparison.best_baseline("auprc_missing", "70/0")

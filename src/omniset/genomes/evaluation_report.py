@@ -138,16 +138,27 @@ def _calibrated(evaluation: Evaluation) -> Section:
     return Section("Calibration", text, blocks)
 
 
+def less_precise(evaluation: Evaluation) -> str:
+    """Where changes are right less often than asked for, by more than chance, in a sentence; empty where nowhere."""
+    compared = evaluation.comparison
+    low = [
+        f"{change} at {condition.name}"
+        for condition in _of_kind(compared, "known", "whole", "estimated", "unknown")
+        for change in CHANGES
+        if compared.interval(f"precision_{change}", condition.name, OURS).high < evaluation.precision
+    ]
+    asked = f"Less precise than the {percent(evaluation.precision)} asked for, by more than chance"
+    return f"{asked}: {', '.join(low)}." if low else ""
+
+
 def _precise(evaluation: Evaluation) -> Section:
-    compared, rows, low = evaluation.comparison, [], []
+    compared, rows = evaluation.comparison, []
     for condition in (c.name for c in _of_kind(compared, "known", "whole", "estimated", "unknown")):
         row: list[Any] = [condition]
         number = evaluation.changes(condition)
         for change in CHANGES:
             interval = compared.interval(f"precision_{change}", condition, OURS)
             row += [rounded(interval.value), Cell(ends(interval), interval.low), rounded(number[change], 1)]
-            if interval.high < evaluation.precision:
-                low.append(f"{change} at {condition}")
         row.append(rounded(compared.interval("recall_added", condition, OURS).value))
         rows.append(row)
     columns = ["condition"]
@@ -164,8 +175,8 @@ def _precise(evaluation: Evaluation) -> Section:
             f"{_whole(evaluation)}."
         )
     blocks: list[Block] = []
-    if low:
-        blocks.append(Note("warning", f"Less precise than asked for, by more than chance: {', '.join(low)}."))
+    if low := less_precise(evaluation):
+        blocks.append(Note("warning", low))
     blocks.append(Table(f"Precision of changes by {_label(OURS)}.", columns, rows))
     return Section("Precision of changes", text, blocks if rows else [])
 

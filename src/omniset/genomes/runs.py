@@ -20,7 +20,7 @@ from omniset.genomes.contigs import FOREIGN
 from omniset.genomes.data import GenomeFile, GenomeTable, read_qualities, read_table, read_taxonomy, watched
 from omniset.genomes.evaluate import DEFAULT, Evaluation
 from omniset.genomes.evaluate import evaluate as run_evaluation
-from omniset.genomes.evaluation_report import of_evaluation
+from omniset.genomes.evaluation_report import less_precise, of_evaluation
 from omniset.genomes.explaining import Explanation
 from omniset.genomes.modules import Modules, read_modules
 from omniset.report import multiqc
@@ -178,7 +178,7 @@ def evaluate(
             metrics=evaluation.numbers(),
             scores={c: scores for c, scores in multiqc.of_ours(compared).items() if c in SHOWN},
             files=["scores.csv.gz", "rows/"],
-            lines=compared.lines(evaluation.decisive),
+            lines=[*compared.lines(evaluation.decisive), *([low] if (low := less_precise(evaluation)) else [])],
         )
         return evaluation
 
