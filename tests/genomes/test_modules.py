@@ -167,7 +167,7 @@ def test_table():
 
 
 def test_modules_of_other_identifiers_are_refused():
-    module = Module("M1", "", parse("K00001 K00002"))
+    module = module_of("K00001 K00002")
     with pytest.raises(ValueError, match=r"none of their families .* such as 'K00001' \(KO\), the model's .*\(Pfam\)"):
         Modules([module], ["PF00001", "PF00002"])
     assert len(Modules([module], ["PF00001", "K00002"]).notes()) == 1
