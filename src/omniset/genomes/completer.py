@@ -22,6 +22,7 @@ from omniset.genomes.completion import About, Completion, Matching, Rule, comple
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
+from omniset.genomes.identifiers import normalise
 from omniset.genomes.metadata import (
     WHOLE,
     Quality,
@@ -292,6 +293,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         model = suite[self.architecture] if self.architecture in suite.methods else None
         if not isinstance(model, EvidenceModel):
             raise ValueError("explain is for architecture='evidence', whose log-odds are a sum of terms")
+        family = family if family in self._position else normalise(family)  # as tables are read
         if family not in self._position:
             raise ValueError(
                 f"family {family!r} is not in the model's vocabulary, which has such as {self.families_[0]!r}"
