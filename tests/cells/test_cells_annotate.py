@@ -238,6 +238,19 @@ def test_genes_that_were_not_measured_are_filled_in_by_the_vectors_model(labelle
     assert (values[:, ~measured] != annotator.network_.heads.middle.numpy()[~measured]).any()
 
 
+@pytest.mark.parametrize("counts", ["log1p", "tokens"])
+def test_a_model_that_reads_other_values_does_not_fill_in(labelled, counts):
+    """Its completion, if any, is of what it reads."""
+    embedder = CellEmbedder(**SMALL, counts=counts).fit(labelled, batch_key="batch")
+    annotator = CellAnnotator(progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
+    assert annotator._completion is None
+    embedder = CellEmbedder(**SMALL).fit(labelled, batch_key="batch")
+    annotator.embedder_ = embedder
+    assert annotator._completion is embedder.network_.encoder.completion
+    embedder.network_.encoder.completion.middle.zero_()  # as of a model that was saved before there was one
+    assert annotator._completion is None
+
+
 def test_a_cell_without_counts_is_unknown_and_said(labelled, embedder):
     annotator = CellAnnotator(error=0, progress=False).fit(labelled, label="kind", batch_key="batch", embedder=embedder)
     some = labelled[:20].copy()

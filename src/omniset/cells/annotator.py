@@ -311,8 +311,10 @@ class CellAnnotator(AnnotatorOptions, Estimator):
 
     @property
     def _completion(self) -> Completion | None:
-        """What the vectors' model fills missing genes in by."""
-        return getattr(getattr(self.embedder_.network_, "encoder", None), "completion", None)
+        """What fills missing genes in, where the vectors' model reads log-normalised genes and has learned it."""
+        encoder = getattr(self.embedder_.network_, "encoder", None)
+        completion = getattr(encoder, "completion", None)
+        return completion if getattr(encoder, "counts", "") == "multiplicity" and completion.middle.any() else None
 
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(answers), self.sureness_)
