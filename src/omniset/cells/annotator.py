@@ -314,7 +314,9 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         """What fills missing genes in, where the vectors' model reads log-normalised genes and has learned it."""
         encoder = getattr(self.embedder_.network_, "encoder", None)
         completion = getattr(encoder, "completion", None)
-        return completion if getattr(encoder, "counts", "") == "multiplicity" and completion.middle.any() else None
+        if completion is None or encoder.counts != "multiplicity" or not completion.middle.any():
+            return None
+        return completion
 
     def _mixed(self, answers: Float64[np.ndarray, "methods cells types"]) -> Float64[np.ndarray, "cells types"]:
         return raised(self.mixture_(answers), self.sureness_)
