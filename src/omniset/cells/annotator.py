@@ -312,7 +312,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
     @property
     def _completion(self) -> Completion | None:
         """What fills missing genes in, where the vectors' model reads log-normalised genes and has learned it."""
-        encoder = getattr(self.embedder_.network_, "encoder", None)
+        encoder: Any = getattr(self.embedder_.network_, "encoder", None)
         completion = getattr(encoder, "completion", None)
         if completion is None or encoder.counts != "multiplicity" or not completion.middle.any():
             return None
