@@ -160,14 +160,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self._set_vocabulary(vocabulary)
         self.with_taxonomy_ = clades.given
         self.notes_ = [*clades.notes(), *_notes(genomes, len(table.families), self.min_genomes)]
-        self.sizes_ = {
-            "genomes": len(train) + len(validation),
-            "training": len(train),
-            "validation": len(validation),
-            "training clades": len(np.unique(clades.groups[train])),
-            "validation clades": len(np.unique(clades.groups[validation])),
-            "families": len(columns),
-        }
+        self.sizes_ = _sizes(clades, train, validation) | {"families": len(columns)}
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
         self._train(genomes, None if folder is None else Path(folder), resume)
         # Weights and thresholds are learned: what was kept back for them is now there to compare with.
@@ -485,6 +478,19 @@ def _references(
     weights = calibration.clade_weights(clades.groups[train])
     chosen = np.random.default_rng(seed).choice(len(train), number, replace=False, p=weights / weights.sum())
     return train[np.sort(chosen)]
+
+
+def _sizes(
+    clades: Clades, train: Int[np.ndarray, " train"], validation: Int[np.ndarray, " validation"]
+) -> dict[str, int]:
+    """Numbers of genomes and of clades."""
+    return {
+        "genomes": len(train) + len(validation),
+        "training": len(train),
+        "validation": len(validation),
+        "training clades": len(np.unique(clades.groups[train])),
+        "validation clades": len(np.unique(clades.groups[validation])),
+    }
 
 
 def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
