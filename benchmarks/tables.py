@@ -826,6 +826,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
+    "cells_annotate_kang": ("cells/annotate_kang.json", cells_annotate),
     "cells_perturb_kang": ("cells/perturb_kang.json", cells_perturb),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
     "cells_panels": ("cells/panels.json", cells_panels),
