@@ -87,7 +87,7 @@ def test_vocabulary_and_references_are_bounded():
     rare = f"{FRAME.shape[1] - len(model.families_)} of {FRAME.shape[1]} families"
     assert model.notes_ == [
         f"{rare} are not in min_genomes=7 training genomes, and are left out of the vocabulary",
-        "9 genomes are kept to compare with, drawn over the clades",
+        "9 of 24 genomes are kept to compare with, drawn over the clades",
         "4 genomes of 1 clade ('F5') told weights and thresholds, and are references since",
         "these are few clades: a precision that they tell may not hold in clades that are unlike them",
     ]

@@ -238,8 +238,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 parts.append((z, p, heads.strangeness(values, p.argmax(1)), empty))
                 progress.at(start + len(some))
         z, p, numbers, empty = (np.concatenate(several) for several in zip(*parts, strict=True))
-        table = self._table(cells.names[rows], p, numbers)
-        table.loc[empty, "label"] = UNKNOWN
+        table = self._table(cells.names[rows], p, numbers, empty)
         return Annotation(table, p.astype(np.float32), self.types_, z, empty)
 
     def predict(self, source: Any, **options: Any) -> Shaped[np.ndarray, " cells"]:
@@ -351,7 +350,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         lone = [name for name, count in zip(self.types_, counts, strict=True) if not count]
         if lone:
             why = "in one of these parts only" if self.by_batch_ else "of a single cell"
-            self.notes_.append(f"how well they are called is not known, being {why}: {', '.join(lone)}")
+            self.notes_.append(f"nothing tells how well these types are called, which are {why}: {', '.join(lone)}")
 
     def _lacking(
         self, cells: Cells, chosen: Int[np.ndarray, " chosen"], y: Int[np.ndarray, " chosen"], folds: list[_Kept]
@@ -387,6 +386,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         names: Shaped[np.ndarray, " cells"],
         p: Float64[np.ndarray, "cells types"],
         numbers: Float32[np.ndarray, "cells 2"],
+        empty: Bool[np.ndarray, " cells"],
     ) -> pd.DataFrame:
         types = np.array(self.types_, dtype=object)
         order = np.argsort(-p, axis=1, kind="stable")
@@ -396,7 +396,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         return pd.DataFrame(
             {
                 "cell": names.astype(str),
-                "label": np.where(strangeness > self.tails_.bound, UNKNOWN, types[best]),
+                "label": np.where(empty | (strangeness > self.tails_.bound), UNKNOWN, types[best]),
                 "type": types[best],
                 "probability": np.round(p[row, best], 4),
                 "second": types[second],

@@ -80,7 +80,8 @@ class Study:
         groups, lacking = _groups(rows, control, sorted({state for state, _, _ in rows} - {control, ""}))
         if len(groups) < 2:
             parts = ({of for s, _, of in rows if s and (s == control) == before} for before in (True, False))
-            apart = f"; no {donor} has both untreated and treated cells" if not set.intersection(*parts) else ""
+            divided = donor is not None and not set.intersection(*parts)
+            apart = f"; no {donor} has both untreated and treated cells" if divided else ""
             raise ValueError(
                 f"condition: {len(groups)} populations of {condition} have {LEAST} cells or more before and after, at "
                 f"least 2 are needed{apart}"

@@ -131,8 +131,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> GenomeCompleter:
         """`fit` with training and validation genomes chosen. Others of the table are not looked at.
 
-        Both are references of the fitted model, which learned how far to trust references from those of the training
-        genomes alone.
+        Both are references afterwards. How far to trust references is learned from those of training alone.
 
         Args:
             also: Further methods to train.
@@ -167,6 +166,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         references = _references(clades, np.sort(np.concatenate([train, validation])), self.max_references, self.seed)
         self.network_.references.fit(genomes.counts[references])
         self.references_ = _lineages([table.names[i] for i in references], taxonomy)
+        self.notes_ += _of_drawn(len(references), len(train) + len(validation))
         self.notes_ += _of_kept_back(clades, validation, taxonomy, table.names, self.clade)
         return self
 
@@ -500,8 +500,6 @@ def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
     if left_out:
         least = "any training genome" if min_genomes == 1 else f"min_genomes={min_genomes} training genomes"
         notes.append(f"{left_out:,} of {families:,} families are not in {least}, and are left out of the vocabulary")
-    if len(genomes.references) < len(genomes.train):
-        notes.append(f"{len(genomes.references):,} genomes are kept to compare with, drawn over the clades")
     if genomes.whole is not None:
         number = int(genomes.whole[genomes.validation].sum())
         of = (
@@ -510,6 +508,12 @@ def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
         told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
         notes.append(f"{of}: {told} the thresholds of a precision")
     return notes
+
+
+def _of_drawn(references: int, genomes: int) -> list[str]:
+    """That not all genomes are references."""
+    kept = f"{references:,} of {genomes:,} genomes are kept to compare with, drawn over the clades"
+    return [kept] if references < genomes else []
 
 
 def _of_kept_back(

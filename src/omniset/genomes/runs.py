@@ -73,7 +73,7 @@ def fit(
             f"on {many(sizes['validation'], 'validation genome')}, {many(sizes['validation clades'], 'clade')}: "
             f"expected calibration error over all families at most {worst.ece:.4f} (completeness "
             f"{worst.completeness:g} %, contamination {worst.contamination:g} %); evaluate says that of missing "
-            "families, which is larger"
+            "families"
         )
         notes = [f"  {note}" for note in completer.notes_]
         made = report.of_fit(folder.about(f"Model of {table.name}", completer.notes_), completer)
@@ -178,7 +178,7 @@ def evaluate(
             metrics=evaluation.numbers(),
             scores={c: scores for c, scores in multiqc.of_ours(compared).items() if c in SHOWN},
             files=["scores.csv.gz", "rows/"],
-            lines=[*compared.lines(evaluation.decisive), *([low] if (low := less_precise(evaluation)) else [])],
+            lines=[*compared.lines(evaluation.decisive), *filter(None, [less_precise(evaluation)])],
         )
         return evaluation
 
