@@ -77,7 +77,8 @@ class Split:
         from omniset.genomes.training import Clades, Genomes, split
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
-        completer = GenomeCompleter(seed=seed, losses=losses, progress=False)  # type: ignore[arg-type]
+        # Validation genomes stay out: what they tell of thresholds is asked again here.
+        completer = GenomeCompleter(seed=seed, losses=losses, refit=False, progress=False)  # type: ignore[arg-type]
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
         parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
         train, self.test, validation = parts

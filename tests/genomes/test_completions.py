@@ -111,7 +111,7 @@ def test_the_noise_level_changes_what_is_said(completer, mags):
 
 def test_methods_are_what_they_say(completer, mags, quality):
     """In float32, through the whole of `complete`; the mathematics of all methods is tested in float64 by itself."""
-    counts = FRAME.iloc[SPLIT[0]][completer.families_].to_numpy()
+    counts = FRAME[completer.families_].to_numpy()
     p, prior = prevalence(counts), np.log(prevalence(counts) / (1 - prevalence(counts)))
     seen = mags[completer.families_].to_numpy()
     found = {m: completer.complete(mags, quality, method=m) for m in ("prevalence", "prevalence-bayes", "as-is")}

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from omniset.fitted import Estimator
-from omniset.genomes import calibration, explaining
+from omniset.genomes import calibration, explaining, learning
 from omniset.genomes.completion import About, Completion, Matching, Rule, complete
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
@@ -33,14 +33,15 @@ from omniset.genomes.metadata import (
     whole_of,
 )
 from omniset.genomes.model import EvidenceModel
-from omniset.genomes.noise import LOSSES, Observed
+from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.recovery import Detection, detection_of
 from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
-from omniset.genomes.training import Clades, Draws, Genomes, split
+from omniset.genomes.training import Clades, Genomes, split
 from omniset.options import blaming
 from omniset.report.blocks import many
 from omniset.runs import devices
+from omniset.runs.console import telling
 from omniset.runs.finite import require_finite_outputs
 from omniset.tables.files import listed
 from omniset.training import artefacts, schema
@@ -131,7 +132,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> GenomeCompleter:
         """`fit` with training and validation genomes chosen. Others of the table are not looked at.
 
-        Both are references afterwards. How far to trust references is learned from those of training alone.
+        Validation genomes tell when to stop, weights and thresholds. Then all is learned anew from both, unless `refit`
+        is False.
 
         Args:
             also: Further methods to train.
@@ -146,59 +148,37 @@ class GenomeCompleter(CompleterOptions, Estimator):
                     f"there is no {name} genome: {len(np.unique(clades.groups))} clades of rank {self.clade!r} cannot "
                     f"be split at validation_fraction={self.validation_fraction}; take a lower rank as clade"
                 )
-        has = np.bincount(table.counts[train].indices, minlength=len(table.families))
-        columns = np.flatnonzero(has >= self.min_genomes)
-        if not len(columns):
-            raise ValueError(f"no family is in min_genomes={self.min_genomes} training genomes")
-        references = _references(clades, train, self.max_references, self.seed)
-        whole = whole_of(quality, table.names)
-        genomes = Genomes(table.counts[:, columns], clades, train, validation, references, whole)
-        vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
-        for name, known in (("category", table.categories), ("description", table.descriptions)):
-            vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
-        self._set_vocabulary(vocabulary)
-        self.with_taxonomy_ = clades.given
-        self.notes_ = [*clades.notes(), *_notes(genomes, len(table.families), self.min_genomes)]
-        self.sizes_ = _sizes(clades, train, validation) | {"families": len(columns)}
-        self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
-        self._train(genomes, None if folder is None else Path(folder), resume)
-        # Weights and thresholds are learned: what was kept back for them is now there to compare with.
-        references = _references(clades, np.sort(np.concatenate([train, validation])), self.max_references, self.seed)
-        self.network_.references.fit(genomes.counts[references])
-        self.references_ = _lineages([table.names[i] for i in references], taxonomy)
-        self.notes_ += _of_drawn(len(references), len(train) + len(validation))
-        self.notes_ += _of_kept_back(clades, validation, taxonomy, table.names, self.clade)
-        return self
-
-    def _train(self, genomes: Genomes, folder: Path | None, resume: bool) -> None:
-        """Fit all methods, and calibrate the completer's own."""
-        start = time.monotonic()
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
-            suite = self._build(genomes.counts.shape[1], len(genomes.references), self.trained_)
-        (lowest, highest), (cleanest, dirtiest) = self.completeness, self.contamination
-        losses = LOSSES if self.losses == "mixed" else ("copies",)
-        names = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
-        self.histories_ = suite.fit(
-            genomes,
-            main=self.architecture,
-            draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100), losses=losses),
-            seed=self.seed,
-            folder=folder,
-            resume=resume,
-            fingerprint=self.fingerprint(),
-            epochs=self.epochs or max(15, -(-600 * self.batch_size // len(genomes.train))),
-            **{name: getattr(self, name) for name in names},
+        start, root = time.monotonic(), None if folder is None else Path(folder)
+        genomes, vocabulary = learning.genomes_of(
+            self, table, clades, train, validation, whole_of(quality, table.names)
         )
-        self.seconds_ = round(time.monotonic() - start, 1)
-        self.network_ = suite
+        self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, validation)
+        self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
+        how: dict[str, Any] = {"resume": resume, "fingerprint": self.fingerprint()}
+        suite, self.histories_ = learning.learn(self, genomes, self.trained_, root, **how)
         self.history_ = self.histories_.get(self.architecture, [])
         main = self._calibrated(self.method)
         # What "auto" chooses among, and the completer's own.
         candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
-        found = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
-        self.levels_, self.accessory_levels_ = found
-        suite.to("cpu")
+        levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
+        self.levels_, self.accessory_levels_ = levels
+        notes = [*clades.notes(), *_of_whole(genomes)]
+        if self.refit:
+            # What was kept back has told what it was kept back for.
+            told, everything = len(train), np.sort(np.concatenate([train, validation]))
+            genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0])
+            telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
+            again = None if root is None else root / "refit"
+            suite = learning.learn_anew(self, suite, self.histories_, told, genomes, self.trained_, again, **how)
+        self.network_ = suite.to("cpu")
+        self._set_vocabulary(vocabulary)
+        self.sizes_["families"] = len(vocabulary)
+        self.references_ = _lineages([table.names[i] for i in genomes.references], taxonomy)
+        self.notes_ = [*notes, *_of_vocabulary(len(vocabulary), len(table.families), self.min_genomes)]
+        self.notes_ += _of_drawn(len(genomes.references), len(genomes.train))
+        self.notes_ += _of_kept_back(clades, validation, taxonomy, table.names, self.clade, self.refit)
+        self.seconds_ = round(time.monotonic() - start, 1)
+        return self
 
     def complete(
         self,
@@ -321,7 +301,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         sizes = fitted["families"], fitted["references"], fitted["trained"]
         if (len(tables["vocabulary"]), len(tables["references"])) != sizes[:2]:
             raise ValueError(f"the tables must have {sizes[0]} families and {sizes[1]} references")
-        self.network_ = weights.build(lambda: self._build(*sizes))
+        self.network_ = weights.build(lambda: learning.suite_of(self, *sizes))
         self.check_arguments()
         self.levels_ = calibration.of_json(fitted["levels"])
         self.accessory_levels_ = calibration.of_json(fitted["accessory_levels"])
@@ -341,7 +321,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                 f"encoder_options are for an encoder, and encoder is None: choose one, got {self.encoder_options!r}"
             )
         with blaming(self.encoder_options), torch.random.fork_rng():
-            self._build(1, 1, [self.architecture])
+            learning.suite_of(self, 1, 1, [self.architecture])
 
     def _trained(self) -> list[str]:
         """Methods with weights that this completer needs."""
@@ -361,10 +341,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if method not in there:
             known = ", ".join(dict.fromkeys(there))
             raise ValueError(f"method must be one that was fitted, {known}; got {method!r}: fit with it first")
-
-    def _build(self, families: int, references: int, names: list[str]) -> Suite:
-        sizes = ("encoder", "dim", "depth", "num_heads", "num_inducing", "encoder_options")
-        return Suite(families, references, names, {name: getattr(self, name) for name in sizes})
 
     def _fitted(self) -> Suite:
         self.require_fitted()
@@ -469,17 +445,6 @@ def _batch(
     return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
 
 
-def _references(
-    clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int
-) -> Int[np.ndarray, " references"]:
-    """Training genomes to compare with: all, or so many drawn over the clades."""
-    if len(train) <= number:
-        return train
-    weights = calibration.clade_weights(clades.groups[train])
-    chosen = np.random.default_rng(seed).choice(len(train), number, replace=False, p=weights / weights.sum())
-    return train[np.sort(chosen)]
-
-
 def _sizes(
     clades: Clades, train: Int[np.ndarray, " train"], validation: Int[np.ndarray, " validation"]
 ) -> dict[str, int]:
@@ -493,21 +458,21 @@ def _sizes(
     }
 
 
-def _notes(genomes: Genomes, families: int, min_genomes: int) -> list[str]:
-    """What was decided on the data beside the clades, a sentence each."""
-    notes = []
-    left_out = families - genomes.counts.shape[1]
-    if left_out:
-        least = "any training genome" if min_genomes == 1 else f"min_genomes={min_genomes} training genomes"
-        notes.append(f"{left_out:,} of {families:,} families are not in {least}, and are left out of the vocabulary")
-    if genomes.whole is not None:
-        number = int(genomes.whole[genomes.validation].sum())
-        of = (
-            f"{number:,} of {len(genomes.validation):,} validation genomes are at least {WHOLE:g} % complete themselves"
-        )
-        told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
-        notes.append(f"{of}: {told} the thresholds of a precision")
-    return notes
+def _of_whole(genomes: Genomes) -> list[str]:
+    """Which validation genomes tell thresholds."""
+    if genomes.whole is None:
+        return []
+    number = int(genomes.whole[genomes.validation].sum())
+    of = f"{number:,} of {len(genomes.validation):,} validation genomes are at least {WHOLE:g} % complete themselves"
+    told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
+    return [f"{of}: {told} the thresholds of a precision"]
+
+
+def _of_vocabulary(number: int, families: int, min_genomes: int) -> list[str]:
+    """How many families of the table the model does not have."""
+    least = "any genome" if min_genomes == 1 else f"min_genomes={min_genomes} genomes"
+    left_out = f"{families - number:,} of {families:,} families are not in {least} learned from"
+    return [f"{left_out}, and are left out of the vocabulary"] if number < families else []
 
 
 def _of_drawn(references: int, genomes: int) -> list[str]:
@@ -522,6 +487,7 @@ def _of_kept_back(
     taxonomy: pd.DataFrame | None,
     names: list[str],
     rank: str,
+    refit: bool,
 ) -> list[str]:
     """Which genomes told weights and thresholds, and that they were few."""
     groups = np.unique(clades.groups[validation])
@@ -530,8 +496,8 @@ def _of_kept_back(
         taxa = lineages(taxonomy, [names[i] for i in validation])[rank]
         named = f" ({listed(sorted(name for name in set(taxa) if name))})"
     notes = [
-        f"{many(len(validation), 'genome')} of {many(len(groups), 'clade')}{named} told weights and thresholds, and "
-        "are references since"
+        f"{many(len(validation), 'genome')} of {many(len(groups), 'clade')}{named} told weights and thresholds"
+        + (", before all was learned anew with them" if refit else ", and stay out of the model")
     ]
     if len(groups) < FEW:
         notes.append("these are few clades: a precision that they tell may not hold in clades that are unlike them")

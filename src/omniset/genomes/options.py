@@ -66,6 +66,12 @@ class CompleterOptions(Computing):
         above=0,
         below=1,
     )
+    refit: bool = option(
+        True,
+        "Learn anew from all genomes when those kept back have told when to stop and how sure to be. False: these stay "
+        "out, in half the time.",
+        group="training",
+    )
     clade: Rank = option("family", "Rank of the taxonomy whose clades are never split.", group="data")
     completeness: tuple[float, float] = option(
         (30.0, 100.0), "Lowest and highest completeness that is simulated, in percent.", group="training"
@@ -80,11 +86,9 @@ class CompleterOptions(Computing):
         group="training",
     )
     min_genomes: int = option(
-        1, "Families of fewer training genomes are left out of the vocabulary.", group="data", least=1
+        1, "Families of fewer genomes that are learned from are left out of the vocabulary.", group="data", least=1
     )
-    max_references: int = option(
-        4000, "Training genomes kept to compare with, at most, drawn over the clades.", least=1
-    )
+    max_references: int = option(4000, "Genomes kept to compare with, at most, drawn over the clades.", least=1)
     far: Literal["keep", "warn", "stop"] = option(
         "warn",
         'Genomes farther from the references than 95 % of the validation genomes: "warn" draws their probabilities '

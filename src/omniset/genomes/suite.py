@@ -87,12 +87,14 @@ class Suite(nn.Module):
         seed: int,
         folder: Path | None,
         fingerprint: dict[str, Any],
+        instead: dict[str, int] | None = None,
         **training: Any,
     ) -> dict[str, list[dict[str, Any]]]:
         """Fit every method; returns the history of those that are trained.
 
         Args:
             main: The method that `training` is for; others are trained with TRAINING, on the same device.
+            instead: Epochs of each method that is trained, all of which are taken.
             training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
         """
         rng = np.random.default_rng(seed)
@@ -104,6 +106,7 @@ class Suite(nn.Module):
             method = self[name]
             method.fit(counts, rng)
             if method.trained:
+                length = {} if instead is None else {"epochs": instead[name], "patience": None}
                 history[name] = train(
                     method,
                     genomes,
@@ -111,7 +114,7 @@ class Suite(nn.Module):
                     seed=seed,
                     folder=folder if folder is None or name == main else folder / name,
                     fingerprint=fingerprint | {"method": name},
-                    **training | ({} if name == main else TRAINING.get(name, {})),
+                    **training | ({} if name == main else TRAINING.get(name, {})) | length,
                 )
             if isinstance(method, Mixture):
                 mix(method, genomes, seed, devices.find(training["device"]))

@@ -1,0 +1,151 @@
+"""All methods learned from a part of the genomes; and anew from all of them, once the others have told when to stop."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int
+
+from omniset.genomes.calibration import clade_weights
+from omniset.genomes.data import GenomeTable
+from omniset.genomes.model import Mixture
+from omniset.genomes.noise import LOSSES
+from omniset.genomes.options import CompleterOptions
+from omniset.genomes.suite import TRAINING, Suite
+from omniset.genomes.training import Clades, Draws, Genomes
+
+Histories = dict[str, list[dict[str, Any]]]
+
+
+def suite_of(options: CompleterOptions, families: int, references: int, names: list[str]) -> Suite:
+    """The methods, not yet learned."""
+    sizes = ("encoder", "dim", "depth", "num_heads", "num_inducing", "encoder_options")
+    return Suite(families, references, names, {name: getattr(options, name) for name in sizes})
+
+
+def genomes_of(
+    options: CompleterOptions,
+    table: GenomeTable,
+    clades: Clades,
+    train: Int[np.ndarray, " train"],
+    validation: Int[np.ndarray, " validation"],
+    whole: Any = None,
+) -> tuple[Genomes, pd.DataFrame]:
+    """What is learned from: vocabulary and references are those of the training genomes.
+
+    Raises:
+        ValueError: No family is in enough of them.
+    """
+    carriers = np.bincount(table.counts[train].indices, minlength=len(table.families))
+    columns = np.flatnonzero(carriers >= options.min_genomes)
+    if not len(columns):
+        raise ValueError(f"no family is in min_genomes={options.min_genomes} training genomes")
+    vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
+    for name, known in (("category", table.categories), ("description", table.descriptions)):
+        vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
+    references = _references(clades, train, options.max_references, options.seed)
+    return Genomes(table.counts[:, columns], clades, train, validation, references, whole), vocabulary
+
+
+def _references(
+    clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int
+) -> Int[np.ndarray, " references"]:
+    """Training genomes to compare with: all, or so many drawn over the clades."""
+    if len(train) <= number:
+        return train
+    weights = clade_weights(clades.groups[train])
+    chosen = np.random.default_rng(seed).choice(len(train), number, replace=False, p=weights / weights.sum())
+    return train[np.sort(chosen)]
+
+
+def learn(
+    options: CompleterOptions,
+    genomes: Genomes,
+    names: list[str],
+    folder: Path | None,
+    *,
+    epochs: dict[str, int] | None = None,
+    **how: Any,
+) -> tuple[Suite, Histories]:
+    """The methods, learned, and a dict per epoch of those that are trained.
+
+    Args:
+        names: As for Suite.
+        epochs: Of each method that is trained, instead of stopping early.
+        how: resume and fingerprint of `Suite.fit`.
+    """
+    (lowest, highest), (cleanest, dirtiest) = options.completeness, options.contamination
+    losses = LOSSES if options.losses == "mixed" else ("copies",)
+    training = ("batch_size", "learning_rate", "weight_decay", "patience", "device", "progress")
+    with torch.random.fork_rng():
+        torch.manual_seed(options.seed)
+        suite = suite_of(options, genomes.counts.shape[1], len(genomes.references), names)
+    histories = suite.fit(
+        genomes,
+        main=options.architecture,
+        draws=Draws((lowest / 100, highest / 100), (cleanest / 100, dirtiest / 100), losses=losses),
+        seed=options.seed,
+        folder=folder,
+        epochs=planned(options, len(genomes.train)),
+        instead=epochs,
+        **how,
+        **{name: getattr(options, name) for name in training},
+    )
+    return suite, histories
+
+
+def learn_anew(
+    options: CompleterOptions,
+    before: Suite,
+    histories: Histories,
+    number: int,
+    genomes: Genomes,
+    *more: Any,
+    **how: Any,
+) -> Suite:
+    """The same methods, learned from all genomes: none is kept back.
+
+    What was kept back has told when to stop (see `as_long`) and how the parts of a mixture are weighted. Both are taken
+    as they are.
+
+    Args:
+        before, histories, number: What a part of the genomes gave, and how many it has.
+        more, how: names, folder, resume and fingerprint of `learn`.
+    """
+    epochs = {}
+    for name, history in histories.items():
+        main = name == options.architecture
+        of_method = {} if main else TRAINING[name]
+        patience = of_method.get("patience", options.patience)
+        epochs[name] = as_long(history, of_method.get("epochs", planned(options, number)), patience)
+    suite, _ = learn(options, genomes, *more, epochs=epochs, **how)
+    for name in suite.methods:
+        told, method = before.methods[name], suite[name]
+        if isinstance(told, Mixture) and isinstance(method, Mixture):
+            method.mixture.copy_(told.mixture)
+            method.temperature.copy_(told.temperature)
+    return suite
+
+
+def planned(options: CompleterOptions, genomes: int) -> int:
+    """Epochs of the architecture, at most: 600 steps where genomes are few."""
+    return options.epochs or max(15, -(-600 * options.batch_size // genomes))
+
+
+def as_long(history: list[dict[str, Any]], planned: int, patience: int | None) -> int:
+    """Epochs over which the learning rate sums up to what it had at the best epoch b of T planned ones.
+
+    The rate falls from 1 to 0 as a half cosine, so that its sum is E/2 over all E epochs, and
+    (b + T sin(pi b / T) / pi) / 2 over the first b of T.
+
+    Args:
+        patience: None: the last epoch is the one whose weights were taken.
+    """
+    best = history[-1] if patience is None else min(history, key=lambda epoch: epoch["val_loss"])
+    share = best["epoch"] / planned
+    return max(round(best["epoch"] + planned * math.sin(math.pi * share) / math.pi), 1)

@@ -1,0 +1,115 @@
+"""Learning anew from all genomes: for how long, what is taken over, and that nothing else is."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from genome_oracle import FRAME, SMALL, SPLIT, TAXONOMY, fit_split, table
+from scipy import integrate
+
+from omniset.genomes import GenomeCompleter, learning
+from omniset.genomes.training import Clades, GenomeModule
+
+EVERYTHING = np.arange(len(FRAME))
+
+
+def state(completer, without=()):
+    return {n: v.clone() for n, v in completer.network_.state_dict().items() if not n.endswith(tuple(without))}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(v, other[name]) for name, v in one.items())
+
+
+@pytest.mark.parametrize(("best", "epochs"), [(1, 7), (11, 46), (23, 46), (12, 15), (15, 15), (1, 1), (90, 101)])
+def test_the_learning_rate_sums_up_to_what_it_had_at_the_best_epoch(best, epochs):
+    def rate(share):
+        return 0.5 * (1 + math.cos(math.pi * share))
+
+    spent = integrate.quad(lambda epoch: rate(epoch / epochs), 0, best)[0]
+    history = [{"epoch": e + 1, "val_loss": abs(e + 1 - best) / epochs} for e in range(epochs)]
+    found = learning.as_long(history, epochs, 3)
+    assert abs(integrate.quad(lambda epoch: rate(epoch / found), 0, found)[0] - spent) <= 0.25
+    assert learning.as_long(history, epochs, None) == epochs  # without patience the last weights are taken
+
+
+def test_everything_is_learned_anew_but_what_was_kept_back_for():
+    """Weights are those of training on all genomes; histories, levels and the mixture those of the first part."""
+    options = {"patience": 2, "epochs": 4}
+    model, first = fit_split(**options), fit_split(refit=False, **options)
+    assert model.histories_ == first.histories_
+    assert model.levels_ == first.levels_
+    assert model.accessory_levels_ == first.accessory_levels_
+    assert set(model.references_["genome"]) == set(FRAME.index)
+    assert set(first.references_["genome"]) == set(FRAME.index[SPLIT[0]])
+    for name in ("mixture", "temperature"):
+        assert torch.equal(getattr(model.network_["evidence"], name), getattr(first.network_["evidence"], name))
+        assert getattr(model.network_["evidence"], name).abs().sum() > 0
+    carriers = (FRAME > 0).sum().to_numpy()
+    expected = torch.from_numpy((carriers + 0.5) / (len(FRAME) + 1)).float()
+    assert torch.equal(model.network_.noise.prevalence, expected)
+    epochs = {"evidence": learning.as_long(first.history_, 4, 2)}
+    clades = Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
+    genomes, _ = learning.genomes_of(model, table(), clades, EVERYTHING, EVERYTHING[:0])
+    alone, _ = learning.learn(model, genomes, model.trained_, None, epochs=epochs, resume=False, fingerprint={})
+    told = ("mixture", "temperature")
+    assert same(state(model, told), {n: v for n, v in alone.state_dict().items() if not n.endswith(told)})
+    assert not same(state(model, told), state(first, told))
+
+
+def test_families_of_genomes_that_were_kept_back_enter_the_vocabulary():
+    frame = FRAME.copy()
+    frame["COG9999"] = 0
+    frame.iloc[SPLIT[1], -1] = 2
+    model, first = (fit_split(frame, epochs=1, refit=refit) for refit in (True, False))
+    assert "COG9999" in model.families_
+    assert "COG9999" not in first.families_
+    assert model.sizes_["families"] == len(model.families_) == len(first.families_) + 1
+    number = f"1 of {frame.shape[1]} families are not in any genome learned from, and are left out"
+    assert [note for note in first.notes_ if number in note]
+    assert not [note for note in model.notes_ if "left out" in note]
+    found = model.complete(frame[model.families_])["COG9999"]
+    assert found.iloc[SPLIT[1]].min() > found.iloc[SPLIT[0]].max()
+
+
+def test_without_refit_what_was_kept_back_stays_out():
+    """But for the mixture, which it tells, and for when to stop: here the last epoch."""
+    other = FRAME.copy()
+    other.iloc[SPLIT[1]] = np.random.default_rng(5).integers(0, 3, (len(SPLIT[1]), FRAME.shape[1]))
+    told, options = ("mixture", "temperature"), {"refit": False, "patience": None, "epochs": 2}
+    one, two = (fit_split(frame, **options) for frame in (FRAME, other))
+    assert same(state(one, told), state(two, told))
+    assert one.levels_ != two.levels_
+    assert one.notes_[0] == "4 genomes of 1 clade ('F5') told weights and thresholds, and stay out of the model"
+
+
+@pytest.mark.parametrize("at", [3, 11])
+def test_a_run_stopped_in_either_part_goes_on(at, tmp_path, monkeypatch):
+    """At step 3 of the 4 x 2 on a part of the genomes, or at the third of those on all."""
+    options = {**SMALL, "epochs": 4, "batch_size": 10, "patience": None}
+    whole = GenomeCompleter(**options).fit(FRAME, TAXONOMY)
+    step, calls = GenomeModule.training_step, []
+
+    def interrupted(self, batch, index):
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GenomeModule, "training_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            GenomeCompleter(**options).fit(FRAME, TAXONOMY, folder=tmp_path)
+    assert (tmp_path / "refit").exists() == (at > 8)
+
+    def counted(self, batch, index):
+        calls.append(1)
+        return step(self, batch, index)
+
+    calls.clear()
+    monkeypatch.setattr(GenomeModule, "training_step", counted)
+    again = GenomeCompleter(**options).fit(FRAME, TAXONOMY, folder=tmp_path, resume=True)
+    assert same(state(again), state(whole))
+    assert again.histories_ == whole.histories_
+    assert len(calls) < 8 + 4 * 3  # not all steps anew
