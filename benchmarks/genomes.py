@@ -1,5 +1,6 @@
 """The genome system on archaea: our model beside every baseline on held-out families, and what the commands cost; how
-precision depends on how complete the references are themselves; and what training with other losses does.
+precision depends on how complete the references are themselves; what training with other losses does; and what learning
+anew from all genomes does for relatives of those that were kept back.
 
 The data is found through the environment variable OMNISET_DATA. The rows of each seed, and models, are kept in
 runs/genomes, so that an interrupted run goes on where it stopped.
@@ -9,22 +10,29 @@ import os
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from benchmarks.memory import measure
 from benchmarks.results import ROOT, record
 
-SHOWN = ("f1", "auprc_missing", "recall_missing", "auprc_foreign", "ece_missing", "missing_error", "covered")
-SHOWN += ("precision_added", "precision_removed", "recall_added")
+SHOWN = (
+    *("f1", "auprc_missing", "recall_missing", "auprc_foreign", "ece_missing", "missing_error", "covered"),
+    *("precision_added", "precision_removed", "recall_added"),
+)
 GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 KEPT = ROOT / "runs" / "genomes"
 PRECISION, SPLITS = 0.95, 3
 OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
+ABSENT = -10.0  # log-odds of a family that a model does not know
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
+OF_RELATIVES = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
+FIRST, LIKELIEST = "omniset-first", "knn-likelihood"  # before it learned anew; neighbours out of all genomes
 WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
 
 
@@ -217,6 +225,80 @@ def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     return plain({key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")})
 
 
+def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """Genomes whose relatives were kept back for validation, and as many whose relatives were learned from: what
+    learning anew from all genomes does for both.
+    """
+    from omniset.genomes import GenomeCompleter, learning, read_table, read_taxonomy
+    from omniset.genomes.calibration import degraded
+    from omniset.genomes.metadata import lineages
+    from omniset.genomes.scores import SCORES
+    from omniset.genomes.training import Clades, Genomes, split
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import OURS, Comparison
+
+    genomes, taxonomy = read_table(table), read_taxonomy(metadata)
+    frames, splits = [], []
+    for number in range(seed, seed + SPLITS):
+        print(f"split {number}: relatives", flush=True)
+        completer, rng = GenomeCompleter(seed=number, refit=False, progress=False), np.random.default_rng(number)
+        clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
+        parts = split(clades.groups, (2 * completer.validation_fraction,), rng)
+        asked = {"learned": rng.choice(parts[0], len(parts[1]) // 2, replace=False)}
+        asked["kept back"] = rng.choice(parts[1], len(parts[1]) // 2, replace=False)
+        train, validation = (np.setdiff1d(part, test) for part, test in zip(parts, asked.values(), strict=True))
+        completer.fit_split(genomes, taxonomy, clades, train, validation)
+        first, everything = completer.network_, np.sort(np.concatenate([train, validation]))
+        known, vocabulary = learning.genomes_of(completer, genomes, clades, everything, everything[:0])
+        how: dict[str, Any] = {"resume": False, "fingerprint": {}}
+        histories, names = completer.histories_, completer.trained_
+        anew = learning.learn_anew(completer, first, histories, len(train), known, names, None, **how)
+        at = np.array([vocabulary["family"].tolist().index(family) for family in completer.families_])
+        named = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()
+        for (group, test), level in product(asked.items(), OF_RELATIVES):
+            whole = Genomes(known.counts, clades, everything, everything[:0])
+            noisy = list(degraded(whole, test, level, "known", number))
+            for method, predict in _of_relatives(first, anew, at).items():
+                scores = _scores_of(whole, noisy, predict)
+                about = {"seed": number, "genome": np.array(genomes.names)[test], "clade": named[test]}
+                about |= {"condition": f"{level[0]:g}/{level[1]:g} {group}", "method": method}
+                frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+        facts = {"seed": number, "genomes": len(everything), "families": len(vocabulary), "first families": len(at)}
+        splits.append(facts | {f"{group} clades": len(set(named[test])) for group, test in asked.items()})
+    rows = pd.concat(frames, ignore_index=True)
+    found = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [FIRST, LIKELIEST]).numbers()
+    shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "log_loss")
+    kept = {key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")}
+    genomes_of = rows[rows["method"] == OURS].groupby("condition", sort=False).size().to_dict()
+    return plain({"splits": splits, "genomes": genomes_of, **kept})
+
+
+def _of_relatives(first: Any, anew: Any, at: np.ndarray) -> dict[str, Any]:
+    """Log-odds over the larger vocabulary; a family that the first model does not know is absent to it."""
+    from omniset.genomes.noise import Observed
+    from omniset.trials.comparison import OURS
+
+    def before(observed: Any) -> Any:
+        known = Observed(observed.counts[:, at], observed.completeness, observed.contamination)
+        odds = torch.full_like(observed.counts, ABSENT)
+        odds[:, at] = first["evidence"](known)
+        return odds
+
+    return {OURS: anew["evidence"], FIRST: before, LIKELIEST: anew[LIKELIEST]}
+
+
+def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
+    from omniset.genomes.calibration import Noisy
+    from omniset.genomes.scores import of_genomes
+
+    rows = np.concatenate([some for some, _ in noisy])
+    with torch.no_grad():
+        odds = np.concatenate([predict(observed).numpy() for _, observed in noisy])
+    seen = np.concatenate([observed.present.numpy() for _, observed in noisy])
+    truth = genomes.counts[rows].toarray() > 0
+    return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence(), None, PRECISION)
+
+
 def costs(table: Path, taxonomy: Path, genomes: Any, seed: int) -> list[dict[str, Any]]:
     """Peak memory and seconds of `omniset genomes fit` and `complete`."""
     rows = []
@@ -255,4 +337,5 @@ PARTS = {
     "evaluate": ("genomes", evaluated),
     "whole": ("genomes_whole", whole),
     "losses": ("genomes_losses", losses),
+    "relatives": ("genomes_relatives", relatives),
 }
