@@ -442,6 +442,32 @@ def genomes_losses(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def genomes_relatives(found: dict[str, Any]) -> list[str]:
+    scores = by_place(found)
+    gaps = {(r["condition"], r["other"]): r for r in found["differences"] if r["score"] == "auprc_missing"}
+    others = {"omniset-first": "before", "knn-likelihood": "knn-likelihood"}
+    lines = [
+        "| AUPRC of missing families | ours | " + " | ".join(f"{title} | ours minus it" for title in others.values()) + " |",
+        "|---|---|" + "---|---|" * len(others),
+    ]
+    for condition in found["genomes"]:
+        level, group = condition.split(" ", 1)
+        cells = [_share(scores[condition, "auprc_missing", "omniset"]["value"])]
+        for other in others:
+            cells.append(_share(scores[condition, "auprc_missing", other]["value"]))
+            cells.append(_with_ends(gaps[condition, other], "+.3f"))
+        lines.append(f"| {level}, relatives {group} | {' | '.join(cells)} |")
+    clades = {group: " / ".join(str(s[f"{group} clades"]) for s in found["splits"]) for group in ("learned", "kept back")}
+    families = " / ".join(f"{s['families'] - s['first families']} of {s['families']:,}" for s in found["splits"])
+    return [
+        *lines,
+        "",
+        f"{len(found['splits'])} splits: test genomes of {clades['learned']} clades that were learned from, and of "
+        f"{clades['kept back']} that were kept back; {families} families were added to the vocabulary. In brackets: "
+        "95 % intervals over clades.",
+    ]
+
+
 def _with_ends(row: dict[str, Any], how: str = ".3f") -> str:
     """A value and its interval, of a score or a difference."""
     value, low, high = (row[key] for key in ("value", "low", "high"))
@@ -823,6 +849,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "genomes": ("genomes.json", genomes),
     "genomes_whole": ("genomes_whole.json", genomes_whole),
     "genomes_losses": ("genomes_losses.json", genomes_losses),
+    "genomes_relatives": ("genomes_relatives.json", genomes_relatives),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
