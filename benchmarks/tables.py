@@ -446,10 +446,8 @@ def genomes_relatives(found: dict[str, Any]) -> list[str]:
     scores = by_place(found)
     gaps = {(r["condition"], r["other"]): r for r in found["differences"] if r["score"] == "auprc_missing"}
     others = {"omniset-first": "before", "knn-likelihood": "knn-likelihood"}
-    lines = [
-        "| AUPRC of missing families | ours | " + " | ".join(f"{title} | ours minus it" for title in others.values()) + " |",
-        "|---|---|" + "---|---|" * len(others),
-    ]
+    columns = " | ".join(f"{title} | ours minus it" for title in others.values())
+    lines = [f"| AUPRC of missing families | ours | {columns} |", "|---|---|" + "---|---|" * len(others)]
     for condition in found["genomes"]:
         level, group = condition.split(" ", 1)
         cells = [_share(scores[condition, "auprc_missing", "omniset"]["value"])]
@@ -457,7 +455,8 @@ def genomes_relatives(found: dict[str, Any]) -> list[str]:
             cells.append(_share(scores[condition, "auprc_missing", other]["value"]))
             cells.append(_with_ends(gaps[condition, other], "+.3f"))
         lines.append(f"| {level}, relatives {group} | {' | '.join(cells)} |")
-    clades = {group: " / ".join(str(s[f"{group} clades"]) for s in found["splits"]) for group in ("learned", "kept back")}
+    groups = ("learned", "kept back")
+    clades = {group: " / ".join(str(split[f"{group} clades"]) for split in found["splits"]) for group in groups}
     families = " / ".join(f"{s['families'] - s['first families']} of {s['families']:,}" for s in found["splits"])
     return [
         *lines,
