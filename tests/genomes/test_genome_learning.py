@@ -73,6 +73,41 @@ def test_families_of_genomes_that_were_kept_back_enter_the_vocabulary():
     assert found.iloc[SPLIT[1]].min() > found.iloc[SPLIT[0]].max()
 
 
+@pytest.mark.parametrize(
+    ("genomes", "epochs"),
+    [(8, 1200), (640, 15), (2000, 15), (2001, 14), (5000, 6), (20_000, 1), (27_000, 1), (90_000, 1)],
+)
+def test_many_genomes_are_read_less_often(genomes, epochs):
+    found = learning.planned(GenomeCompleter(), genomes)
+    assert found == epochs
+    assert found == 1 or found * genomes <= 30_000 or found == -(-600 * 16 // genomes)
+    assert learning.planned(GenomeCompleter(epochs=3), genomes) == 3
+
+
+def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
+    """They tell weights and thresholds; all are learned from in the end, and none before."""
+    monkeypatch.setattr(learning, "MOST_ASKED", 3)
+    model, seen = fit_split(epochs=1), []
+    kept = learning.learn
+
+    def watched(options, genomes, *arguments, **how):
+        seen.append(genomes)
+        return kept(options, genomes, *arguments, **how)
+
+    monkeypatch.setattr(learning, "learn", watched)
+    again = fit_split(epochs=1)
+    assert again.levels_ == model.levels_
+    first, second = seen
+    assert len(first.validation) == 3
+    assert set(first.validation) < set(SPLIT[1])
+    assert set(first.train) == set(SPLIT[0])
+    assert set(second.train) == set(second.references) == set(EVERYTHING)
+    assert (
+        "3 of 4 genomes that were kept back are asked for weights and thresholds, drawn over the clades" in model.notes_
+    )
+    assert (model.sizes_["genomes"], model.sizes_["validation"]) == (24, 3)
+
+
 def test_without_refit_what_was_kept_back_stays_out():
     """But for the mixture, which it tells, and for when to stop: here the last epoch."""
     other = FRAME.copy()

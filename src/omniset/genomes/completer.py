@@ -152,7 +152,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         genomes, vocabulary = learning.genomes_of(
             self, table, clades, train, validation, whole_of(quality, table.names)
         )
-        self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, validation)
+        self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
+        self.sizes_["genomes"] = len(train) + len(validation)
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
         how: dict[str, Any] = {"resume": resume, "fingerprint": self.fingerprint()}
         suite, self.histories_ = learning.learn(self, genomes, self.trained_, root, **how)
@@ -162,7 +163,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
         levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         self.levels_, self.accessory_levels_ = levels
-        notes = [*clades.notes(), *_of_whole(genomes)]
+        notes = [*clades.notes(), *_of_asked(genomes, validation), *_of_whole(genomes)]
         if self.refit:
             # What was kept back has told what it was kept back for.
             told, everything = len(train), np.sort(np.concatenate([train, validation]))
@@ -450,12 +451,18 @@ def _sizes(
 ) -> dict[str, int]:
     """Numbers of genomes and of clades."""
     return {
-        "genomes": len(train) + len(validation),
         "training": len(train),
         "validation": len(validation),
         "training clades": len(np.unique(clades.groups[train])),
         "validation clades": len(np.unique(clades.groups[validation])),
     }
+
+
+def _of_asked(genomes: Genomes, validation: Int[np.ndarray, " validation"]) -> list[str]:
+    """That not all validation genomes were asked."""
+    number, every = len(genomes.validation), len(validation)
+    asked = f"{number:,} of {every:,} genomes that were kept back are asked for weights and thresholds"
+    return [f"{asked}, drawn over the clades"] if number < every else []
 
 
 def _of_whole(genomes: Genomes) -> list[str]:

@@ -19,6 +19,8 @@ from omniset.genomes.options import CompleterOptions
 from omniset.genomes.suite import TRAINING, Suite
 from omniset.genomes.training import Clades, Draws, Genomes
 
+# Of large tables: genomes learned from in all epochs together, at least once each; and kept-back ones that are asked.
+MOST_READ, MOST_ASKED = 30_000, 400
 Histories = dict[str, list[dict[str, Any]]]
 
 
@@ -36,7 +38,8 @@ def genomes_of(
     validation: Int[np.ndarray, " validation"],
     whole: Any = None,
 ) -> tuple[Genomes, pd.DataFrame]:
-    """What is learned from: vocabulary and references are those of the training genomes.
+    """What is learned from: vocabulary and references are those of the training genomes. Of many validation genomes 400
+    are taken.
 
     Raises:
         ValueError: No family is in enough of them.
@@ -48,19 +51,18 @@ def genomes_of(
     vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
     for name, known in (("category", table.categories), ("description", table.descriptions)):
         vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
-    references = _references(clades, train, options.max_references, options.seed)
+    references = _drawn(clades, train, options.max_references, options.seed)
+    validation = _drawn(clades, validation, MOST_ASKED, options.seed)
     return Genomes(table.counts[:, columns], clades, train, validation, references, whole), vocabulary
 
 
-def _references(
-    clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int
-) -> Int[np.ndarray, " references"]:
-    """Training genomes to compare with: all, or so many drawn over the clades."""
-    if len(train) <= number:
-        return train
-    weights = clade_weights(clades.groups[train])
-    chosen = np.random.default_rng(seed).choice(len(train), number, replace=False, p=weights / weights.sum())
-    return train[np.sort(chosen)]
+def _drawn(clades: Clades, genomes: Int[np.ndarray, " genomes"], number: int, seed: int) -> Int[np.ndarray, " drawn"]:
+    """All genomes, or so many of them, drawn over the clades."""
+    if len(genomes) <= number:
+        return genomes
+    weights = clade_weights(clades.groups[genomes])
+    chosen = np.random.default_rng(seed).choice(len(genomes), number, replace=False, p=weights / weights.sum())
+    return genomes[np.sort(chosen)]
 
 
 def learn(
@@ -133,8 +135,9 @@ def learn_anew(
 
 
 def planned(options: CompleterOptions, genomes: int) -> int:
-    """Epochs of the architecture, at most: 600 steps where genomes are few."""
-    return options.epochs or max(15, -(-600 * options.batch_size // genomes))
+    """Epochs of the architecture, at most: 15, or 600 steps where genomes are few; `MOST_READ` genomes where many."""
+    few = -(-600 * options.batch_size // genomes)
+    return options.epochs or max(min(15, MOST_READ // genomes), few, 1)
 
 
 def as_long(history: list[dict[str, Any]], planned: int, patience: int | None) -> int:

@@ -52,8 +52,8 @@ class CompleterOptions(Computing):
     encoder_options: dict[str, Any] | None = shared.encoder_options()
     epochs: int | None = shared.epochs(
         None,
-        "How often, at most, each genome is learned from, each time with other noise. None: 15, or for few genomes "
-        "enough for 600 steps.",
+        "How often, at most, each genome is learned from, each time with other noise. None: 15; for few genomes enough "
+        "for 600 steps, for more than 2,000 fewer, so that 30,000 are read in all.",
     )
     batch_size: int = shared.batch_size(16, "Genomes per step, and at a time when completing.")
     learning_rate: float = shared.learning_rate(1e-3)
