@@ -370,10 +370,15 @@ def genomes(found: dict[str, Any]) -> list[str]:
                 interval = f"{row['low']:.3f} to {row['high']:.3f}"
                 number = changes[condition][change]
                 lines.append(f"| {change} at {condition} | {number:.1f} | {row['value']:.3f} | {interval} |")
-    lines += ["", "| command | genomes | peak resident memory | seconds |", "|---|---|---|---|"]
-    for row in found["costs"]:
-        lines.append(f"| {row['command']} | {row['genomes']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
     return lines[1:]
+
+
+def genomes_costs(found: dict[str, Any]) -> list[str]:
+    lines = ["| command | genomes | families | peak resident memory | seconds |", "|---|---|---|---|---|"]
+    for row in found["costs"]:
+        about = f"{row['command']} | {row['genomes']:,} | {row['families']:,}"
+        lines.append(f"| {about} | {row['peak_mb']:,.0f} MB | {row['seconds']:,.0f} |")
+    return lines
 
 
 def genomes_whole(found: dict[str, Any]) -> list[str]:
@@ -849,6 +854,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "genomes_whole": ("genomes_whole.json", genomes_whole),
     "genomes_losses": ("genomes_losses.json", genomes_losses),
     "genomes_relatives": ("genomes_relatives.json", genomes_relatives),
+    "genomes_costs": ("genomes_costs.json", genomes_costs),
     "cells_kang": ("cells/kang.json", cells),
     "cells_baron": ("cells/baron.json", cells),
     "cells_annotate_baron": ("cells/annotate_baron.json", cells_annotate),
