@@ -10,6 +10,7 @@ from scipy import integrate
 
 from omniset.genomes import GenomeCompleter, learning
 from omniset.genomes.training import Clades, GenomeModule
+from omniset.training.fit import as_long
 
 EVERYTHING = np.arange(len(FRAME))
 
@@ -28,10 +29,9 @@ def test_the_learning_rate_sums_up_to_what_it_had_at_the_best_epoch(best, epochs
         return 0.5 * (1 + math.cos(math.pi * share))
 
     spent = integrate.quad(lambda epoch: rate(epoch / epochs), 0, best)[0]
-    history = [{"epoch": e + 1, "val_loss": abs(e + 1 - best) / epochs} for e in range(epochs)]
-    found = learning.as_long(history, epochs, 3)
+    found = as_long(best, epochs)
     assert abs(integrate.quad(lambda epoch: rate(epoch / found), 0, found)[0] - spent) <= 0.25
-    assert learning.as_long(history, epochs, None) == epochs  # without patience the last weights are taken
+    assert as_long(epochs, epochs) == epochs
 
 
 def test_everything_is_learned_anew_but_what_was_kept_back_for():
@@ -49,7 +49,8 @@ def test_everything_is_learned_anew_but_what_was_kept_back_for():
     carriers = (FRAME > 0).sum().to_numpy()
     expected = torch.from_numpy((carriers + 0.5) / (len(FRAME) + 1)).float()
     assert torch.equal(model.network_.noise.prevalence, expected)
-    epochs = {"evidence": learning.as_long(first.history_, 4, 2)}
+    best = int(np.argmin([epoch["val_loss"] for epoch in first.history_])) + 1
+    epochs = {"evidence": as_long(best, 4)}
     clades = Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
     genomes, _ = learning.genomes_of(model, table(), clades, EVERYTHING, EVERYTHING[:0])
     alone, _ = learning.learn(model, genomes, model.trained_, None, epochs=epochs, resume=False, fingerprint={})
@@ -105,6 +106,9 @@ def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
     assert (
         "3 of 4 genomes that were kept back are asked for weights and thresholds, drawn over the clades" in model.notes_
     )
+    assert (
+        "3 genomes of 1 clade ('F5') told weights and thresholds, before all was learned anew with them" in model.notes_
+    )
     assert (model.sizes_["genomes"], model.sizes_["validation"]) == (24, 3)
 
 
@@ -147,4 +151,4 @@ def test_a_run_stopped_in_either_part_goes_on(at, tmp_path, monkeypatch):
     again = GenomeCompleter(**options).fit(FRAME, TAXONOMY, folder=tmp_path, resume=True)
     assert same(state(again), state(whole))
     assert again.histories_ == whole.histories_
-    assert len(calls) < 8 + 4 * 3  # not all steps anew
+    assert len(calls) == {3: 8 - 2 + 4 * 3, 11: 4 * 3}[at]  # not all steps anew; and without patience all epochs

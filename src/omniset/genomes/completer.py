@@ -163,21 +163,21 @@ class GenomeCompleter(CompleterOptions, Estimator):
         candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
         levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         self.levels_, self.accessory_levels_ = levels
-        notes = [*clades.notes(), *_of_asked(genomes, validation), *_of_whole(genomes)]
+        notes, asked = [*clades.notes(), *_of_asked(genomes, validation), *_of_whole(genomes)], genomes.validation
         if self.refit:
             # What was kept back has told what it was kept back for.
-            told, everything = len(train), np.sort(np.concatenate([train, validation]))
+            everything = np.sort(np.concatenate([train, validation]))
             genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0])
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
             again = None if root is None else root / "refit"
-            suite = learning.learn_anew(self, suite, self.histories_, told, genomes, self.trained_, again, **how)
+            suite = learning.learn_anew(self, suite, self.histories_, len(train), genomes, self.trained_, again, **how)
         self.network_ = suite.to("cpu")
         self._set_vocabulary(vocabulary)
         self.sizes_["families"] = len(vocabulary)
         self.references_ = _lineages([table.names[i] for i in genomes.references], taxonomy)
         self.notes_ = [*notes, *_of_vocabulary(len(vocabulary), len(table.families), self.min_genomes)]
         self.notes_ += _of_drawn(len(genomes.references), len(genomes.train))
-        self.notes_ += _of_kept_back(clades, validation, taxonomy, table.names, self.clade, self.refit)
+        self.notes_ += _of_kept_back(clades, asked, taxonomy, table.names, self.clade, self.refit)
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
 

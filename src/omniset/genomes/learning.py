@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from omniset.genomes.noise import LOSSES
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.suite import TRAINING, Suite
 from omniset.genomes.training import Clades, Draws, Genomes
+from omniset.training.fit import as_long
 
 # Of large tables: genomes learned from in all epochs together, at least once each; and kept-back ones that are asked.
 MOST_READ, MOST_ASKED = 30_000, 400
@@ -107,25 +107,26 @@ def learn_anew(
     histories: Histories,
     number: int,
     genomes: Genomes,
-    *more: Any,
+    names: list[str],
+    folder: Path | None,
     **how: Any,
 ) -> Suite:
     """The same methods, learned from all genomes: none is kept back.
 
-    What was kept back has told when to stop (see `as_long`) and how the parts of a mixture are weighted. Both are taken
-    as they are.
+    What was kept back has told when to stop (see `omniset.training.fit.as_long`) and how the parts of a mixture are
+    weighted. Both are taken as they are.
 
     Args:
         before, histories, number: What a part of the genomes gave, and how many it has.
-        more, how: names, folder, resume and fingerprint of `learn`.
+        names, folder, how: As in `learn`.
     """
     epochs = {}
     for name, history in histories.items():
-        main = name == options.architecture
-        of_method = {} if main else TRAINING[name]
-        patience = of_method.get("patience", options.patience)
-        epochs[name] = as_long(history, of_method.get("epochs", planned(options, number)), patience)
-    suite, _ = learn(options, genomes, *more, epochs=epochs, **how)
+        of_method = {} if name == options.architecture else TRAINING[name]
+        stops = of_method.get("patience", options.patience) is not None  # else the last weights were taken
+        best = min(history, key=lambda epoch: epoch["val_loss"]) if stops else history[-1]
+        epochs[name] = as_long(int(best["epoch"]), of_method.get("epochs", planned(options, number)))
+    suite, _ = learn(options, genomes, names, folder, epochs=epochs, **how)
     for name in suite.methods:
         told, method = before.methods[name], suite[name]
         if isinstance(told, Mixture) and isinstance(method, Mixture):
@@ -138,17 +139,3 @@ def planned(options: CompleterOptions, genomes: int) -> int:
     """Epochs of the architecture, at most: 15, or 600 steps where genomes are few; `MOST_READ` genomes where many."""
     few = -(-600 * options.batch_size // genomes)
     return options.epochs or max(min(15, MOST_READ // genomes), few, 1)
-
-
-def as_long(history: list[dict[str, Any]], planned: int, patience: int | None) -> int:
-    """Epochs over which the learning rate sums up to what it had at the best epoch b of T planned ones.
-
-    The rate falls from 1 to 0 as a half cosine, so that its sum is E/2 over all E epochs, and
-    (b + T sin(pi b / T) / pi) / 2 over the first b of T.
-
-    Args:
-        patience: None: the last epoch is the one whose weights were taken.
-    """
-    best = history[-1] if patience is None else min(history, key=lambda epoch: epoch["val_loss"])
-    share = best["epoch"] / planned
-    return max(round(best["epoch"] + planned * math.sin(math.pi * share) / math.pi), 1)

@@ -69,7 +69,7 @@ class CompleterOptions(Computing):
     refit: bool = option(
         True,
         "Learn anew from all genomes when those kept back have told when to stop and how sure to be. False: these stay "
-        "out, in half the time.",
+        "out, and nothing is learned twice.",
         group="training",
     )
     clade: Rank = option("family", "Rank of the taxonomy whose clades are never split.", group="data")

@@ -167,6 +167,15 @@ class TrainingModule(nn.Module):
         self.history = saved["history"]
 
 
+def as_long(best: int, planned: int) -> int:
+    """Epochs over which the learning rate of a lesson sums up to what it had at the epoch `best` of the planned ones.
+
+    But for the warm-up the rate falls from 1 to 0 as a half cosine. Its sum is E / 2 over all of E epochs, and
+    (b + T sin(pi b / T) / pi) / 2 over the first b of T.
+    """
+    return max(round(best + planned * math.sin(math.pi * best / planned) / math.pi), 1)
+
+
 def fit(module: TrainingModule, data: Any, **options: Any) -> None:
     """Train `module.network` on the data of a lesson; arguments and errors are those of `omniset.training.loop.fit`."""
     from omniset.training import loop
