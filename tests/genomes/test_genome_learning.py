@@ -8,7 +8,7 @@ import torch
 from genome_oracle import FRAME, SMALL, SPLIT, TAXONOMY, fit_split, table
 from scipy import integrate
 
-from omniset.genomes import GenomeCompleter, learning
+from omniset.genomes import GenomeCompleter, calibration, learning
 from omniset.genomes.training import Clades, GenomeModule
 from omniset.training.fit import as_long
 
@@ -34,29 +34,52 @@ def test_the_learning_rate_sums_up_to_what_it_had_at_the_best_epoch(best, epochs
     assert as_long(epochs, epochs) == epochs
 
 
-def test_everything_is_learned_anew_but_what_was_kept_back_for():
+def test_everything_is_learned_anew_but_what_was_kept_back_for(monkeypatch):
     """Weights are those of training on all genomes; histories, levels and the mixture those of the first part."""
-    options = {"patience": 2, "epochs": 4}
-    model, first = fit_split(**options), fit_split(refit=False, **options)
-    assert model.histories_ == first.histories_
-    assert model.levels_ == first.levels_
-    assert model.accessory_levels_ == first.accessory_levels_
+    options, clades = {"patience": 2, "epochs": 4}, Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
+    model = fit_split(**options)
+    single = learning.singles(clades, SPLIT[0], len(SPLIT[1]), model.seed)
+    assert len(single) == 4
+    rest = np.setdiff1d(SPLIT[0], single)
+    genomes, _ = learning.genomes_of(model, table(), clades, rest, SPLIT[1], None, single)
+    first, histories = learning.learn(model, genomes, model.trained_, None, resume=False, fingerprint={})
+    monkeypatch.setattr(calibration, "LEVELS", [(90.0, 5.0), (60.0, 0.0)])
+    methods = {name: first[name] for name in model.levels_[0].loss}
+    assert model.histories_ == histories
+    assert (model.levels_, model.accessory_levels_) == calibration.calibrate(methods, "evidence", genomes, model.seed)
     assert set(model.references_["genome"]) == set(FRAME.index)
-    assert set(first.references_["genome"]) == set(FRAME.index[SPLIT[0]])
+    assert set(genomes.references) == set(rest)
     for name in ("mixture", "temperature"):
-        assert torch.equal(getattr(model.network_["evidence"], name), getattr(first.network_["evidence"], name))
+        assert torch.equal(getattr(model.network_["evidence"], name), getattr(first["evidence"], name))
         assert getattr(model.network_["evidence"], name).abs().sum() > 0
     carriers = (FRAME > 0).sum().to_numpy()
     expected = torch.from_numpy((carriers + 0.5) / (len(FRAME) + 1)).float()
     assert torch.equal(model.network_.noise.prevalence, expected)
-    best = int(np.argmin([epoch["val_loss"] for epoch in first.history_])) + 1
+    best = int(np.argmin([epoch["val_loss"] for epoch in model.history_])) + 1
     epochs = {"evidence": as_long(best, 4)}
-    clades = Clades.of_taxonomy(TAXONOMY, list(FRAME.index), "family")
     genomes, _ = learning.genomes_of(model, table(), clades, EVERYTHING, EVERYTHING[:0])
     alone, _ = learning.learn(model, genomes, model.trained_, None, epochs=epochs, resume=False, fingerprint={})
     told = ("mixture", "temperature")
     assert same(state(model, told), {n: v for n, v in alone.state_dict().items() if not n.endswith(told)})
-    assert not same(state(model, told), state(first, told))
+    assert not torch.equal(model.network_["evidence"].belief, first["evidence"].belief)
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 30, 1000])
+def test_genomes_kept_back_one_by_one_have_relatives(number):
+    """At most half of each clade are taken, of many clades each one first; of clades of one genome none."""
+    sizes = (1, 1, 2, 3, 5, 11, 40)
+    groups = np.repeat(np.arange(7), sizes)
+    clades, train = Clades(np.stack([groups] * 3, 1)), np.arange(len(groups))[1:]  # of the first clade none is there
+    found = learning.singles(clades, train, number, 3)
+    taken = np.bincount(groups[found], minlength=7)
+    assert len(found) == len(set(found.tolist())) == min(number, 29)
+    assert (taken <= np.array(sizes) // 2).all()
+    assert number < 1000 or taken.tolist() == [0, 0, 1, 1, 2, 5, 20]
+    assert np.array_equal(found, learning.singles(clades, train, number, 3))
+    if number == 7:
+        few = np.mean([np.bincount(groups[learning.singles(clades, train, 7, s)], minlength=7) for s in range(50)], 0)
+        assert few[2] > 0.4
+        assert few[6] < 4  # by genomes alone it would be 4.8
 
 
 def test_families_of_genomes_that_were_kept_back_enter_the_vocabulary():
@@ -101,7 +124,9 @@ def test_of_many_that_are_kept_back_some_are_asked(monkeypatch):
     first, second = seen
     assert len(first.validation) == 3
     assert set(first.validation) < set(SPLIT[1])
-    assert set(first.train) == set(SPLIT[0])
+    assert len(first.single) == 3
+    assert set(first.single) < set(SPLIT[0])
+    assert set(first.train) == set(SPLIT[0]) - set(first.single)
     assert set(second.train) == set(second.references) == set(EVERYTHING)
     assert (
         "3 of 4 genomes that were kept back are asked for weights and thresholds, drawn over the clades" in model.notes_

@@ -9,7 +9,7 @@ from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, ob
 
 from omniset.core.sets import SetBatch
 from omniset.genomes.mixing import mix
-from omniset.genomes.model import FamilyTokens, mean_of_present
+from omniset.genomes.model import PARTS, FamilyTokens, facts, mean_of_present
 from omniset.genomes.training import Clades, Genomes
 
 
@@ -41,9 +41,6 @@ def test_the_local_mean_is_of_present_families():
     assert mean_of_present(batch).tolist() == [[2.5], [0.0]]
 
 
-PARTS = ("neighbours", "components", "context")
-
-
 def only(model, part):
     """Its mixture is one part alone."""
     model.mixture.zero_()
@@ -66,15 +63,45 @@ def test_terms_are_what_the_log_odds_are_the_sum_of(suite):
 @torch.no_grad()
 def test_the_mixture_by_hand():
     model = suite_of(["evidence"])["evidence"]
-    model.mixture.copy_(torch.tensor([[0.3, -1.0], [0.1, 0.4], [-0.5, 0.7]]))
-    model.temperature.copy_(torch.tensor([0.2, -0.3]))
+    mixture, temperature = mixture_of(model)
     observed = genomes_of_all_sizes()
-    parts, found = model.parts(observed).numpy(), model(observed).numpy()
+    parts, found = model.parts(observed)[0].numpy(), model(observed).numpy()
     for i in (0, 1, 4, 7):
-        lost = 1 - float(observed.completeness[i])
-        u = np.array([0.3 - 1.0 * lost, 0.1 + 0.4 * lost, -0.5 + 0.7 * lost])
-        w = np.exp(u) / np.exp(u).sum() * np.exp(0.2 - 0.3 * lost)
+        about = facts_by_hand(observed, i)
+        w = np.exp(mixture @ about) / np.exp(mixture @ about).sum() * np.exp(temperature @ about)
         assert np.allclose(found[i], parts[i] @ w, atol=1e-6)
+
+
+def mixture_of(model):
+    """Some weights, and a temperature."""
+    rng = np.random.default_rng(0)
+    mixture, temperature = rng.normal(0, 0.5, model.mixture.shape), rng.normal(0, 0.2, 4)
+    model.mixture.copy_(torch.from_numpy(mixture))
+    model.temperature.copy_(torch.from_numpy(temperature))
+    return mixture, temperature
+
+
+def facts_by_hand(observed, i):
+    seen, c, q = observed.counts[i].numpy(), float(observed.completeness[i]), float(observed.contamination[i])
+    missed, _ = oracle.rates(COUNTS, c, q)
+    allowed = ~observed.excluded[i].numpy()
+    similar = sorted(
+        (oracle.corrected(seen, r, missed) if there else 0.0 for r, there in zip(REFERENCES, allowed, strict=True)),
+        reverse=True,
+    )
+    gap = similar[0] - similar[:15][-1]
+    return np.array([1, 1 - c, np.clip(5 * similar[0] - 3.75, -2, 2), np.clip(10 * gap - 1, -2, 2)])
+
+
+@torch.no_grad()
+def test_what_weights_depend_on_is_bounded():
+    """However far a genome is, or however few the references."""
+    observed = observed_of(some_counts(3), 0.7, 0.05)
+    for similarity, near in ((-1.0, (-2.0, -1.0)), (0.3, (-2.0, -1.0)), (0.8, (0.25, -1.0)), (1.0, (1.25, -1.0))):
+        found = facts(observed, torch.full((3, 1), similarity).double())
+        assert torch.allclose(found, torch.tensor([1, 0.3, *near]).double().expand(3, 4), atol=1e-6)
+    alone = torch.tensor([[0.9, *[-1.0] * 20]]).double().expand(3, 21)  # all others are excluded
+    assert torch.allclose(facts(observed, alone)[:, 2:], torch.tensor([0.75, 2.0]).double().expand(3, 2))
 
 
 @torch.no_grad()
@@ -82,7 +109,7 @@ def test_parts_by_hand():
     """Of the references: weights by family and by quality; of the context: what it says without the evidence too."""
     model = suite_of(["evidence"])["evidence"]
     observed = genomes_of_all_sizes()
-    parts = model.parts(observed).numpy()
+    parts, about_all = (values.numpy() for values in model.parts(observed))
     p, near = oracle.prevalence(COUNTS), model.neighbours
     sharp, start = np.exp(near.log_sharpness.numpy()), np.array([0.1, *[0.15] * 6])
     w = {name: value.numpy() for name, value in model.state_dict().items()}
@@ -102,9 +129,11 @@ def test_parts_by_hand():
         )
         a = 1 + np.where(seen > 0, belief[:, 0], belief[:, 1])
         assert np.allclose(parts[i, :, 0], expected + w["neighbours.offset"] + a * llr, atol=1e-5)
+        assert np.allclose(parts[i, :, 1], oracle.logit(shares[2]) + llr, atol=1e-5)
+        assert np.allclose(about_all[i], facts_by_hand(observed, i), atol=1e-6)
         scores = ((seen > 0) - c * p) @ w["components.components"] / w["components.spread"]
         linear = w["components.regression.weight"] @ (6 * scores) + w["components.regression.bias"]
-        assert np.allclose(parts[i, :, 1], linear + llr, atol=1e-5)
+        assert np.allclose(parts[i, :, 2], linear + llr, atol=1e-5)
         quality = [c, 10 * q, 1.0, 1.0, np.log1p((seen > 0).sum()) - 7]
         outputs = []
         for place in ("contexts.0.", "contexts.1."):
@@ -115,7 +144,7 @@ def test_parts_by_hand():
             )
         prior, posterior = np.mean(outputs, 0)
         unseen = (prior + llr + posterior) / 2
-        assert np.allclose(parts[i, :, 2], np.where(seen > 0, prior + llr, unseen), atol=1e-5)
+        assert np.allclose(parts[i, :, 3], np.where(seen > 0, prior + llr, unseen), atol=1e-5)
 
 
 def test_every_predictor_has_its_own_loss():
@@ -177,9 +206,10 @@ def test_it_starts_as_the_simple_methods():
     """Before training components and context say the prevalence, and all parts count the same."""
     model = suite_of(["evidence"], random=False)["evidence"]
     observed, prior = genomes_of_all_sizes(), model.noise.prior()
-    assert torch.allclose(model.weights(observed.completeness), torch.full((11, 3), 1 / 3).double())
+    parts, about = model.parts(observed)
+    assert torch.allclose(model.weights(about), torch.full((11, 4), 1 / 4).double())
     bayes = prior + model.noise.evidence(observed)
-    assert torch.allclose(model.parts(observed)[..., 1], bayes, atol=1e-6)
+    assert torch.allclose(parts[..., 2], bayes, atol=1e-6)
     assert float(model.neighbours.start.sum()) == pytest.approx(1)
     sharp = torch.tensor([30.0, 60.0, 120.0, 240.0]).double() / FAMILIES
     assert torch.allclose(model.neighbours.log_sharpness.exp(), sharp, rtol=1e-6)
@@ -201,44 +231,61 @@ def test_families_start_at_principal_directions():
 
 
 @torch.no_grad()
-def test_without_its_network_it_is_neighbours_and_components():
+def test_without_its_network_it_is_the_simple_parts():
     suite = suite_of(["evidence", "no-network"])
     model, simple, observed = suite["evidence"], suite["no-network"], genomes_of_all_sizes()
     assert [name for name, _ in simple.named_parameters()] == []
-    assert torch.equal(simple.parts(observed), model.parts(observed)[..., :2])
-    simple.mixture.copy_(torch.tensor([[0.3, -1.0], [0.1, 0.4]]))
-    simple.temperature.copy_(torch.tensor([0.2, -0.3]))
-    found, parts = simple(observed).numpy(), model.parts(observed).numpy()
+    parts, about = model.parts(observed)
+    assert torch.equal(simple.parts(observed)[0], parts[..., :3])
+    assert torch.equal(simple.parts(observed)[1], about)
+    mixture, temperature = mixture_of(simple)
+    found = simple(observed).numpy()
     for i in (0, 1, 4, 7):
-        lost = 1 - float(observed.completeness[i])
-        u = np.exp([0.3 - 1.0 * lost, 0.1 + 0.4 * lost])
-        assert np.allclose(found[i], parts[i, :, :2] @ (u / u.sum()) * np.exp(0.2 - 0.3 * lost), atol=1e-6)
+        about = facts_by_hand(observed, i)
+        w = np.exp(mixture @ about) / np.exp(mixture @ about).sum() * np.exp(temperature @ about)
+        assert np.allclose(found[i], parts[i, :, :3].numpy() @ w, atol=1e-6)
     assert np.allclose(found[3], suite.noise.prior())  # of which nothing was seen
 
 
-def test_weights_are_fitted_to_clades_kept_back(monkeypatch):
-    """A part that is the truth gets the weight, and the truth of training genomes is not looked at."""
+@pytest.mark.parametrize("part", range(4))
+def test_weights_are_fitted_to_genomes_kept_back(part, monkeypatch):
+    """A part that is the truth of clades without relatives gets the weight there, another one gets it where there are
+    relatives; and the truth of training genomes is not looked at.
+    """
     counts, groups = some_counts(), np.arange(29) % 7
     train, validation = np.flatnonzero(groups < 4), np.flatnonzero(groups >= 4)
+    train, single = train[::2], train[1::2]
     clades = Clades(np.stack([groups, groups, np.arange(29)], 1))
-    truth = torch.as_tensor(counts[validation] > 0).double()
-    for part in range(3):
-        model = suite_of(["evidence"], counts=counts, double=False)["evidence"]
-        batches = iter(range(10**6))
+    model = suite_of(["evidence"], counts=counts, double=False)["evidence"]
+    here = iter(
+        [
+            (rows, closeness, right)
+            for _ in range(5)
+            for rows, closeness, right in ((validation, -1.0, part), (single, 1.0, (part + 1) % 4))
+        ]
+    )
 
-        def parts(observed, part=part, batches=batches):
-            assert next(batches) >= 0
-            said = torch.randn(len(observed), FAMILIES, 3)
-            said[..., part] = 4 * truth.float()[: len(observed)] - 2
-            return said
+    def parts(observed):
+        rows, closeness, right = next(here)
+        assert len(rows) == len(observed)
+        said = torch.randn(len(observed), FAMILIES, 4)
+        said[..., right] = 4 * torch.as_tensor(counts[rows] > 0).float() - 2
+        about = torch.stack([torch.ones(len(observed)), 1 - observed.completeness, torch.zeros(len(observed))], 1)
+        return said, torch.cat([about[:, :2], torch.full((len(observed), 1), closeness), about[:, 2:]], 1)
 
-        monkeypatch.setattr(model, "parts", parts)
-        genomes = Genomes(sp.csr_array(counts), clades, train, validation, train)
-        mix(model, genomes, seed=3)
-        weights = model.weights(torch.tensor([0.9, 0.6]))
-        assert (weights.argmax(1) == part).all()
-        assert (weights[:, part] > 1).all()  # surer than it says: temperature
-    untouched = suite_of(["evidence"], counts=counts, double=False)["evidence"]
-    before = untouched.state_dict()
-    mix(untouched, Genomes(sp.csr_array(counts), clades, train, validation[:0], train), seed=3)
-    assert all(torch.equal(v, before[k]) for k, v in untouched.state_dict().items())
+    monkeypatch.setattr(model, "parts", parts)
+    genomes = Genomes(sp.csr_array(counts), clades, train, validation, train, single=single)
+    mix(model, genomes, seed=3)
+    for closeness, right in ((-1.0, part), (1.0, (part + 1) % 4)):
+        weights = model.weights(torch.tensor([[1.0, 0.1, closeness, 0.0], [1.0, 0.4, closeness, 0.0]]))
+        assert (weights.argmax(1) == right).all()
+        assert (weights[:, right] > 1).all()  # surer than it says: temperature
+
+
+def test_without_genomes_kept_back_parts_count_the_same():
+    counts, train = some_counts(), np.arange(29)
+    clades = Clades(np.stack([np.arange(29) % 7] * 2 + [train], 1))
+    model = suite_of(["evidence"], counts=counts, double=False)["evidence"]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    mix(model, Genomes(sp.csr_array(counts), clades, train, train[:0], train), seed=3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

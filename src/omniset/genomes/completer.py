@@ -132,8 +132,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> GenomeCompleter:
         """`fit` with training and validation genomes chosen. Others of the table are not looked at.
 
-        Validation genomes tell when to stop, weights and thresholds. Then all is learned anew from both, unless `refit`
-        is False.
+        Validation genomes tell when to stop, weights and thresholds; weights are told also by as many single genomes of
+        the training clades. Then all is learned anew from all genomes. Unless `refit` is False: then validation genomes
+        alone are kept back, and stay out of the model.
 
         Args:
             also: Further methods to train.
@@ -149,11 +150,14 @@ class GenomeCompleter(CompleterOptions, Estimator):
                     f"be split at validation_fraction={self.validation_fraction}; take a lower rank as clade"
                 )
         start, root = time.monotonic(), None if folder is None else Path(folder)
-        genomes, vocabulary = learning.genomes_of(
-            self, table, clades, train, validation, whole_of(quality, table.names)
-        )
+        everything, single = np.sort(np.concatenate([train, validation])), train[:0]
+        if self.refit:  # else they would stay out of the model
+            single = learning.singles(clades, train, len(validation), self.seed)
+            train = np.setdiff1d(train, single)
+        whole = whole_of(quality, table.names)
+        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, whole, single)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
-        self.sizes_["genomes"] = len(train) + len(validation)
+        self.sizes_["genomes"] = len(everything)
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
         how: dict[str, Any] = {"resume": resume, "fingerprint": self.fingerprint()}
         suite, self.histories_ = learning.learn(self, genomes, self.trained_, root, **how)
@@ -166,7 +170,6 @@ class GenomeCompleter(CompleterOptions, Estimator):
         notes, asked = [*clades.notes(), *_of_asked(genomes, validation), *_of_whole(genomes)], genomes.validation
         if self.refit:
             # What was kept back has told what it was kept back for.
-            everything = np.sort(np.concatenate([train, validation]))
             genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0])
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
             again = None if root is None else root / "refit"
@@ -178,6 +181,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         self.notes_ = [*notes, *_of_vocabulary(len(vocabulary), len(table.families), self.min_genomes)]
         self.notes_ += _of_drawn(len(genomes.references), len(genomes.train))
         self.notes_ += _of_kept_back(clades, asked, taxonomy, table.names, self.clade, self.refit)
+        if len(single):
+            self.notes_.append(f"{many(len(single), 'genome')} of the other clades told weights as well")
         self.seconds_ = round(time.monotonic() - start, 1)
         return self
 

@@ -37,9 +37,13 @@ def genomes_of(
     train: Int[np.ndarray, " train"],
     validation: Int[np.ndarray, " validation"],
     whole: Any = None,
+    single: Int[np.ndarray, " single"] | None = None,
 ) -> tuple[Genomes, pd.DataFrame]:
     """What is learned from: vocabulary and references are those of the training genomes. Of many validation genomes 400
     are taken.
+
+    Args:
+        whole, single: See Genomes.
 
     Raises:
         ValueError: No family is in enough of them.
@@ -53,7 +57,16 @@ def genomes_of(
         vocabulary[name] = [known.get(family, "") for family in vocabulary["family"]]
     references = _drawn(clades, train, options.max_references, options.seed)
     validation = _drawn(clades, validation, MOST_ASKED, options.seed)
-    return Genomes(table.counts[:, columns], clades, train, validation, references, whole), vocabulary
+    single = train[:0] if single is None else single
+    return Genomes(table.counts[:, columns], clades, train, validation, references, whole, single), vocabulary
+
+
+def singles(clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int) -> Int[np.ndarray, " single"]:
+    """So many training genomes, drawn over the clades, that leave at least half of each clade."""
+    shuffled = np.random.default_rng(seed).permutation(train)
+    of_clade = pd.Series(clades.groups[shuffled]).groupby(clades.groups[shuffled])
+    spare = (of_clade.cumcount() < of_clade.transform("size") // 2).to_numpy()
+    return _drawn(clades, np.sort(shuffled[spare]), min(number, MOST_ASKED), seed)
 
 
 def _drawn(clades: Clades, genomes: Int[np.ndarray, " genomes"], number: int, seed: int) -> Int[np.ndarray, " drawn"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -55,6 +57,21 @@ class Method(nn.Module):
         raise NotImplementedError
 
 
+@dataclass
+class Compared:
+    """Genomes, compared with all references.
+
+    Attributes:
+        similarity: See `References.corrected_similarity`.
+        likelihood: See `References.likelihood`.
+        likeliest: See `References.likeliest`.
+    """
+
+    similarity: Float[Tensor, "genomes references"]
+    likelihood: Float[Tensor, "genomes references"]
+    likeliest: Float[Tensor, "genomes families"]
+
+
 class References(nn.Module):
     """Complete training genomes to compare with.
 
@@ -80,6 +97,12 @@ class References(nn.Module):
         if self._dense is None or self._dense.device != like.device or self._dense.dtype != like.dtype:
             self._dense = self.presence.to(like)
         return self._dense
+
+    def compare(self, observed: Observed, noise: NoiseModel) -> Compared:
+        """What genomes have in common with the references. Their quality is settled."""
+        likelihood = self.likelihood(observed, noise.evidence(observed))
+        likeliest = self.likeliest(observed, likelihood, noise.prevalence)
+        return Compared(self.corrected_similarity(observed, noise), likelihood, likeliest)
 
     def similarity(self, observed: Observed) -> Float[Tensor, "genomes references"]:
         """(B, R) Jaccard similarity of what was observed to each reference; -1 for an excluded one."""

@@ -1,10 +1,15 @@
-"""How much each part of the default counts: fitted to genomes of clades that no part has learned from."""
+"""How much each part of the default counts: fitted to genomes that no part has learned from."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor
 
 from omniset.genomes.calibration import clade_weights, degraded
 from omniset.genomes.model import Mixture
@@ -12,40 +17,29 @@ from omniset.genomes.training import Genomes
 
 # Completeness and contamination, in percent, of the genomes that weights are fitted to.
 QUALITIES = ((97.0, 1.0), (90.0, 5.0), (80.0, 0.0), (65.0, 5.0), (50.0, 2.0))
-RIDGE = 2e-3  # few clades are kept back: the weights stay near to equal ones unless there is a reason
+RIDGE = 3e-5  # few clades may be kept back: weights of what they do not tell stay near to equal ones
 PAIRS = 400_000  # genomes x families, at most, drawn at random
 
 
 def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
     """Fit the weights of the parts, and the temperature, in place: least binary cross-entropy of the mixture over
-    degraded validation genomes, clades counting alike, plus 0.002 times the sum of squares of all parameters. Without
-    validation genomes all parts count the same.
+    degraded genomes that were kept back, with relatives among the references and without, plus a ridge on all
+    parameters. In both groups clades count alike. Without genomes all parts count the same.
     """
-    rows = genomes.validation
-    if not len(rows):
+    groups = [rows for rows in (genomes.validation, genomes.single) if len(rows)]
+    if not groups:
         return
     rng = np.random.default_rng(seed)
-    by_clade = clade_weights(genomes.clades.groups[rows])
-    each = max(PAIRS // (len(rows) * len(QUALITIES)), 1)
+    each = max(PAIRS // (sum(map(len, groups)) * len(QUALITIES)), 1)
     model.eval().to(device)
-    parts, truths, missing, weights = [], [], [], []
-    for number, level in enumerate(QUALITIES):
-        done = 0
-        for some, observed in degraded(genomes, rows, level, "estimated", seed * 1000 + 500 + number):
-            with torch.no_grad():
-                predicted = model.parts(observed.to(device)).cpu().double()
-            complete = model.noise.settle(observed.to(device))[0].completeness.cpu().double()
-            truth = torch.from_numpy(genomes.counts[some].toarray() > 0)
-            chosen = torch.from_numpy(rng.integers(predicted.shape[1], size=(len(some), each)))
-            parts.append(predicted.gather(1, chosen[..., None].expand(-1, -1, predicted.shape[2])).flatten(0, 1))
-            truths.append(truth.gather(1, chosen).flatten())
-            missing.append((1 - complete)[:, None].expand_as(chosen).flatten())
-            weights.append(torch.from_numpy(by_clade[done : done + len(some), None]).expand_as(chosen).flatten())
-            done += len(some)
-    x, y, w, lost = torch.cat(parts), torch.cat(truths).double(), torch.cat(weights), torch.cat(missing)
-    about = torch.stack([torch.ones_like(lost), lost], 1)
-    free = torch.zeros(x.shape[1] + 1, 2, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([free], max_iter=50, line_search_fn="strong_wolfe")
+    drawn = [
+        pairs
+        for (number, level), rows in product(enumerate(QUALITIES), groups)
+        for pairs in _pairs(model, genomes, rows, level, seed * 1000 + 500 + number, each, rng, device)
+    ]
+    x, y, w, about = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    free = torch.zeros(x.shape[1] + 1, about.shape[1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
@@ -60,3 +54,29 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
     with torch.no_grad():
         model.mixture.copy_(free[:-1])
         model.temperature.copy_(free[-1])
+
+
+def _pairs(
+    model: Mixture,
+    genomes: Genomes,
+    rows: Int[np.ndarray, " chosen"],
+    level: tuple[float, float],
+    seed: int,
+    each: int,
+    rng: np.random.Generator,
+    device: torch.device | str,
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Log-odds of the parts, the truth, weights and facts of so many families of each genome, drawn at random."""
+    by_clade = dict(zip(rows.tolist(), clade_weights(genomes.clades.groups[rows]).tolist(), strict=True))
+    for some, observed in degraded(genomes, rows, level, "estimated", seed):
+        with torch.no_grad():
+            parts, about = (values.cpu().double() for values in model.parts(observed.to(device)))
+        truth = torch.from_numpy(genomes.counts[some].toarray() > 0).double()
+        chosen = torch.from_numpy(rng.integers(parts.shape[1], size=(len(some), each)))
+        weights = torch.tensor([by_clade[i] for i in some.tolist()], dtype=torch.float64)
+        yield (
+            parts.gather(1, chosen[..., None].expand(-1, -1, parts.shape[2])).flatten(0, 1),
+            truth.gather(1, chosen).flatten(),
+            weights.repeat_interleave(each),
+            about.repeat_interleave(each, 0),
+        )

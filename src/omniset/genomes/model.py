@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from omniset import encoders
 from omniset.core.sets import SetBatch
 from omniset.genomes.baselines import PrincipalComponents
-from omniset.genomes.methods import Method, References, log_odds_of, principal_directions
+from omniset.genomes.methods import NEIGHBOURS, Compared, Method, References, log_odds_of, principal_directions
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
 
+FACTS = 4  # that the weights of a mixture depend on
 SHARPNESS = (30.0, 60.0, 120.0, 240.0)  # of the attentions at the start, times the number of families
-PARTS = ("neighbours", "components", "context")
+PARTS = ("neighbours", "likeliest", "components", "context")
 
 
 class FamilyTokens(nn.Module):
@@ -84,17 +85,16 @@ class ReferenceAttention(nn.Module):
         self,
         observed: Observed,
         given: Float[Tensor, "genomes two"],
-        evidence: Float[Tensor, "genomes families"],
+        compared: Compared,
     ) -> Float[Tensor, "genomes families"]:
-        prevalence = self.noise.prevalence
-        likelihood = self.references.likelihood(observed, evidence)
+        prevalence, likeliest = self.noise.prevalence, compared.likeliest
         shares = [
-            prevalence.expand_as(evidence)[..., None],
+            prevalence.expand_as(likeliest)[..., None],
             self.references.neighbours(observed, prevalence)[..., None],
-            self.references.likeliest(observed, likelihood, prevalence)[..., None],
-            self.references.kernels(observed, likelihood, prevalence, self.log_sharpness.exp()),
+            likeliest[..., None],
+            self.references.kernels(observed, compared.likelihood, prevalence, self.log_sharpness.exp()),
         ]
-        nearest = self.references.corrected_similarity(observed, self.noise).amax(1)
+        nearest = compared.similarity.amax(1)
         about = [nearest, observed.completeness, 10 * observed.contamination, *given.unbind(1)]
         gates = self.start + self.gate(torch.stack(about, 1))
         return torch.einsum("bvj,bj,vj->bv", log_odds_of(torch.cat(shares, 2)), gates, 1 + self.trust) + self.offset
@@ -178,43 +178,60 @@ def _quality(observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[T
 
 
 class Mixture(Method):
-    """Parts whose log-odds are weighted; weights, and a temperature, depend on completeness: see
+    """Parts whose log-odds are weighted. Weights, and a temperature, depend on the genome: see `facts`, and
     `omniset.genomes.mixing`.
 
     Args:
         parts: Their number.
     """
 
-    mixture: Float[Tensor, "parts two"]
-    temperature: Float[Tensor, " two"]
+    mixture: Float[Tensor, "parts facts"]
+    temperature: Float[Tensor, " facts"]
 
     def __init__(self, noise: NoiseModel, parts: int) -> None:
         super().__init__(noise)
-        self.register_buffer("mixture", torch.zeros(parts, 2))
-        self.register_buffer("temperature", torch.zeros(2))
+        self.register_buffer("mixture", torch.zeros(parts, FACTS))
+        self.register_buffer("temperature", torch.zeros(FACTS))
 
-    def weights(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes parts"]:
-        """(B, J) of the parts, temperature included: t softmax(u_j + v_j (1 - c)), t = exp(t_0 + t_1 (1 - c))."""
-        about = torch.stack([torch.ones_like(completeness), 1 - completeness], 1)
-        return (about @ self.mixture.T).softmax(1) * (about @ self.temperature).exp()[:, None]
+    def weights(self, facts: Float[Tensor, "genomes facts"]) -> Float[Tensor, "genomes parts"]:
+        """(B, J) of the parts, temperature included: exp(t . f) softmax_j(u_j . f), f the facts."""
+        return (facts @ self.mixture.T).softmax(1) * (facts @ self.temperature).exp()[:, None]
 
-    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
-        """Log-odds of each part by itself, its evidence included."""
+    def parts(
+        self, observed: Observed
+    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
+        """Log-odds of each part by itself, its evidence included; and what the weights depend on."""
         raise NotImplementedError
 
 
+def facts(observed: Observed, similarity: Float[Tensor, "genomes references"]) -> Float[Tensor, "genomes facts"]:
+    """What the weights of a mixture depend on: 1; what share of the genome is missing; how similar the nearest
+    reference is; how much less similar the 15th. The last two are of about unit size, and bounded: a genome that is
+    unlike all others shall not get weights that are.
+
+    Args:
+        observed: Its quality is settled.
+        similarity: See `References.corrected_similarity`.
+    """
+    near = similarity.clamp(min=0).topk(min(NEIGHBOURS, similarity.shape[1]), 1).values
+    first, last, lost = near[:, 0], near[:, -1], 1 - observed.completeness
+    about = [torch.ones_like(lost), lost, (5 * (first - 0.75)).clamp(-2, 2), (10 * (first - last) - 1).clamp(-2, 2)]
+    return torch.stack(about, 1)
+
+
 class EvidenceModel(Mixture):
-    """Our default: three predictors that err differently, each of which knows what was observed, and their mixture.
+    """Our default: four predictors that err differently, each of which knows what was observed, and their mixture.
 
-        log-odds = t (w_1 neighbours + w_2 components + w_3 context + a evidence)
+        log-odds = t (w_1 neighbours + w_2 likeliest + w_3 components + w_4 context + a evidence)
 
-    `neighbours` is attention over the reference genomes, `components` logistic regression on principal components,
-    `context` what the set of all observed families says. Each is trained by a loss of its own, so that none leans on
-    another. Weights w, which add up to 1, and t depend on completeness; both are fitted to genomes of clades kept back
-    (Wolpert, "Stacked generalization", 1992): see `omniset.genomes.mixing`. The evidence counts once, a = 1, but for
-    what `neighbours` learns of it and for `context`, whose two outputs are averaged where a family was not observed:
-    one needs no evidence. There are two contexts, of which the mean is taken (Lakshminarayanan et al., "Simple and
-    scalable predictive uncertainty estimation using deep ensembles", 2017); the second has no encoder.
+    `neighbours` is attention over the reference genomes, `likeliest` the share of the 15 likeliest of them,
+    `components` logistic regression on principal components, `context` what the set of all observed families says. Each
+    that has weights is trained by a loss of its own, so that none leans on another. Weights w, which add up to 1, and t
+    depend on completeness and on how near the references are. Both are fitted to genomes kept back (Wolpert, "Stacked
+    generalization", 1992): see `omniset.genomes.mixing`. The evidence counts once, a = 1, but for what `neighbours`
+    learns of it and for `context`, whose two outputs are averaged where a family was not observed: one needs no
+    evidence. There are two contexts, of which the mean is taken (Lakshminarayanan et al., "Simple and scalable
+    predictive uncertainty estimation using deep ensembles", 2017); the second has no encoder.
 
     Args:
         families: Vocabulary size.
@@ -246,16 +263,17 @@ class EvidenceModel(Mixture):
         return [torch.where(empty, self.noise.prior(), part) for part in self._predictors(settled, given)]
 
     def _predictors(self, observed: Observed, given: Tensor) -> list[Tensor]:
-        """Log-odds of neighbours, of components, and of both outputs of each context, with their evidence."""
+        """Log-odds of what has weights, with the evidence: neighbours, components, and both outputs of each context."""
         evidence = self.noise.evidence(observed)
         contexts = [(posterior, prior + evidence) for posterior, prior in self._read(observed, given)]
-        return [*self.simple(observed, given), *chain.from_iterable(contexts)]
+        near, _, linear = self.simple(observed, given, self.references.compare(observed, self.noise))
+        return [near, linear, *chain.from_iterable(contexts)]
 
-    def simple(self, observed: Observed, given: Tensor) -> list[Float[Tensor, "genomes families"]]:
-        """Log-odds of neighbours and of components, with their evidence."""
+    def simple(self, observed: Observed, given: Tensor, compared: Compared) -> list[Float[Tensor, "genomes families"]]:
+        """Log-odds of neighbours, of the likeliest and of components, with their evidence."""
         evidence = self.noise.evidence(observed)
-        near = self.neighbours(observed, given, evidence) + self._believed(observed) * evidence
-        return [near, self.components.regress(observed) + evidence]
+        near = self.neighbours(observed, given, compared) + self._believed(observed) * evidence
+        return [near, log_odds_of(compared.likeliest) + evidence, self.components.regress(observed) + evidence]
 
     def _read(self, observed: Observed, given: Tensor, tokens: SetBatch | None = None) -> list[tuple[Tensor, Tensor]]:
         return [
@@ -278,21 +296,30 @@ class EvidenceModel(Mixture):
             tokens: What the encoder of the context reads instead of the observed families.
         """
         evidence = self.noise.evidence(observed)
-        near, linear, context = self.weights(observed.completeness)[..., None].unbind(1)
+        compared = self.references.compare(observed, self.noise)
+        weights = self.weights(facts(observed, compared.similarity))
+        near, likeliest, linear, context = weights[..., None].unbind(1)
         posterior, prior = (sum(both) / len(both) for both in zip(*self._read(observed, given, tokens), strict=True))
-        counts = near * self._believed(observed) + linear + context * torch.where(observed.present, 1.0, 0.5)
+        believed = near * self._believed(observed) + context * torch.where(observed.present, 1.0, 0.5)
         return {
-            "neighbours": near * self.neighbours(observed, given, evidence),
+            "neighbours": near * self.neighbours(observed, given, compared),
+            "likeliest": likeliest * log_odds_of(compared.likeliest),
             "components": linear * self.components.regress(observed),
             "context": context * torch.where(observed.present, prior, (prior + posterior) / 2),
-            "evidence": counts * evidence,
+            "evidence": (likeliest + linear + believed) * evidence,
         }
 
-    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
+    def parts(
+        self, observed: Observed
+    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
         settled, given = self.noise.settle(observed)
-        near, linear, *contexts = self._predictors(settled, given)
-        posterior, prior = (sum(contexts[start::2]) / len(self.contexts) for start in (0, 1))
-        return torch.stack([near, linear, torch.where(settled.present, prior, (prior + posterior) / 2)], 2)
+        compared = self.references.compare(settled, self.noise)
+        evidence = self.noise.evidence(settled)
+        posterior, prior = (sum(both) / len(both) for both in zip(*self._read(settled, given), strict=True))
+        prior = prior + evidence
+        context = torch.where(settled.present, prior, (prior + posterior) / 2)
+        together = torch.stack([*self.simple(settled, given, compared), context], 2)
+        return together, facts(settled, compared.similarity)
 
     def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
         seen, unseen = self.belief.unbind(1)
@@ -300,23 +327,30 @@ class EvidenceModel(Mixture):
 
 
 class WithoutNetwork(Mixture):
-    """A trained model without its context: neighbours and components, mixed anew. What the network adds is what the
-    model does better.
+    """A trained model without its context: neighbours, the likeliest and components, mixed anew. What the network adds
+    is what the model does better.
 
     Args:
         model: Whose parts they are.
     """
 
     def __init__(self, noise: NoiseModel, model: EvidenceModel) -> None:
-        super().__init__(noise, 2)
+        super().__init__(noise, 3)
         self.model = (model,)  # no submodule: its weights are its own
 
-    def parts(self, observed: Observed) -> Float[Tensor, "genomes families parts"]:
-        return torch.stack(self.model[0].simple(*self.noise.settle(observed)), 2)
+    def parts(
+        self, observed: Observed
+    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
+        return self._of_settled(*self.noise.settle(observed))
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
-        parts = torch.stack(self.model[0].simple(observed, given), 2)
-        return (parts * self.weights(observed.completeness)[:, None]).sum(2)
+        parts, about = self._of_settled(observed, given)
+        return (parts * self.weights(about)[:, None]).sum(2)
+
+    def _of_settled(self, observed: Observed, given: Tensor) -> tuple[Tensor, Tensor]:
+        model = self.model[0]
+        compared = model.references.compare(observed, self.noise)
+        return torch.stack(model.simple(observed, given, compared), 2), facts(observed, compared.similarity)
 
 
 class SeedModel(Method):

@@ -184,6 +184,7 @@ class Genomes:
         train, validation: Positions, no clade in both.
         references: Positions, out of `train`, of the genomes kept to compare with.
         whole: (genomes,) whether each is whole itself, see `metadata.WHOLE`. None: not known.
+        single: Positions of genomes that are kept back although others of their clades are in `train`.
     """
 
     counts: sp.csr_array
@@ -192,6 +193,7 @@ class Genomes:
     validation: Int[np.ndarray, " validation"]
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     whole: Bool[np.ndarray, " genomes"] | None = None
+    single: Int[np.ndarray, " single"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def judged(self) -> Bool[np.ndarray, " validation"]:
