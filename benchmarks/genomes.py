@@ -33,7 +33,9 @@ OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of th
 ABSENT = -10.0  # log-odds of a family that a model does not know
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
 OF_RELATIVES = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
-FIRST, LIKELIEST = "omniset-first", "knn-likelihood"  # before it learned anew; neighbours out of all genomes
+FIRST = "omniset-first"  # before it learned anew
+TRAINED = ("pca", "autoencoder", "mean")
+OTHERS = ("knn-likelihood", "pca", "mean")
 WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
 
 
@@ -245,49 +247,49 @@ def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     frames, splits = [], []
     for number in range(seed, seed + SPLITS):
         print(f"split {number}: relatives", flush=True)
-        completer, rng = GenomeCompleter(seed=number, refit=False, progress=False), np.random.default_rng(number)
-        clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
-        parts = split(clades.groups, (2 * completer.validation_fraction,), rng)
+        first, anew = (GenomeCompleter(seed=number, refit=refit, progress=False) for refit in (False, True))
+        clades, rng = Clades.of(genomes.counts, taxonomy, genomes.names, anew.clade), np.random.default_rng(number)
+        parts = split(clades.groups, (2 * anew.validation_fraction,), rng)
         asked = {"learned": rng.choice(parts[0], len(parts[1]) // 2, replace=False)}
         asked["kept back"] = rng.choice(parts[1], len(parts[1]) // 2, replace=False)
         train, validation = (np.setdiff1d(part, test) for part, test in zip(parts, asked.values(), strict=True))
-        completer.fit_split(genomes, taxonomy, clades, train, validation)
-        first, everything = completer.network_, np.sort(np.concatenate([train, validation]))
-        known, vocabulary = learning.genomes_of(completer, genomes, clades, everything, everything[:0])
-        how: dict[str, Any] = {"resume": False, "fingerprint": {}}
-        histories, names = completer.histories_, completer.trained_
-        anew = learning.learn_anew(completer, first, histories, len(train), known, names, None, **how)
-        at = np.array([vocabulary["family"].tolist().index(family) for family in completer.families_])
-        named = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()
+        first.fit_split(genomes, taxonomy, clades, train, validation)
+        anew.fit_split(genomes, taxonomy, clades, train, validation, also=TRAINED)
+        everything = np.sort(np.concatenate([train, validation]))
+        known, _ = learning.genomes_of(anew, genomes, clades, everything, everything[:0])
+        named = lineages(taxonomy, genomes.names)[anew.clade].to_numpy()
         for (group, test), level in product(asked.items(), OF_RELATIVES):
             noisy = list(degraded(known, test, level, "known", number))
-            for method, predict in _of_relatives(first, anew, at).items():
+            for method, predict in _of_relatives(first, anew).items():
                 scores = _scores_of(known, noisy, predict)
                 about = {"seed": number, "genome": np.array(genomes.names)[test], "clade": named[test]}
                 about |= {"condition": f"{level[0]:g}/{level[1]:g} {group}", "method": method}
                 frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
-        facts = {"seed": number, "genomes": len(everything), "families": len(vocabulary), "first families": len(at)}
+        facts = {"seed": number, "genomes": len(everything), "families": len(anew.families_)}
+        facts["first families"] = len(first.families_)
         splits.append(facts | {f"{group} clades": len(set(named[test])) for group, test in asked.items()})
     rows = pd.concat(frames, ignore_index=True)
-    found = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [FIRST, LIKELIEST]).numbers()
+    found = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [FIRST, *OTHERS]).numbers()
     shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "log_loss")
     kept = {key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")}
     genomes_of = rows[rows["method"] == OURS].groupby("condition", sort=False).size().to_dict()
     return plain({"splits": splits, "genomes": genomes_of, **kept})
 
 
-def _of_relatives(first: Any, anew: Any, at: np.ndarray) -> dict[str, Any]:
+def _of_relatives(first: Any, anew: Any) -> dict[str, Any]:
     """Log-odds over the larger vocabulary; a family that the first model does not know is absent to it."""
     from omniset.genomes.noise import Observed
     from omniset.trials.comparison import OURS
 
+    at = np.array([anew.families_.index(family) for family in first.families_])
+
     def before(observed: Any) -> Any:
         known = Observed(observed.counts[:, at], observed.completeness, observed.contamination)
         odds = torch.full_like(observed.counts, ABSENT)
-        odds[:, at] = first["evidence"](known)
+        odds[:, at] = first.network_["evidence"](known)
         return odds
 
-    return {OURS: anew["evidence"], FIRST: before, LIKELIEST: anew[LIKELIEST]}
+    return {OURS: anew.network_["evidence"], FIRST: before} | {name: anew.network_[name] for name in OTHERS}
 
 
 def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
