@@ -66,17 +66,20 @@ def _pairs(
     rng: np.random.Generator,
     device: torch.device | str,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Log-odds of the parts, the truth, weights and facts of so many families of each genome, drawn at random."""
+    """Log-odds of the parts, the truth, weights and facts of so many families of each genome, drawn at random;
+    of all, where these are no more.
+    """
     by_clade = dict(zip(rows.tolist(), clade_weights(genomes.clades.groups[rows]).tolist(), strict=True))
     for some, observed in degraded(genomes, rows, level, "estimated", seed):
         with torch.no_grad():
             parts, about = (values.cpu().double() for values in model.parts(observed.to(device)))
         truth = torch.from_numpy(genomes.counts[some].toarray() > 0).double()
-        chosen = torch.from_numpy(rng.integers(parts.shape[1], size=(len(some), each)))
+        shape, every = (len(some), each), np.arange(parts.shape[1])
+        chosen = torch.from_numpy(rng.choice(every, shape) if each < len(every) else np.tile(every, (len(some), 1)))
         weights = torch.tensor([by_clade[i] for i in some.tolist()], dtype=torch.float64)
         yield (
             parts.gather(1, chosen[..., None].expand(-1, -1, parts.shape[2])).flatten(0, 1),
             truth.gather(1, chosen).flatten(),
-            weights.repeat_interleave(each),
-            about.repeat_interleave(each, 0),
+            weights.repeat_interleave(chosen.shape[1]),
+            about.repeat_interleave(chosen.shape[1], 0),
         )

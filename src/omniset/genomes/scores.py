@@ -108,9 +108,9 @@ def calibration_error_of_missing(rows: pd.DataFrame, draws: Draws) -> Values:
 
 def ratio_of(over: str, under: str, rows: pd.DataFrame, draws: Draws) -> Values:
     """Sum of a column over that of another; NaN where the columns are not there, or the latter is 0."""
-    if not {over, under} <= set(rows.columns):
+    if over not in rows or under not in rows:
         return np.full(len(draws), np.nan)
-    above, below = draws.sums(rows[[over, under]].to_numpy(np.float64)).T
+    above, below = draws.sums(np.column_stack([rows[name].to_numpy(np.float64) for name in (over, under)])).T
     with np.errstate(invalid="ignore", divide="ignore"):
         return above / below
 

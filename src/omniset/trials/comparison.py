@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
 
 from omniset.trials.intervals import FEW, Draws, Interval, Resampling, Values
 
@@ -142,6 +141,7 @@ class Comparison:
     learned: bool = False
     _intervals: dict[tuple[str, ...], Interval] = field(default_factory=dict, repr=False)
     _pairs: dict[tuple[str, str, str], Pair | None] = field(default_factory=dict, repr=False)
+    _resamplings: dict[tuple[str, str], Resampling] = field(default_factory=dict, repr=False)
 
     @cached_property
     def methods(self) -> list[str]:
@@ -166,7 +166,7 @@ class Comparison:
         """The score of a method; NaN where it has no rows."""
         key = (name, condition, method)
         if key not in self._intervals:
-            self._intervals[key] = self._estimate(self.score(name), self._parts.get((condition, method)))
+            self._intervals[key] = self._estimate(self.score(name), (condition, method))
         return self._intervals[key]
 
     def table(self, name: str, condition: str) -> pd.DataFrame:
@@ -312,15 +312,21 @@ class Comparison:
         names = rows[list(self.units)] if several else rows[self.units]
         return Resampling(names.to_numpy().astype(str), self.resamples, learned=self.learned)
 
-    def _estimate(self, score: Score, rows: pd.DataFrame | None) -> Interval:
+    def _estimate(self, score: Score, part: tuple[str, str]) -> Interval:
+        rows = self._parts.get(part)
         if rows is None:
             return Interval(math.nan)
+        if part not in self._resamplings:
+            self._resamplings[part] = self._resampling(rows)
+        resampling = self._resamplings[part]
         how: dict[str, Any] = {"share": score.share, "draws": score.draws, "within": score.within}
         if score.formula is not None:
-            return self._resampling(rows).estimate(partial(score.formula, rows), **how)
-        rows = rows[rows[score.name].notna()]
+            return resampling.estimate(partial(score.formula, rows), **how)
         values = rows[score.name].to_numpy(np.float64)
-        return self._resampling(rows).estimate(lambda draws: draws.mean(values), **how)
+        known = ~np.isnan(values)
+        if not known.all():
+            resampling, values = self._resampling(rows[known]), values[known]
+        return resampling.estimate(lambda draws: draws.mean(values), **how)
 
     def _pair(self, condition: str, mine: str, other: str) -> Pair | None:
         """The rows that two methods both have, found once for all scores."""
@@ -335,36 +341,29 @@ class Comparison:
         keys = list(dict.fromkeys([*units, *self.keys]))
         places = [rows[keys].assign(**{str(i): np.arange(len(rows))}) for i, rows in enumerate((mine, other))]
         both = places[0].merge(places[1], on=keys)
-        one, two = both["0"].to_numpy(), both["1"].to_numpy()
-        return Pair(mine, other, one, two, self._resampling(mine.iloc[one]))
+        mine, other = mine.iloc[both["0"].to_numpy()], other.iloc[both["1"].to_numpy()]
+        return Pair(mine, other, self._resampling(mine))
 
     def _paired(self, score: Score, pair: Pair | None) -> Interval:
         if pair is None:
             return Interval(math.nan)
         how: dict[str, Any] = {"paired": score.share, "within": score.of_differences}
         if score.formula is not None:
-            gap = partial(_gap, score.formula, pair.mine.iloc[pair.one], pair.other.iloc[pair.two])
+            gap = partial(_gap, score.formula, pair.mine, pair.other)
             return pair.resampling.estimate(gap, draws=score.draws, **how)
-        one, two = pair.mine[score.name].to_numpy(np.float64), pair.other[score.name].to_numpy(np.float64)
-        values = one[pair.one] - two[pair.two]
+        one, two = (rows[score.name].to_numpy(np.float64) for rows in (pair.mine, pair.other))
+        values = one - two
         known = np.isfinite(values)
-        resampling = pair.resampling if known.all() else self._resampling(pair.mine.iloc[pair.one[known]])
+        resampling = pair.resampling if known.all() else self._resampling(pair.mine[known])
         return resampling.estimate(lambda draws: draws.mean(values[known]), **how)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Rows of two methods that belong together.
-
-    Attributes:
-        one, two: (both,) places in the rows of mine and of the other.
-        resampling: Of their units.
-    """
+    """Rows of two methods that belong together, in the same order, and the resampling of their units."""
 
     mine: pd.DataFrame
     other: pd.DataFrame
-    one: Int[np.ndarray, " both"]
-    two: Int[np.ndarray, " both"]
     resampling: Resampling
 
 

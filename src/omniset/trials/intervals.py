@@ -226,7 +226,7 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
     if n < 2:
         return Interval(value, units=units)
     error = _more_than_rounding(float(np.sqrt((n - 1) / n * np.square(without - without.mean()).sum())), value)
-    t = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    t = _student(n - 1)
     if share and 0 <= value <= 1:
         trials = _trials(value, error) if error and 0 < value < 1 else float(n)
         return Interval(value, *_wilson(value, trials, t), units, "Wilson")
@@ -236,6 +236,11 @@ def _of_few(value: float, without: Float[np.ndarray, " left"], units: int, share
         p, q = (n * abs(value) + 1) / (n + 2), 1 / (n + 2)
         error = float(np.sqrt((p + q - (p - q) ** 2) / (n + 2)))
     return Interval(value, value - t * error, value + t * error, units, "t")
+
+
+@lru_cache(maxsize=64)
+def _student(freedom: int) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
 
 
 def _more_than_rounding(error: float, value: float) -> float:
