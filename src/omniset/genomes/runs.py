@@ -39,6 +39,7 @@ ENDINGS = ("tsv", "tsv.gz", "csv", "csv.gz", "parquet")
 SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions that MultiQC is given
 MEANING = {
     "neighbours": "what reference genomes like it have",
+    "likeliest": "what the 15 likeliest of them have",
     "components": "what principal components of its families say",
     "context": "what the set of all its families says",
     "evidence": "that it {seen}, at this completeness and contamination",
