@@ -4,6 +4,7 @@ import json
 import re
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,7 +18,7 @@ from benchmarks.results import RESULTS, ROOT, by_place
 from omniset.report.blocks import many
 from omniset.report.plots import save
 from omniset.runs.files import replacing
-from omniset.trials.comparison import OURS, Comparison
+from omniset.trials.comparison import HOLDS, OURS, SHORT, TIE, Comparison
 
 PAGES = (
     ROOT / "README.md",
@@ -337,13 +338,10 @@ def genomes(found: dict[str, Any]) -> list[str]:
         "|---|---|---|---|",
     ]
     errors, covered = ([gate for gate in gates if gate["score"] == name] for name in ("ece_missing", "covered"))
-    worst = []
-    for largest in sorted(errors, key=lambda gate: -gate["high"])[:1]:
-        text = f"largest ECE of missing families of {len(errors)} levels, at {largest['condition']}"
-        worst.append(largest | {"gate": text})
-    for least in sorted(covered, key=lambda gate: gate["low"])[:1]:
-        text = f"least share of sizes in their interval of {len(covered)}, at {least['condition']}"
-        worst.append(least | {"gate": text})
+    worst = [
+        _worst(errors, lambda gate: gate["high"], "ECE of missing families"),
+        _worst(covered, lambda gate: -gate["low"], "share of sizes in their interval"),
+    ]
     for gate in [*(gate for gate in gates if gate not in (*errors, *covered)), *worst]:
         interval = f"{gate['low']:.4f} to {gate['high']:.4f}"
         verdict = gate["verdict"] if gate["verdict"] == "holds" else f"**{gate['verdict']}**"
@@ -469,6 +467,15 @@ def genomes_relatives(found: dict[str, Any]) -> list[str]:
         f"{clades['kept back']} that were kept back; {families} families were added to the vocabulary. In brackets: "
         "95 % intervals over clades.",
     ]
+
+
+def _worst(gates: list[dict[str, Any]], badness: Callable[[dict[str, Any]], float], text: str) -> dict[str, Any]:
+    """The gate that speaks most against ours, and how many of each verdict there are."""
+    order = (HOLDS, TIE, SHORT)
+    numbers = Counter(gate["verdict"] for gate in gates)
+    worst = max(gates, key=lambda gate: (order.index(gate["verdict"]), badness(gate)))
+    told = ", ".join(f"{numbers[verdict]} {verdict}" for verdict in order if numbers[verdict])
+    return worst | {"gate": f"{text}, worst of {len(gates)} levels ({told}): {worst['condition']}"}
 
 
 def _with_ends(row: dict[str, Any], how: str = ".3f") -> str:
