@@ -86,6 +86,7 @@ class References(nn.Module):
         super().__init__()
         self.register_buffer("presence", torch.zeros(number, families, dtype=torch.uint8))
         self._dense: Tensor | None = None
+        self._sizes: Tensor | None = None
 
     def fit(self, counts: sp.csr_array) -> None:
         """Take up genomes in place of those before, also another number of them."""
@@ -96,7 +97,14 @@ class References(nn.Module):
         """As 0 and 1, made once."""
         if self._dense is None or self._dense.device != like.device or self._dense.dtype != like.dtype:
             self._dense = self.presence.to(like)
+            self._sizes = self._dense.sum(1)
         return self._dense
+
+    def sizes(self, like: Tensor) -> Float[Tensor, " references"]:
+        """Number of families of each."""
+        self.dense(like)
+        assert self._sizes is not None
+        return self._sizes
 
     def compare(self, observed: Observed, noise: NoiseModel) -> Compared:
         """What genomes have in common with the references. Their quality is settled."""
@@ -106,9 +114,9 @@ class References(nn.Module):
 
     def similarity(self, observed: Observed) -> Float[Tensor, "genomes references"]:
         """(B, R) Jaccard similarity of what was observed to each reference; -1 for an excluded one."""
-        references, present = self.dense(observed.counts), observed.present.to(observed.counts)
-        shared = present @ references.T
-        either = present.sum(1, keepdim=True) + references.sum(1) - shared
+        present, sizes = observed.present.to(observed.counts), self.sizes(observed.counts)
+        shared = present @ self.dense(observed.counts).T
+        either = present.sum(1, keepdim=True) + sizes - shared
         return _masked(shared / either.clamp(min=1), observed, -1.0)
 
     def corrected_similarity(self, observed: Observed, noise: NoiseModel) -> Float[Tensor, "genomes references"]:
@@ -116,12 +124,12 @@ class References(nn.Module):
         for 1 / (1 - missed_v) of them (Horvitz and Thompson, "A generalization of sampling without replacement from a
         finite universe", 1952). -1 for an excluded reference.
         """
-        references = self.dense(observed.counts)
+        references, sizes = self.dense(observed.counts), self.sizes(observed.counts)
         stands_for = observed.present / (1 - noise.rates(observed.completeness, observed.contamination)[0])
         size, shared = stands_for.sum(1, keepdim=True), stands_for @ references.T
         # An estimate may say that more is shared than either genome has.
-        shared = shared.minimum(references.sum(1)).minimum(size)
-        return _masked(shared / (size + references.sum(1) - shared).clamp(min=1), observed, -1.0)
+        shared = shared.minimum(sizes).minimum(size)
+        return _masked(shared / (size + sizes - shared).clamp(min=1), observed, -1.0)
 
     def neighbours(
         self, observed: Observed, prevalence: Float[Tensor, " families"]
@@ -143,9 +151,9 @@ class References(nn.Module):
         GRAIN, whose sums are exact in float32 whatever their order, and a small rest, added when the largest is gone.
         """
         coarse = (evidence.detach() / GRAIN).round() * GRAIN
-        references = self.dense(observed.counts).T
-        sums = coarse @ references
-        likelihood = sums - sums.amax(1, keepdim=True) + (evidence - coarse) @ references
+        # The references are read once: where they are many, that is what takes the time.
+        sums, rests = (torch.cat([coarse, evidence - coarse]) @ self.dense(observed.counts).T).chunk(2)
+        likelihood = sums - sums.amax(1, keepdim=True) + rests
         # Not -inf, whose product with a weight of 0 is NaN in the backward of a row without any reference.
         return _masked(likelihood, observed, torch.finfo(evidence.dtype).min)
 
@@ -181,15 +189,12 @@ class References(nn.Module):
 
         The evidence is the query, the references are keys and values.
         """
-        references = self.dense(observed.counts)
         allowed = likelihood > torch.finfo(likelihood.dtype).min
-        some = allowed.any(1, keepdim=True)
-        shares = []
-        for sharp in sharpness:
-            scores = (sharp * likelihood).masked_fill(~allowed, torch.finfo(likelihood.dtype).min)
-            weights = scores.softmax(1) * some
-            shares.append(_shrunken(weights, weights @ references, prevalence))
-        return torch.stack(shares, 2)
+        scores = sharpness[:, None, None] * likelihood
+        weights = scores.masked_fill(~allowed, torch.finfo(likelihood.dtype).min).softmax(2)
+        weights = (weights * allowed.any(1, keepdim=True)).flatten(0, 1)
+        shares = _shrunken(weights, weights @ self.dense(observed.counts), prevalence)
+        return shares.unflatten(0, (len(sharpness), -1)).permute(1, 2, 0)
 
 
 def _shrunken(
