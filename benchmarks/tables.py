@@ -448,8 +448,8 @@ def genomes_losses(found: dict[str, Any]) -> list[str]:
 def genomes_relatives(found: dict[str, Any]) -> list[str]:
     scores = by_place(found)
     gaps = {(r["condition"], r["other"]): r for r in found["differences"] if r["score"] == "auprc_missing"}
-    others = {"omniset-first": "before"} | {name: f"`{name}`" for name in ("knn-likelihood", "pca", "mean")}
-    columns = " | ".join(f"ours minus {title}" for title in others.values())
+    others = dict.fromkeys(other for _, other in gaps)
+    columns = " | ".join("ours minus " + ("before" if name == "omniset-first" else f"`{name}`") for name in others)
     lines = [f"| AUPRC of missing families | ours | {columns} |", "|---|---|" + "---|" * len(others)]
     for condition in found["genomes"]:
         level, group = condition.split(" ", 1)
@@ -474,7 +474,7 @@ def _worst(gates: list[dict[str, Any]], badness: Callable[[dict[str, Any]], floa
     order = (HOLDS, TIE, SHORT)
     numbers = Counter(gate["verdict"] for gate in gates)
     worst = max(gates, key=lambda gate: (order.index(gate["verdict"]), badness(gate)))
-    told = ", ".join(f"{numbers[verdict]} {verdict}" for verdict in order if numbers[verdict])
+    told = ", ".join(f"{verdict} at {numbers[verdict]}" for verdict in order if numbers[verdict])
     return worst | {"gate": f"{text}, worst of {len(gates)} levels ({told}): {worst['condition']}"}
 
 

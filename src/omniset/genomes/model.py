@@ -206,8 +206,8 @@ class Mixture(Method):
 
 def facts(observed: Observed, similarity: Float[Tensor, "genomes references"]) -> Float[Tensor, "genomes facts"]:
     """What the weights of a mixture depend on: 1; what share of the genome is missing; how similar the nearest
-    reference is; how much less similar the 15th. The last two are of about unit size, and bounded: a genome that is
-    unlike all others shall not get weights that are.
+    reference is; how much less similar the 15th, or of fewer the last. The last two facts are of about unit size, and
+    bounded: a genome that is unlike all others shall not get weights that are.
 
     Args:
         observed: Its quality is settled.
