@@ -8,6 +8,7 @@ import torch
 from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, observed_of, some_counts, suite_of
 
 from omniset.core.sets import SetBatch
+from omniset.genomes import mixing
 from omniset.genomes.mixing import mix
 from omniset.genomes.model import PARTS, FamilyTokens, facts, mean_of_present
 from omniset.genomes.training import Clades, Genomes
@@ -44,7 +45,6 @@ def test_the_local_mean_is_of_present_families():
 def only(model, part):
     """Its mixture is one part alone."""
     model.mixture.zero_()
-    model.temperature.zero_()
     model.mixture[PARTS.index(part), 0] = 1e3
 
 
@@ -63,22 +63,24 @@ def test_terms_are_what_the_log_odds_are_the_sum_of(suite):
 @torch.no_grad()
 def test_the_mixture_by_hand():
     model = suite_of(["evidence"])["evidence"]
-    mixture, temperature = mixture_of(model)
-    observed = genomes_of_all_sizes()
+    mixture, observed = mixture_of(model), genomes_of_all_sizes()
     parts, found = model.parts(observed)[0].numpy(), model(observed).numpy()
     for i in (0, 1, 4, 7):
-        about = facts_by_hand(observed, i)
-        w = np.exp(mixture @ about) / np.exp(mixture @ about).sum() * np.exp(temperature @ about)
-        assert np.allclose(found[i], parts[i] @ w, atol=1e-6)
+        assert np.allclose(found[i], mixed_by_hand(mixture, parts[i], observed, i), atol=1e-6)
 
 
 def mixture_of(model):
-    """Some weights, and a temperature."""
-    rng = np.random.default_rng(0)
-    mixture, temperature = rng.normal(0, 0.5, model.mixture.shape), rng.normal(0, 0.2, 4)
+    """Some weights, temperatures and a shift."""
+    mixture = np.random.default_rng(0).normal(0, 0.4, model.mixture.shape)
     model.mixture.copy_(torch.from_numpy(mixture))
-    model.temperature.copy_(torch.from_numpy(temperature))
-    return mixture, temperature
+    return mixture
+
+
+def mixed_by_hand(mixture, parts, observed, i):
+    *of_parts, seen, unseen, shift = mixture @ facts_by_hand(observed, i)
+    w = np.exp(of_parts) / np.exp(of_parts).sum()
+    present = observed.counts[i].numpy() > 0
+    return np.where(present, parts @ w * np.exp(seen), parts @ w * np.exp(unseen) + shift)
 
 
 def facts_by_hand(observed, i):
@@ -207,7 +209,9 @@ def test_it_starts_as_the_simple_methods():
     model = suite_of(["evidence"], random=False)["evidence"]
     observed, prior = genomes_of_all_sizes(), model.noise.prior()
     parts, about = model.parts(observed)
-    assert torch.allclose(model.weights(about), torch.full((11, 4), 1 / 4).double())
+    weights, shift = model.balance(observed, about)
+    assert torch.allclose(weights, torch.full((11, FAMILIES, 4), 1 / 4).double())
+    assert not shift.any()
     bayes = prior + model.noise.evidence(observed)
     assert torch.allclose(parts[..., 2], bayes, atol=1e-6)
     assert float(model.neighbours.start.sum()) == pytest.approx(1)
@@ -238,12 +242,9 @@ def test_without_its_network_it_is_the_simple_parts():
     parts, about = model.parts(observed)
     assert torch.equal(simple.parts(observed)[0], parts[..., :3])
     assert torch.equal(simple.parts(observed)[1], about)
-    mixture, temperature = mixture_of(simple)
-    found = simple(observed).numpy()
+    mixture, found = mixture_of(simple), simple(observed).numpy()
     for i in (0, 1, 4, 7):
-        about = facts_by_hand(observed, i)
-        w = np.exp(mixture @ about) / np.exp(mixture @ about).sum() * np.exp(temperature @ about)
-        assert np.allclose(found[i], parts[i, :, :3].numpy() @ w, atol=1e-6)
+        assert np.allclose(found[i], mixed_by_hand(mixture, parts[i, :, :3].numpy(), observed, i), atol=1e-6)
     assert np.allclose(found[3], suite.noise.prior())  # of which nothing was seen
 
 
@@ -277,9 +278,40 @@ def test_weights_are_fitted_to_genomes_kept_back(part, monkeypatch):
     genomes = Genomes(sp.csr_array(counts), clades, train, validation, train, single=single)
     mix(model, genomes, seed=3)
     for closeness, right in ((-1.0, part), (1.0, (part + 1) % 4)):
-        weights = model.weights(torch.tensor([[1.0, 0.1, closeness, 0.0], [1.0, 0.4, closeness, 0.0]]))
-        assert (weights.argmax(1) == right).all()
-        assert (weights[:, right] > 1).all()  # surer than it says: temperature
+        about = torch.tensor([[1.0, 0.1, closeness, 0.0], [1.0, 0.4, closeness, 0.0]])
+        weights, _ = model.balance(observed_of(counts[:2], 0.7, 0.05), about)
+        assert (weights.argmax(2) == right).all()
+        assert (weights[..., right] > 1).all()  # surer than it says: temperature
+
+
+def test_families_that_were_not_observed_are_shifted(monkeypatch):
+    """A part says of all the same; of those that were observed it is right, of the others three times too seldom."""
+    rng, rows = np.random.default_rng(5), np.arange(29)
+    clades = Clades(np.stack([rows % 7, rows % 7, rows], 1))
+    seen = rng.random((29, FAMILIES)) < 0.5
+    counts = (rng.random((29, FAMILIES)) < np.where(seen, 0.2, 0.6)).astype(int)
+    model = suite_of(["evidence"], counts=some_counts(), double=False)["evidence"]
+
+    def parts(observed):
+        about = torch.zeros(len(observed), 4)
+        about[:, 0] = 1
+        return torch.full((len(observed), FAMILIES, 4), np.log(0.25)), about
+
+    def levels(genomes, chosen, *_):
+        yield chosen, observed_of(seen[chosen].astype(int), 0.7, 0.05)
+
+    monkeypatch.setattr(model, "parts", parts)
+    monkeypatch.setattr(mixing, "degraded", levels)
+    mix(model, Genomes(sp.csr_array(counts), clades, rows[:0], rows), seed=3)
+    observed = observed_of(seen[:2].astype(int), 0.7, 0.05)
+    weights, shift = model.balance(observed, torch.tensor([[1.0, 0, 0, 0]] * 2))
+    found = torch.sigmoid(weights.sum(2) * np.log(0.25) + shift)
+    w = 1 / np.bincount(rows % 7)[rows % 7]
+    for here, present in ((True, seen), (False, ~seen)):
+        expected = (w[:, None] * counts * present).sum() / (w[:, None] * present).sum()
+        of = torch.from_numpy(seen[:2]) if here else torch.from_numpy(~seen[:2])
+        assert torch.allclose(found[of], torch.tensor(expected).float(), atol=0.02)
+    assert not shift[torch.from_numpy(seen[:2])].any()
 
 
 def test_without_genomes_kept_back_parts_count_the_same():

@@ -144,7 +144,6 @@ def learn_anew(
         told, method = before.methods[name], suite[name]
         if isinstance(told, Mixture) and isinstance(method, Mixture):
             method.mixture.copy_(told.mixture)
-            method.temperature.copy_(told.temperature)
     return suite
 
 

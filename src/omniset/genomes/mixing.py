@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from omniset.genomes.calibration import clade_weights, degraded
-from omniset.genomes.model import Mixture
+from omniset.genomes.model import Mixture, balance
 from omniset.genomes.training import Genomes
 
 # Completeness and contamination, in percent, of the genomes that weights are fitted to.
@@ -22,7 +22,7 @@ PAIRS = 400_000  # genomes x families, at most, drawn at random
 
 
 def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
-    """Fit the weights of the parts, and the temperature, in place: least binary cross-entropy of the mixture over
+    """Fit the weights of the parts, temperatures and shift, in place: least binary cross-entropy of the mixture over
     degraded genomes that were kept back, with relatives among the references and without, plus a ridge on all
     parameters. In both groups clades count alike. Without genomes all parts count the same.
     """
@@ -37,14 +37,14 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
         for (number, level), rows in product(enumerate(QUALITIES), groups)
         for pairs in _pairs(model, genomes, rows, level, seed * 1000 + 500 + number, each, rng, device)
     ]
-    x, y, w, about = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-    free = torch.zeros(x.shape[1] + 1, about.shape[1], dtype=torch.float64, requires_grad=True)
+    x, y, w, about, seen = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    free = torch.zeros(model.mixture.shape, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        shares = (about @ free[:-1].T).softmax(1)
-        log_odds = (shares * x).sum(1) * (about @ free[-1]).exp()
+        weights, shift = balance(free, about, seen)
+        log_odds = (weights * x).sum(1) + shift
         loss = (w * F.binary_cross_entropy_with_logits(log_odds, y, reduction="none")).mean()
         total = loss + RIDGE * free.square().sum()
         total.backward()
@@ -52,8 +52,7 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
 
     optimiser.step(closure)
     with torch.no_grad():
-        model.mixture.copy_(free[:-1])
-        model.temperature.copy_(free[-1])
+        model.mixture.copy_(free)
 
 
 def _pairs(
@@ -65,9 +64,9 @@ def _pairs(
     each: int,
     rng: np.random.Generator,
     device: torch.device | str,
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Log-odds of the parts, the truth, weights and facts of so many families of each genome, drawn at random;
-    of all, where these are no more.
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Log-odds of the parts, the truth, weights, facts and whether it was observed, of so many families of each genome,
+    drawn at random; of all, where these are no more.
     """
     by_clade = dict(zip(rows.tolist(), clade_weights(genomes.clades.groups[rows]).tolist(), strict=True))
     for some, observed in degraded(genomes, rows, level, "estimated", seed):
@@ -82,4 +81,5 @@ def _pairs(
             truth.gather(1, chosen).flatten(),
             weights.repeat_interleave(chosen.shape[1]),
             about.repeat_interleave(chosen.shape[1], 0),
+            observed.present.cpu().gather(1, chosen).flatten(),
         )

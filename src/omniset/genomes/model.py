@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from omniset import encoders
@@ -178,24 +178,24 @@ def _quality(observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[T
 
 
 class Mixture(Method):
-    """Parts whose log-odds are weighted. Weights, and a temperature, depend on the genome: see `facts`, and
+    """Parts whose log-odds are weighted and shifted; by how much depends on the genome: see `balance`, and
     `omniset.genomes.mixing`.
 
     Args:
         parts: Their number.
     """
 
-    mixture: Float[Tensor, "parts facts"]
-    temperature: Float[Tensor, " facts"]
+    mixture: Float[Tensor, "parameters facts"]
 
     def __init__(self, noise: NoiseModel, parts: int) -> None:
         super().__init__(noise)
-        self.register_buffer("mixture", torch.zeros(parts, FACTS))
-        self.register_buffer("temperature", torch.zeros(FACTS))
+        self.register_buffer("mixture", torch.zeros(parts + 3, FACTS))
 
-    def weights(self, facts: Float[Tensor, "genomes facts"]) -> Float[Tensor, "genomes parts"]:
-        """(B, J) of the parts, temperature included: exp(t . f) softmax_j(u_j . f), f the facts."""
-        return (facts @ self.mixture.T).softmax(1) * (facts @ self.temperature).exp()[:, None]
+    def balance(
+        self, observed: Observed, facts: Float[Tensor, "genomes facts"]
+    ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes families"]]:
+        """Weights of the parts, and the shift."""
+        return balance(self.mixture, facts[:, None], observed.present)
 
     def parts(
         self, observed: Observed
@@ -204,10 +204,26 @@ class Mixture(Method):
         raise NotImplementedError
 
 
+def balance(
+    mixture: Float[Tensor, "parameters facts"], facts: Float[Tensor, "*pairs facts"], present: Bool[Tensor, "*_"]
+) -> tuple[Float[Tensor, "*_ parts"], Float[Tensor, "*_"]]:
+    """How parts count in genomes and families: with weights t softmax_j(u_j . f), f the facts, and a shift b.
+
+    A family that was observed has t = exp(s . f) and b = 0; one that was not has t = exp(r . f) and b = d . f: parts
+    that are calibrated over all families are too sure, or not sure enough, of the few that are there and were missed.
+
+    Args:
+        mixture: u_1 to u_J, s, r and d.
+    """
+    seen, unseen, shift = (facts @ row for row in mixture[-3:])
+    weights = (facts @ mixture[:-3].T).softmax(-1) * torch.where(present, seen, unseen).exp()[..., None]
+    return weights, torch.where(present, torch.zeros_like(shift), shift)
+
+
 def facts(observed: Observed, similarity: Float[Tensor, "genomes references"]) -> Float[Tensor, "genomes facts"]:
-    """What the weights of a mixture depend on: 1; what share of the genome is missing; how similar the nearest
-    reference is; how much less similar the 15th, or of fewer the last. The last two facts are of about unit size, and
-    bounded: a genome that is unlike all others shall not get weights that are.
+    """What a mixture depends on: 1; what share of the genome is missing; how similar the nearest reference is; how much
+    less similar the 15th, or of fewer the last. The last two facts are of about unit size, and bounded: a genome that
+    is unlike all others shall not get weights that are.
 
     Args:
         observed: Its quality is settled.
@@ -222,16 +238,17 @@ def facts(observed: Observed, similarity: Float[Tensor, "genomes references"]) -
 class EvidenceModel(Mixture):
     """Our default: four predictors that err differently, each of which knows what was observed, and their mixture.
 
-        log-odds = t (w_1 neighbours + w_2 likeliest + w_3 components + w_4 context + a evidence)
+        log-odds = t (w_1 neighbours + w_2 likeliest + w_3 components + w_4 context + a evidence) + b
 
     `neighbours` is attention over the reference genomes, `likeliest` the share of the 15 likeliest of them,
     `components` logistic regression on principal components, `context` what the set of all observed families says. Each
-    that has weights is trained by a loss of its own, so that none leans on another. Weights w, which add up to 1, and t
-    depend on completeness and on how near the references are. Both are fitted to genomes kept back (Wolpert, "Stacked
-    generalization", 1992): see `omniset.genomes.mixing`. The evidence counts once, a = 1, but for what `neighbours`
-    learns of it and for `context`, whose two outputs are averaged where a family was not observed: one needs no
-    evidence. There are two contexts, of which the mean is taken (Lakshminarayanan et al., "Simple and scalable
-    predictive uncertainty estimation using deep ensembles", 2017); the second has no encoder.
+    that has weights is trained by a loss of its own, so that none leans on another. Weights w, which add up to 1, t and
+    b depend on completeness and on how near the references are, t and b also on whether the family was observed. They
+    are fitted to genomes kept back (Wolpert, "Stacked generalization", 1992): see `omniset.genomes.mixing`. The
+    evidence counts once, a = 1, but for what `neighbours` learns of it and for `context`, whose two outputs are
+    averaged where a family was not observed: one needs no evidence. There are two contexts, of which the mean is taken
+    (Lakshminarayanan et al., "Simple and scalable predictive uncertainty estimation using deep ensembles", 2017); the
+    second has no encoder.
 
     Args:
         families: Vocabulary size.
@@ -297,8 +314,8 @@ class EvidenceModel(Mixture):
         """
         evidence = self.noise.evidence(observed)
         compared = self.references.compare(observed, self.noise)
-        weights = self.weights(facts(observed, compared.similarity))
-        near, likeliest, linear, context = weights[..., None].unbind(1)
+        weights, shift = self.balance(observed, facts(observed, compared.similarity))
+        near, likeliest, linear, context = weights.unbind(2)
         posterior, prior = (sum(both) / len(both) for both in zip(*self._read(observed, given, tokens), strict=True))
         believed = near * self._believed(observed) + context * torch.where(observed.present, 1.0, 0.5)
         return {
@@ -306,7 +323,7 @@ class EvidenceModel(Mixture):
             "likeliest": likeliest * log_odds_of(compared.likeliest),
             "components": linear * self.components.regress(observed),
             "context": context * torch.where(observed.present, prior, (prior + posterior) / 2),
-            "evidence": (likeliest + linear + believed) * evidence,
+            "evidence": (likeliest + linear + believed) * evidence + shift,
         }
 
     def parts(
@@ -345,7 +362,8 @@ class WithoutNetwork(Mixture):
 
     def log_odds(self, observed: Observed, given: Float[Tensor, "genomes two"]) -> Float[Tensor, "genomes families"]:
         parts, about = self._of_settled(observed, given)
-        return (parts * self.weights(about)[:, None]).sum(2)
+        weights, shift = self.balance(observed, about)
+        return (parts * weights).sum(2) + shift
 
     def _of_settled(self, observed: Observed, given: Tensor) -> tuple[Tensor, Tensor]:
         model = self.model[0]
