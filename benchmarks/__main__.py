@@ -9,6 +9,7 @@ NAMES = (
     "grid",
     "batches",
     "multisets",
+    "busy",
     "scale",
     "memory",
     "ensembles",

@@ -68,13 +68,14 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
 LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
 PANELS, PANEL_SEEDS = 3, 3  # how often they are drawn; models
 CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
+LABELLED = 20_000  # cells of its reference
 
 
 def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
-    parts = sys.argv[2:] or ["embed", "panels", "perturb", "annotate"]
+    parts = sys.argv[2:] or ["embed", "panels", "perturb", "annotate", "costs"]
     if "perturb" in parts:
         record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
@@ -86,6 +87,8 @@ def main(seed: int = 0) -> None:
         rows = [row for name in SETS for row in panels(name, data, seed)]
         calls = [row for name in SETS for row in called(name, data, seed)]
         record("cells/panels", {"rows": rows, "calls": calls}, seed=seed, part_of="cells panels")
+    if "costs" in parts:
+        record("cells/costs", {"rows": costs(data / SETS["baron"], seed)}, seed=seed, part_of="cells costs")
 
 
 def embedded(data: Path, seed: int) -> None:
@@ -93,7 +96,6 @@ def embedded(data: Path, seed: int) -> None:
         record(f"cells/{name}", {**evaluated(name, data, seed), "looks": LOOKS}, seed=seed, part_of="cells")
     found = {"both": ablated(data, ABLATIONS, True, seed), "transductive": ablated(data, TRANSDUCTIVE, False, seed)}
     record("cells/ablations", found, seed=seed, part_of="cells")
-    record("cells/costs", {"rows": costs(data / SETS["baron"], seed)}, seed=seed, part_of="cells")
 
 
 def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
@@ -255,21 +257,25 @@ def read(found: dict[str, Any]) -> tuple[Any, pd.DataFrame]:
 
 
 def costs(source: Path, seed: int) -> list[dict[str, Any]]:
-    """Peak memory and seconds of `omniset cells fit` and `embed`, also of a file of a million cells."""
+    """Peak memory and seconds of `omniset cells fit` and `embed`, and of a file of a million cells also `annotate`."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        large = root / "large.h5ad"
+        large, reference = root / "large.h5ad", root / "reference.h5ad"
         simulated(large, CELLS, seed)
-        for name, path, more in (("baron", source, []), ("simulated", large, ["--epochs", "1"])):
-            fit = ["cells", "fit", str(path), "--out", f"model_{name}", "--seed", str(seed), *more]
-            fit += ["--batch_key", "batch"] if name == "baron" else []
-            embed = ["cells", "embed", str(path), "--model", f"model_{name}", "--out", f"{name}.npy"]
-            for command in (fit, embed):
-                rows.append({"data": name, "command": command[1], **measure(command, root)})
+        simulated(reference, LABELLED, seed, labelled=True)
+        for name, path, more in (("baron", source, ["--batch_key", "batch"]), ("simulated", large, ["--epochs", "1"])):
+            model, out = f"model_{name}", f"{name}.npy"
+            commands = [
+                ["cells", "fit", str(path), "--out", model, "--seed", str(seed), *more],
+                ["cells", "embed", str(path), "--model", model, "--out", out],
+            ]
+            if path == large:
+                commands.append(["cells", "annotate", str(path), "--reference", str(reference), "--model", model])
+            number = CELLS if path == large else len(Cells.read(path))
+            for command in commands:
+                rows.append({"data": name, "command": command[1], "cells": number, **measure(command, root)})
                 print(rows[-1], flush=True)
-            found = np.load(root / f"{name}.npy", mmap_mode="r")
-            rows[-1]["cells"] = rows[-2]["cells"] = len(found)
     return rows
 
 

@@ -205,6 +205,14 @@ def multisets(found: dict[str, Any]) -> list[str]:
     ]
 
 
+def busy(found: dict[str, Any]) -> list[str]:
+    lines = ["| other programs | seconds, waiting awake | seconds, sleeping soon | ratio |", "|---" * 4 + "|"]
+    for row in found["rows"]:
+        lines.append(f"| {row['others'] or 'none'} | {row['awake']:.0f} | {row['asleep']:.0f} | {row['ratio']:.1f} |")
+    of = f"{found['regions']} regions and {found['genes']} genes"
+    return [*lines, "", f"`omniset regions fit` of {of}, {found['processors']} processors; one run each."]
+
+
 def ensembles(found: dict[str, Any]) -> list[str]:
     lines = ["| study | networks | ms of one | ms of ten at once | ratio |", "|---|---|---|---|---|"]
     for row in found["rows"]:
@@ -842,6 +850,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "scale": ("benchmarks/scale.json", scale),
     "multisets": ("benchmarks/multisets.json", multisets),
     "memory": ("benchmarks/memory.json", memory),
+    "busy": ("benchmarks/busy.json", busy),
     "ensembles": ("benchmarks/ensembles.json", ensembles),
     "study_mnist_points": ("studies/mnist-points/isab.json", study("mnist-points")),
     "study_mixture": ("studies/mixture-of-gaussians/ust-msa-8.json", study("mixture-of-gaussians")),

@@ -24,6 +24,27 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize(
+    "given, expected",
+    [({}, "1000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None ACTIVE")],
+)
+def test_threads_that_wait_sleep_soon(given, expected):
+    """Whoever sets how threads wait decides; and PyTorch, which reads it once, is not imported before it is set."""
+    program = """
+import os, sys
+from omniset.cli import main
+early = "torch" in sys.modules
+try:
+    main(["genomes", "no such verb"])
+finally:
+    print(early, os.environ.get("GOMP_SPINCOUNT"), os.environ.get("OMP_WAIT_POLICY"))
+"""
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == f"False {expected}", done.stderr
+
+
 def test_demo_end_to_end(tmp_path, capsys):
     assert main(["demo", f"--out={tmp_path}", "--epochs=2", "--max_sets=100", "--progress=false", "--device=cpu"]) == 0
     metrics = json.loads((tmp_path / "metrics.json").read_text())

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+# How many times a thread looks whether the others are done before it sleeps, in GNU's OpenMP, with which PyTorch and
+# scikit-learn compute on Linux. By default it looks for milliseconds, in which it keeps a processor from other
+# programs, and so, where there are any, from the threads that it waits for.
+WAITS = {"GOMP_SPINCOUNT": "1000"}
+
 
 def demo(
     out: Path = Path("demo-run"),
@@ -128,6 +133,9 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a name shows its number
             stream.reconfigure(errors="backslashreplace")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        for name, value in WAITS.items():  # before PyTorch is imported, which reads it once
+            os.environ.setdefault(name, value)
     before = sys.argv
     try:
         words = sys.argv[1:] if arguments is None else arguments

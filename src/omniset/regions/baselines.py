@@ -15,9 +15,6 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import least_squares
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPRegressor
 
 from omniset.estimators.trees import Trees
 from omniset.regions.data import Pairs, PairValues, Regions
@@ -267,6 +264,8 @@ class Boosting(_OfFeatures):
         super().__init__(name, genes, place)
 
     def _learn(self, features: Features, values: PairValues, seed: int) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor  # `predict` starts without it
+
         model = HistGradientBoostingRegressor(
             learning_rate=0.05, max_iter=ITERATIONS, max_depth=DEPTH, early_stopping=False, random_state=seed
         ).fit(features, values)
@@ -293,6 +292,9 @@ class Perceptron(_OfFeatures):
         super().__init__(name, genes, place)
 
     def _learn(self, features: Features, values: PairValues, seed: int) -> None:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.neural_network import MLPRegressor
+
         self.scaling = Scaling.of(features)
         self.mean, self.scale = float(values.mean()), float(values.std()) or 1.0
         model = MLPRegressor(hidden_layer_sizes=(128, 64), alpha=1e-2, max_iter=30, random_state=seed)
