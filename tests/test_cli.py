@@ -25,7 +25,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given, expected",
+    ("given", "expected"),
     [({}, "1000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None ACTIVE")],
 )
 def test_threads_that_wait_sleep_soon(given, expected):

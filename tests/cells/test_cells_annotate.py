@@ -52,6 +52,13 @@ def test_a_type_that_was_not_seen_is_never_called_and_rare_ones_are_found(heads)
     assert (said[:, y == 3].argmax(2) == 3).mean() > 0.9  # three cells of 49
 
 
+def test_a_method_without_weight_is_not_asked(heads):
+    learned, values, z, _y = heads
+    weights = np.array([0.3, 0.0, 0.0, 0.7])
+    said = learned.probabilities(values, z, weights=weights)
+    np.testing.assert_array_equal(said, learned.probabilities(values, z) * (weights > 0)[:, None, None])
+
+
 def test_strangeness_is_minus_the_largest_logit_and_how_far_the_called_type_is(heads):
     learned, values, _z, y = heads
     calls = np.array([0, 1, 0, 3, 1])

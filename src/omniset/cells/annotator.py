@@ -234,7 +234,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
                 some = rows[start : start + TOGETHER]
                 z, empty = embed(self.embedder_.network_, cells, some, self.embedder_)
                 values = values_of(cells, some, heads.middle.numpy(), self._completion)
-                p = self._mixed(heads.probabilities(values, z))
+                p = self._mixed(heads.probabilities(values, z, weights=self.mixture_.weights))
                 parts.append((z, p, heads.strangeness(values, p.argmax(1)), empty))
                 progress.at(start + len(some))
         z, p, numbers, empty = (np.concatenate(several) for several in zip(*parts, strict=True))
