@@ -75,9 +75,17 @@ def structural(data: Path, seed: int) -> Results:
 
 
 def nulls(data: Path, seed: int) -> Results:
+    yield "nulls", meaningless(data / "schaefer_100", seed)
+
+
+def nulls_400(data: Path, seed: int) -> Results:
+    yield "nulls_400", meaningless(data / "schaefer_400", seed)
+
+
+def meaningless(atlas: Path, seed: int) -> dict[str, Any]:
     kinds = ("spin", "moran", "variogram")
     options: dict[str, Any] = {"methods": ["geometry"], "mine": False, "null": NULLS, "null_kinds": kinds}
-    yield "nulls", evaluated(data / "schaefer_100", "functional", seed, "bilateral", "nulls", seeds=1, **options)
+    return evaluated(atlas, "functional", seed, "bilateral", "nulls", seeds=1, **options)
 
 
 def networks(data: Path, seed: int) -> Results:
@@ -90,7 +98,7 @@ def costs(data: Path, seed: int) -> Results:
 
 
 PARTS: dict[str, Callable[[Path, int], Results]] = {
-    part.__name__: part for part in (schaefer_100, schaefer_400, structural, nulls, networks, costs)
+    part.__name__: part for part in (schaefer_100, schaefer_400, structural, nulls, nulls_400, networks, costs)
 }
 
 

@@ -880,6 +880,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
     "regions_nulls": ("regions/nulls.json", regions_nulls),
+    "regions_nulls_400": ("regions/nulls_400.json", regions_nulls),
     "regions_networks": ("regions/networks.json", regions),
     "regions_costs": ("regions/costs.json", regions_costs),
     "regions_seed": ("regions/seed.json", regions),
