@@ -158,7 +158,7 @@ def evaluate(
     completer = GenomeCompleter(**arguments)
     completer.check_arguments()
     progress, device = completer.progress, devices.find(completer.device).type
-    with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device) as folder:
+    with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device, resume=resume) as folder:
         evaluation = run_evaluation(
             read_table(table, format=format, identifiers=identifiers, progress=progress),
             None if taxonomy is None else read_taxonomy(taxonomy),

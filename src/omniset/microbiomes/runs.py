@@ -161,7 +161,7 @@ def evaluate(
     """See `omniset.cli.microbiomes.evaluate`."""
     classifier = TaxonClassifier(**arguments)
     classifier.check_arguments()
-    with working_folder(out, "microbiomes", "evaluation", **_place(classifier)) as folder:
+    with working_folder(out, "microbiomes", "evaluation", **_place(classifier), resume=resume) as folder:
         parts = classifier.prepare(references, taxonomy)
         for note in classifier.notes_:
             say(f"  {note}")

@@ -96,9 +96,10 @@ def working_folder(
     """
     first = processes.is_first(1, 1) if first is None else first
     holds_model = out.is_dir() and (out / "config.json").exists()
+    holds_results = out.is_dir() and (out / "report.json").exists()
     if holds_model and kind != "fit":
         raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
     with run_folder(out, first), noted() as warnings:
-        if holds_model and not resume and first:
-            say(f"{out} holds a model already: it is replaced when this one is done")
+        if first and not resume and (holds_model or holds_results):
+            say(f"{out} holds {'a model' if holds_model else 'results'} already, which this run replaces")
         yield Folder(out, system, kind, seed, warnings, device, provenance(seed, device), first)
