@@ -37,6 +37,7 @@ results: $(VENV)/.installed-dev  ## measure again what README and docs quote; ta
 	$(BIN)/python -m benchmarks scale
 	$(BIN)/python -m benchmarks memory
 	$(BIN)/python -m benchmarks ensembles
+	$(BIN)/python -m benchmarks busy
 	@# Hours, and data found through OMNISET_DATA: python -m benchmarks genomes, cells, regions, microbiomes
 	$(BIN)/python -m benchmarks tables
 
