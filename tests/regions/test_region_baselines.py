@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from region_methods import GENES, REGIONS, TRAIN, UNKNOWN, every_pair, regions_of, squared, standardised
 from scipy.optimize import curve_fit
+from sklearn import ensemble, neural_network
 
 from omniset.regions import baselines, ridge
 from omniset.regions.baselines import METHODS, PairFeatures
@@ -91,14 +92,14 @@ def test_geometry_is_the_penalised_least_squares_fit():
 @pytest.mark.parametrize("kind", ["boosting", "mlp"])
 def test_stored_models_say_what_those_of_scikit_learn_say(kind, monkeypatch):
     made = {}
-    for name in ("HistGradientBoostingRegressor", "MLPRegressor"):
-        maker = getattr(baselines, name)
+    for module, name in ((ensemble, "HistGradientBoostingRegressor"), (neural_network, "MLPRegressor")):
+        maker = getattr(module, name)
 
         def remember(*arguments, maker=maker, **options):
             made["model"] = maker(*arguments, **options)
             return made["model"]
 
-        monkeypatch.setattr(baselines, name, remember)
+        monkeypatch.setattr(module, name, remember)
     regions, others = regions_of(), other_regions()
     method = METHODS[kind]().fit(regions, TRAIN)
     x = method.features(others, every_pair(11, directed=False))
