@@ -5,11 +5,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.results import record
+from benchmarks.speed import busy
 from omniset.cli import WAITS
 
 REGIONS, GENES = 120, 200
@@ -22,7 +21,7 @@ def main(seed: int = 0) -> None:
         root = Path(folder)
         omniset(root, {}, "simulate", f"--regions={REGIONS}", f"--genes={GENES}", f"--seed={seed}", "--out=brain")
         for others in (0, os.cpu_count() or 1):
-            with running(others):
+            with busy(others):
                 row = {"others": others, "awake": fit(root, AWAKE, seed), "asleep": fit(root, WAITS, seed)}
             rows.append({**row, "ratio": row["awake"] / row["asleep"]})
             print(rows[-1], file=sys.stderr, flush=True)
@@ -42,15 +41,3 @@ def fit(root: Path, waits: dict[str, str], seed: int) -> float:
 def omniset(root: Path, waits: dict[str, str], *words: str) -> None:
     command = [sys.executable, "-m", "omniset", "regions", *words]
     subprocess.run(command, cwd=root, env={**os.environ, **waits}, check=True, stdout=subprocess.DEVNULL)
-
-
-@contextmanager
-def running(number: int) -> Iterator[None]:
-    """So many other programs, which never wait."""
-    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
