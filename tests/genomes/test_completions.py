@@ -486,7 +486,7 @@ def test_explanation(completer, mags, quality):
     position = completer.families_.index(target)
     assert found.log_odds == pytest.approx(whole.log_odds[position], abs=1e-5)
     assert sum(found.terms.values()) == pytest.approx(found.log_odds, abs=1e-6)
-    assert list(found.terms) == ["neighbours", "likeliest", "components", "context", "evidence"]
+    assert list(found.terms) == ["neighbours", "likeliest", "components", "context", "evidence", "shift"]
     assert found.probability == pytest.approx(whole.probability[position], abs=1e-6)
     assert found.observed == (mags.loc["m5", target] > 0)
     seen = mags.loc["m5"]

@@ -51,13 +51,19 @@ def only(model, part):
 @torch.no_grad()
 def test_terms_are_what_the_log_odds_are_the_sum_of(suite):
     model = suite["evidence"]
+    usual = model.mixture.clone()
+    mixture_of(model)
     for observed in (genomes_of_all_sizes(), oracle.unknown_quality(genomes_of_all_sizes())):
         terms = model.terms(observed)
-        assert list(terms) == [*PARTS, "evidence"]
+        assert list(terms) == [*PARTS, "evidence", "shift"]
         total = sum(terms.values())
+        shift = terms.pop("shift")
+        assert (shift[~observed.present] != 0).all()
+        assert not shift[observed.present].any()
         some = observed.present.any(1)
         assert torch.allclose(total[some], model(observed)[some], atol=1e-12)
         assert all((t[some].abs().amax(1) > 1e-3).all() for t in terms.values())
+    model.mixture.copy_(usual)
 
 
 @torch.no_grad()

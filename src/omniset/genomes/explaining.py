@@ -24,7 +24,7 @@ class Explanation:
 
     Attributes:
         log_odds: Of the family.
-        terms: What they are the sum of: neighbours, likeliest, components, context, evidence.
+        terms: What they are the sum of: neighbours, likeliest, components, context, evidence, shift.
         families: A row per observed family: `family`, `count`, `change` (log-odds now minus those without it, its
             count set to 0 and all else as it is) and `attribution` (0 to 1, self-attention attribution).
         references: The nearest reference genomes: `genome`, `similarity`, `has_family`, lineage.

@@ -323,7 +323,8 @@ class EvidenceModel(Mixture):
             "likeliest": likeliest * log_odds_of(compared.likeliest),
             "components": linear * self.components.regress(observed),
             "context": context * torch.where(observed.present, prior, (prior + posterior) / 2),
-            "evidence": (likeliest + linear + believed) * evidence + shift,
+            "evidence": (likeliest + linear + believed) * evidence,
+            "shift": shift,
         }
 
     def parts(

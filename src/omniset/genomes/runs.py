@@ -43,6 +43,7 @@ MEANING = {
     "components": "what principal components of its families say",
     "context": "what the set of all its families says",
     "evidence": "that it {seen}, at this completeness and contamination",
+    "shift": "how often such families, not observed, are there all the same",
 }
 
 
@@ -225,6 +226,8 @@ def _print_explanation(why: Explanation, description: str, top: int) -> None:
     say(f"{named} {seen} in {why.genome}; probability {why.probability:.3f}")
     say(f"\nlog-odds {why.log_odds:+.2f}, the sum of")
     for name, value in why.terms.items():
+        if name == "shift" and why.observed:
+            continue  # 0 by definition
         say(f"  {value:+8.2f}  {name:11} {MEANING.get(name, '').format(seen=seen)}")
     say("\nnearest references        similarity  has it")
     for row in why.references.head(5).to_dict("records"):

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import jinja2
 import matplotlib
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 import omniset
 from omniset.report.blocks import Plot, Report, fact_of, shown, text_of, value_of
@@ -54,7 +55,8 @@ def svg(plot: Plot, prefix: str) -> str:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # whoever opens the page has fonts of their own
         legible(plot.figure)
-        plot.figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        # As savefig does, which draws everything once more before.
+        FigureCanvasSVG(plot.figure).print_svg(drawn, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(drawn.getvalue())
     for parent in list(root.iter()):
         for child in list(parent):
