@@ -28,7 +28,7 @@ LOOKS = (
     "simulated cells. Baron's were looked at twice before, first with 64 dimensions and an alignment of 50, then with "
     "tokens of 4,000 genes that were learned."
 )
-SEEDS, ABLATED, ANNOTATED = 5, 1, 1  # how many seeds
+SEEDS, ABLATED, ALIGNED, ANNOTATED = 5, 1, 3, 1  # how many seeds
 REMOVED = 1  # type of each batch
 STATE_EPOCHS = 300
 # What differs from the default.
@@ -65,6 +65,11 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
         "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
     },
 }
+# Of the alignment: its weight, and its number of clusters.
+ALIGNMENTS: dict[str, dict[str, Any]] = {
+    **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 10.0, 40.0, 80.0)},
+    **{f"{clusters} clusters": {"clusters": clusters} for clusters in (10, 100)},
+}
 LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
 PANELS, PANEL_SEEDS = 3, 3  # how often they are drawn; models
 CELLS, GENES, EXPRESSED = 1_000_000, 2_000, 100  # of the large simulated file
@@ -75,7 +80,7 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
-    parts = sys.argv[2:] or ["embed", "panels", "perturb", "annotate", "costs"]
+    parts = sys.argv[2:] or ["embed", "alignment", "panels", "perturb", "annotate", "costs"]
     if "perturb" in parts:
         record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
@@ -83,6 +88,9 @@ def main(seed: int = 0) -> None:
             record(f"cells/annotate_{name}", annotated(name, data, seed), seed=seed, part_of="cells annotate")
     if "embed" in parts:
         embedded(data, seed)
+    if "alignment" in parts:
+        found = {name: aligned(name, data, seed) for name in SETS}
+        record("cells/alignment", {"data": found}, seed=seed, part_of="cells alignment")
     if "panels" in parts:
         rows = [row for name in SETS for row in panels(name, data, seed)]
         calls = [row for name in SETS for row in called(name, data, seed)]
@@ -231,6 +239,27 @@ def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, se
         seeds=ABLATED,
         seed=seed,
         folder=RUNS / "ablations",
+        resume=True,
+        progress=False,
+        say=print,
+    )
+    return _recorded(found, data)
+
+
+def aligned(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
+    """Other weights of the alignment, and other numbers of its clusters, than the default's."""
+    from omniset.cells.evaluate import evaluate
+
+    found = evaluate(
+        data / SETS[name],
+        batch_key="batch",
+        label_key="cell_type",
+        methods=(),
+        variants=ALIGNMENTS,
+        inductive=False,
+        seeds=ALIGNED,
+        seed=seed,
+        folder=RUNS / f"alignment_{name}",
         resume=True,
         progress=False,
         say=print,

@@ -629,6 +629,24 @@ def cells_ablations(found: dict[str, Any]) -> list[str]:
     return [*lines, "", said]
 
 
+def cells_alignment(found: dict[str, Any]) -> list[str]:
+    """Total by weight and number of clusters, and how well batches mix: the mean over seeds, least and most."""
+    rows = {data: pd.DataFrame(of["transductive"]) for data, of in found["data"].items()}
+    head = " | ".join(f"{data}: total | bio | batch" for data in rows)
+    lines = [f"| alignment | {head} |", "|---" * (3 * len(rows) + 1) + "|"]
+    first = next(iter(rows.values()))
+    for method in first["method"].unique():
+        cells = []
+        for of in rows.values():
+            some = of[of["method"] == method]
+            total = some["total"]
+            cells += [f"{total.mean():.3f} ({total.min():.3f} to {total.max():.3f})"]
+            cells += [f"{some[score].mean():.3f}" for score in ("bio", "batch")]
+        named = "**default** (weight 20, 30 clusters)" if method == "omniset" else method
+        lines.append(f"| {named} | {' | '.join(cells)} |")
+    return [*lines, "", f"Means of {many(first['seed'].nunique(), 'seed')}; in brackets the least and the most."]
+
+
 def sets(found: dict[str, Any]) -> list[str]:
     """AUROC and log loss of each method by data set, the best single method in bold."""
     values = {(row["condition"], row["score"], row["method"]): row["value"] for row in found["scores"]}
@@ -876,6 +894,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_annotate_kang": ("cells/annotate_kang.json", cells_annotate),
     "cells_perturb_kang": ("cells/perturb_kang.json", cells_perturb),
     "cells_ablations": ("cells/ablations.json", cells_ablations),
+    "cells_alignment": ("cells/alignment.json", cells_alignment),
     "cells_panels": ("cells/panels.json", cells_panels),
     "cells_costs": ("cells/costs.json", cells_costs),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
