@@ -67,7 +67,7 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
 }
 # Of the alignment: its weight, and its number of clusters.
 ALIGNMENTS: dict[str, dict[str, Any]] = {
-    **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 10.0, 40.0, 80.0)},
+    **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 80.0)},
     **{f"{clusters} clusters": {"clusters": clusters} for clusters in (10, 100)},
 }
 LACKING = (0.2, 0.5, 0.8)  # shares of a file's genes that are left out of it, at random
