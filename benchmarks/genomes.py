@@ -301,7 +301,7 @@ def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
         odds = np.concatenate([predict(observed).numpy() for _, observed in noisy])
     seen = np.concatenate([observed.present.numpy() for _, observed in noisy])
     truth = genomes.counts[rows].toarray() > 0
-    return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence(), None, PRECISION)
+    return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence, None, PRECISION)
 
 
 def costs(table: Path, metadata: Path, seed: int) -> dict[str, Any]:

@@ -392,7 +392,7 @@ def test_intervals_are_of_sizes_that_vary_together(monkeypatch):
 
 def test_rare_families_are_lost_more_often(genomes):
     """Runs and single copies are lost as often as completeness says; rare families more often, core ones as often."""
-    rows, counts, prevalence = np.arange(29), genomes.counts.toarray(), genomes.prevalence()
+    rows, counts, prevalence = np.arange(29), genomes.counts.toarray(), genomes.prevalence
     kept = dict.fromkeys(LOSSES, 0)
     for seed in range(30):
         for lost in LOSSES:

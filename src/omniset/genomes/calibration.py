@@ -74,7 +74,7 @@ def degraded(
         kind: What methods read of the quality: "known", "estimated", "unknown".
         lost: How genes are lost, one of LOSSES.
     """
-    prevalence = genomes.prevalence()
+    prevalence = genomes.prevalence
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
         counts, quality = [], []

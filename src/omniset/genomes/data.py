@@ -363,7 +363,9 @@ class GenomeTable:
             counts.append(genome.counts[order].astype(np.int32))
             pointers.append(pointers[-1] + len(order))
         empty = np.zeros(0, dtype=np.int32)
-        parts = (np.concatenate([empty, *counts]), np.concatenate([empty, *at]), np.array(pointers))
+        # Pointers of 64 bits would make indices of 64 bits, half as much again of a large table.
+        width = np.int32 if pointers[-1] <= np.iinfo(np.int32).max else np.int64
+        parts = (np.concatenate([empty, *counts]), np.concatenate([empty, *at]), np.array(pointers, dtype=width))
         table = sp.csr_array(parts, shape=(len(names), len(columns)), dtype=np.int32)
         return cls(list(names), list(columns), table)
 

@@ -16,7 +16,7 @@ from omniset.genomes.model import Mixture
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.suite import TRAINING, Suite
-from omniset.genomes.training import Clades, Draws, Genomes
+from omniset.genomes.training import Clades, Draws, Genomes, carriers
 from omniset.training.fit import as_long
 
 # Of large tables: genomes learned from in all epochs together, at least once each; and kept-back ones that are asked.
@@ -48,8 +48,7 @@ def genomes_of(
     Raises:
         ValueError: No family is in enough of them.
     """
-    carriers = np.bincount(table.counts[train].indices, minlength=len(table.families))
-    columns = np.flatnonzero(carriers >= options.min_genomes)
+    columns = np.flatnonzero(carriers(table.counts, train) >= options.min_genomes)
     if not len(columns):
         raise ValueError(f"no family is in min_genomes={options.min_genomes} training genomes")
     vocabulary = pd.DataFrame({"family": [table.families[i] for i in columns]})
@@ -58,7 +57,8 @@ def genomes_of(
     references = _drawn(clades, train, options.max_references, options.seed)
     validation = _drawn(clades, validation, MOST_ASKED, options.seed)
     single = train[:0] if single is None else single
-    return Genomes(table.counts[:, columns], clades, train, validation, references, whole, single), vocabulary
+    counts = table.counts if len(columns) == len(table.families) else table.counts[:, columns]
+    return Genomes(counts, clades, train, validation, references, whole, single), vocabulary
 
 
 def singles(clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int) -> Int[np.ndarray, " single"]:

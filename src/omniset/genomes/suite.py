@@ -98,13 +98,15 @@ class Suite(nn.Module):
             training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
         """
         rng = np.random.default_rng(seed)
-        counts = genomes.counts[genomes.train]
+        counts = genomes.learned
         self.noise.fit(counts, rng)
         self.references.fit(genomes.counts[genomes.references])
+        for name in self.methods:
+            self[name].fit(counts, rng)
+        del counts  # a copy, where genomes are kept back
         history = {}
         for name in self.methods:
             method = self[name]
-            method.fit(counts, rng)
             if method.trained:
                 length = {} if instead is None else {"epochs": instead[name], "patience": None}
                 history[name] = train(

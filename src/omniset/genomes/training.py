@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
+AT_ONCE = 1000  # genomes whose families are counted
 ERROR = 0.05  # of an estimated completeness or contamination, at most
 # The document's noise: (missed, foreign) in the first, second and last third of the epochs.
 CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
@@ -204,9 +206,16 @@ class Genomes:
             return np.ones(len(self.validation), dtype=bool)
         return self.whole[self.validation]
 
+    @cached_property
     def prevalence(self) -> Float[np.ndarray, " families"]:
         """Share of the training genomes that have each family."""
-        return np.bincount(self.counts[self.train].indices, minlength=self.counts.shape[1]) / max(len(self.train), 1)
+        return carriers(self.counts, self.train) / max(len(self.train), 1)
+
+    @property
+    def learned(self) -> sp.csr_array:
+        """Counts of the training genomes, no copy where these are all."""
+        everything = np.array_equal(self.train, np.arange(self.counts.shape[0]))
+        return self.counts if everything else self.counts[self.train]
 
     def row(self, i: int) -> Int[np.ndarray, " families"]:
         return self.counts[[i]].toarray()[0]
@@ -220,6 +229,14 @@ class Genomes:
         return self.row(int(rng.choice(pool)))
 
 
+def carriers(counts: sp.csr_array, rows: Int[np.ndarray, " chosen"]) -> Int[np.ndarray, " families"]:
+    """(families,) how many of the chosen genomes have each family. The rows of a large table are not copied at once."""
+    number = np.zeros(counts.shape[1], dtype=np.int64)
+    for some in np.split(rows, range(AT_ONCE, len(rows), AT_ONCE)):
+        number += np.bincount(counts[some].indices, minlength=len(number))
+    return number
+
+
 class GenomeBatches:
     """Batches of degraded genomes by (epoch, position). Noise depends on (seed, epoch, genome) alone; when not training
     it is the same in every epoch.
@@ -227,7 +244,7 @@ class GenomeBatches:
 
     def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int) -> None:
         self.genomes, self.draws, self.seed, self.epochs = genomes, draws, seed, epochs
-        self.prevalence = genomes.prevalence()
+        self.prevalence = genomes.prevalence
         groups = genomes.clades.groups
         self.weights = np.ones(len(groups))
         _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
@@ -316,7 +333,7 @@ def train(
     """
     checksum = 0
     for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
-        checksum = zlib.crc32(np.ascontiguousarray(part).tobytes(), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(part), checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
     fit(module, lesson(genomes, draws, batch_size, epochs, seed), epochs=epochs, log=None, **fitting)
