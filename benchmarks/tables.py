@@ -384,7 +384,7 @@ def genomes_costs(found: dict[str, Any]) -> list[str]:
     for row in found["costs"]:
         about = f"{row['command']} | {row['genomes']:,} | {row['families']:,}"
         lines.append(f"| {about} | {row['peak_mb']:,.0f} MB | {row['seconds']:,.0f} |")
-    return lines
+    return [*lines, "", f"{_on(found)}. Programs and libraries included."]
 
 
 def genomes_whole(found: dict[str, Any]) -> list[str]:
@@ -581,12 +581,13 @@ def _new_batch(comparison: Comparison, score: str, method: str) -> str:
 
 
 def cells_costs(found: dict[str, Any]) -> list[str]:
-    lines = ["| command | cells | peak resident memory | seconds |", "|---|---|---|---|"]
+    lines = ["| command | cells | peak resident memory | seconds | cells per second |", "|---" * 5 + "|"]
     for row in found["rows"]:
-        command = f"{row['command']}, {row['data']}"
-        lines.append(f"| {command} | {row['cells']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
-    simulated = "The simulated cells are read in blocks from a sparse file; one epoch. Programs and libraries included."
-    return [*lines, "", simulated]
+        command, seconds = f"{row['command']}, {row['data']}", row["seconds"]
+        about = f"{row['cells']:,} | {row['peak_mb']:,.0f} MB | {seconds:,.0f} | {row['cells'] / seconds:,.0f}"
+        lines.append(f"| {command} | {about} |")
+    read = "The simulated cells are read in blocks from a sparse file; one epoch. Programs and libraries included."
+    return [*lines, "", f"{_on(found)}. {read}"]
 
 
 def cells_panels(found: dict[str, Any]) -> list[str]:
@@ -724,8 +725,13 @@ def regions_costs(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         command = f"{row['command']}, {row['data']}"
         lines.append(f"| {command} | {row['regions']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
-    threads = many(found["provenance"]["threads"], "CPU thread")
-    return [*lines, "", f"The default, {threads}; 10,000 simulated genes. Programs and libraries included."]
+    return [*lines, "", f"{_on(found)}; the default, 10,000 simulated genes. Programs and libraries included."]
+
+
+def _on(found: dict[str, Any]) -> str:
+    """What seconds were measured on."""
+    about = found["provenance"]
+    return f"{many(about['threads'], 'thread')} of {about['device'].removeprefix('cpu: ')}"
 
 
 def _microbiome_scores(found: dict[str, Any]) -> dict[str, pd.DataFrame]:
