@@ -156,6 +156,11 @@ def test_umap_is_taken_where_it_is_installed(monkeypatch):
     how, places = report.flat(z, 7)
     assert how == "UMAP"
     assert asked["random_state"] == 7
+    nearest, distances, _ = asked["precomputed_knn"]
+    between = np.linalg.norm(z[:, None].astype(np.float64) - z, axis=2)
+    order = between.argsort(1)[:, :15]  # a cell is its own nearest
+    assert (nearest == order).all()
+    np.testing.assert_allclose(distances, np.take_along_axis(between, order, 1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(places[1:], z[1:, :2], rtol=1e-6)
     assert not places[0].any()
     assert report.flat(z[:30], 7)[0] == "PCA"  # too few

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.stats import spearmanr
 from sklearn.cluster import KMeans
+from sklearn.neighbors import NearestNeighbors
 
 from omniset.cells.checks import THINNED
 from omniset.cells.data import Cells
@@ -189,7 +190,11 @@ def flat(z: Float[np.ndarray, "cells dim"], seed: int) -> tuple[str, Float[np.nd
         warnings.simplefilter("ignore")  # of its own workings: threads, parts that are not connected
         import umap
 
-        places = umap.UMAP(n_neighbors=NEIGHBOURS, random_state=seed, n_jobs=1).fit_transform(z.astype(np.float32))
+        z = z.astype(np.float32)
+        # UMAP's own search for neighbours is compiled anew in each process, which takes longer than all else.
+        distances, nearest = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(z).kneighbors(z)
+        known = nearest, distances.astype(np.float32), None
+        places = umap.UMAP(n_neighbors=NEIGHBOURS, random_state=seed, n_jobs=1, precomputed_knn=known).fit_transform(z)
     places = np.asarray(places, dtype=np.float64)
     return "UMAP", np.where(np.isfinite(places), places, 0.0)
 
