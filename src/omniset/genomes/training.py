@@ -333,7 +333,7 @@ def train(
     """
     checksum = 0
     for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
-        checksum = zlib.crc32(np.ascontiguousarray(part), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(part).data, checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
     fit(module, lesson(genomes, draws, batch_size, epochs, seed), epochs=epochs, log=None, **fitting)
