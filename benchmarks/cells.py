@@ -107,19 +107,15 @@ def embedded(data: Path, seed: int) -> None:
 
 
 def evaluated(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
+    return compared(name, data, seed, name, seeds=SEEDS)
+
+
+def compared(name: str, data: Path, seed: int, folder: str, **how: Any) -> dict[str, Any]:
+    """What `omniset.cells.evaluate.evaluate` finds on one of SETS, kept in a folder of RUNS."""
     from omniset.cells.evaluate import evaluate
 
-    found = evaluate(
-        data / SETS[name],
-        batch_key="batch",
-        label_key="cell_type",
-        seeds=SEEDS,
-        seed=seed,
-        folder=RUNS / name,
-        resume=True,
-        progress=False,
-        say=print,
-    )
+    about = {"batch_key": "batch", "label_key": "cell_type", "seed": seed, "folder": RUNS / folder}
+    found = evaluate(data / SETS[name], resume=True, progress=False, say=print, **about, **how)
     return _recorded(found, data)
 
 
@@ -225,46 +221,18 @@ def perturbed(data: Path, seed: int = 0) -> dict[str, Any]:
 
 
 def ablated(data: Path, variants: dict[str, dict[str, Any]], inductive: bool, seed: int = 0) -> dict[str, Any]:
-    from omniset.cells.evaluate import evaluate
     from omniset.tables.gene_vectors import read_gene_vectors
 
     vectors = {"gene_vectors": read_gene_vectors(data.parent / "gene_vectors" / VECTORS)}
-    found = evaluate(
-        data / SETS["kang"],
-        batch_key="batch",
-        label_key="cell_type",
-        methods=(),
-        variants={name: {**more, **vectors} if "gene_vectors" in more else more for name, more in variants.items()},
-        inductive=inductive,
-        seeds=ABLATED,
-        seed=seed,
-        folder=RUNS / "ablations",
-        resume=True,
-        progress=False,
-        say=print,
-    )
-    return _recorded(found, data)
+    variants = {name: {**more, **vectors} if "gene_vectors" in more else more for name, more in variants.items()}
+    how: dict[str, Any] = {"methods": (), "variants": variants, "inductive": inductive, "seeds": ABLATED}
+    return compared("kang", data, seed, "ablations", **how)
 
 
 def aligned(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     """Other weights of the alignment, and other numbers of its clusters, than the default's."""
-    from omniset.cells.evaluate import evaluate
-
-    found = evaluate(
-        data / SETS[name],
-        batch_key="batch",
-        label_key="cell_type",
-        methods=(),
-        variants=ALIGNMENTS,
-        inductive=False,
-        seeds=ALIGNED,
-        seed=seed,
-        folder=RUNS / f"alignment_{name}",
-        resume=True,
-        progress=False,
-        say=print,
-    )
-    return _recorded(found, data)
+    how: dict[str, Any] = {"methods": (), "variants": ALIGNMENTS, "inductive": False, "seeds": ALIGNED}
+    return compared(name, data, seed, f"alignment_{name}", **how)
 
 
 def _recorded(found: Any, data: Path) -> dict[str, Any]:

@@ -384,7 +384,7 @@ def genomes_costs(found: dict[str, Any]) -> list[str]:
     for row in found["costs"]:
         about = f"{row['command']} | {row['genomes']:,} | {row['families']:,}"
         lines.append(f"| {about} | {row['peak_mb']:,.0f} MB | {row['seconds']:,.0f} |")
-    return [*lines, "", f"{_on(found)}. Programs and libraries included."]
+    return [*lines, "", f"{_machine(found)}. Programs and libraries included."]
 
 
 def genomes_whole(found: dict[str, Any]) -> list[str]:
@@ -587,7 +587,7 @@ def cells_costs(found: dict[str, Any]) -> list[str]:
         about = f"{row['cells']:,} | {row['peak_mb']:,.0f} MB | {seconds:,.0f} | {row['cells'] / seconds:,.0f}"
         lines.append(f"| {command} | {about} |")
     read = "The simulated cells are read in blocks from a sparse file; one epoch. Programs and libraries included."
-    return [*lines, "", f"{_on(found)}. {read}"]
+    return [*lines, "", f"{_machine(found)}. {read}"]
 
 
 def cells_panels(found: dict[str, Any]) -> list[str]:
@@ -643,7 +643,7 @@ def cells_alignment(found: dict[str, Any]) -> list[str]:
             total = some["total"]
             cells += [f"{total.mean():.3f} ({total.min():.3f} to {total.max():.3f})"]
             cells += [f"{some[score].mean():.3f}" for score in ("bio", "batch")]
-        named = "**default** (weight 20, 30 clusters)" if method == "omniset" else method
+        named = "**default**" if method == "omniset" else method
         lines.append(f"| {named} | {' | '.join(cells)} |")
     return [*lines, "", f"Means of {many(first['seed'].nunique(), 'seed')}; in brackets the least and the most."]
 
@@ -725,11 +725,11 @@ def regions_costs(found: dict[str, Any]) -> list[str]:
     for row in found["rows"]:
         command = f"{row['command']}, {row['data']}"
         lines.append(f"| {command} | {row['regions']:,} | {row['peak_mb']:.0f} MB | {row['seconds']:.0f} |")
-    return [*lines, "", f"{_on(found)}; the default, 10,000 simulated genes. Programs and libraries included."]
+    return [*lines, "", f"{_machine(found)}; the default, 10,000 simulated genes. Programs and libraries included."]
 
 
-def _on(found: dict[str, Any]) -> str:
-    """What seconds were measured on."""
+def _machine(found: dict[str, Any]) -> str:
+    """Threads and processor that seconds were measured on."""
     about = found["provenance"]
     return f"{many(about['threads'], 'thread')} of {about['device'].removeprefix('cpu: ')}"
 

@@ -15,7 +15,7 @@ from test_contract import SYSTEMS
 
 ROOT = Path(__file__).parents[1]
 ENDLESS = {  # far more than there is time for
-    "sets": "--epochs=100000 --patience=null --method=ust --folds=null",
+    "sets": "--epochs=100000 --patience=null",
     "genomes": "--epochs=100000 --patience=null",
     "cells": "--epochs=100000",
     "regions": "--epochs=100000",
@@ -94,7 +94,7 @@ def test_sigterm_while_fitting(name, words_of, tmp_path):
 )
 def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, words_of, tmp_path):
     """Whichever of the processes it reaches: all end, and one line says how to go on."""
-    words = [*words_of("sets"), "--devices=2"]
+    words = [*words_of("sets"), "--method=ust", "--folds=null", "--devices=2"]
     said, status = ended(words, tmp_path, number, whom)
     assert status == code, said
     assert said.count("\n") == 1, said

@@ -12,7 +12,7 @@ from genome_oracle import FRAME, SMALL, TAXONOMY, jaccard, some_counts, suite_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omniset.genomes import GenomeCompleter
+from omniset.genomes import GenomeCompleter, GenomeTable, training
 from omniset.genomes.training import (
     CURRICULUM,
     ERROR,
@@ -394,3 +394,28 @@ def test_methods_of_one_suite_are_trained_alike_whatever_was_trained_before():
     assert equal(alone["autoencoder"], both["autoencoder"])
     assert equal(alone["evidence"], before)
     assert not equal(both["evidence"], before)
+
+
+# ---------------------------------------------------------------------- large tables
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+def test_prevalence_is_that_of_the_training_genomes(at_once, monkeypatch):
+    """However many genomes are counted at a time; of a family that none has it is 0."""
+    monkeypatch.setattr(training, "AT_ONCE", at_once)
+    counts = np.random.default_rng(0).integers(0, 3, (29, 13))
+    counts[:, 5] = 0
+    clades, train = Clades(np.arange(87).reshape(29, 3)), np.array([0, 3, 4, 11, 12, 13, 14, 15, 16, 28])
+    genomes = Genomes(sp.csr_array(counts), clades, train, np.array([1, 2]))
+    np.testing.assert_array_equal(genomes.prevalence, (counts[train] > 0).mean(0))
+    np.testing.assert_array_equal(genomes.training_counts.toarray(), counts[train])
+    assert not Genomes(sp.csr_array(counts), clades, train[:0], train).prevalence.any()
+
+
+def test_a_table_is_copied_only_where_genomes_are_kept_back():
+    """Its indices have 32 bits, also after a choice of rows."""
+    frame = pd.DataFrame(np.random.default_rng(0).integers(0, 3, (29, 13)), columns=[f"F{i}" for i in range(13)])
+    counts = GenomeTable.from_frame(frame).counts
+    everything = Genomes(counts, Clades(np.arange(87).reshape(29, 3)), np.arange(29), np.arange(0))
+    assert everything.training_counts is counts
+    assert {counts.indices.dtype, counts.indptr.dtype, counts[np.arange(7)].indices.dtype} == {np.dtype(np.int32)}

@@ -98,7 +98,7 @@ class Suite(nn.Module):
             training: epochs, batch_size, learning_rate, weight_decay, patience, device, progress, resume.
         """
         rng = np.random.default_rng(seed)
-        counts = genomes.learned
+        counts = genomes.training_counts
         self.noise.fit(counts, rng)
         self.references.fit(genomes.counts[genomes.references])
         for name in self.methods:

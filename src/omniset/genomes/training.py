@@ -25,7 +25,7 @@ from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
 CLUSTERED = 5000  # genomes, at most, whose clades are made by clustering where there is no taxonomy
-AT_ONCE = 1000  # genomes whose families are counted
+AT_ONCE = 1000  # genomes whose families are counted at a time
 ERROR = 0.05  # of an estimated completeness or contamination, at most
 # The document's noise: (missed, foreign) in the first, second and last third of the epochs.
 CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
@@ -212,8 +212,8 @@ class Genomes:
         return carriers(self.counts, self.train) / max(len(self.train), 1)
 
     @property
-    def learned(self) -> sp.csr_array:
-        """Counts of the training genomes, no copy where these are all."""
+    def training_counts(self) -> sp.csr_array:
+        """(train, families) those of the training genomes; no copy where these are all."""
         everything = np.array_equal(self.train, np.arange(self.counts.shape[0]))
         return self.counts if everything else self.counts[self.train]
 
@@ -244,7 +244,6 @@ class GenomeBatches:
 
     def __init__(self, genomes: Genomes, draws: Draws, seed: int, epochs: int) -> None:
         self.genomes, self.draws, self.seed, self.epochs = genomes, draws, seed, epochs
-        self.prevalence = genomes.prevalence
         groups = genomes.clades.groups
         self.weights = np.ones(len(groups))
         _, which, sizes = np.unique(groups[genomes.train], return_inverse=True, return_counts=True)
@@ -270,7 +269,7 @@ class GenomeBatches:
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
             losses = self.draws.losses
             lost = losses[0] if len(losses) == 1 else losses[int(rng.integers(len(losses)))]
-            seen = degrade(counts, donor, completeness, contamination, rng, lost, self.prevalence)
+            seen = degrade(counts, donor, completeness, contamination, rng, lost, self.genomes.prevalence)
         level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
         hidden = codes[self.genomes.references, level] == codes[i, level]
         return seen, c, q, hidden, counts > 0, float(self.weights[i])

@@ -55,7 +55,7 @@ def svg(plot: Plot, prefix: str) -> str:
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # whoever opens the page has fonts of their own
         legible(plot.figure)
-        # As savefig does, which draws everything once more before.
+        # savefig would draw twice, first for the layout alone, which drawing makes anyway.
         FigureCanvasSVG(plot.figure).print_svg(drawn, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(drawn.getvalue())
     for parent in list(root.iter()):
