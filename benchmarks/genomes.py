@@ -9,7 +9,6 @@ runs/genomes, so that an interrupted run goes on where it stopped.
 import os
 import sys
 import tempfile
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,12 @@ OF_RELATIVES = ((95.0, 0.0), (70.0, 0.0), (50.0, 0.0), (70.0, 5.0))
 FIRST = "omniset-first"  # before it learned anew
 TRAINED = ("pca", "autoencoder", "mean")
 OTHERS = ("knn-likelihood", "pca", "mean")
-WHOLE, COPIES = "omniset-whole", "omniset-copies"  # thresholds of whole genomes; trained with losses of copies alone
+COPIES = "omniset-copies"  # trained with losses of copies alone
+TOLD = "omniset-told"  # was told how complete the genomes are that it learned from
+# Learned from genomes that are made incomplete, and taken for complete; or known not to be, within five points.
+POOR, POOR_TOLD = "omniset-poor", "omniset-poor-told"
+POOREST, RICHEST = 50.0, 90.0  # completeness of these, in percent of what they had
+OF_POOR = ("95/0", "70/0", "50/0")
 
 
 def main(seed: int = 0) -> None:
@@ -85,31 +89,39 @@ def recorded(scores: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class Split:
     """Our model, trained on the first part of a split and kept, and the genomes of its parts."""
 
-    def __init__(self, table: Path, metadata: Path, seed: int, losses: str = "copies") -> None:
+    def __init__(
+        self,
+        table: Path,
+        metadata: Path,
+        seed: int,
+        losses: str = "copies",
+        told: bool = False,
+        poor: bool = False,
+    ) -> None:
         from omniset.genomes import GenomeCompleter, read_qualities, read_table, read_taxonomy
-        from omniset.genomes.metadata import lineages, whole_of
+        from omniset.genomes.metadata import lineages
         from omniset.genomes.training import Clades, Genomes, split
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
-        # Validation genomes stay out: what they tell of thresholds is asked again here.
+        # Validation genomes stay out of the model.
         completer = GenomeCompleter(seed=seed, losses=losses, refit=False, progress=False)  # type: ignore[arg-type]
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
         parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
         train, self.test, validation = parts
-        kept = KEPT / f"model_{seed}_{losses}"
+        kept = KEPT / "_".join(["model", str(seed), losses, *["told"] * told, *["poor"] * poor])
         if (kept / "config.json").exists():
             completer = GenomeCompleter.load(kept)
         else:
-            print(f"split {seed}: training, losses {losses}", flush=True)
-            completer.fit_split(genomes, taxonomy, clades, train, validation).save(kept)
+            print(f"split {seed}: training, {kept.name}", flush=True)
+            learned, about = poorer(genomes, quality, seed) if poor else (genomes, quality)
+            completer.fit_split(learned, taxonomy, clades, train, validation, quality=about if told else None)
+            print(completer.notes_, flush=True)
+            completer.save(kept)
         self.completer, self.seed = completer, seed
         self.names = np.array(genomes.names)[self.test]
         self.clades = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[self.test]
         self.complete = quality["completeness"].reindex(self.names).to_numpy()
-        whole = whole_of(quality, genomes.names)
-        assert whole is not None  # since there is a quality
-        self.whole = whole
-        self.genomes = Genomes(completer.columns(genomes), clades, train, validation, whole=whole)
+        self.genomes = Genomes(completer.columns(genomes), clades, train, validation)
 
     def rows(self, condition: Any, methods: dict[str, Any]) -> pd.DataFrame:
         """Scores of the test genomes under a condition; noise is that of the evaluation.
@@ -132,25 +144,33 @@ class Split:
             frames.append(pd.concat([names, frame.assign(worse=np.nan)], axis=1))
         return pd.concat(frames, ignore_index=True)
 
-    def told_by_whole(self, level: tuple[float, float]) -> Any:
-        """What validation says at a level where its whole genomes tell the thresholds, as `fit` with qualities does."""
-        from omniset.genomes.calibration import LEVELS, apply_all, at_quality, precision_bounds
+    def level(self, condition: Any) -> Any:
+        """What validation says at a condition."""
+        from omniset.genomes.calibration import at_quality
 
-        genomes, judged = self.genomes, self.genomes.judged
-        seed = self.seed * 1000 + LEVELS.index(level)
-        model = {"it": self.completer.network_["evidence"]}
-        noisy = apply_all(model, genomes, genomes.validation, level, "estimated", seed)["it"]
-        p, truth, observed = (values[judged] for values in (noisy.probability, noisy.truth, noisy.observed))
-        groups = genomes.clades.groups[genomes.validation][judged]
-        bounds = precision_bounds(p, truth, ~observed, groups), precision_bounds(1 - p, ~truth, observed, groups)
-        return replace(at_quality(self.completer.levels_, *level), added=bounds[0], removed=bounds[1])
+        return at_quality(self.completer.levels_, *condition.level)
+
+
+def poorer(genomes: Any, quality: pd.DataFrame, seed: int) -> tuple[Any, pd.DataFrame]:
+    """The same genomes, each of which lost genes, and how complete they are said to be: within five points."""
+    from omniset.genomes import GenomeTable
+    from omniset.genomes.noise import lose
+    from omniset.genomes.training import stated_quality
+
+    rng = np.random.default_rng([seed, 11])
+    rows, said = [], []
+    for name, row in zip(genomes.names, genomes.counts, strict=True):
+        share = rng.uniform(POOREST, RICHEST) / 100
+        rows.append(lose(row.toarray().ravel(), share, "copies", rng))
+        said.append(100 * stated_quality(share * quality.at[name, "completeness"] / 100, 0.0, "estimated", rng)[0])
+    frame = pd.DataFrame(np.stack(rows), index=genomes.names, columns=genomes.families)
+    return GenomeTable.from_frame(frame), pd.DataFrame({"completeness": said}, index=genomes.names)
 
 
 def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
-    """How often additions are right, by how complete the test genomes are themselves, with thresholds of all validation
-    genomes and of the whole ones.
+    """How often additions are right, by how complete the test genomes are themselves, of a model that was told how
+    complete those are that it learned from, and of one that was not.
     """
-    from omniset.genomes.calibration import at_quality
     from omniset.genomes.evaluate import Evaluation
     from omniset.genomes.metadata import WHOLE as LEAST
     from omniset.genomes.scores import CONDITIONS, of_whole
@@ -159,25 +179,19 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
 
     frames, splits = [], []
     for number in range(seed, seed + SPLITS):
-        one = Split(table, metadata, number)
-        validation = one.genomes.validation
-        clades = one.genomes.clades.groups[validation]
-        facts = {
-            "seed": number,
-            "test genomes": len(one.test),
-            "whole test genomes": int((one.complete >= LEAST).sum()),
-        }
-        facts["validation clades"] = len(np.unique(clades))
-        facts["whole validation clades"] = len(np.unique(clades[one.whole[validation]]))
+        models = {OURS: Split(table, metadata, number), TOLD: Split(table, metadata, number, told=True)}
+        one = models[OURS]
+        facts = {"seed": number, "test genomes": len(one.test)}
+        facts["whole test genomes"] = int((one.complete >= LEAST).sum())
+        facts["validation clades"] = len(np.unique(one.genomes.clades.groups[one.genomes.validation]))
         splits.append(facts)
         for condition in (c for c in CONDITIONS if c.name in OF_WHOLE):
             print(f"split {number}: {condition.name}", flush=True)
-            usual = at_quality(one.completer.levels_, *condition.level)
-            frames.append(one.rows(condition, {OURS: usual, WHOLE: one.told_by_whole(condition.level)}))
+            frames += [model.rows(condition, {name: model.level(condition)}) for name, model in models.items()]
     rows = pd.concat(frames, ignore_index=True)
     names = rows.loc[rows["complete"] >= LEAST, "genome"].unique()
     compared = Evaluation(pd.concat([rows, of_whole(rows, names)]), pd.DataFrame(splits), PRECISION).comparison
-    shown = ("ece_missing", "precision_added", "recall_added")
+    shown = ("auprc_missing", "ece_missing", "missing_error", "precision_added", "recall_added")
     scores = [row for row in compared.numbers()["scores"] if row["score"] in shown]
     made = compared.rows.groupby(["condition", "method"], sort=False)["added_made"].mean().rename("added").reset_index()
     return plain(
@@ -190,6 +204,33 @@ def whole(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         }
         | {"added": made.to_dict("records")}
     )
+
+
+def poor(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """Learning from genomes that are made incomplete: taken for complete, or told how complete they are; beside
+    learning from the same genomes as they are. Tested on genomes that are whole themselves.
+    """
+    from omniset.genomes.metadata import WHOLE as LEAST
+    from omniset.genomes.scores import CONDITIONS, SCORES
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import OURS, Comparison
+
+    ways = {OURS: {}, POOR: {"poor": True}, POOR_TOLD: {"poor": True, "told": True}}
+    frames = []
+    for number in range(seed, seed + SPLITS):
+        models = {name: Split(table, metadata, number, **way) for name, way in ways.items()}  # type: ignore[arg-type]
+        for condition in (c for c in CONDITIONS if c.name in OF_POOR):
+            print(f"split {number}: {condition.name}, incomplete genomes", flush=True)
+            frames += [model.rows(condition, {name: model.level(condition)}) for name, model in models.items()]
+    rows = pd.concat(frames, ignore_index=True)
+    rows = rows[rows["complete"] >= LEAST]
+    compared = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [POOR])
+    shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "missing_error", "covered", "precision_added")
+    found = compared.numbers()
+    kept = {key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")}
+    made = rows.groupby(["condition", "method"], sort=False)["added_made"].mean().rename("added").reset_index()
+    about = {"completeness": [POOREST, RICHEST], "splits": SPLITS, "whole": LEAST, "genomes": rows["genome"].nunique()}
+    return plain(about | kept | {"added": made.to_dict("records")})
 
 
 def by_completeness(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -211,7 +252,6 @@ def by_completeness(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Training with genes lost in four ways beside the default, on one split."""
-    from omniset.genomes.calibration import at_quality
     from omniset.genomes.noise import LOSSES
     from omniset.genomes.scores import CONDITIONS, LOSSY, SCORES
     from omniset.runs.files import plain
@@ -223,7 +263,7 @@ def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         for condition in CONDITIONS:
             if condition.level in LOSSY and condition.kind in ("known", *LOSSES):
                 print(f"losses {trained}: {condition.name}", flush=True)
-                frames.append(one.rows(condition, {name: at_quality(one.completer.levels_, *condition.level)}))
+                frames.append(one.rows(condition, {name: one.level(condition)}))
     rows = pd.concat(frames, ignore_index=True)
     compared = Comparison(rows, SCORES, "clade", "clade", ("seed", "genome"), [COPIES])
     shown = ("auprc_missing", "recall_missing", "f1", "ece_missing", "missing_error", "covered")
@@ -296,10 +336,10 @@ def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
     from omniset.genomes.calibration import Noisy
     from omniset.genomes.scores import of_genomes
 
-    rows = np.concatenate([some for some, _ in noisy])
+    rows = np.concatenate([some for some, _, _ in noisy])
     with torch.no_grad():
-        odds = np.concatenate([predict(observed).numpy() for _, observed in noisy])
-    seen = np.concatenate([observed.present.numpy() for _, observed in noisy])
+        odds = np.concatenate([predict(observed).numpy() for _, observed, _ in noisy])
+    seen = np.concatenate([observed.present.numpy() for _, observed, _ in noisy])
     truth = genomes.counts[rows].toarray() > 0
     return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence, None, PRECISION)
 
@@ -369,6 +409,7 @@ def spoilt(genomes: Any, number: int, folder: Path, seed: int) -> None:
 PARTS = {
     "evaluate": ("genomes", evaluated),
     "whole": ("genomes_whole", whole),
+    "poor": ("genomes_poor", poor),
     "losses": ("genomes_losses", losses),
     "relatives": ("genomes_relatives", relatives),
     "costs": ("genomes_costs", costs),

@@ -313,17 +313,17 @@ def test_weights_of_genomes_weigh_the_loss():
     logged = {}
     module.log = lambda name, value, **_: logged.update({name: value})
     genomes = genomes_of()
-    observed, truth, _ = next(iter(lesson(genomes, Draws(), 5, 1, 0).loader(True)))
+    observed, truth, _, none = next(iter(lesson(genomes, Draws(), 5, 1, 0).loader(True)))
     observed.excluded, weights = None, torch.tensor([1.0, 0.5, 3.0, 0.0, 0.5])
     observed.counts = observed.counts.double()
     observed.completeness, observed.contamination = observed.completeness.double(), observed.contamination.double()
-    found = module.training_step((observed, truth.double(), weights.double()), 0)
+    found = module.training_step((observed, truth.double(), weights.double(), none), 0)
     p = torch.sigmoid(suite["pca"](observed)).detach().numpy()
     y = truth.numpy()
     each = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean(1)
     assert found.item() == pytest.approx((weights.numpy() * each).mean(), rel=1e-9)
     assert list(logged) == ["train_loss"]
-    module.validation_step((observed, truth.double(), weights.double()), 0)
+    module.validation_step((observed, truth.double(), weights.double(), none), 0)
     assert logged["val_loss"].item() == pytest.approx(found.item())
 
 

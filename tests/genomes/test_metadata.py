@@ -5,7 +5,7 @@ import pytest
 from genome_oracle import write
 
 from omniset.genomes.data import RANKS, read_qualities, read_taxonomy
-from omniset.genomes.metadata import whole_of
+from omniset.genomes.metadata import completeness_of, is_whole
 
 # ---------------------------------------------------------------------- qualities
 
@@ -38,12 +38,14 @@ def test_a_contamination_of_half_a_percent_is_percent(tmp_path):
 def test_whole_genomes():
     names = ["a", "RS_b", "c", "d", "e"]
     quality = pd.DataFrame({"completeness": [99.0, 98.99, None, 100.0]}, index=["b.fna", "a", "c", "e"])
-    assert whole_of(quality, names).tolist() == [False, True, False, False, True]  # nothing is known of c and d
-    assert whole_of(None, names) is None
+    found = completeness_of(quality, names)
+    assert found == pytest.approx([0.9899, 0.99, float("nan"), float("nan"), 1.0], nan_ok=True)
+    assert is_whole(found).tolist() == [False, True, False, False, True]  # nothing is known of c and d
+    assert completeness_of(None, names) is None
     with pytest.raises(ValueError, match="such as 'x': it has none of them, its names are such as 'b.fna'"):
-        whole_of(quality, ["x"])
+        completeness_of(quality, ["x"])
     with pytest.raises(ValueError, match="completeness is 101, it must be from 0 to 100"):
-        whole_of(pd.DataFrame({"completeness": [101.0]}, index=["a"]), names)
+        completeness_of(pd.DataFrame({"completeness": [101.0]}, index=["a"]), names)
 
 
 def test_qualities_that_are_not_given(tmp_path):

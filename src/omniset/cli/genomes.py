@@ -34,8 +34,8 @@ def fit(
             Bakta, InterProScan, HMMER or a pangenome tool wrote; a file, compressed or not, or a folder of files.
         taxonomy: Taxonomy of the genomes, such as GTDB's: relatives are never split between training and validation.
             null: clusters of similar genomes take its place.
-        quality: How complete these genomes are themselves, in percent, such as GTDB's metadata. Thresholds of
-            --precision are then those of genomes of at least 99 %: what others lack may be there. null: of all genomes.
+        quality: How complete these genomes are themselves, in percent, such as GTDB's metadata or CheckM2's report:
+            what an incomplete one lacks may be there all the same. null: what they lack counts as absent.
         out: Folder for the model and its report.
         resume: Go on with an interrupted run in the same folder.
         format: Of the table: genomes-by-families, families-by-genomes, long, rtab, picrust2, eggnog, cogclassifier,
@@ -160,8 +160,8 @@ def evaluate(
     Args:
         table: Gene families of complete genomes, in any format that fit reads.
         taxonomy: Taxonomy of the genomes. null: clusters of similar genomes take its place.
-        quality: How complete these genomes are themselves, as for fit: those of at least 99 % are also judged alone.
-            null: not known.
+        quality: How complete these genomes are themselves, as for fit: those of at least 99 % are also judged alone,
+            and tell whether probabilities and sizes are right. null: not known.
         out: Folder for the report, the metrics and the rows of every seed.
         methods: Beside the model and the untrained baselines: pca, autoencoder, autoencoder-evidence, mean, seed,
             separated by commas. null: all but seed.

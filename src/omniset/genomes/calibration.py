@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from scipy import stats
 
+from omniset.genomes.metadata import is_whole
 from omniset.genomes.methods import Method
-from omniset.genomes.noise import LOSSES, Observed, degrade, flip
-from omniset.genomes.training import Genomes, stated_quality
+from omniset.genomes.noise import LOSSES, Observed, Recovery, degrade, flip
+from omniset.genomes.training import Genomes, cross_entropy, recovery_of, stated_quality
 
 # Completeness and contamination, in percent, at which methods are calibrated and compared.
 LEVELS = [(float(c), float(q)) for c in (100, 95, 90, 70, 50) for q in (0, 5, 10)]
@@ -39,6 +39,8 @@ class Noisy:
         log_odds: (genomes, families)
         novelty: (genomes,) 1 - similarity to the nearest reference.
         shift: (genomes, families) by which log-odds change if rare families are lost more often; None: not asked for.
+        hidden: (genomes, families) how often a family of the organism is not in `truth`, since the genome is incomplete
+            itself, see `NoiseModel.hidden`. None: it is complete.
     """
 
     rows: Int[np.ndarray, " genomes"]
@@ -47,10 +49,17 @@ class Noisy:
     log_odds: Float[np.ndarray, "genomes families"]
     novelty: Float[np.ndarray, " genomes"]
     shift: Float[np.ndarray, "genomes families"] | None = None
+    hidden: Float[np.ndarray, "genomes families"] | None = None
 
     @property
     def probability(self) -> Float[np.ndarray, "genomes families"]:
+        """That the organism has the family."""
         return 1 / (1 + np.exp(-self.log_odds))
+
+    @property
+    def shown(self) -> Float[np.ndarray, "genomes families"]:
+        """Probability that `truth` has it: what it can be compared with."""
+        return self.probability if self.hidden is None else self.probability * (1 - self.hidden)
 
     @property
     def shifted(self) -> Noisy:
@@ -66,18 +75,21 @@ def degraded(
     kind: str,
     seed: int,
     lost: str = "copies",
-) -> Iterator[tuple[np.ndarray, Observed]]:
-    """Genomes degraded at a level, 16 at a time: their positions and what is observed of them. Same call, same noise.
+) -> Iterator[tuple[np.ndarray, Observed, Recovery]]:
+    """Genomes degraded at a level, 16 at a time: their positions, what is observed of them, and how much of them that
+    truly is. Same call, same noise.
 
     Args:
-        level: Completeness and contamination in percent; or "iid:missed:foreign", independent noise of families.
+        level: Completeness and contamination in percent, of the organism: less is taken from a genome that is
+            incomplete itself, and nothing from one that has no more; or "iid:missed:foreign", independent noise of
+            families.
         kind: What methods read of the quality: "known", "estimated", "unknown".
         lost: How genes are lost, one of LOSSES.
     """
     prevalence = genomes.prevalence
     for start in range(0, len(rows), 16):
         some = rows[start : start + 16]
-        counts, quality = [], []
+        counts, quality, told = [], [], []
         for i in some.tolist():
             rng = np.random.default_rng([seed, i])
             row = genomes.row(i)
@@ -85,13 +97,16 @@ def degraded(
                 missed, foreign = (float(v) for v in level.split(":")[1:])
                 counts.append(flip(row, missed, foreign, rng))
                 quality.append((1 - missed, foreign))
+                told.append((1.0, 1 - missed, foreign))
             else:
-                c, q = level[0] / 100, level[1] / 100
+                itself = 1.0 if genomes.itself is None else float(genomes.itself[i])
+                c, q = min(level[0] / 100, itself), level[1] / 100
                 donor = genomes.donor(i, rng.random() < 0.5, rng)
-                counts.append(degrade(row, donor, c, q, rng, lost, prevalence))
+                counts.append(degrade(row, donor, c / itself, q / itself, rng, lost, prevalence))
                 quality.append(stated_quality(c, q, kind, rng))
+                told.append((itself, c, q))
         c_stated, q_stated = torch.tensor(quality, dtype=torch.float32).unbind(1)
-        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated)
+        yield some, Observed(torch.from_numpy(np.stack(counts)).float(), c_stated, q_stated), recovery_of(told)
 
 
 @torch.no_grad()
@@ -114,16 +129,18 @@ def apply_all(
     for method in methods.values():
         method.to(device)
     log_odds: dict[str, list[np.ndarray]] = {name: [] for name in methods}
-    observed, novelty, shifts = [], [], []
+    observed, novelty, shifts, hidden = [], [], [], []
     any_method = next(iter(methods.values()))
     references: Any = next((m.references for m in methods.values() if hasattr(m, "references")), None)
-    for _, batch in degraded(genomes, rows, level, kind, seed, lost):
+    for _, batch, recovery in degraded(genomes, rows, level, kind, seed, lost):
         batch = batch.to(device)
         observed.append(batch.present.cpu().numpy())
         for name, method in methods.items():
             log_odds[name].append(method(batch).cpu().numpy())
         noise = any_method.noise
         settled = noise.settle(batch)[0]
+        if genomes.itself is not None:
+            hidden.append(noise.hidden(batch.present, recovery.to(device)).cpu().numpy())
         if shift:
             shifts.append(noise.shift(batch, noise.accessory()).cpu().numpy())
         if references is None:
@@ -132,8 +149,9 @@ def apply_all(
             near = references.corrected_similarity(settled, noise).amax(1)
             novelty.append(1 - near.cpu().numpy())
     truth = genomes.counts[rows].toarray() > 0
-    seen, far, change = np.concatenate(observed), np.concatenate(novelty), np.concatenate(shifts) if shift else None
-    return {name: Noisy(rows, truth, seen, np.concatenate(odds), far, change) for name, odds in log_odds.items()}
+    seen, far = np.concatenate(observed), np.concatenate(novelty)
+    others = [np.concatenate(parts) if parts else None for parts in (shifts, hidden)]
+    return {name: Noisy(rows, truth, seen, np.concatenate(odds), far, *others) for name, odds in log_odds.items()}
 
 
 @dataclass
@@ -143,7 +161,7 @@ class Level:
     Attributes:
         completeness, contamination: In percent.
         added, removed: (GRID,) lower bound, of 90 % confidence, of the precision of the changes with at least this
-            probability of being right; of whole genomes, where it is known which are.
+            probability of being right, as genomes tell that are complete enough themselves, see `_judged`.
         below, above: The interval of a genome's size, of 95 %, is from expected - below s to expected + above s, s the
             standard deviation of independent families, sqrt(sum p (1 - p)).
         novelty: Above it a genome is farther from the references than 95 % of the validation genomes.
@@ -194,11 +212,26 @@ def calibrate(
         noisy = apply(methods, seed=at)
         ways = {"copies": noisy[main]}
         ways |= {lost: apply({main: methods[main]}, seed=at, lost=lost)[main] for lost in LOSSES[1:]}
-        loss = {name: cross_entropy(n.log_odds, n.truth) for name, n in noisy.items()}
+        loss = {name: mean_cross_entropy(n) for name, n in noisy.items()}
         told = {lost: way.shifted for lost, way in ways.items()}
-        levels.append(_level(level, ways, "copies", groups, genomes.judged, loss))
-        accessory.append(_level(level, told, "accessory", groups, genomes.judged, loss))
+        judged = _judged(genomes, level[0])
+        levels.append(_level(level, ways, "copies", groups, judged, loss))
+        accessory.append(_level(level, told, "accessory", groups, judged, loss))
     return levels, accessory
+
+
+def _judged(genomes: Genomes, completeness: float) -> Bool[np.ndarray, " validation"]:
+    """(validation,) the genomes by which an addition is judged right or wrong at a completeness in percent: those of
+    which at least half of what an assembly lacks is known, those that lack half as much or less; at 100 %, whole ones.
+    None, where they are of a single clade.
+    """
+    validation = genomes.validation
+    if genomes.itself is None:
+        return np.ones(len(validation), dtype=bool)
+    itself = genomes.itself[validation]
+    judged = is_whole(itself) if completeness == 100 else itself >= (100 + completeness) / 200 - 1e-9
+    several = len(np.unique(genomes.clades.groups[validation][judged])) > 1
+    return judged if several else np.zeros(len(validation), dtype=bool)
 
 
 def _level(
@@ -209,27 +242,31 @@ def _level(
     judged: Bool[np.ndarray, " genomes"],
     loss: dict[str, float],
 ) -> Level:
-    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one, of those genomes
-    by which changes are judged.
+    """Out of genomes whose genes were lost in each of LOSSES; thresholds are those of the usual one. What is added is
+    right as often as `truth` has it, over how often it would (Horvitz and Thompson, 1952).
     """
     one = ways[usual]
     p, truth, observed = one.probability, one.truth, one.observed
+    right = truth if one.hidden is None or level[0] == 100 else truth / (1 - one.hidden).clip(1e-6)
     below, above = np.max([_off(way) for way in ways.values()], 0)
+    added: list[float | None] = [None] * len(GRID)
+    if judged.any():
+        added = precision_bounds(p[judged], right[judged], ~observed[judged], groups[judged])
     return Level(
         *level,
-        precision_bounds(p[judged], truth[judged], ~observed[judged], groups[judged]),
-        precision_bounds(1 - p[judged], ~truth[judged], observed[judged], groups[judged]),
+        added,
+        precision_bounds(1 - p, ~truth, observed, groups),
         float(below),
         float(above),
         float(np.quantile(one.novelty, NOVEL)),
-        *reliability(p, truth),
+        *reliability(one.shown, truth),
         loss,
     )
 
 
 def _off(noisy: Noisy) -> tuple[float, float]:
     """Quantiles of 97.5 % of how far sizes lie below and above what is expected, in standard deviations."""
-    p = noisy.probability
+    p = noisy.shown
     off = (noisy.truth.sum(1) - p.sum(1)) / np.sqrt((p * (1 - p)).sum(1).clip(1e-6))
     below, above = (max(float(np.quantile(side, 0.975)), 1.96) for side in (-off, off))
     return below, above
@@ -237,12 +274,12 @@ def _off(noisy: Noisy) -> tuple[float, float]:
 
 def precision_bounds(
     probability: Float[np.ndarray, "genomes families"],
-    right: Bool[np.ndarray, "genomes families"],
+    right: Bool[np.ndarray, "genomes families"] | Float[np.ndarray, "genomes families"],
     possible: Bool[np.ndarray, "genomes families"],
     groups: Int[np.ndarray, " genomes"],
 ) -> list[float | None]:
     """(GRID,) lower bound of the share of right changes among the possible ones with at least each probability; None
-    where there are few.
+    where there are few. right: Whether each is, or how many right ones it stands for.
 
     Clades count alike, and are what varies: of the share R / M, R = sum_k r_k and M = sum_k m_k of clades k, the bound
     is R / M - t sqrt(n / (n - 1) sum_k (r_k - m_k R / M)^2) / M, t the quantile of Student's t (Cochran, "Sampling
@@ -295,12 +332,11 @@ def tenths(number: np.ndarray, predicted: np.ndarray, present: np.ndarray) -> li
     ]
 
 
-def cross_entropy(
-    log_odds: Float[np.ndarray, "genomes families"], truth: Bool[np.ndarray, "genomes families"]
-) -> float:
-    """Mean binary cross-entropy."""
-    z = torch.from_numpy(log_odds).double()
-    return float(F.binary_cross_entropy_with_logits(z, torch.from_numpy(truth).double()))
+def mean_cross_entropy(noisy: Noisy) -> float:
+    """Mean of `omniset.genomes.training.cross_entropy`."""
+    hidden = None if noisy.hidden is None else torch.from_numpy(noisy.hidden).double()
+    pair = torch.from_numpy(noisy.log_odds).double(), torch.from_numpy(noisy.truth).double()
+    return float(cross_entropy(*pair, hidden).mean())
 
 
 def at_quality(levels: list[Level], completeness: float, contamination: float) -> Level:

@@ -17,20 +17,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from omniset.fitted import Estimator
-from omniset.genomes import calibration, explaining, learning
+from omniset.genomes import calibration, explaining, incomplete, learning
 from omniset.genomes.completion import About, Completion, Matching, Rule, complete
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
 from omniset.genomes.identifiers import normalise
 from omniset.genomes.metadata import (
-    WHOLE,
     Quality,
     check_bounds,
     check_quality,
+    completeness_of,
     lineages,
     warn_of_small,
-    whole_of,
 )
 from omniset.genomes.model import EvidenceModel
 from omniset.genomes.noise import Observed
@@ -94,8 +93,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
             table: A GenomeTable; a frame, genomes x families; or what `read_table` reads.
             taxonomy: Index genome, a column per rank, as `read_taxonomy` gives. Without one, clades are clusters of
                 similar genomes.
-            quality: How complete they are themselves, as `read_qualities` gives. Validation genomes of at least 99 %
-                then tell the thresholds of a precision: what others lack counts as absent, though it may be there.
+            quality: How complete they are themselves, as `read_qualities` gives. What an incomplete one lacks may then
+                be there all the same, in what is learned, in references and in thresholds; else, and where it is not
+                known how complete one is, it counts as absent.
             folder: Keep checkpoints here.
             resume: Go on with an interrupted run in this folder.
 
@@ -154,8 +154,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if self.refit:  # else they would stay out of the model
             single = learning.singles(clades, train, len(validation), self.seed)
             train = np.setdiff1d(train, single)
-        whole = whole_of(quality, table.names)
-        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, whole, single)
+        itself = incomplete.known(completeness_of(quality, table.names))
+        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, itself, single)
+        lacking = 0.0 if itself is None else incomplete.lacking(genomes, self.seed)
+        genomes.itself = incomplete.corrected(itself, lacking)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
         self.sizes_["genomes"] = len(everything)
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
@@ -167,10 +169,11 @@ class GenomeCompleter(CompleterOptions, Estimator):
         candidates = {name: suite[name] for name in (*self._trained(), "knn", "prevalence-bayes", "as-is", main)}
         levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         self.levels_, self.accessory_levels_ = levels
-        notes, asked = [*clades.notes(), *_of_asked(genomes, validation), *_of_whole(genomes)], genomes.validation
+        notes, asked = [*clades.notes(), *_of_asked(genomes, validation)], genomes.validation
+        notes += incomplete.notes(itself, lacking, everything, levels[0])
         if self.refit:
             # What was kept back has told what it was kept back for.
-            genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0])
+            genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0], genomes.itself)
             telling(self.progress)(f"learning anew, from all {len(everything):,} genomes")
             again = None if root is None else root / "refit"
             suite = learning.learn_anew(self, suite, self.histories_, len(train), genomes, self.trained_, again, **how)
@@ -468,16 +471,6 @@ def _of_asked(genomes: Genomes, validation: Int[np.ndarray, " validation"]) -> l
     number, every = len(genomes.validation), len(validation)
     asked = f"{number:,} of {every:,} genomes that were kept back are asked for weights and thresholds"
     return [f"{asked}, drawn over the clades"] if number < every else []
-
-
-def _of_whole(genomes: Genomes) -> list[str]:
-    """Which validation genomes tell thresholds."""
-    if genomes.whole is None:
-        return []
-    number = int(genomes.whole[genomes.validation].sum())
-    of = f"{number:,} of {len(genomes.validation):,} validation genomes are at least {WHOLE:g} % complete themselves"
-    told = "they tell" if int(genomes.judged.sum()) == number else "of too few clades, so that all tell"
-    return [f"{of}: {told} the thresholds of a precision"]
 
 
 def _of_vocabulary(number: int, families: int, min_genomes: int) -> list[str]:

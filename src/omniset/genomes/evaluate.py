@@ -16,14 +16,14 @@ from omniset.genomes.calibration import apply_all, at_quality
 from omniset.genomes.completer import GenomeCompleter
 from omniset.genomes.completion import check_precision
 from omniset.genomes.data import GenomeTable, Table, as_table
-from omniset.genomes.metadata import lineages, warn_of_small, whole_of
+from omniset.genomes.metadata import completeness_of, is_whole, lineages, warn_of_small
 from omniset.genomes.scores import (
-    AIMS,
     CHANGES,
     CONDITIONS,
     DECISIVE,
-    OF_WHOLE,
     SCORES,
+    WHOLE_OF,
+    aims,
     bins,
     by_prevalence,
     of_genomes,
@@ -61,7 +61,7 @@ class Evaluation:
     @cached_property
     def comparison(self) -> Comparison:
         """Means over genomes and seeds, intervals over clades."""
-        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), BASELINES, AIMS)
+        return Comparison(self.rows, SCORES, "clade", "clade", ("seed", "genome"), BASELINES, aims(self.whole > 0))
 
     @property
     def decisive(self) -> list[str]:
@@ -71,7 +71,7 @@ class Evaluation:
     @property
     def whole(self) -> int:
         """How many test genomes are whole themselves; 0 where their completeness was not given."""
-        return self.rows.loc[self.rows["condition"].isin([c.name for c in OF_WHOLE]), "genome"].nunique()
+        return self.rows.loc[self.rows["condition"].isin([c.name for c in WHOLE_OF.values()]), "genome"].nunique()
 
     @property
     def columns(self) -> list[str]:
@@ -130,7 +130,8 @@ def evaluate(
 
     Args:
         table, taxonomy: As in `GenomeCompleter.fit`.
-        quality: As in `GenomeCompleter.fit`. Test genomes that are whole themselves are then also judged alone.
+        quality: As in `GenomeCompleter.fit`. Test genomes that are whole themselves are then also judged alone, and
+            tell whether probabilities and sizes are right.
         methods: Beside "omniset" and the untrained ones, which are always there. "seed" takes hundreds of epochs to
             learn, and is not among them unless it is named.
         seeds: Number of splits, each with weights and noise of its own.
@@ -149,11 +150,11 @@ def evaluate(
     completer.check_arguments()
     warn_of_small(completer.contamination)
     genomes = as_table(table)
-    whole = whole_of(quality, genomes.names)
+    itself = completeness_of(quality, genomes.names)
     clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
     counts = np.concatenate([genomes.counts.indptr, genomes.counts.indices, genomes.counts.data]).astype(np.int64)
     data = zlib.crc32(clades.codes.tobytes(), zlib.crc32(counts.tobytes()))
-    data = data if whole is None else zlib.crc32(whole.tobytes(), data)
+    data = data if itself is None else zlib.crc32(itself.tobytes(), data)
     store = Kept(folder, resume)
     units: list[Done] = []
     for seed in range(first, first + seeds):
@@ -163,7 +164,7 @@ def evaluate(
         work = partial(_one_seed, completer, genomes, taxonomy, quality, clades, methods, test_fraction, precision, say)
         units.append(store.do(f"seed_{seed}", settings, work))
     rows = pd.concat([unit.rows for unit in units], ignore_index=True)
-    names = [] if whole is None else [name for name, is_whole in zip(genomes.names, whole, strict=True) if is_whole]
+    names = [] if itself is None else np.array(genomes.names)[is_whole(itself)]
     rows = pd.concat([rows, of_whole(rows, names)], ignore_index=True)
     return Evaluation(rows, pd.DataFrame([unit.facts for unit in units]), precision, clades.notes())
 
@@ -206,7 +207,7 @@ def _one_seed(
     completer.fit_split(table, taxonomy, clades, train, validation, quality=quality, also=also)
     suite = completer.network_
     chosen = {OURS: suite[ARCHITECTURE]} | {name: suite[name] for name in ALL if name in suite.methods}
-    # The noise of the test draws its donors from the training genomes.
+    # The noise of the test draws its donors from the training genomes. What a test genome has is the truth here.
     genomes = Genomes(completer.columns(table), clades, train, validation)
     labels = _clade_names(taxonomy, table, clades, completer.clade)[test]
     prevalence, frames = suite.noise.prevalence.numpy(), []

@@ -12,7 +12,7 @@ from omniset.genomes.evaluate import ACCESSORY, Evaluation
 from omniset.genomes.metadata import WHOLE
 from omniset.genomes.noise import LOSSES
 from omniset.genomes.report import DIAGONAL, percent
-from omniset.genomes.scores import CALIBRATED, CHANGES, CONDITIONS, DEFINITIONS, LOSSY, OF_WHOLE, Condition
+from omniset.genomes.scores import CALIBRATED, CHANGES, CONDITIONS, DEFINITIONS, LOSSY, WHOLE_OF, Condition
 from omniset.report import figures
 from omniset.report.blocks import Block, Cell, Note, Plot, Report, Section, Table, listed, many, rounded, text_of
 from omniset.report.figures import Series
@@ -241,7 +241,7 @@ def _original(compared: Comparison) -> Section:
 
 
 def _of_kind(compared: Comparison, *kinds: str) -> list[Condition]:
-    there = [c for c in (*CONDITIONS, *OF_WHOLE) if c.name in compared.conditions]
+    there = [c for c in (*CONDITIONS, *WHOLE_OF.values()) if c.name in compared.conditions]
     return [c for kind in kinds for c in there if c.kind == kind]
 
 

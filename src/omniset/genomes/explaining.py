@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from omniset.core.sets import SetBatch
 from omniset.explain import attends, attribute
+from omniset.genomes.methods import SURE
 from omniset.genomes.model import Context, EvidenceModel
 from omniset.genomes.noise import Observed
 
@@ -80,7 +81,7 @@ def explain(
     order = similar.argsort(descending=True)[:NEAREST]
     near = references.iloc[order.numpy()].reset_index(drop=True)
     near.insert(1, "similarity", similar[order].numpy())
-    near.insert(2, "has_family", model.references.presence[order, family].numpy() > 0)
+    near.insert(2, "has_family", 2 * model.references.presence[order, family].numpy().astype(np.int64) > SURE)
     rows = rows.sort_values("change", key=np.abs, ascending=False, ignore_index=True)
     return Explanation(genome, families[family], bool(observed.present[0, family]), log_odds, terms, rows, near)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from omniset.genomes.calibration import clade_weights
 from omniset.genomes.data import GenomeTable
@@ -36,14 +36,14 @@ def genomes_of(
     clades: Clades,
     train: Int[np.ndarray, " train"],
     validation: Int[np.ndarray, " validation"],
-    whole: Any = None,
+    itself: Float[np.ndarray, " genomes"] | None = None,
     single: Int[np.ndarray, " single"] | None = None,
 ) -> tuple[Genomes, pd.DataFrame]:
     """What is learned from: vocabulary and references are those of the training genomes. Of many validation genomes 400
     are taken.
 
     Args:
-        whole, single: See Genomes.
+        itself, single: See Genomes.
 
     Raises:
         ValueError: No family is in enough of them.
@@ -58,7 +58,7 @@ def genomes_of(
     validation = _drawn(clades, validation, MOST_ASKED, options.seed)
     single = train[:0] if single is None else single
     counts = table.counts if len(columns) == len(table.families) else table.counts[:, columns]
-    return Genomes(counts, clades, train, validation, references, whole, single), vocabulary
+    return Genomes(counts, clades, train, validation, references, itself, single), vocabulary
 
 
 def singles(clades: Clades, train: Int[np.ndarray, " train"], number: int, seed: int) -> Int[np.ndarray, " single"]:

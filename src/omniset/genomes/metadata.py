@@ -346,8 +346,8 @@ def check_quality(quality: pd.DataFrame | None) -> Quality | None:
     return Quality([str(name) for name in percents.index], percents.to_numpy() / 100, rows_by_name(percents))
 
 
-def whole_of(quality: pd.DataFrame | None, names: list[str]) -> Bool[np.ndarray, " genomes"] | None:
-    """(genomes,) whether each is at least `WHOLE` percent complete; False where that is not known. None: no quality.
+def completeness_of(quality: pd.DataFrame | None, names: list[str]) -> Float[np.ndarray, " genomes"] | None:
+    """(genomes,) completeness of each, as a share; NaN where that is not known. None: no quality.
 
     Raises:
         ValueError: As `check_quality`; or the completeness of none of the genomes is known.
@@ -361,7 +361,12 @@ def whole_of(quality: pd.DataFrame | None, names: list[str]) -> Bool[np.ndarray,
             f"quality must have the completeness of these genomes, such as {names[0]!r}: it has none of them, its "
             f"names are such as {checked.names[0]!r}"
         )
-    return (rows >= 0) & (100 * checked.values[rows, 0] >= WHOLE - 1e-9)
+    return np.where(rows >= 0, checked.values[rows, 0], np.nan)
+
+
+def is_whole(completeness: Float[np.ndarray, " genomes"]) -> Bool[np.ndarray, " genomes"]:
+    """(genomes,) whether each is at least `WHOLE` percent complete; False where that is not known."""
+    return 100 * completeness >= WHOLE - 1e-9
 
 
 def check_taxonomy(taxonomy: pd.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from omniset.genomes.noise import NoiseModel, Observed
 
+SURE = 255  # how a family is kept that a reference has for certain
+AT_ONCE = 64  # references that are imputed at a time
 GRAIN = 2.0**-7  # of evidence: sums up to 2^17 are then of at most 24 bits
 NEIGHBOURS = 15
 
@@ -73,11 +76,14 @@ class Compared:
 
 
 class References(nn.Module):
-    """Complete training genomes to compare with.
+    """Training genomes to compare with.
 
     Args:
         number: How many are kept.
         families: Vocabulary size.
+
+    Attributes:
+        presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
     """
 
     presence: Int[Tensor, "references families"]
@@ -90,18 +96,52 @@ class References(nn.Module):
 
     def fit(self, counts: sp.csr_array) -> None:
         """Take up genomes in place of those before, also another number of them."""
-        self.presence = torch.from_numpy((counts > 0).toarray().astype(np.uint8)).to(self.presence.device)
+        self.presence = torch.from_numpy((counts > 0).toarray() * np.uint8(SURE)).to(self.presence.device)
         self._dense = None
 
+    def of_others(
+        self, noise: NoiseModel, itself: Float[np.ndarray, " references"], rows: Int[np.ndarray, " chosen"]
+    ) -> Iterator[tuple[Int[Tensor, " some"], Observed, Float[Tensor, "some families"]]]:
+        """For some references at a time: which they are, what they show, and the share of organisms like them that has
+        each family, out of the 15 other references under which they are likeliest. Each of these counts as much as it
+        would show the family (Horvitz and Thompson, 1952).
+
+        Args:
+            itself: (references,) completeness of each.
+        """
+        complete = torch.from_numpy(itself).to(noise.copies)
+        shown, everything = noise.shows(complete), torch.arange(len(complete), device=complete.device)
+        for some in torch.from_numpy(rows).to(complete.device).split(AT_ONCE):
+            counts, quality = self.dense(shown)[some], complete[some]
+            known = Observed(counts, quality, torch.zeros_like(quality), some[:, None] == everything)
+            weights, which = self._nearest(self.likelihood(known, noise.evidence(known)))
+            have, could = (torch.einsum("bk,bkv->bv", weights, of[which]) for of in (self.dense(shown), shown))
+            have = (have / could.clamp(min=1e-6)).clamp(max=1) * weights.sum(1, keepdim=True)
+            yield some, known, _shrunken(weights, have, noise.prevalence)
+
+    @torch.no_grad()
+    def impute(self, noise: NoiseModel, itself: Float[np.ndarray, " references"]) -> None:
+        """Give families that incomplete references lack the probability that they are there all the same, by Bayes'
+        rule out of the share of organisms like them that has them.
+
+        Args:
+            itself: (references,) completeness of each.
+        """
+        filled = self.presence.clone()
+        for some, known, share in self.of_others(noise, itself, np.flatnonzero(itself < 1)):
+            probability = (log_odds_of(share) + noise.evidence(known)).sigmoid()
+            filled[some] = torch.where(known.present, SURE, (SURE * probability).round()).to(torch.uint8)
+        self.presence, self._dense = filled, None
+
     def dense(self, like: Tensor) -> Float[Tensor, "references families"]:
-        """As 0 and 1, made once."""
+        """As probabilities, made once."""
         if self._dense is None or self._dense.device != like.device or self._dense.dtype != like.dtype:
-            self._dense = self.presence.to(like)
+            self._dense = self.presence.to(like).div_(SURE)
             self._sizes = self._dense.sum(1)
         return self._dense
 
     def sizes(self, like: Tensor) -> Float[Tensor, " references"]:
-        """Number of families of each."""
+        """Expected number of families of each."""
         self.dense(like)
         assert self._sizes is not None
         return self._sizes
@@ -170,13 +210,20 @@ class References(nn.Module):
         differ by hundreds, so that the distance to the 16th sets the scale (Loftsgaarden and Quesenberry, "A
         nonparametric estimate of a multivariate density function", 1965).
         """
+        weights, which = self._nearest(likelihood)
+        chosen = self.dense(observed.counts)[which]
+        return _shrunken(weights, torch.einsum("bk,bkv->bv", weights, chosen), prevalence)
+
+    def _nearest(
+        self, likelihood: Float[Tensor, "genomes references"]
+    ) -> tuple[Float[Tensor, "genomes chosen"], Int[Tensor, "genomes chosen"]]:
+        """Weights of the 15 likeliest, and which they are."""
         nearest, which = likelihood.topk(min(NEIGHBOURS + 1, likelihood.shape[1]), 1)
         there = nearest > torch.finfo(nearest.dtype).min
         distance = torch.where(there, nearest[:, :1] - nearest, 0.0)
         scale = distance.amax(1, keepdim=True).clamp(min=1e-6)
-        weights = ((1 - (distance / scale).square()) * there)[:, :NEIGHBOURS]
-        chosen = self.dense(observed.counts)[which[:, :NEIGHBOURS]]
-        return _shrunken(weights, torch.einsum("bk,bkv->bv", weights, chosen), prevalence)
+        weights = (1 - (distance / scale).square()) * there
+        return weights[:, :NEIGHBOURS], which[:, :NEIGHBOURS]
 
     def kernels(
         self,

@@ -7,13 +7,12 @@ from itertools import product
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor
 
 from omniset.genomes.calibration import clade_weights, degraded
 from omniset.genomes.model import Mixture, balance
-from omniset.genomes.training import Genomes
+from omniset.genomes.training import Genomes, cross_entropy
 
 # Completeness and contamination, in percent, of the genomes that weights are fitted to.
 QUALITIES = ((97.0, 1.0), (90.0, 5.0), (80.0, 0.0), (65.0, 5.0), (50.0, 2.0))
@@ -22,9 +21,9 @@ PAIRS = 400_000  # genomes x families, at most, drawn at random
 
 
 def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str = "cpu") -> None:
-    """Fit the weights of the parts, temperatures and shift, in place: least binary cross-entropy of the mixture over
-    degraded genomes that were kept back, with relatives among the references and without, plus a ridge on all
-    parameters. In both groups clades count alike. Without genomes all parts count the same.
+    """Fit the weights of the parts, temperatures and shift, in place: least cross-entropy of the mixture over degraded
+    genomes that were kept back, with relatives among the references and without, plus a ridge on all parameters.
+    In both groups clades count alike. Without genomes all parts count the same.
     """
     groups = [rows for rows in (genomes.validation, genomes.single) if len(rows)]
     if not groups:
@@ -37,7 +36,8 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
         for (number, level), rows in product(enumerate(QUALITIES), groups)
         for pairs in _pairs(model, genomes, rows, level, seed * 1000 + 500 + number, each, rng, device)
     ]
-    x, y, w, about, seen = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    x, y, w, about, seen, m = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    hidden = None if genomes.itself is None else m
     free = torch.zeros(model.mixture.shape, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -45,7 +45,7 @@ def mix(model: Mixture, genomes: Genomes, seed: int, device: torch.device | str 
         optimiser.zero_grad()
         weights, shift = balance(free, about, seen)
         log_odds = (weights * x).sum(1) + shift
-        loss = (w * F.binary_cross_entropy_with_logits(log_odds, y, reduction="none")).mean()
+        loss = (w * cross_entropy(log_odds, y, hidden)).mean()
         total = loss + RIDGE * free.square().sum()
         total.backward()
         return total
@@ -64,15 +64,18 @@ def _pairs(
     each: int,
     rng: np.random.Generator,
     device: torch.device | str,
-) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
-    """Log-odds of the parts, the truth, weights, facts and whether it was observed, of so many families of each genome,
-    drawn at random; of all, where these are no more.
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]:
+    """Log-odds of the parts, the truth, weights, facts, whether it was observed and how often it would be hidden, of so
+    many families of each genome, drawn at random; of all, where these are no more.
     """
     by_clade = dict(zip(rows.tolist(), clade_weights(genomes.clades.groups[rows]).tolist(), strict=True))
-    for some, observed in degraded(genomes, rows, level, "estimated", seed):
+    for some, observed, recovery in degraded(genomes, rows, level, "estimated", seed):
         with torch.no_grad():
             parts, about = (values.cpu().double() for values in model.parts(observed.to(device)))
         truth = torch.from_numpy(genomes.counts[some].toarray() > 0).double()
+        hidden = torch.zeros_like(truth)
+        if genomes.itself is not None:
+            hidden = model.noise.hidden(observed.present.to(device), recovery.to(device)).cpu().double()
         shape, every = (len(some), each), np.arange(parts.shape[1])
         chosen = torch.from_numpy(rng.choice(every, shape) if each < len(every) else np.tile(every, (len(some), 1)))
         weights = torch.tensor([by_clade[i] for i in some.tolist()], dtype=torch.float64)
@@ -82,4 +85,5 @@ def _pairs(
             weights.repeat_interleave(chosen.shape[1]),
             about.repeat_interleave(chosen.shape[1], 0),
             observed.present.cpu().gather(1, chosen).flatten(),
+            hidden.gather(1, chosen).flatten(),
         )

@@ -54,6 +54,23 @@ class Observed:
         return Observed(self.counts.to(device), self.completeness.to(device), self.contamination.to(device), excluded)
 
 
+@dataclass
+class Recovery:
+    """What is known of a batch of genomes that are degraded to learn from, where they are incomplete themselves.
+
+    Attributes:
+        itself: (B,) completeness of the genome, before it is degraded.
+        completeness, contamination: (B,) of what was observed of it, both of the organism: the truth, not as stated.
+    """
+
+    itself: Float[Tensor, " genomes"]
+    completeness: Float[Tensor, " genomes"]
+    contamination: Float[Tensor, " genomes"]
+
+    def to(self, device: torch.device | str) -> Recovery:
+        return Recovery(*(values.to(device) for values in (self.itself, self.completeness, self.contamination)))
+
+
 def degrade(
     counts: Int[np.ndarray, " families"],
     donor: Int[np.ndarray, " families"],
@@ -177,30 +194,51 @@ class NoiseModel(nn.Module):
         self.register_buffer("markers", torch.zeros(families))
         self.register_buffer("quality", torch.zeros(6, 2))
 
-    def fit(self, counts: sp.csr_array, rng: np.random.Generator) -> None:
-        """Count copies and prevalence in complete genomes, and learn to read completeness off the markers."""
+    def fit(
+        self,
+        counts: sp.csr_array,
+        rng: np.random.Generator,
+        itself: Float[np.ndarray, " genomes"] | None = None,
+    ) -> None:
+        """Count copies and prevalence in genomes, and learn to read completeness off the markers.
+
+        Args:
+            itself: (genomes,) their own completeness: of those with a family a share 1 - missed_v shows it, so that
+                each counts for more (Horvitz and Thompson, 1952). None: they are complete.
+        """
         genomes, families = counts.shape
         tally = np.zeros((MOST_COPIES, families))
         np.add.at(tally, (np.minimum(counts.data, MOST_COPIES) - 1, counts.indices), 1.0)
         carriers = tally.sum(0)
         # Half a genome with one copy in front, so that a family that nobody has is not divided by 0.
         tally[0] += 0.5
-        self.copies.copy_(torch.from_numpy(tally / tally.sum(0)))
+        tally /= tally.sum(0)
+        self.copies.copy_(torch.from_numpy(tally))
+        showing = np.full(families, float(genomes))
+        if itself is not None:
+            showing -= ((1 - itself)[:, None] ** np.arange(1, MOST_COPIES + 1)).sum(0) @ tally
+            carriers = np.minimum(carriers * genomes / showing, genomes)
         self.prevalence.copy_(torch.from_numpy((carriers + 0.5) / (genomes + 1)))
         order = np.argsort(-carriers, kind="stable")
         core = order[: max(int((carriers >= CORE * genomes).sum()), min(FEWEST_MARKERS, families))]
         weights = torch.zeros(families)
         weights[torch.from_numpy(core.copy())] = 1.0 / len(core)
         self.markers.copy_(weights)
-        self._fit_quality(counts[:, np.sort(core)].toarray(), rng)
+        self._fit_quality(counts[:, np.sort(core)].toarray(), np.ones(genomes) if itself is None else itself, rng)
 
-    def _fit_quality(self, counts: Int[np.ndarray, "genomes markers"], rng: np.random.Generator) -> None:
+    def _fit_quality(
+        self,
+        counts: Int[np.ndarray, "genomes markers"],
+        itself: Float[np.ndarray, " genomes"],
+        rng: np.random.Generator,
+    ) -> None:
         draws = 2000
         which, donors = rng.integers(len(counts), size=(2, draws))
         c, q = rng.uniform(0.2, 1.0, draws), rng.uniform(0, 0.2, draws) * (rng.random(draws) < 0.6)
         drawn = zip(which, donors, c, q, strict=True)
         seen = np.stack([degrade(counts[i], counts[donor], a, b, rng) for i, donor, a, b in drawn])
-        share, copies = (seen > 0).mean(1), seen.mean(1) / max(counts.mean(), 1e-9)
+        share, copies = (seen > 0).mean(1), seen.mean(1) / max((counts.T / itself).mean(), 1e-9)
+        c, q = c * itself[which], q * itself[which]
         x = _marker_features(torch.from_numpy(share), torch.from_numpy(copies))
         self.quality.copy_(torch.from_numpy(np.linalg.lstsq(x.numpy(), np.stack([c, q], 1), rcond=None)[0]))
 
@@ -233,6 +271,26 @@ class NoiseModel(nn.Module):
         missed, foreign = self.rates(observed.completeness, observed.contamination, detection)
         seen, unseen = ((1 - missed) / foreign).log(), (missed / (1 - foreign)).log()
         return torch.where(observed.present, seen, unseen)
+
+    def shows(self, completeness: Float[Tensor, " genomes"]) -> Float[Tensor, "genomes families"]:
+        """(B, V) how often a genome of this completeness shows a family of its organism, 1 - missed_v."""
+        powers = torch.arange(1, MOST_COPIES + 1, device=completeness.device)
+        return 1 - (1 - completeness)[:, None] ** powers @ self.copies
+
+    def hidden(
+        self, present: Bool[Tensor, "genomes families"], recovery: Recovery
+    ) -> Float[Tensor, "genomes families"]:
+        """(B, V) how often a family of the organism is missing in the genome that is learned from, given whether it was
+        observed in what was left of that genome. By Bayes' rule, with m and u how often one is missed in the genome and
+        in what was left of it, u >= m, and f how often a foreign one comes in:
+
+            m / u                              of one that was not observed
+            m f / (1 - u + u f)                of one that was
+        """
+        missing, missed = (1 - self.shows(c) for c in (recovery.itself, recovery.completeness.minimum(recovery.itself)))
+        foreign = self.rates(recovery.completeness, recovery.contamination)[1]
+        observed = missing * foreign / (1 - missed + missed * foreign)
+        return torch.where(present, observed, missing / missed.clamp(min=1e-12))
 
     def shift(self, observed: Observed, detection: Float[Tensor, " families"]) -> Float[Tensor, "genomes families"]:
         """(B, V) what is to be added to log-odds that take all families for equally well detected: by Bayes' rule the

@@ -34,8 +34,8 @@ class Condition:
     Attributes:
         level: Completeness and contamination in percent; or (missed, foreign) rates of independent noise.
         kind: "known", "estimated" (within 5 points), "unknown"; "original" for independent noise, which methods read;
-            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality; "whole" for the
-            same as "known", of those test genomes alone that are whole themselves, see `metadata.WHOLE`.
+            one of `noise.LOSSES` for genes that are lost otherwise than by copies, at a known quality. With "whole" at
+            the end, or for "known": of those test genomes alone that are whole themselves, see `metadata.WHOLE`.
     """
 
     level: tuple[float, float]
@@ -69,17 +69,22 @@ CONDITIONS = (
     *(Condition(level, "original") for level in ORIGINAL),
     *(Condition(level, lost) for lost in LOSSES[1:] for level in LOSSY),
 )
-OF_WHOLE = tuple(Condition(level, "whole") for level in LEVELS if level[0] < 100)
+# Of each condition of a known quality, but of whole genomes alone.
+WHOLE_OF = {
+    c: Condition(c.level, "whole" if c.kind == "known" else f"{c.kind} whole")
+    for c in CONDITIONS
+    if c.kind in ("known", *LOSSES) and c.level[0] < 100
+}
 
 
 def of_whole(rows: pd.DataFrame, whole: Collection[str]) -> pd.DataFrame:
-    """The rows of the conditions `OF_WHOLE`: those of the same levels, at known quality, of whole genomes.
+    """The rows of the conditions of whole genomes, see `WHOLE_OF`.
 
     Args:
         rows: With the columns condition and genome.
         whole: Names of the whole genomes.
     """
-    names = {Condition(one.level, "known").name: one.name for one in OF_WHOLE}
+    names = {one.name: whole.name for one, whole in WHOLE_OF.items()}
     chosen = rows[rows["genome"].isin(list(whole)) & rows["condition"].isin(list(names))]
     return chosen.assign(condition=chosen["condition"].map(names))
 
@@ -179,22 +184,22 @@ DEFINITIONS = {
     "recall_added": "of the missing families, the share that is added at the precision asked for",
     "covered": "share of genomes whose true number of families lies within its 95 % interval",
 }
-# A useful model ranks missing families better than the best baseline, spoils no genome that is nearly complete, gives
-# probabilities that are right, and intervals that hold however genes are lost.
-AIMS = (
-    *(Aim(name, "auprc_missing") for name in DECISIVE),
-    *(Aim(name, "f1", "as-is", bound=-0.003) for name in ("100/0", "95/0")),
-    *(
-        Aim(c.name, "ece_missing", None, bound=CALIBRATED, most=True)
-        for c in CONDITIONS
-        if c.kind == "known" and c.level[0] < 100
-    ),
-    *(
-        Aim(c.name, "covered", None, bound=COVERED)
-        for c in CONDITIONS
-        if c.level in LOSSY and c.kind in ("known", *LOSSES)
-    ),
-)
+
+
+def aims(whole: bool) -> tuple[Aim, ...]:
+    """What is asked of a useful model: it ranks missing families better than the best baseline, spoils no genome that
+    is nearly complete, gives probabilities that are right, and intervals that hold however genes are lost.
+
+    Args:
+        whole: It is known which test genomes are whole: these judge probabilities and sizes, which are of organisms.
+    """
+    names = {one: WHOLE_OF[one].name if whole else one.name for one in WHOLE_OF}
+    return (
+        *(Aim(name, "auprc_missing") for name in DECISIVE),
+        *(Aim(name, "f1", "as-is", bound=-0.003) for name in ("100/0", "95/0")),
+        *(Aim(names[c], "ece_missing", None, bound=CALIBRATED, most=True) for c in names if c.kind == "known"),
+        *(Aim(names[c], "covered", None, bound=COVERED) for c in names if c.level in LOSSY),
+    )
 
 
 def of_genomes(

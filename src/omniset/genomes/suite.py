@@ -99,8 +99,10 @@ class Suite(nn.Module):
         """
         rng = np.random.default_rng(seed)
         counts = genomes.training_counts
-        self.noise.fit(counts, rng)
+        self.noise.fit(counts, rng, None if genomes.itself is None else genomes.itself[genomes.train])
         self.references.fit(genomes.counts[genomes.references])
+        if genomes.itself is not None:
+            self.references.impute(self.noise, genomes.itself[genomes.references])
         for name in self.methods:
             self[name].fit(counts, rng)
         del counts  # a copy, where genomes are kept back

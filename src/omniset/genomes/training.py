@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,14 +14,14 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from omniset.genomes.metadata import check_taxonomy, lineages
 from omniset.genomes.methods import Method
-from omniset.genomes.noise import Observed, degrade, flip
+from omniset.genomes.noise import Observed, Recovery, degrade, flip
 from omniset.training.data import Key, Lesson
 from omniset.training.fit import TrainingModule, fit
 
@@ -31,7 +32,7 @@ ERROR = 0.05  # of an estimated completeness or contamination, at most
 CURRICULUM = ((0.10, 0.01), (0.25, 0.02), (0.50, 0.05))
 # How often a genome's clade one rank up, its clade, and only it, are hidden from its references.
 HIDDEN = (0.25, 0.5, 0.25)
-Batch = tuple[Observed, Tensor, Tensor]
+Batch = tuple[Observed, Tensor, Tensor, Recovery | None]
 
 
 @dataclass
@@ -157,12 +158,18 @@ class Draws:
     losses: tuple[str, ...] = ("copies",)
     curriculum: bool = False
 
-    def quality(self, rng: np.random.Generator) -> tuple[float, float, float, float]:
-        """True completeness and contamination, and both as the method reads them: the truth, an estimate, or NaN."""
+    def quality(self, rng: np.random.Generator, itself: float = 1.0) -> tuple[float, float, float, float]:
+        """Completeness and contamination, in relation to the genome that is degraded; and both in relation to its
+        organism, as the method reads them: the truth, an estimate, or NaN.
+
+        Args:
+            itself: Completeness of the genome, before it is degraded.
+        """
         c = 1.0 if rng.random() < 0.2 else rng.uniform(*self.completeness)
         q = 0.0 if rng.random() < 0.4 else rng.uniform(*self.contamination)
         kind = rng.random()
-        return (c, q, *stated_quality(c, q, "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown", rng))
+        stated = "known" if kind < 0.4 else "estimated" if kind < 0.8 else "unknown"
+        return (c, q, *stated_quality(itself * c, itself * q, stated, rng))
 
 
 def stated_quality(
@@ -185,7 +192,7 @@ class Genomes:
         counts: (genomes, families) of the vocabulary.
         train, validation: Positions, no clade in both.
         references: Positions, out of `train`, of the genomes kept to compare with.
-        whole: (genomes,) whether each is whole itself, see `metadata.WHOLE`. None: not known.
+        itself: (genomes,) how complete each is itself. None: all are taken for complete.
         single: Positions of genomes that are kept back although others of their clades are in `train`.
     """
 
@@ -194,17 +201,8 @@ class Genomes:
     train: Int[np.ndarray, " train"]
     validation: Int[np.ndarray, " validation"]
     references: Int[np.ndarray, " references"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    whole: Bool[np.ndarray, " genomes"] | None = None
+    itself: Float[np.ndarray, " genomes"] | None = None
     single: Int[np.ndarray, " single"] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-
-    @property
-    def judged(self) -> Bool[np.ndarray, " validation"]:
-        """(validation,) the genomes by which a change is judged right or wrong: the whole ones, where these are of
-        several clades; else all. What others lack may be there.
-        """
-        if self.whole is None or len(np.unique(self.clades.groups[self.validation][self.whole[self.validation]])) < 2:
-            return np.ones(len(self.validation), dtype=bool)
-        return self.whole[self.validation]
 
     @cached_property
     def prevalence(self) -> Float[np.ndarray, " families"]:
@@ -251,28 +249,41 @@ class GenomeBatches:
         self.weights[genomes.train] = weights / weights.mean()
 
     def __call__(self, keys: list[Key], training: bool) -> Batch:
-        seen, c, q, hidden, truth, weights = zip(*(self.one(key, training) for key in keys), strict=True)
+        seen, c, q, hidden, truth, weights, told = zip(*(self.one(key, training) for key in keys), strict=True)
         c, q, weights = (torch.tensor(numbers, dtype=torch.float32) for numbers in (c, q, weights))
         seen, hidden, truth = (torch.from_numpy(np.stack(rows)) for rows in (seen, hidden, truth))
-        return Observed(seen.float(), c, q, hidden), truth.float(), weights
+        recovery = None if self.genomes.itself is None else recovery_of(told)
+        return Observed(seen.float(), c, q, hidden), truth.float(), weights, recovery
 
-    def one(self, key: Key, training: bool) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float]:
-        """What was observed, its stated quality, which references are hidden, the truth, and its weight."""
+    def one(
+        self, key: Key, training: bool
+    ) -> tuple[np.ndarray, float, float, np.ndarray, np.ndarray, float, tuple[float, float, float]]:
+        """What was observed, its stated quality, which references are hidden, the truth, its weight; and completeness
+        of the genome itself, and completeness and contamination of what was observed, of the organism.
+        """
         epoch, i = key
+        itself = 1.0 if self.genomes.itself is None else float(self.genomes.itself[i])
         rng = np.random.default_rng([self.seed, epoch if training else 2**31, i])
         counts = self.genomes.row(i)
         if self.draws.curriculum:
             stage = min(len(CURRICULUM) * epoch // max(self.epochs, 1), len(CURRICULUM) - 1) if training else 1
-            seen, c, q = flip(counts, *CURRICULUM[stage], rng), np.nan, np.nan
+            (missed, contamination), c, q = CURRICULUM[stage], np.nan, np.nan
+            seen, completeness = flip(counts, missed, contamination, rng), 1 - missed
         else:
-            completeness, contamination, c, q = self.draws.quality(rng)
+            completeness, contamination, c, q = self.draws.quality(rng, itself)
             donor = self.genomes.donor(i, rng.random() < self.draws.near, rng)
             losses = self.draws.losses
             lost = losses[0] if len(losses) == 1 else losses[int(rng.integers(len(losses)))]
             seen = degrade(counts, donor, completeness, contamination, rng, lost, self.genomes.prevalence)
         level, codes = rng.choice(3, p=HIDDEN) if training else 2, self.genomes.clades.codes
         hidden = codes[self.genomes.references, level] == codes[i, level]
-        return seen, c, q, hidden, counts > 0, float(self.weights[i])
+        told = itself, itself * completeness, itself * contamination
+        return seen, c, q, hidden, counts > 0, float(self.weights[i]), told
+
+
+def recovery_of(told: Iterable[tuple[float, float, float]]) -> Recovery:
+    """Of genomes one by one."""
+    return Recovery(*torch.tensor([*told], dtype=torch.float32).unbind(1))
 
 
 def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: int) -> Lesson:
@@ -282,12 +293,12 @@ def lesson(genomes: Genomes, draws: Draws, batch_size: int, epochs: int, seed: i
 
 
 def _move(batch: Batch, device: torch.device) -> tuple[Any, ...]:
-    return tuple(part.to(device) for part in batch)
+    return tuple(None if part is None else part.to(device) for part in batch)
 
 
 class GenomeModule(TrainingModule):
-    """Binary cross-entropy of the log-odds, mean over families and genomes, small clades counting more; in training
-    the mean over all log-odds that the method learns by a loss of their own.
+    """Cross-entropy of the log-odds, see `loss`, mean over families and genomes, small clades counting more; in
+    training the mean over all log-odds that the method learns by a loss of their own.
     """
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -297,19 +308,37 @@ class GenomeModule(TrainingModule):
         self._step(batch, "val")
 
     def _step(self, batch: Batch, stage: str) -> Tensor:
-        observed, truth, weights = batch
+        observed, truth, weights, recovery = batch
+        hidden = None if recovery is None else self.network.noise.hidden(observed.present, recovery)
         predicted = self.network.learned(observed) if stage == "train" else [self.network(observed)]
-        each = torch.stack([loss(log_odds, truth) for log_odds in predicted]).mean(0)
+        each = torch.stack([loss(log_odds, truth, hidden) for log_odds in predicted]).mean(0)
         mean = (weights * each).mean()
         self.log(f"{stage}_loss", mean, on_step=False, on_epoch=True, batch_size=len(weights), prog_bar=True)
         return mean
 
 
 def loss(
-    log_odds: Float[Tensor, "genomes families"], truth: Float[Tensor, "genomes families"]
+    log_odds: Float[Tensor, "genomes families"],
+    truth: Float[Tensor, "genomes families"],
+    hidden: Float[Tensor, "genomes families"] | None = None,
 ) -> Float[Tensor, " genomes"]:
-    """Mean binary cross-entropy over families."""
-    return F.binary_cross_entropy_with_logits(log_odds, truth, reduction="none").mean(1)
+    """Mean of `cross_entropy` over families."""
+    return cross_entropy(log_odds, truth, hidden).mean(1)
+
+
+def cross_entropy(
+    log_odds: Float[Tensor, "*pairs"], truth: Float[Tensor, "*pairs"], hidden: Float[Tensor, "*pairs"] | None = None
+) -> Float[Tensor, "*pairs"]:
+    """-log p of a family that the genome has, -log(1 - p (1 - m)) of one that it lacks, p the probability that the
+    organism has it, m how often the genome lacks it all the same: the likelihood of targets that are missing.
+
+    Args:
+        hidden: m, see `NoiseModel.hidden`. None: 0, the genome is complete, and this is binary cross-entropy.
+    """
+    if hidden is None:
+        return F.binary_cross_entropy_with_logits(log_odds, truth, reduction="none")
+    absent = F.softplus(log_odds) - F.softplus(log_odds + hidden.log())
+    return torch.where(truth > 0, F.softplus(-log_odds), absent)
 
 
 def train(
@@ -331,7 +360,8 @@ def train(
         fitting: patience, device, progress, folder and resume of `omniset.training.fit.fit`.
     """
     checksum = 0
-    for part in (genomes.counts.data, genomes.counts.indices, genomes.train):
+    itself = () if genomes.itself is None else (genomes.itself,)
+    for part in (genomes.counts.data, genomes.counts.indices, genomes.train, *itself):
         checksum = zlib.crc32(np.ascontiguousarray(part).data, checksum)
     method.train()  # what methods share was left in evaluation mode by the one before
     module = GenomeModule(method, learning_rate, weight_decay, seed, fingerprint | {"data": checksum})
