@@ -21,7 +21,7 @@ from genome_oracle import (
     suite_of,
 )
 
-from omniset.genomes import GenomeCompleter, calibration
+from omniset.genomes import GenomeCompleter, calibration, incomplete
 from omniset.genomes.calibration import GRID, apply_all, calibrate, degraded
 from omniset.genomes.mixing import mix
 from omniset.genomes.noise import NoiseModel, Recovery
@@ -193,6 +193,30 @@ def test_the_likeliest_of_complete_references_are_as_before():
     assert np.allclose(found[0], expected, atol=1e-9)
 
 
+@pytest.mark.parametrize(("true", "tolerance"), [(1.0, 0.08), (0.5, 0.08), (0.0, 0.03)])
+def test_how_much_genomes_lack_of_what_is_said(true, tolerance):
+    """Clades of the same families, each lost by itself; one in fifty is lost by a lineage."""
+    rng = np.random.default_rng(1)
+    clades = (rng.random((7, 307)) < 0.6).astype(np.int64)
+    of = np.arange(203) % 7
+    said = rng.uniform(0.5, 1.0, 203)
+    kept = rng.binomial(clades[of], (1 - true * (1 - said))[:, None]) * (rng.random((203, 307)) < 0.98)
+    rows = np.arange(203)
+    codes = Clades(np.stack([of, of, rows], 1))
+    genomes = Genomes(sp.csr_array(kept), codes, rows, rows[:0], rows, said)
+    assert incomplete.lacking(genomes, 0) == pytest.approx(true, abs=tolerance)
+    assert incomplete.lacking(replace(genomes, itself=np.full(203, 0.8)), 0) == 1  # nothing tells
+
+
+def test_completeness_is_corrected_by_it():
+    said = np.array([0.5, 0.9, 1.0])
+    assert np.allclose(incomplete.corrected(said, 0.4), [0.8, 0.96, 1.0])
+    assert incomplete.corrected(None, 0.0) is None
+    assert incomplete.known(None) is None
+    assert incomplete.known(np.array([1.0, np.nan])) is None
+    assert np.allclose(incomplete.known(np.array([0.0, 0.7, np.nan])), [0.05, 0.7, 1.0])
+
+
 # ---------------------------------------------------------------------- what is learned from
 
 
@@ -328,17 +352,17 @@ def test_a_quality_of_100_percent_changes_nothing():
 
 
 def test_incomplete_genomes_are_learned_from(tmp_path):
-    names = some_frame().index
-    quality = pd.DataFrame({"completeness": np.where(np.arange(24) % 2, 70.0, 100.0)}, index=names)
-    completer = fit(quality)
+    said, rng = np.where(np.arange(24) % 2, 0.5, 1.0), np.random.default_rng(0)
+    frame = some_frame()
+    frame[:] = rng.binomial(frame.to_numpy(), said[:, None])
+    quality = pd.DataFrame({"completeness": 100 * said}, index=frame.index)
+    completer = GenomeCompleter(**SMALL).fit(frame, some_taxonomy(), quality)
     presence = completer.network_.references.presence
     assert ((presence > 0) & (presence < 255)).any()
     assert any("in the median" in note for note in completer.notes_)
     completer.save(tmp_path / "model")
     again = GenomeCompleter.load(tmp_path / "model")
     assert again.complete(some_frame()).equals(completer.complete(some_frame()))
-    plain = fit(None)
-    assert plain.fingerprint() == completer.fingerprint()  # of options; data are told apart by the training
 
 
 def test_a_genome_of_unknown_completeness_counts_as_complete():

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from omniset.genomes.calibration import Level, clade_weights
+from omniset.genomes.calibration import Level
 from omniset.genomes.methods import References
 from omniset.genomes.noise import NoiseModel
 from omniset.genomes.training import Genomes
 
 LEAST = 0.05  # completeness, at least, that a genome is taken to have
+FEWEST = 20  # genomes beside the first of their clade, at least, to compare genomes with those of their clade
 EXPECTED = 0.99  # of organisms like it, at least this share has a family that a genome is expected to have
 
 
@@ -31,8 +32,9 @@ def lacking(genomes: Genomes, seed: int) -> float:
         share of the expected families that a genome lacks = a + g (1 - a) missed,
 
     missed the share of them that it would lack by its completeness (for a family of one copy 1 - completeness), by
-    least squares over the reference genomes, clades counting alike. Completeness is measured on few markers: a lineage
-    may have lost some, and an annotation may miss some, where all other families are there.
+    least squares over the reference genomes, a of each clade its own: a lineage may have lost families that others like
+    it have, and then more of them the fewer markers it has. Completeness is measured on these few, and where a lineage
+    has lost some, or an annotation misses some, all other families may be there.
 
     Returns:
         1 where the genomes do not tell: all of the same completeness, or without expected families.
@@ -44,17 +46,20 @@ def lacking(genomes: Genomes, seed: int) -> float:
     noise.fit(counts, np.random.default_rng(seed), itself)
     references.fit(counts)
     shares = np.zeros((len(rows), 2))  # of expected families: lacking, and lacking by what completeness says
-    for some, shown, share in references.of_others(noise, itself, np.arange(len(rows))):
+    for some, shown, _, share in references.of_others(noise, itself, np.arange(len(rows))):
         expected = share >= EXPECTED
         number = expected.sum(1).clamp(min=1)
         lacks = [~shown.present, 1 - noise.shows(shown.completeness)]
         shares[some.numpy()] = torch.stack([(expected * part).sum(1) / number for part in lacks], 1).numpy()
     lacked, missed = shares.T
-    if np.ptp(missed) < 1e-3:
+    if np.ptp(itself) < 1e-3 or np.ptp(missed) < 1e-3:
         return 1.0
-    weights = np.sqrt(clade_weights(genomes.clades.groups[rows]))
-    x = np.stack([np.ones(len(rows)), missed], 1)
-    first, slope = np.linalg.lstsq(x * weights[:, None], lacked * weights, rcond=None)[0]
+    _, clade = np.unique(genomes.clades.groups[rows], return_inverse=True)
+    if len(rows) - clade.max() < FEWEST:  # they are hardly any clades
+        clade = np.zeros(len(rows), dtype=np.int64)
+    y, x = (values - (np.bincount(clade, values) / np.bincount(clade))[clade] for values in (lacked, missed))
+    slope = (x * y).sum() / max((x * x).sum(), 1e-12)
+    first = lacked.mean() - slope * missed.mean()
     return float(np.clip(slope / max(1 - first, 1e-6), 0, 1))
 
 

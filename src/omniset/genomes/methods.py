@@ -101,10 +101,10 @@ class References(nn.Module):
 
     def of_others(
         self, noise: NoiseModel, itself: Float[np.ndarray, " references"], rows: Int[np.ndarray, " chosen"]
-    ) -> Iterator[tuple[Int[Tensor, " some"], Observed, Float[Tensor, "some families"]]]:
-        """For some references at a time: which they are, what they show, and the share of organisms like them that has
-        each family, out of the 15 other references under which they are likeliest. Each of these counts as much as it
-        would show the family (Horvitz and Thompson, 1952).
+    ) -> Iterator[tuple[Int[Tensor, " some"], Observed, Tensor, Tensor]]:
+        """For some references at a time: which they are, what they show, weights of the 15 other references under which
+        they are likeliest, and the share of organisms like them that has each family. Each of the 15 counts as much as
+        it would show the family (Horvitz and Thompson, 1952).
 
         Args:
             itself: (references,) completeness of each.
@@ -116,8 +116,7 @@ class References(nn.Module):
             known = Observed(counts, quality, torch.zeros_like(quality), some[:, None] == everything)
             weights, which = self._nearest(self.likelihood(known, noise.evidence(known)))
             have, could = (torch.einsum("bk,bkv->bv", weights, of[which]) for of in (self.dense(shown), shown))
-            have = (have / could.clamp(min=1e-6)).clamp(max=1) * weights.sum(1, keepdim=True)
-            yield some, known, _shrunken(weights, have, noise.prevalence)
+            yield some, known, weights, (have / could.clamp(min=1e-6)).clamp(max=1)
 
     @torch.no_grad()
     def impute(self, noise: NoiseModel, itself: Float[np.ndarray, " references"]) -> None:
@@ -128,7 +127,8 @@ class References(nn.Module):
             itself: (references,) completeness of each.
         """
         filled = self.presence.clone()
-        for some, known, share in self.of_others(noise, itself, np.flatnonzero(itself < 1)):
+        for some, known, weights, share in self.of_others(noise, itself, np.flatnonzero(itself < 1)):
+            share = _shrunken(weights, share * weights.sum(1, keepdim=True), noise.prevalence)
             probability = (log_odds_of(share) + noise.evidence(known)).sigmoid()
             filled[some] = torch.where(known.present, SURE, (SURE * probability).round()).to(torch.uint8)
         self.presence, self._dense = filled, None
