@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from genome_oracle import PACK, write
 
+from omniset.genomes import wide
 from omniset.genomes.data import (
     Genome,
     GenomeFile,
@@ -42,6 +43,37 @@ def made():
 
 def expected(frame):
     return {g: {f: int(n) for f, n in row.items() if n} for g, row in frame.iterrows()}
+
+
+# ---------------------------------------------------------------------- plain digits
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+def test_cells_of_digits_alone(separator):
+    lines = [separator.join(row) for row in (["0", "12", "007"], ["3", "0", "4000000"])]
+    assert wide._digits(lines, separator, 3).tolist() == [[0, 12, 7], [3, 0, 4_000_000]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["1\t2", "3\t"],
+        ["1\t2", "\t4"],
+        ["1\t\t", "2\t3"],
+        ["1\t2\t3", "4"],  # as many in all
+        ["1\t2", "3\t4\t5"],
+        ["1 2\t", "3\t4"],
+        ["1\t2", "3\t4.0"],
+        ["1\t-2", "3\t4"],
+        ["1\t0x1", "3\t4"],
+        ["1\t1e3", "3\t4"],
+        ["1\t\u0664", "3\t4"],  # a digit of another script
+        ["1\t2", "3\t99999999999999999999"],
+        ["1\t2\r", "3\t4"],
+    ],
+)
+def test_other_cells_are_read_with_care(lines):
+    assert wide._digits(lines, "\t", 2) is None
 
 
 # ---------------------------------------------------------------------- reading tables

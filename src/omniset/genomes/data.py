@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -353,9 +354,9 @@ class GenomeTable:
                 raise ValueError(f"genome {genome.name!r} is there twice: each must have its own name")
             names[genome.name] = None
             if families is None:
-                for family in genome.families:
-                    columns.setdefault(family, len(columns))
-            positions = np.array([columns.get(family, -1) for family in genome.families], dtype=np.int32)
+                new = dict.fromkeys(family for family in genome.families if family not in columns)
+                columns.update(zip(new, range(len(columns), len(columns) + len(new)), strict=True))
+            positions = np.fromiter(map(columns.get, genome.families, repeat(-1)), np.int32, len(genome.families))
             order = np.argsort(positions)[(positions < 0).sum() :]
             if genome.counts.max(initial=0) > MOST:
                 raise ValueError(f"genome {genome.name!r} has a family more than {MOST} times")

@@ -83,7 +83,7 @@ def notes(
         f"{low:.4g} %: they lack {100 * lacking:.0f} % of what that says, which may be there all the same"
     ]
     told = {level.completeness for level in levels if any(level.added)}
-    blank = sorted({level.completeness for level in levels} - told, reverse=True)
+    blank = sorted({level.completeness for level in levels} - told - {100.0}, reverse=True)  # nothing lacks at 100 %
     if blank:
         at = ", ".join(f"{completeness:g}" for completeness in blank)
         found.append(f"too few are complete enough to tell how often an addition is right at {at} %")

@@ -120,12 +120,28 @@ def _text_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence
     if not words and not any('"' in line for line in lines):
         parts = [line.split(sheet.separator, 1) for line in lines]
         names = [part[0].strip() for part in parts]
+        if sheet.separator is not None and all(names) and all(len(part) == 2 for part in parts):
+            plain = _digits([part[1] for part in parts], sheet.separator, width - 1)
+            if plain is not None:
+                return Block(rows, names, plain, [])
         with suppress(ValueError):  # what is no plain number is read again, more slowly
             if all(names) and all(len(part) == 2 and part[1] for part in parts):
                 cells = np.loadtxt([p[1] for p in parts], np.float64, comments=None, delimiter=sheet.separator, ndmin=2)
                 if cells.shape == (len(lines), width - 1) and np.isfinite(cells).all():
                     return Block(rows, names, cells, [])
     return _careful_block(sheet, rows, lines, words, width)
+
+
+def _digits(lines: list[str], separator: str, width: int) -> Float[np.ndarray, "rows columns"] | None:
+    """Cells, where all are of digits alone: several times as fast as what reads any number. None where one is not."""
+    text = separator.join(lines)
+    bounded = f"{separator}{text}{separator}"
+    if 2 * separator in bounded or text.encode().translate(None, f"0123456789{separator}".encode()):
+        return None
+    if any(line.count(separator) != width - 1 for line in lines):
+        return None
+    cells = np.fromstring(text, np.int64, sep=separator).astype(np.float64)
+    return cells.reshape(len(lines), width) if cells.max() <= MOST else None
 
 
 def _careful_block(sheet: Sheet, rows: list[int], lines: list[str], words: Sequence[int], width: int) -> Block:
@@ -206,12 +222,12 @@ def read_wide(sheet: Sheet, notes: Notes) -> Found:
     families, wanted = _families(sheet, [columns[i] for i in places], notes)
     places = [i for i, want in zip(places, wanted, strict=True) if want]
     families = [family for family, want in zip(families, wanted, strict=True) if want]
-    cells = Cells(sheet, [columns[i] for i in places], notes)
+    cells, named = Cells(sheet, [columns[i] for i in places], notes), np.array(families, dtype=object)
     for block in blocks(sheet):
         counts = cells.counts(block, block.cells if len(places) == len(columns) else block.cells[:, places])
         for row, name, of_genome in zip(block.rows, block.names, counts, strict=True):
             present = np.flatnonzero(of_genome)
-            yield row, Genome(name, [families[i] for i in present], of_genome[present])
+            yield row, Genome(name, named[present].tolist(), of_genome[present])
 
 
 def _wide_columns(sheet: Sheet) -> list[str]:
