@@ -9,20 +9,25 @@ import torch
 from jaxtyping import Float, Int
 
 from omniset.genomes.calibration import Level
+from omniset.genomes.metadata import WHOLE
 from omniset.genomes.methods import References
 from omniset.genomes.noise import NoiseModel
 from omniset.genomes.training import Genomes
+from omniset.report.blocks import many
 
 LEAST = 0.05  # completeness, at least, that a genome is taken to have
-FEWEST = 20  # genomes beside the first of their clade, at least, to compare genomes with those of their clade
 EXPECTED = 0.99  # of organisms like it, at least this share has a family that a genome is expected to have
+SINGLE = 0.9  # of the genomes that have it, at least this share has one copy of a family by which loss is measured
 
 
 def known(completeness: Float[np.ndarray, " genomes"] | None) -> Float[np.ndarray, " genomes"] | None:
-    """(genomes,) completeness, 1 where nothing is known of it. None: all are taken for complete."""
-    if completeness is None or not (completeness < 1).any():
+    """(genomes,) completeness, 1 of whole genomes and where nothing is known; of others by how much they are less than
+    whole, see `metadata.WHOLE`. None: all are taken for complete.
+    """
+    if completeness is None:
         return None
-    return np.where(np.isnan(completeness), 1.0, completeness.clip(LEAST))
+    less = np.nan_to_num(WHOLE / 100 - completeness).clip(0, 1 - LEAST)
+    return 1 - less if less.any() else None
 
 
 @torch.no_grad()
@@ -31,10 +36,10 @@ def lacking(genomes: Genomes, seed: int) -> float:
 
         share of the expected families that a genome lacks = a + g (1 - a) missed,
 
-    missed the share of them that it would lack by its completeness (for a family of one copy 1 - completeness), by
-    least squares over the reference genomes, a of each clade its own: a lineage may have lost families that others like
-    it have, and then more of them the fewer markers it has. Completeness is measured on these few, and where a lineage
-    has lost some, or an annotation misses some, all other families may be there.
+    missed the share of them that it would lack by its completeness, by least squares over the reference genomes.
+    Families of several copies, whose copies may lie side by side and be lost together, do not tell. Completeness is
+    measured on few markers: where a lineage has lost some, or an annotation misses some, all other families may be
+    there.
 
     Returns:
         1 where the genomes do not tell: all of the same completeness, or without expected families.
@@ -47,19 +52,14 @@ def lacking(genomes: Genomes, seed: int) -> float:
     references.fit(counts)
     shares = np.zeros((len(rows), 2))  # of expected families: lacking, and lacking by what completeness says
     for some, shown, _, share in references.of_others(noise, itself, np.arange(len(rows))):
-        expected = share >= EXPECTED
+        expected = (share >= EXPECTED) & (noise.copies[0] >= SINGLE)
         number = expected.sum(1).clamp(min=1)
         lacks = [~shown.present, 1 - noise.shows(shown.completeness)]
         shares[some.numpy()] = torch.stack([(expected * part).sum(1) / number for part in lacks], 1).numpy()
     lacked, missed = shares.T
     if np.ptp(itself) < 1e-3 or np.ptp(missed) < 1e-3:
         return 1.0
-    _, clade = np.unique(genomes.clades.groups[rows], return_inverse=True)
-    if len(rows) - clade.max() < FEWEST:  # they are hardly any clades
-        clade = np.zeros(len(rows), dtype=np.int64)
-    y, x = (values - (np.bincount(clade, values) / np.bincount(clade))[clade] for values in (lacked, missed))
-    slope = (x * y).sum() / max((x * x).sum(), 1e-12)
-    first = lacked.mean() - slope * missed.mean()
+    slope, first = np.polyfit(missed, lacked, 1)
     return float(np.clip(slope / max(1 - first, 1e-6), 0, 1))
 
 
@@ -77,10 +77,10 @@ def notes(
     """How complete the genomes are that are learned from, and of which qualities a precision is known."""
     if itself is None:
         return []
-    low, middle = (100 * np.quantile(itself[learned], share) for share in (0.05, 0.5))
+    less = itself[learned] < 1
     found = [
-        f"genomes that are learned from are {middle:.4g} % complete themselves in the median, one in twenty at most "
-        f"{low:.4g} %: they lack {100 * lacking:.0f} % of what that says, which may be there all the same"
+        f"{less.sum():,} of {many(len(learned), 'genome')} to learn from are less than {WHOLE:g} % complete "
+        f"themselves: they lack {100 * lacking:.0f} % of what that says, and it may be there all the same"
     ]
     told = {level.completeness for level in levels if any(level.added)}
     blank = sorted({level.completeness for level in levels} - told - {100.0}, reverse=True)  # nothing lacks at 100 %
