@@ -263,13 +263,15 @@ def test_rows_of_whole_genomes():
     frames = [rows_of([0.1, 0.2, 0.3, 0.4], condition=name) for name in ("100/0", "95/0", "95/0 runs", "70/5")]
     rows = pd.concat(frames, ignore_index=True)
     found = of_whole(rows, ["g0", "g3", "other"])
-    assert list(found["condition"]) == ["95/0 whole"] * 2 + ["70/5 whole"] * 2
-    assert list(found["genome"]) == ["g0", "g3"] * 2
-    assert list(found["f1"]) == [0.1, 0.4] * 2
+    assert list(found["condition"]) == ["95/0 whole"] * 2 + ["95/0 runs whole"] * 2 + ["70/5 whole"] * 2
+    assert list(found["genome"]) == ["g0", "g3"] * 3
+    assert list(found["f1"]) == [0.1, 0.4] * 3
     both = evaluation(rows, found)
     assert both.whole == 2
     assert both.comparison.interval("f1", "95/0 whole", "omniset").value == pytest.approx(0.25)
     assert both.comparison.numbers()["units"] == 4
+    asked = {gate.condition for gate in both.comparison.gates if gate.score in ("ece_missing", "covered")}
+    assert asked == set(found["condition"])  # by genomes of which it is known what is absent
     none = of_whole(rows, [])
     assert none.empty
     assert evaluation(rows, none).whole == 0

@@ -302,7 +302,7 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
         return torch.full((len(observed), FAMILIES, 4), np.log(0.25)), about
 
     def levels(genomes, chosen, *_):
-        yield chosen, observed_of(seen[chosen].astype(int), 0.7, 0.05)
+        yield chosen, observed_of(seen[chosen].astype(int), 0.7, 0.05), None
 
     monkeypatch.setattr(model, "parts", parts)
     monkeypatch.setattr(mixing, "degraded", levels)
