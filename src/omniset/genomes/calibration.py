@@ -217,7 +217,28 @@ def calibrate(
         judged = _judged(genomes, level[0])
         levels.append(_level(level, ways, "copies", groups, judged, loss))
         accessory.append(_level(level, told, "accessory", groups, judged, loss))
-    return levels, accessory
+    blank = {level[0] for level in LEVELS if not _judged(genomes, level[0]).any()}
+    return _widened(levels, blank), _widened(accessory, blank)
+
+
+def _widened(levels: list[Level], blank: set[float]) -> list[Level]:
+    """Where genomes are too incomplete to tell how far sizes are off, these are as far off as at the next lower
+    completeness at which they tell, or farther.
+
+    Args:
+        blank: Completeness at which none tells.
+    """
+    told = [level for level in levels if level.completeness not in blank]
+    return [_no_narrower(level, told) if level.completeness in blank else level for level in levels]
+
+
+def _no_narrower(level: Level, told: list[Level]) -> Level:
+    """A level with an interval as wide as that of the nearest below it, of the same contamination, if there is one."""
+    lower = [t for t in told if t.completeness < level.completeness and t.contamination == level.contamination]
+    if not lower:
+        return level
+    nearest = max(lower, key=lambda t: t.completeness)
+    return replace(level, below=max(level.below, nearest.below), above=max(level.above, nearest.above))
 
 
 def _judged(genomes: Genomes, completeness: float) -> Bool[np.ndarray, " validation"]:
