@@ -41,6 +41,7 @@ TOLD = "omniset-told"  # was told how complete the genomes are that it learned f
 POOR, POOR_TOLD = "omniset-poor", "omniset-poor-told"
 POOREST, RICHEST = 50.0, 90.0  # completeness of these, in percent of what they had
 OF_POOR = ("95/0", "70/0", "50/0")
+TOGETHER, OF_TOGETHER = "omniset-together", ("95/0", "90/5", "70/5", "50/5")
 
 
 def main(seed: int = 0) -> None:
@@ -250,6 +251,52 @@ def by_completeness(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
+def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """Test genomes completed one by one, and together: each is then a reference of the others too."""
+    from omniset.genomes.calibration import Noisy, degraded
+    from omniset.genomes.noise import Observed
+    from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
+    from omniset.genomes.together import itself, joined
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import OURS, Comparison
+
+    frames, sizes = [], []
+    for number in range(seed, seed + SPLITS):
+        one = Split(table, metadata, number)
+        suite, rows = one.completer.network_, one.test
+        sizes.append({"genomes": len(rows), "clades": len(set(one.clades))})
+        truth, nothing = one.genomes.counts[rows].toarray() > 0, np.full(len(rows), np.nan)
+        for condition in (c for c in CONDITIONS if c.name in OF_TOGETHER):
+            print(f"split {number}: {condition.name}, together", flush=True)
+            noise = 7919 * (number + 1) + CONDITIONS.index(condition)
+            batches = [observed for _, observed, _ in degraded(one.genomes, rows, condition.level, "estimated", noise)]
+            seen = np.concatenate([observed.present.numpy() for observed in batches])
+            odds: dict[str, list[np.ndarray]] = {OURS: [], TOGETHER: []}
+            references, at = len(suite.references.presence), 0
+            with torch.no_grad():
+                odds[OURS] = [suite["evidence"](observed).numpy() for observed in batches]
+                with joined(suite.references, suite.noise, batches) as genomes:
+                    for observed in batches:
+                        hidden = itself(range(at, at + len(observed)), references, genomes)
+                        known = observed.counts, observed.completeness, observed.contamination
+                        odds[TOGETHER].append(suite["evidence"](Observed(*known, hidden)).numpy())
+                        at += len(observed)
+            for method, parts in odds.items():
+                noisy = Noisy(rows, truth, seen, np.concatenate(parts), nothing)
+                about = {"seed": number, "genome": one.names, "clade": one.clades}
+                about |= {"condition": condition.name, "method": method}
+                scores = of_genomes(noisy, suite.noise.prevalence.numpy(), one.level(condition), PRECISION)
+                frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+    compared = Comparison(
+        pd.concat(frames, ignore_index=True), SCORES, "clade", "clade", ("seed", "genome"), [OURS], ours=TOGETHER
+    )
+    shown = ("auprc_missing", "f1", "auprc_foreign", "ece_missing", "missing_error", "covered", "precision_added")
+    shown += ("recall_added",)
+    found = compared.numbers()
+    kept = {key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")}
+    return plain({"splits": sizes, **kept})
+
+
 def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Training with genes lost in four ways beside the default, on one split."""
     from omniset.genomes.noise import LOSSES
@@ -410,6 +457,7 @@ PARTS = {
     "evaluate": ("genomes", evaluated),
     "whole": ("genomes_whole", whole),
     "poor": ("genomes_poor", poor),
+    "together": ("genomes_together", together),
     "losses": ("genomes_losses", losses),
     "relatives": ("genomes_relatives", relatives),
     "costs": ("genomes_costs", costs),

@@ -55,6 +55,8 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
     from omniset.genomes.data import GenomeFile
     from omniset.runs import parts
 
+    if arguments["together"]:
+        raise ValueError("together=True takes all genomes at once, scheduler takes them in parts: give one of them")
     table = Path(arguments["table"])
     if not table.is_dir():
         return parts.find(table, (), "table")
@@ -90,6 +92,7 @@ def complete(
     method: Method | None = None,
     modules: Path | None = None,
     detection: str | None = None,
+    together: bool = False,
     format: str = "auto",
     identifiers: str = "auto",
     output: Literal["tsv", "tsv.gz", "csv", "csv.gz", "parquet"] = "tsv",
@@ -113,6 +116,8 @@ def complete(
             that each is complete. null: none.
         detection: How often families are recovered, as a multiple of what completeness says: a table with columns
             family and detection, from 0 to 1; or "accessory": rare ones less often than core ones. null: all alike.
+        together: Take each genome for a reference of the others too, with what it probably has: several of one species,
+            or of a lineage without references. All are held in memory. Novelty is still that to the model's references.
         format: Of the table, as for fit. "auto": recognised by its columns.
         identifiers: Which families, where the table has several kinds. "auto": those that the model knows.
         output: Kind of files that are written.
@@ -132,6 +137,7 @@ def complete(
         output=output,
         modules=modules,
         detection=detection,
+        together=together,
         overrides=given(CompleterOptions, options),
     )
 

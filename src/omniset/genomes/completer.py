@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +37,7 @@ from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.recovery import Detection, detection_of
 from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
+from omniset.genomes.together import itself, joined
 from omniset.genomes.training import Clades, Genomes, split
 from omniset.options import blaming
 from omniset.report.blocks import many
@@ -154,10 +156,10 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if self.refit:  # else they would stay out of the model
             single = learning.singles(clades, train, len(validation), self.seed)
             train = np.setdiff1d(train, single)
-        itself = incomplete.known(completeness_of(quality, table.names))
-        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, itself, single)
-        lacking = 0.0 if itself is None else incomplete.lacking(genomes, self.seed)
-        genomes.itself = incomplete.corrected(itself, lacking)
+        complete = incomplete.known(completeness_of(quality, table.names))
+        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, complete, single)
+        lacking = 0.0 if complete is None else incomplete.lacking(genomes, self.seed)
+        genomes.itself = incomplete.corrected(complete, lacking)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
         self.sizes_["genomes"] = len(everything)
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
@@ -170,7 +172,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         self.levels_, self.accessory_levels_ = levels
         notes, asked = [*clades.notes(), *_of_asked(genomes, validation)], genomes.validation
-        notes += incomplete.notes(itself, lacking, everything, levels[0])
+        notes += incomplete.notes(complete, lacking, everything, levels[0])
         if self.refit:
             # What was kept back has told what it was kept back for.
             genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0], genomes.itself)
@@ -196,6 +198,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         *,
         method: str | None = None,
         detection: Detection = None,
+        together: bool = False,
     ) -> pd.DataFrame:
         """Probabilities that the complete genomes have the families: index genome, a column per family.
 
@@ -207,13 +210,15 @@ class GenomeCompleter(CompleterOptions, Estimator):
             detection: How often each family is recovered, as a multiple of what completeness says: a series by family,
                 or a file, see `omniset.genomes.recovery.read_detection`; "accessory": rare families less often.
                 None: all alike.
+            together: Each genome is a reference of the others too, with what it probably has: several genomes of one
+                species, or of a lineage without references.
 
         Raises:
             ValueError: A quality or a detection out of its bounds; no family that is known.
         """
         self._fitted()
         genomes = as_table(table, known=self.families_)
-        rows = list(self.completions(genomes, quality, method=method, detection=detection))
+        rows = list(self.completions(genomes, quality, method=method, detection=detection, together=together))
         values = np.stack([one.probability for one in rows]) if rows else np.zeros((0, len(self.families_)))
         index = pd.Index([one.name for one in rows], name="genome")
         return pd.DataFrame(values, index=index, columns=pd.Index(self.families_, name="family"))
@@ -227,12 +232,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
         threshold: float = 0.5,
         precision: float | None = None,
         detection: Detection = None,
+        together: bool = False,
     ) -> Iterator[Completion]:
-        """Complete genomes as they come, a batch in memory at a time.
+        """Complete genomes as they come, a batch in memory at a time; together, all of them.
 
         Args:
             genomes: Such as a GenomeFile or a GenomeTable; or what `complete` takes.
-            quality, method, detection: As in `complete`.
+            quality, method, detection, together: As in `complete`.
             threshold: Families with at least this probability are called present.
             precision: Instead, call against what was observed (add or remove a family) only where on validation
                 clades this share of such changes, at this completeness and contamination, was right.
@@ -252,7 +258,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if isinstance(genomes, pd.DataFrame | str | Path):
             genomes = as_table(genomes, known=self.families_)
         factors = detection_of(detection, self.families_, self._fitted().noise)
-        return self._completions(genomes, check_quality(quality), method, rule, factors)
+        return self._completions(genomes, check_quality(quality), method, rule, factors, together)
 
     def explain(
         self, table: Table, genome: str, family: str, quality: pd.DataFrame | None = None, *, steps: int = 20
@@ -365,16 +371,32 @@ class GenomeCompleter(CompleterOptions, Estimator):
         return table.counts[:, [at[family] for family in self.families_]]
 
     def _completions(
-        self, genomes: Iterable[Genome], quality: Quality | None, method: str, rule: Rule, detection: Tensor | None
+        self,
+        genomes: Iterable[Genome],
+        quality: Quality | None,
+        method: str,
+        rule: Rule,
+        detection: Tensor | None,
+        together: bool,
     ) -> Iterator[Completion]:
         device = devices.find(self.device)
         suite = self._fitted().to(device)
         file = genomes if isinstance(genomes, GenomeFile) else None
         stream = iter(genomes) if file is None else watched(file, self.progress, "completing")
         matching, trained = Matching(quality), (self.completeness[0], self.contamination[1])
+        company = ExitStack()
         try:
+            if together:
+                everything = list(stream)
+                groups = (everything[i : i + self.batch_size] for i in range(0, len(everything), self.batch_size))
+                batches = (_batch(group, quality, self._position)[0].to(device) for group in groups)
+                company.enter_context(joined(suite.references, suite.noise, batches))
+                stream = iter(everything)
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = _batch(group, quality, self._position)
+                if together:
+                    rows = range(matching.number, matching.number + len(group))
+                    batch.excluded = itself(rows, len(self.references_), len(everything))
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
                     raise ValueError(_all_unknown(example, self.families_[0]))
@@ -399,6 +421,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                     matching.add(one)
                     yield one
         finally:
+            company.close()
             suite.to("cpu")
         for message in () if file is None else file.warnings:
             warnings.warn(message, stacklevel=2)
@@ -410,7 +433,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
-        similar, nearest = suite.references.corrected_similarity(settled, suite.noise).max(1)
+        # Others that are completed together make a genome no less new.
+        similarity = suite.references.corrected_similarity(settled, suite.noise)[:, : len(self.references_)]
+        similar, nearest = similarity.max(1)
         genomes = zip(
             *(100 * v.double().cpu().numpy() for v in (settled.completeness, settled.contamination)),
             given.all(1).tolist(),
@@ -428,7 +453,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         odds = torch.zeros_like(batch.counts)
         for name in dict.fromkeys(one.method for one in about):
             of = torch.tensor([one.method == name for one in about], device=odds.device)
-            some = Observed(batch.counts[of], batch.completeness[of], batch.contamination[of])
+            hidden = None if batch.excluded is None else batch.excluded[of]
+            some = Observed(batch.counts[of], batch.completeness[of], batch.contamination[of], hidden)
             odds[of] = suite[name](some)
             if detection is not None and name not in UNMOVED:
                 odds[of] += suite.noise.shift(some, detection.to(odds.device))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
@@ -86,7 +86,7 @@ class References(nn.Module):
         presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
     """
 
-    presence: Int[Tensor, "references families"]
+    presence: UInt8[Tensor, "references families"]
 
     def __init__(self, number: int, families: int) -> None:
         super().__init__()
@@ -96,42 +96,59 @@ class References(nn.Module):
 
     def fit(self, counts: sp.csr_array) -> None:
         """Take up genomes in place of those before, also another number of them."""
-        self.presence = torch.from_numpy((counts > 0).toarray() * np.uint8(SURE)).to(self.presence.device)
-        self._dense = None
+        self.take(torch.from_numpy((counts > 0).toarray() * np.uint8(SURE)).to(self.presence.device))
+
+    def take(self, presence: UInt8[Tensor, "references families"]) -> None:
+        """Others, whose families are as probable."""
+        self.presence, self._dense = presence, None
 
     def of_others(
-        self, noise: NoiseModel, itself: Float[np.ndarray, " references"], rows: Int[np.ndarray, " chosen"]
+        self,
+        noise: NoiseModel,
+        itself: Float[np.ndarray, " references"],
+        rows: Int[np.ndarray, " chosen"],
+        contamination: Float[np.ndarray, " references"] | None = None,
     ) -> Iterator[tuple[Int[Tensor, " some"], Observed, Tensor, Tensor]]:
         """For some references at a time: which they are, what they show, weights of the 15 other references under which
         they are likeliest, and the share of organisms like them that has each family. Each of the 15 counts as much as
         it would show the family (Horvitz and Thompson, 1952).
 
         Args:
-            itself: (references,) completeness of each.
+            itself, contamination: (references,) completeness and contamination of each. None: they are clean.
         """
         complete = torch.from_numpy(itself).to(noise.copies)
+        dirty = torch.zeros_like(complete) if contamination is None else torch.from_numpy(contamination).to(complete)
         shown, everything = noise.shows(complete), torch.arange(len(complete), device=complete.device)
         for some in torch.from_numpy(rows).to(complete.device).split(AT_ONCE):
-            counts, quality = self.dense(shown)[some], complete[some]
-            known = Observed(counts, quality, torch.zeros_like(quality), some[:, None] == everything)
+            known = Observed(self.dense(shown)[some], complete[some], dirty[some], some[:, None] == everything)
             weights, which = self._nearest(self.likelihood(known, noise.evidence(known)))
             have, could = (torch.einsum("bk,bkv->bv", weights, of[which]) for of in (self.dense(shown), shown))
             yield some, known, weights, (have / could.clamp(min=1e-6)).clamp(max=1)
 
     @torch.no_grad()
-    def impute(self, noise: NoiseModel, itself: Float[np.ndarray, " references"]) -> None:
+    def impute(
+        self,
+        noise: NoiseModel,
+        itself: Float[np.ndarray, " references"],
+        contamination: Float[np.ndarray, " references"] | None = None,
+        *,
+        rows: Int[np.ndarray, " chosen"] | None = None,
+    ) -> None:
         """Give families that incomplete references lack the probability that they are there all the same, by Bayes'
-        rule out of the share of organisms like them that has them.
+        rule out of the share of organisms like them that has them; where they are contaminated also those that they
+        show.
 
         Args:
-            itself: (references,) completeness of each.
+            itself, contamination: See `of_others`.
+            rows: Which references. None: the incomplete ones.
         """
-        filled = self.presence.clone()
-        for some, known, weights, share in self.of_others(noise, itself, np.flatnonzero(itself < 1)):
+        filled, chosen = self.presence.clone(), np.flatnonzero(itself < 1) if rows is None else rows
+        for some, known, weights, share in self.of_others(noise, itself, chosen, contamination):
             share = _shrunken(weights, share * weights.sum(1, keepdim=True), noise.prevalence)
-            probability = (log_odds_of(share) + noise.evidence(known)).sigmoid()
-            filled[some] = torch.where(known.present, SURE, (SURE * probability).round()).to(torch.uint8)
-        self.presence, self._dense = filled, None
+            probability = (SURE * (log_odds_of(share) + noise.evidence(known)).sigmoid()).round()
+            certain = known.present & (contamination is None)
+            filled[some] = torch.where(certain, SURE, probability).to(torch.uint8)
+        self.take(filled)
 
     def dense(self, like: Tensor) -> Float[Tensor, "references families"]:
         """As probabilities, made once."""

@@ -97,6 +97,7 @@ def complete(
     output: str,
     modules: Path | None,
     detection: str | None,
+    together: bool,
     overrides: dict[str, Any],
 ) -> pd.DataFrame:
     """See `omniset.cli.genomes.complete`. Returns the summary, a row per genome."""
@@ -105,6 +106,7 @@ def complete(
         given = None if quality is None else read_qualities(quality)
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         how: dict[str, Any] = {"method": method, "threshold": threshold, "precision": precision, "detection": detection}
+        how["together"] = together
         completions = completer.completions(file, given, **how)
         parts = None if modules is None else Modules(read_modules(modules), completer.families_)
         names = ["calls", "probabilities", "summary", *([] if parts is None else ["modules"])]

@@ -1,0 +1,141 @@
+"""Genomes that are completed together: each is a reference of all others, with the families that it probably has."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from genome_oracle import evidence, logit, noise_of, some_counts, suite_of, table
+from test_completions import one
+
+from omniset.cli import main
+from omniset.genomes import GenomeTable
+from omniset.genomes.completer import _batch
+from omniset.genomes.metadata import check_quality
+from omniset.genomes.noise import Observed
+from omniset.genomes.together import itself, joined
+
+pytestmark = pytest.mark.filterwarnings("ignore:quality", "ignore:. of . genomes", "ignore:.. of .. genomes")
+METHODS = ("model", "knn", "knn-likelihood")
+
+
+def batch_of(completer, mags, quality):
+    return _batch(list(table(mags)), check_quality(quality), completer._position)[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_is_completed_by_the_references_and_all_others(completer, mags, quality, method):
+    """As with a model whose references are these, the genome itself not among them."""
+    found = {c.name: c for c in completer.completions(table(mags), quality, method=method, together=True)}
+    references, noise = completer.network_.references, completer.network_.noise
+    before = references.presence
+    with joined(references, noise, [batch_of(completer, mags, quality)]) as number:
+        everything = references.presence
+    assert number == len(mags)
+    for row, name in enumerate(mags.index):
+        others = [at for at in range(len(everything)) if at != len(before) + row]
+        references.take(everything[others])
+        try:
+            suite = completer.network_
+            batch = batch_of(completer, mags.loc[[name]], quality)
+            with torch.no_grad():
+                expected = suite[completer._name_of(method)](batch)[0].double().numpy()
+        finally:
+            references.take(before)
+        if found[name].far:  # drawn to what was observed
+            continue
+        assert np.allclose(found[name].log_odds, expected, rtol=1e-4, atol=1e-4), name
+
+
+def test_it_is_not_as_if_each_were_alone(completer, mags, quality):
+    alone, both = (completer.complete(mags, quality, together=together) for together in (False, True))
+    assert not np.allclose(alone, both, atol=1e-3)
+
+
+def test_a_genome_without_others_is_as_alone(completer, mags, quality):
+    for method in METHODS:
+        single = mags.loc[["m5"]]
+        alone, both = (one(completer, single, quality, method=method, together=t) for t in (False, True))
+        assert np.allclose(alone.log_odds, both.log_odds, rtol=1e-5, atol=1e-5)
+        assert (alone.novelty, alone.nearest, alone.far) == (both.novelty, both.nearest, both.far)
+
+
+def test_order_and_batches_mean_nothing(completer, mags, quality, monkeypatch):
+    how = {"method": "knn-likelihood", "together": True}  # of the model's neighbours some are equally similar
+    expected = completer.complete(mags, quality, **how)
+    shuffled = mags.iloc[np.random.default_rng(3).permutation(len(mags))]
+    assert np.allclose(completer.complete(shuffled, quality, **how).loc[mags.index], expected, atol=1e-5)
+    expected = completer.complete(mags, quality, together=True)
+    for size in (1, 4, 11):
+        monkeypatch.setattr(completer, "batch_size", size)
+        assert np.allclose(completer.complete(mags, quality, together=True), expected, atol=1e-5)
+
+
+def test_the_same_genome_several_times(completer, mags):
+    """Copies of one genome are references for each other, each is not for itself."""
+    copies = GenomeTable.from_frame(mags.loc[["m5"]].iloc[[0, 0, 0]].set_axis(["a", "b", "c"]))
+    how = {"method": "knn-likelihood", "together": True}
+    found = [one.log_odds for one in completer.completions(copies, **how)]
+    assert np.allclose(found[0], found[1], atol=1e-4)
+    assert np.allclose(found[0], found[2], atol=1e-4)
+
+
+def test_novelty_is_that_to_the_references(completer, mags, quality):
+    alone = list(completer.completions(table(mags), quality))
+    both = list(completer.completions(table(mags), quality, together=True))
+    for a, b in zip(alone, both, strict=True):
+        assert (a.novelty, a.nearest) == (pytest.approx(b.novelty), b.nearest)
+
+
+def test_references_are_as_before(completer, mags, quality):
+    references = completer.network_.references
+    before = references.presence.clone()
+    stream = completer.completions(table(mags), quality, together=True)
+    next(stream)
+    assert len(references.presence) == len(before) + len(mags)
+    stream.close()
+    assert torch.equal(references.presence, before)
+    with contextlib.suppress(RuntimeError), joined(references, completer.network_.noise, []):
+        raise RuntimeError
+    assert torch.equal(references.presence, before)
+    assert completer.complete(mags[:0], together=True).empty
+
+
+def test_what_a_genome_is_joined_with_by_hand():
+    """Presence is a probability, of what was observed too: what is contaminated may be foreign."""
+    counts = some_counts()
+    suite = suite_of(["pca"], counts)
+    seen = some_counts(7, seed=11)
+    seen[2] = 0
+    quality = [np.linspace(0.5, 1.0, 7), np.linspace(0.15, 0.0, 7)]
+    observed = Observed(torch.from_numpy(seen).double(), *map(torch.from_numpy, quality))
+    noise = noise_of(counts)
+    with joined(suite.references, noise, [observed]) as number:
+        presence = suite.references.presence.numpy() / 255
+    assert number == 7
+    assert not presence[23 + 2].any()
+    references = np.concatenate([counts[:23], seen]) > 0
+    complete = np.concatenate([np.ones(23), quality[0]])
+    powers = np.arange(1, 11)
+    shown = 1 - (1 - complete)[:, None] ** powers @ noise.copies.numpy()
+    prevalence = noise.prevalence.numpy()
+    for row in (0, 1, 3, 4, 5, 6):
+        own = evidence(counts, seen[row], quality[0][row], quality[1][row])
+        others = [r for r in range(30) if r != 23 + row]
+        ranked = sorted(((own[references[r]].sum(), r) for r in others), reverse=True)
+        scale = max(ranked[0][0] - ranked[15][0], 1e-6)
+        weights = [(1 - ((ranked[0][0] - s) / scale) ** 2, r) for s, r in ranked[:15]]
+        have, could = (sum(w * of[r] for w, r in weights) for of in (references, shown))
+        number = sum(w for w, _ in weights) ** 2 / sum(w**2 for w, _ in weights)
+        share = (number * np.minimum(have / could, 1) + prevalence) / (number + 1)
+        assert np.allclose(presence[23 + row], 1 / (1 + np.exp(-(logit(share) + own))), atol=0.5 / 255 + 1e-4)
+
+
+def test_which_reference_is_the_genome_itself():
+    assert itself(range(2, 4), 3, 5).int().tolist() == [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]]
+
+
+def test_parts_are_not_together(capsys, tmp_path):
+    words = ["genomes", "complete", str(tmp_path), "--together=true", "--scheduler=synchronous"]
+    assert main(words) == 2
+    assert "together=True takes all genomes at once, scheduler takes them in parts" in capsys.readouterr().err
