@@ -482,9 +482,9 @@ def genomes_together(found: dict[str, Any]) -> list[str]:
             cells = []
             for score in shown:
                 gained = differences[condition, score] if method != "omniset" else None
-                cells += [f"{scores[condition, score, method]['value']:.3f}"]
+                cells += [_share(scores[condition, score, method]["value"])]
                 cells += ["" if gained is None else _with_ends(gained, "+.3f")]
-            cells += [f"{scores[condition, score, method]['value']:.3f}" for score in more]
+            cells += [_share(scores[condition, score, method]["value"]) for score in more]
             lines.append(f"| {condition} | {name} | {' | '.join(cells)} |")
     genomes, clades = (" / ".join(str(split[key]) for split in splits) for key in ("genomes", "clades"))
     return [
