@@ -277,7 +277,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
                 odds[OURS] = [suite["evidence"](observed).numpy() for observed in batches]
                 with joined(suite.references, suite.noise, batches) as genomes:
                     for observed in batches:
-                        hidden = itself(range(at, at + len(observed)), references, genomes)
+                        hidden = itself(at, len(observed), references, genomes)
                         known = observed.counts, observed.completeness, observed.contamination
                         odds[TOGETHER].append(suite["evidence"](Observed(*known, hidden)).numpy())
                         at += len(observed)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from omniset.fitted import Estimator
 from omniset.genomes import calibration, explaining, incomplete, learning
-from omniset.genomes.completion import About, Completion, Matching, Rule, complete
+from omniset.genomes.completion import About, Completion, Matching, Rule, complete, refuse_far
 from omniset.genomes.contigs import judged, without_foreign
 from omniset.genomes.data import RANKS, Genome, GenomeFile, GenomeTable, Table, as_table, kind_of_identifier, watched
 from omniset.genomes.explaining import Explanation
@@ -158,8 +158,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             train = np.setdiff1d(train, single)
         complete = incomplete.known(completeness_of(quality, table.names))
         genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, complete, single)
-        lacking = 0.0 if complete is None else incomplete.lacking(genomes, self.seed)
-        genomes.itself = incomplete.corrected(complete, lacking)
+        genomes.itself, lacking = incomplete.believed(genomes, self.seed)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
         self.sizes_["genomes"] = len(everything)
         self.trained_ = [*dict.fromkeys([*self._trained(), *also])]
@@ -210,8 +209,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             detection: How often each family is recovered, as a multiple of what completeness says: a series by family,
                 or a file, see `omniset.genomes.recovery.read_detection`; "accessory": rare families less often.
                 None: all alike.
-            together: Each genome is a reference of the others too, with what it probably has: several genomes of one
-                species, or of a lineage without references.
+            together: Each genome is a reference of the others too, with what it probably has.
 
         Raises:
             ValueError: A quality or a detection out of its bounds; no family that is known.
@@ -388,15 +386,13 @@ class GenomeCompleter(CompleterOptions, Estimator):
         try:
             if together:
                 everything = list(stream)
-                groups = (everything[i : i + self.batch_size] for i in range(0, len(everything), self.batch_size))
-                batches = (_batch(group, quality, self._position)[0].to(device) for group in groups)
+                batches = _batches(everything, self.batch_size, quality, self._position, device)
                 company.enter_context(joined(suite.references, suite.noise, batches))
                 stream = iter(everything)
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = _batch(group, quality, self._position)
                 if together:
-                    rows = range(matching.number, matching.number + len(group))
-                    batch.excluded = itself(rows, len(self.references_), len(everything))
+                    batch.excluded = itself(matching.number, len(group), len(self.references_), len(everything))
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
                     raise ValueError(_all_unknown(example, self.families_[0]))
@@ -413,11 +409,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
                         genome, counts, odds[row], unknown[row], about[row], rule, trained, self.far == "warn"
                     )
                     one.contigs = foreign[row]
-                    if one.far and self.far == "stop" and one.observed.any():
-                        raise ValueError(
-                            f"genome {genome.name!r} is far from the model's reference genomes (novelty "
-                            f"{one.novelty:.2f}, at most {about[row].level.novelty:.2f} is near), and far is 'stop'"
-                        )
+                    refuse_far(one, about[row].level, self.far)
                     matching.add(one)
                     yield one
         finally:
@@ -433,9 +425,9 @@ class GenomeCompleter(CompleterOptions, Estimator):
     ) -> tuple[Float[np.ndarray, "genomes families"], list[About]]:
         """Log-odds of a batch, and what they depend on."""
         settled, given = suite.noise.settle(batch)
+        similarity = suite.references.corrected_similarity(settled, suite.noise)
         # Others that are completed together make a genome no less new.
-        similarity = suite.references.corrected_similarity(settled, suite.noise)[:, : len(self.references_)]
-        similar, nearest = similarity.max(1)
+        similar, nearest = similarity[:, : len(self.references_)].max(1)
         genomes = zip(
             *(100 * v.double().cpu().numpy() for v in (settled.completeness, settled.contamination)),
             given.all(1).tolist(),
@@ -453,8 +445,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         odds = torch.zeros_like(batch.counts)
         for name in dict.fromkeys(one.method for one in about):
             of = torch.tensor([one.method == name for one in about], device=odds.device)
-            hidden = None if batch.excluded is None else batch.excluded[of]
-            some = Observed(batch.counts[of], batch.completeness[of], batch.contamination[of], hidden)
+            some = batch.select(of)
             odds[of] = suite[name](some)
             if detection is not None and name not in UNMOVED:
                 odds[of] += suite.noise.shift(some, detection.to(odds.device))
@@ -478,6 +469,18 @@ def _batch(
         if quality is not None and (at := quality.row_of(genome.name)) >= 0:
             given[row] = quality.values[at]
     return Observed(torch.from_numpy(counts), *torch.from_numpy(given).unbind(1)), unknown
+
+
+def _batches(
+    genomes: Sequence[Genome],
+    size: int,
+    quality: Quality | None,
+    position: dict[str, int],
+    device: torch.device,
+) -> Iterator[Observed]:
+    """All genomes, so many at a time."""
+    for first in range(0, len(genomes), size):
+        yield _batch(genomes[first : first + size], quality, position)[0].to(device)
 
 
 def _sizes(

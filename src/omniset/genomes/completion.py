@@ -172,6 +172,15 @@ def complete(
     return Completion(genome.name, counts, log_odds, call, unknown, *quality, *size, *near, about.method, notes)
 
 
+def refuse_far(one: Completion, level: Level, far: str) -> None:
+    """Raise the ValueError of a genome that is far from the references, where far is "stop"."""
+    if far == "stop" and one.far and one.observed.any():
+        raise ValueError(
+            f"genome {one.name!r} is far from the model's reference genomes (novelty {one.novelty:.2f}, at most "
+            f"{level.novelty:.2f} is near), and far is 'stop'"
+        )
+
+
 def size_of(log_odds: Float[np.ndarray, " families"], level: Level) -> tuple[float, float, float]:
     """Expected number of families, with its interval."""
     p = 1 / (1 + np.exp(-log_odds))

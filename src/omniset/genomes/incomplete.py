@@ -68,6 +68,12 @@ def corrected(itself: Float[np.ndarray, " genomes"] | None, lacking: float) -> F
     return None if itself is None else 1 - lacking * (1 - itself)
 
 
+def believed(genomes: Genomes, seed: int) -> tuple[Float[np.ndarray, " genomes"] | None, float]:
+    """(genomes,) completeness as it is believed, and how much of what genomes are said to lack they do lack."""
+    share = 0.0 if genomes.itself is None else lacking(genomes, seed)
+    return corrected(genomes.itself, share), share
+
+
 def notes(
     itself: Float[np.ndarray, " genomes"] | None,
     lacking: float,

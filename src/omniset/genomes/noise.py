@@ -49,6 +49,11 @@ class Observed:
     def __len__(self) -> int:
         return len(self.counts)
 
+    def select(self, which: Bool[Tensor, " genomes"]) -> Observed:
+        """Some of the genomes."""
+        excluded = None if self.excluded is None else self.excluded[which]
+        return Observed(self.counts[which], self.completeness[which], self.contamination[which], excluded)
+
     def to(self, device: torch.device | str) -> Observed:
         excluded = None if self.excluded is None else self.excluded.to(device)
         return Observed(self.counts.to(device), self.completeness.to(device), self.contamination.to(device), excluded)

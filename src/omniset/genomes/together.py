@@ -41,10 +41,11 @@ def joined(references: References, noise: NoiseModel, batches: Iterable[Observed
         references.take(before)
 
 
-def itself(rows: range, references: int, genomes: int) -> Bool[Tensor, "rows references"]:
-    """(rows, references + genomes) the reference that each of these genomes may not be compared with: itself.
+def itself(first: int, number: int, references: int, genomes: int) -> Bool[Tensor, "number all_references"]:
+    """(number, references + genomes) the reference that each of so many genomes, from the first on, may not be compared
+    with: itself.
 
     Args:
-        references, genomes: Their numbers.
+        references, genomes: How many there are.
     """
-    return torch.arange(references + genomes) == references + torch.arange(rows.start, rows.stop)[:, None]
+    return torch.arange(references + genomes) == references + first + torch.arange(number)[:, None]
