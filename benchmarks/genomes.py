@@ -256,7 +256,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     from omniset.genomes.calibration import Noisy, degraded
     from omniset.genomes.noise import Observed
     from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
-    from omniset.genomes.together import itself, joined
+    from omniset.genomes.together import joined, own_references
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -277,7 +277,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
                 odds[OURS] = [suite["evidence"](observed).numpy() for observed in batches]
                 with joined(suite.references, suite.noise, batches) as genomes:
                     for observed in batches:
-                        hidden = itself(at, len(observed), references, genomes)
+                        hidden = own_references(at, len(observed), references, genomes)
                         known = observed.counts, observed.completeness, observed.contamination
                         odds[TOGETHER].append(suite["evidence"](Observed(*known, hidden)).numpy())
                         at += len(observed)

@@ -13,7 +13,7 @@ from omniset.genomes import GenomeTable
 from omniset.genomes.completer import _batch
 from omniset.genomes.metadata import check_quality
 from omniset.genomes.noise import Observed
-from omniset.genomes.together import itself, joined
+from omniset.genomes.together import joined, own_references
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality", "ignore:. of . genomes", "ignore:.. of .. genomes")
 METHODS = ("model", "knn", "knn-likelihood")
@@ -132,7 +132,7 @@ def test_what_a_genome_is_joined_with_by_hand():
 
 
 def test_which_reference_is_the_genome_itself():
-    assert itself(2, 2, 3, 5).int().tolist() == [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]]
+    assert own_references(2, 2, 3, 5).int().tolist() == [[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0]]
 
 
 def test_parts_are_not_together(capsys, tmp_path):

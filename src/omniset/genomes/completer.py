@@ -37,7 +37,7 @@ from omniset.genomes.noise import Observed
 from omniset.genomes.options import CompleterOptions
 from omniset.genomes.recovery import Detection, detection_of
 from omniset.genomes.suite import UNMOVED, UNTRAINED, Suite
-from omniset.genomes.together import itself, joined
+from omniset.genomes.together import joined, own_references
 from omniset.genomes.training import Clades, Genomes, split
 from omniset.options import blaming
 from omniset.report.blocks import many
@@ -156,8 +156,8 @@ class GenomeCompleter(CompleterOptions, Estimator):
         if self.refit:  # else they would stay out of the model
             single = learning.singles(clades, train, len(validation), self.seed)
             train = np.setdiff1d(train, single)
-        complete = incomplete.known(completeness_of(quality, table.names))
-        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, complete, single)
+        stated = incomplete.known(completeness_of(quality, table.names))
+        genomes, vocabulary = learning.genomes_of(self, table, clades, train, validation, stated, single)
         genomes.itself, lacking = incomplete.believed(genomes, self.seed)
         self.with_taxonomy_, self.sizes_ = clades.given, _sizes(clades, train, genomes.validation)
         self.sizes_["genomes"] = len(everything)
@@ -171,7 +171,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
         levels = calibration.calibrate(candidates, main, genomes, self.seed, devices.find(self.device))
         self.levels_, self.accessory_levels_ = levels
         notes, asked = [*clades.notes(), *_of_asked(genomes, validation)], genomes.validation
-        notes += incomplete.notes(complete, lacking, everything, levels[0])
+        notes += incomplete.notes(stated, lacking, everything, levels[0])
         if self.refit:
             # What was kept back has told what it was kept back for.
             genomes, vocabulary = learning.genomes_of(self, table, clades, everything, everything[:0], genomes.itself)
@@ -392,7 +392,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             while group := list(islice(stream, self.batch_size)):
                 batch, unknown = _batch(group, quality, self._position)
                 if together:
-                    batch.excluded = itself(matching.number, len(group), len(self.references_), len(everything))
+                    batch.excluded = own_references(matching.number, len(group), len(self.references_), len(everything))
                 if not matching.number and not bool(batch.present.any()) and any(unknown):
                     example = next(family for lost in unknown for family in lost)
                     raise ValueError(_all_unknown(example, self.families_[0]))

@@ -41,7 +41,7 @@ def joined(references: References, noise: NoiseModel, batches: Iterable[Observed
         references.take(before)
 
 
-def itself(first: int, number: int, references: int, genomes: int) -> Bool[Tensor, "number all_references"]:
+def own_references(first: int, number: int, references: int, genomes: int) -> Bool[Tensor, "number all_references"]:
     """(number, references + genomes) the reference that each of so many genomes, from the first on, may not be compared
     with: itself.
 
