@@ -12,6 +12,7 @@ import tempfile
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,11 @@ TOLD = "omniset-told"  # was told how complete the genomes are that it learned f
 POOR, POOR_TOLD = "omniset-poor", "omniset-poor-told"
 POOREST, RICHEST = 50.0, 90.0  # completeness of these, in percent of what they had
 OF_POOR = ("95/0", "70/0", "50/0")
-TOGETHER, OF_TOGETHER = "omniset-together", ("95/0", "90/5", "70/5", "50/5")
+OF_TOGETHER = ("95/0", "90/5", "70/5", "50/5")
+WITH_OTHERS = {"omniset": "evidence", "knn-likelihood": "knn-likelihood"}  # by the name of the network's method
+TOGETHER = {name: f"{name}-together" for name in WITH_OTHERS}
+OF_RANKS, RANKED = ((95.0, 0.0), (70.0, 5.0), (50.0, 5.0), (30.0, 10.0)), {n: f"{n}-ranks" for n in WITH_OTHERS}
+NATS = (0.0, 3.0, 10.0, 30.0, 100.0)  # by which a reference is likelier for each rank that it shares with the genome
 
 
 def main(seed: int = 0) -> None:
@@ -100,7 +105,7 @@ class Split:
         poor: bool = False,
     ) -> None:
         from omniset.genomes import GenomeCompleter, read_qualities, read_table, read_taxonomy
-        from omniset.genomes.metadata import lineages
+        from omniset.genomes.metadata import RANKS, lineages
         from omniset.genomes.training import Clades, Genomes, split
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
@@ -119,8 +124,10 @@ class Split:
             print(completer.notes_, flush=True)
             completer.save(kept)
         self.completer, self.seed = completer, seed
-        self.names = np.array(genomes.names)[self.test]
-        self.clades = lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[self.test]
+        of_all = lineages(taxonomy, genomes.names)
+        self.all_names, self.all_clades = np.array(genomes.names), of_all[completer.clade].to_numpy()
+        self.lineages = of_all[[rank for rank in RANKS if rank in of_all]].to_numpy()
+        self.names, self.clades = self.all_names[self.test], self.all_clades[self.test]
         self.complete = quality["completeness"].reindex(self.names).to_numpy()
         self.genomes = Genomes(completer.columns(genomes), clades, train, validation)
 
@@ -271,30 +278,100 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
             noise = 7919 * (number + 1) + CONDITIONS.index(condition)
             batches = [observed for _, observed, _ in degraded(one.genomes, rows, condition.level, "estimated", noise)]
             seen = np.concatenate([observed.present.numpy() for observed in batches])
-            odds: dict[str, list[np.ndarray]] = {OURS: [], TOGETHER: []}
+            odds: dict[str, list[np.ndarray]] = {name: [] for name in (*WITH_OTHERS, *TOGETHER.values())}
             references, at = len(suite.references.presence), 0
             with torch.no_grad():
-                odds[OURS] = [suite["evidence"](observed).numpy() for observed in batches]
+                for name, method in WITH_OTHERS.items():
+                    odds[name] = [suite[method](observed).numpy() for observed in batches]
                 with joined(suite.references, suite.noise, batches) as genomes:
                     for observed in batches:
                         hidden = own_references(at, len(observed), references, genomes)
                         known = observed.counts, observed.completeness, observed.contamination
-                        odds[TOGETHER].append(suite["evidence"](Observed(*known, hidden)).numpy())
+                        for name, method in WITH_OTHERS.items():
+                            odds[TOGETHER[name]].append(suite[method](Observed(*known, hidden)).numpy())
                         at += len(observed)
             for method, parts in odds.items():
                 noisy = Noisy(rows, truth, seen, np.concatenate(parts), nothing)
                 about = {"seed": number, "genome": one.names, "clade": one.clades}
                 about |= {"condition": condition.name, "method": method}
-                scores = of_genomes(noisy, suite.noise.prevalence.numpy(), one.level(condition), PRECISION)
+                # Thresholds and widths of intervals are those of our model.
+                level = one.level(condition) if "omniset" in method else None
+                scores = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
                 frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
-    compared = Comparison(
-        pd.concat(frames, ignore_index=True), SCORES, "clade", "clade", ("seed", "genome"), [OURS], ours=TOGETHER
-    )
-    shown = ("auprc_missing", "f1", "auprc_foreign", "ece_missing", "missing_error", "covered", "precision_added")
-    shown += ("recall_added",)
+    ours = TOGETHER[OURS]
+    others = [name for name in (*WITH_OTHERS, *TOGETHER.values()) if name != ours]
+    everything = pd.concat(frames, ignore_index=True)
+    compared = Comparison(everything, SCORES, "clade", "clade", ("seed", "genome"), others, ours=ours)
+    shown = {"auprc_missing", "f1", "auprc_foreign", "ece_missing", "missing_error", "covered"}
+    shown |= {"precision_added", "recall_added"}
     found = compared.numbers()
     kept = {key: [row for row in found[key] if row["score"] in shown] for key in ("scores", "differences")}
     return plain({"splits": sizes, **kept})
+
+
+def ranks(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """What it adds to know where a genome stands in a taxonomy: a reference is likelier for each rank that it shares
+    with it. By how much is chosen on other genomes: of families that no method had seen, or out of those learned from,
+    which may not be compared with themselves.
+    """
+    from omniset.genomes.scores import SCORES
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import Comparison
+
+    frames, chosen = [], []
+    for number in range(seed, seed + SPLITS):
+        one = Split(table, metadata, number)
+        learned = np.random.default_rng(number).permutation(one.genomes.train)[: 2 * len(one.genomes.validation)]
+        groups = {"new family": (one.genomes.validation, one.test), "learned": tuple(np.sort(np.split(learned, 2)))}
+        for (group, (choosing, test)), level in product(groups.items(), OF_RANKS):
+            print(f"split {number}: {level[0]:g}/{level[1]:g}, ranks, {group}", flush=True)
+            ask = Ranked(one, level)
+            for method, with_ranks in RANKED.items():
+                of_validation = [ask(choosing, method, n)["auprc_missing"].mean() for n in NATS]
+                nats = NATS[int(np.argmax(of_validation))]
+                chosen.append({"seed": number, "group": group, "level": level, "method": method, "nats": nats})
+                for name, n in ((method, 0.0), (with_ranks, nats)):
+                    about = {"condition": f"{level[0]:g}/{level[1]:g} {group}", "method": name}
+                    frames.append(ask(test, method, n).assign(**about))
+    rows = pd.concat(frames, ignore_index=True)
+    kept: dict[str, list[dict[str, Any]]] = {"scores": [], "differences": []}
+    for method, with_ranks in RANKED.items():
+        both = rows[rows["method"].isin((method, with_ranks))]
+        compared = Comparison(both, SCORES, "clade", "clade", ("seed", "genome"), [method], ours=with_ranks).numbers()
+        for key, values in kept.items():
+            values += [row for row in compared[key] if row["score"] == "auprc_missing"]
+    return plain({"chosen": chosen, "nats": NATS, **kept})
+
+
+class Ranked:
+    """Genomes at a level, completed with references that are likelier the more ranks they share with each."""
+
+    def __init__(self, split: Split, level: tuple[float, float]) -> None:
+        self.split, self.level = split, level
+        self.references = pd.Index(split.all_names).get_indexer(split.completer.references_["genome"])
+
+    def __call__(self, rows: np.ndarray, method: str, nats: float) -> pd.DataFrame:
+        """Scores; no genome is compared with itself."""
+        from omniset.genomes.calibration import degraded
+
+        split, suite = self.split, self.split.completer.network_
+        noisy, likelihood, more = [], suite.references.likelihood, {}
+        for some, observed, quality in degraded(split.genomes, rows, self.level, "known", split.seed):
+            observed.excluded = torch.from_numpy(some[:, None] == self.references)
+            more[id(observed)] = torch.from_numpy(nats * self.shared(some)).float()
+            noisy.append((some, observed, quality))
+
+        def predict(observed: Any) -> Any:
+            with patch.object(suite.references, "likelihood", lambda *of: likelihood(*of) + more[id(observed)]):
+                return suite[WITH_OTHERS[method]](observed)
+
+        about = {"seed": split.seed, "genome": split.all_names[rows], "clade": split.all_clades[rows]}
+        return _scores_of(split.genomes, noisy, predict).assign(**about, worse=np.nan)
+
+    def shared(self, some: np.ndarray) -> np.ndarray:
+        """(genomes, references) how many ranks, from the first on."""
+        asked, told = self.split.lineages[some][:, None], self.split.lineages[self.references]
+        return np.cumprod((asked == told) & (asked != ""), axis=2).sum(2)
 
 
 def losses(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
@@ -458,6 +535,7 @@ PARTS = {
     "whole": ("genomes_whole", whole),
     "poor": ("genomes_poor", poor),
     "together": ("genomes_together", together),
+    "ranks": ("genomes_ranks", ranks),
     "losses": ("genomes_losses", losses),
     "relatives": ("genomes_relatives", relatives),
     "costs": ("genomes_costs", costs),

@@ -232,7 +232,7 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         with Progress("annotating", len(rows), self.progress, unit="cells") as progress:
             for start in range(0, max(len(rows), 1), TOGETHER):
                 some = rows[start : start + TOGETHER]
-                z, empty = embed(self.embedder_.network_, cells, some, self.embedder_)
+                z, empty = embed(self.embedder_.network_, cells, some, self.embedder_, silent=True)
                 values = values_of(cells, some, heads.middle.numpy(), self._completion)
                 p = self._mixed(heads.probabilities(values, z, weights=self.mixture_.weights))
                 parts.append((z, p, heads.strangeness(values, p.argmax(1)), empty))

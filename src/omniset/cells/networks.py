@@ -139,15 +139,19 @@ def given_vectors(network: Network) -> Tensor | None:
 
 @torch.no_grad()
 def embed(
-    network: Network, cells: Cells, rows: Int[np.ndarray, " rows"], options: EmbedderOptions
+    network: Network, cells: Cells, rows: Int[np.ndarray, " rows"], options: EmbedderOptions, *, silent: bool = False
 ) -> tuple[Float[np.ndarray, "rows embedding_dim"], Bool[np.ndarray, " rows"]]:
-    """Vectors of some of the cells, read block by block, and which of these have no counts of the model's genes."""
+    """Vectors of some of the cells, read block by block, and which of these have no counts of the model's genes.
+
+    Args:
+        silent: Show no progress, since the caller does.
+    """
     device = devices.find(options.device)
     network = network.to(device).eval()
     vectors = np.empty((len(rows), options.embedding_dim), dtype=np.float32)
     empty = np.zeros(len(rows), dtype=bool)
     table = None if isinstance(network, SeedModel) else network.encoder.table()
-    with Progress("embedding", len(rows), options.progress, unit="cells") as progress:
+    with Progress("embedding", len(rows), options.progress and not silent, unit="cells") as progress:
         for start in range(0, len(rows), TOGETHER):
             some = rows[start : start + TOGETHER]
             block = cells.take(some)

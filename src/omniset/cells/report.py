@@ -5,6 +5,7 @@ Each composer returns the page and the plain numbers behind it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
 from collections.abc import Sequence
@@ -190,6 +191,7 @@ def flat(z: Float[np.ndarray, "cells dim"], seed: int) -> tuple[str, Float[np.nd
         warnings.simplefilter("ignore")  # of its own workings: threads, parts that are not connected
         import umap
 
+        _kept_compiled()
         z = z.astype(np.float32)
         # UMAP's own search for neighbours is compiled anew in each process, which takes longer than all else.
         distances, nearest = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(z).kneighbors(z)
@@ -197,6 +199,19 @@ def flat(z: Float[np.ndarray, "cells dim"], seed: int) -> tuple[str, Float[np.nd
         places = umap.UMAP(n_neighbors=NEIGHBOURS, random_state=seed, n_jobs=1, precomputed_knn=known).fit_transform(z)
     places = np.asarray(places, dtype=np.float64)
     return "UMAP", np.where(np.isfinite(places), places, 0.0)
+
+
+def _kept_compiled() -> None:
+    """What UMAP compiles at its first use stays on the disk: anew in each process, it would take longer than the rest
+    of a report.
+    """
+    from umap import layouts, umap_
+
+    names = ("smooth_knn_dist", "compute_membership_strengths", "_nb_optimize_layout_euclidean_single_epoch")
+    for function in [getattr(module, name, None) for module in (umap_, layouts) for name in names]:
+        # Nowhere to write, or a version of UMAP without these: then it is compiled.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            function.enable_caching()  # type: ignore[union-attr]
 
 
 # ---------------------------------------------------------------------- a fitted model
