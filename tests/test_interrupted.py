@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from forked import Forked
 from omniset.cli import main
 from test_contract import SYSTEMS
 
@@ -42,25 +43,20 @@ def children(process):
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def ended(words, folder, number, whom="parent"):
+def ended(words, folder, number):
     """Fit until a checkpoint is there, send the signal, and give what the program says and its exit status."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "omniset", *words]
-    kept = folder / "run"
-    before = {path: path.stat().st_mtime_ns for path in kept.rglob("last.ckpt")}
-    with subprocess.Popen(
-        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
-        while running.poll() is None:
-            if {path: path.stat().st_mtime_ns for path in kept.rglob("last.ckpt")} != before:
-                if whom == "group":
-                    os.killpg(running.pid, number)
-                else:
-                    os.kill(running.pid if whom == "parent" else children(running.pid)[-1], number)
-                break
-            time.sleep(0.05)
-        said = running.stderr.read()
-        return said, running.wait()
+    before = checkpoints(folder)
+    running = Forked(lambda: main(words), folder)
+    while running.poll() is None and checkpoints(folder) == before:
+        time.sleep(0.05)
+    running.send(number)
+    status = running.wait()
+    return running.said, status
+
+
+def checkpoints(folder):
+    """The last ones, and when they were written."""
+    return {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("last.ckpt")}
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -95,7 +91,22 @@ def test_sigterm_while_fitting(name, words_of, tmp_path):
 def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, words_of, tmp_path):
     """Whichever of the processes it reaches: all end, and one line says how to go on."""
     words = [*words_of("sets"), "--method=ust", "--folds=null", "--devices=2"]
-    said, status = ended(words, tmp_path, number, whom)
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "omniset", *words],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        while running.poll() is None and not checkpoints(tmp_path):
+            time.sleep(0.05)
+        if running.poll() is None and whom == "group":
+            os.killpg(running.pid, number)
+        elif running.poll() is None:
+            os.kill(running.pid if whom == "parent" else children(running.pid)[-1], number)
+        said, status = running.stderr.read(), running.wait()
     assert status == code, said
     assert said.count("\n") == 1, said
     assert said.startswith(f"omniset: {word}; what is done is kept in run")
@@ -119,15 +130,12 @@ print("done")
 def test_sigterm_in_a_program_of_a_users(words_of, tmp_path):
     """Fit raises SystemExit: the next line, which would use a model that is not there, is not reached."""
     words_of("sets")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "program.py"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as running:
-        while running.poll() is None and not [*tmp_path.rglob("last.ckpt")]:
-            time.sleep(0.05)
-        running.terminate()
-        assert running.stdout.read() == ""
-        assert running.wait() == 143
+    running = Forked(lambda: exec(PROGRAM, {}), tmp_path)
+    while running.poll() is None and not checkpoints(tmp_path):
+        time.sleep(0.05)
+    running.send(signal.SIGTERM)
+    assert running.wait() == 143
+    assert "done" not in running.said
 
 
 LOST = """
@@ -162,10 +170,10 @@ for name in ("SIGTERM", "SIGINT"):
 
 def test_signals_that_python_drops(tmp_path):
     """One that arrives in a destructor raises nothing there."""
-    (tmp_path / "lost.py").write_text(LOST)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "lost.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.stderr.count("Exception ignored in") == 2
-    assert done.stdout.splitlines() == ["SIGTERM Terminated 143", "SIGINT KeyboardInterrupt "]
+    running = Forked(lambda: exec(LOST, {"__name__": "lost"}), tmp_path)
+    assert running.wait() == 0, running.said
+    assert running.said.count("Exception ignored in") == 2
+    assert [line for line in running.said.splitlines() if line.startswith("SIG")] == [
+        "SIGTERM Terminated 143",
+        "SIGINT KeyboardInterrupt ",
+    ]

@@ -2,11 +2,8 @@
 
 import contextvars
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 
@@ -16,6 +13,7 @@ import pytest
 import safetensors.torch
 import yaml
 
+from forked import Forked
 from omniset import SetClassifier, SetRegressor
 from omniset.cli import main
 from omniset.estimators import runs
@@ -208,18 +206,18 @@ def test_config_file_of_fit(tmp_path, frame, capsys):
 def test_killed_at_random_moments_and_resumed(tmp_path):
     make(tmp_path, number=23)
     words = ["--epochs", "13", "--patience", "null", "--encoder_options", '{"dropout": 0.2}', "--max_elements", "40"]
-    command = [sys.executable, "-m", "omniset", "fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv"]
-    command += [*SMALL, *words, "--resume", "true", "--out"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    straight = tmp_path / "straight"
+    words = ["fit", "sets.csv", "--target=labels.csv", *SMALL, *words, "--resume", "true", "--out"]
+
+    def started(folder):
+        return Forked(lambda: main([*words, folder]), tmp_path)
+
     # Each run has a process of its own: the last bits depend on what a process has computed before.
-    subprocess.run([str(w) for w in (*command, straight)], env=environment, check=True, capture_output=True)
-    command.append(tmp_path / "killed")
+    assert started("straight").wait() == 0
     chance = random.Random(5)
     last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
     survived = []
     for _ in range(2):  # a new run, and one that was resumed
-        process = subprocess.Popen([str(w) for w in command], env=environment, stderr=subprocess.PIPE)
+        process = started("killed")
         before = last.stat().st_mtime_ns if last.exists() else 0
         until = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < until:  # kill in the middle of training
@@ -227,14 +225,14 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
                 break
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        survived.append(process.returncode)
+        process.send(signal.SIGKILL)
+        survived.append(process.wait())
     assert -signal.SIGKILL in survived
-    subprocess.run([str(w) for w in command], env=environment, check=True, capture_output=True)
-    models = [safetensors.torch.load_file(folder / "model.safetensors") for folder in (straight, tmp_path / "killed")]
+    assert started("killed").wait() == 0
+    folders = tmp_path / "straight", tmp_path / "killed"
+    models = [safetensors.torch.load_file(folder / "model.safetensors") for folder in folders]
     assert all((models[0][name] == models[1][name]).all() for name in models[0])
-    histories = [json.loads((f / "metrics.json").read_text())["history"] for f in (straight, tmp_path / "killed")]
+    histories = [json.loads((folder / "metrics.json").read_text())["history"] for folder in folders]
     assert histories[0] == histories[1]
     assert [p for p in (tmp_path / "killed" / "checkpoints").iterdir() if p.name.startswith(".")] == []
 

@@ -4,8 +4,6 @@ import json
 import math
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from scipy import stats
 from sklearn.cluster import DBSCAN
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
+from forked import Forked
 from omniset import SetBatch, encoders
 from omniset.cli import main
 from omniset.testing import relative_error
@@ -150,27 +149,23 @@ def test_the_budget_stops_between_epochs_and_early_results_are_there(small, caps
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_numbers(small):
-    program = (
-        "import sys; from pathlib import Path; import paper.recipes as r; r.FOLDER = Path(sys.argv[1]);"
-        "from omniset.cli import main; sys.exit(main(sys.argv[2:]))"
-    )
-    words = ["studies", "run", "max-regression", "--device", "cpu", "--seeds", "2", "--epochs", "12", "--out"]
-    command = [sys.executable, "-W", "ignore", "-c", program, str(small), *words]
-    subprocess.run([*command, str(small / "whole")], check=True, capture_output=True)
+    words = ["studies", "run", "max-regression", "--device=cpu", "--seeds=2", "--epochs=12", "--out"]
+
+    def started(folder):
+        return Forked(lambda: main([*words, folder]), small)
+
+    assert started("whole").wait() == 0
     kills = 0
-    for wait in (0.3, 1.0, None):
-        process = subprocess.Popen([*command, str(small / "cut")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        if wait is None:
-            assert process.wait() == 0
-            break
-        limit = time.monotonic() + 60
+    for pause in (0.3, 1.0):
+        process, limit = started("cut"), time.monotonic() + 60
         while not [*(small / "cut").glob("runs/*/checkpoints/last.ckpt")] and process.poll() is None:
             assert time.monotonic() < limit
             time.sleep(0.02)
-        time.sleep(wait)
-        process.send_signal(signal.SIGKILL)
+        time.sleep(pause)
+        process.send(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
     assert kills
+    assert started("cut").wait() == 0
     assert numbers(small / "cut") == numbers(small / "whole")
 
 
