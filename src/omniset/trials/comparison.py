@@ -268,6 +268,19 @@ class Comparison:
 
     def numbers(self) -> dict[str, Any]:
         """All scores, differences and gates, in the one form of all systems."""
+        return {**self._numbers}
+
+    def write_rows(self, path: Any, columns: Sequence[str] | None = None) -> None:
+        """As a table: condition, method, units, keys and scores; or only some columns of the rows."""
+        from omniset.tables.files import TableWriter
+
+        with TableWriter(path) as writer:
+            writer.write(self.rows if columns is None else self.rows[[*columns]])
+
+    # ------------------------------------------------------------------
+
+    @cached_property
+    def _numbers(self) -> dict[str, Any]:
         scores, differences = [], []
         for condition, method in self._parts:
             for score in self.scores:
@@ -288,15 +301,6 @@ class Comparison:
             "gates": [gate.as_dict() for gate in self.gates],
             "verdict": self.verdict(),
         }
-
-    def write_rows(self, path: Any, columns: Sequence[str] | None = None) -> None:
-        """As a table: condition, method, units, keys and scores; or only some columns of the rows."""
-        from omniset.tables.files import TableWriter
-
-        with TableWriter(path) as writer:
-            writer.write(self.rows if columns is None else self.rows[[*columns]])
-
-    # ------------------------------------------------------------------
 
     @cached_property
     def _parts(self) -> Mapping[tuple[str, str], pd.DataFrame]:
