@@ -29,6 +29,7 @@ GENOMES = (1000, 4000)  # completed at a time, to see what memory does
 LARGE = (27_000, 7_000)  # genomes and families of a large table
 KEPT = ROOT / "runs" / "genomes"
 PRECISION, SPLITS = 0.95, 3
+OF_WHOLE_SHOWN = ("ece_missing", "missing_error", "covered")
 OF_WHOLE = ("95/0", "95/5", "95/10", "90/0", "70/0", "50/0")  # conditions of the part "whole"
 ABSENT = -10.0  # log-odds of a family that a model does not know
 COMPLETE = (0.0, 96.0, 98.0, 99.0, 99.5, 100.0)  # lowest completeness, in percent, of groups of test genomes
@@ -46,7 +47,7 @@ OF_TOGETHER = ("95/0", "90/5", "70/5", "50/5")
 WITH_OTHERS = {"omniset": "evidence", "knn-likelihood": "knn-likelihood"}  # by the name of the network's method
 TOGETHER = {name: f"{name}-together" for name in WITH_OTHERS}
 OF_RANKS, RANKED = ((95.0, 0.0), (70.0, 5.0), (50.0, 5.0), (30.0, 10.0)), {n: f"{n}-ranks" for n in WITH_OTHERS}
-NATS = (0.0, 3.0, 10.0, 30.0, 100.0)  # by which a reference is likelier for each rank that it shares with the genome
+NATS = (0.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # by which a reference is likelier for each rank that it shares with the genome
 
 
 def main(seed: int = 0) -> None:
@@ -82,11 +83,15 @@ def evaluated(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
 
 
 def recorded(scores: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that pages are made of, where there is a value: all of them are more than a megabyte. What holds on whole
-    test genomes is a part of its own.
+    """Those that pages are made of, where there is a value: all of them are more than a megabyte. Of whole test genomes
+    those that gates are of; more about them is a part of its own.
     """
     shown = (row for row in scores if row["score"] in SHOWN and row["units"])
-    return [row for row in shown if not row["condition"].endswith(" whole")]
+    return [
+        row
+        for row in shown
+        if not row["condition"].endswith(" whole") or (row["score"] in OF_WHOLE_SHOWN and "omniset" in row["method"])
+    ]
 
 
 # ---------------------------------------------------------------------- parts of the split of one seed
@@ -103,18 +108,19 @@ class Split:
         losses: str = "copies",
         told: bool = False,
         poor: bool = False,
+        anew: bool = False,
     ) -> None:
         from omniset.genomes import GenomeCompleter, read_qualities, read_table, read_taxonomy
         from omniset.genomes.metadata import RANKS, lineages
         from omniset.genomes.training import Clades, Genomes, split
 
         genomes, taxonomy, quality = read_table(table), read_taxonomy(metadata), read_qualities(metadata)
-        # Validation genomes stay out of the model.
-        completer = GenomeCompleter(seed=seed, losses=losses, refit=False, progress=False)  # type: ignore[arg-type]
+        # Validation genomes stay out of the model, unless it learns anew from all.
+        completer = GenomeCompleter(seed=seed, losses=losses, refit=anew, progress=False)  # type: ignore[arg-type]
         clades = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade)
         parts = split(clades.groups, (0.2, completer.validation_fraction), np.random.default_rng(seed))
         train, self.test, validation = parts
-        kept = KEPT / "_".join(["model", str(seed), losses, *["told"] * told, *["poor"] * poor])
+        kept = KEPT / "_".join(["model", str(seed), losses, *["told"] * told, *["poor"] * poor, *["anew"] * anew])
         if (kept / "config.json").exists():
             completer = GenomeCompleter.load(kept)
         else:
@@ -129,6 +135,8 @@ class Split:
         self.lineages = of_all[[rank for rank in RANKS if rank in of_all]].to_numpy()
         self.names, self.clades = self.all_names[self.test], self.all_clades[self.test]
         self.complete = quality["completeness"].reindex(self.names).to_numpy()
+        if anew:
+            train, validation = np.sort(np.concatenate([train, validation])), validation[:0]
         self.genomes = Genomes(completer.columns(genomes), clades, train, validation)
 
     def rows(self, condition: Any, methods: dict[str, Any]) -> pd.DataFrame:
