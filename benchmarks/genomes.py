@@ -267,7 +267,9 @@ def by_completeness(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
-    """Test genomes completed one by one, and together: each is then a reference of the others too."""
+    """Test genomes completed one by one, and together: each is then a reference of the others too. The model is as
+    users have it: its mixture has seen relatives of its references, and it has learned anew from all genomes.
+    """
     from omniset.genomes.calibration import Noisy, degraded
     from omniset.genomes.noise import Observed
     from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
@@ -277,7 +279,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
 
     frames, sizes = [], []
     for number in range(seed, seed + SPLITS):
-        one = Split(table, metadata, number)
+        one = Split(table, metadata, number, anew=True)
         suite, rows = one.completer.network_, one.test
         sizes.append({"genomes": len(rows), "clades": len(set(one.clades))})
         truth, nothing = one.genomes.counts[rows].toarray() > 0, np.full(len(rows), np.nan)
