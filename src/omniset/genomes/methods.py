@@ -68,11 +68,13 @@ class Compared:
         similarity: See `References.corrected_similarity`.
         likelihood: See `References.likelihood`.
         likeliest: See `References.likeliest`.
+        company: What share of the likeliest are genomes that are completed together with this one.
     """
 
     similarity: Float[Tensor, "genomes references"]
     likelihood: Float[Tensor, "genomes references"]
     likeliest: Float[Tensor, "genomes families"]
+    company: Float[Tensor, " genomes"]
 
 
 class References(nn.Module):
@@ -84,6 +86,7 @@ class References(nn.Module):
 
     Attributes:
         presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
+        company: How many of them, the last ones, are genomes that are completed together.
     """
 
     presence: UInt8[Tensor, "references families"]
@@ -91,6 +94,7 @@ class References(nn.Module):
     def __init__(self, number: int, families: int) -> None:
         super().__init__()
         self.register_buffer("presence", torch.zeros(number, families, dtype=torch.uint8))
+        self.company = 0
         self._dense: Tensor | None = None
         self._sizes: Tensor | None = None
 
@@ -98,9 +102,9 @@ class References(nn.Module):
         """Take up genomes in place of those before, also another number of them."""
         self.take(torch.from_numpy((counts > 0).toarray() * np.uint8(SURE)).to(self.presence.device))
 
-    def take(self, presence: UInt8[Tensor, "references families"]) -> None:
-        """Others, whose families are as probable."""
-        self.presence, self._dense = presence, None
+    def take(self, presence: UInt8[Tensor, "references families"], company: int = 0) -> None:
+        """Others, whose families are as probable; so many of them, the last ones, are completed together."""
+        self.presence, self.company, self._dense = presence, company, None
 
     def of_others(
         self,
@@ -148,7 +152,7 @@ class References(nn.Module):
             probability = (SURE * (log_odds_of(share) + noise.evidence(known)).sigmoid()).round()
             certain = known.present & (contamination is None)
             filled[some] = torch.where(certain, SURE, probability).to(torch.uint8)
-        self.take(filled)
+        self.take(filled, self.company)
 
     def dense(self, like: Tensor) -> Float[Tensor, "references families"]:
         """As probabilities, made once."""
@@ -167,7 +171,12 @@ class References(nn.Module):
         """What genomes have in common with the references. Their quality is settled."""
         likelihood = self.likelihood(observed, noise.evidence(observed))
         likeliest = self.likeliest(observed, likelihood, noise.prevalence)
-        return Compared(self.corrected_similarity(observed, noise), likelihood, likeliest)
+        company = torch.zeros_like(observed.completeness)
+        if self.company:
+            weights, which = self._nearest(likelihood)
+            others = which >= len(self.presence) - self.company
+            company = (weights * others).sum(1) / weights.sum(1).clamp(min=1e-12)
+        return Compared(self.corrected_similarity(observed, noise), likelihood, likeliest, company)
 
     def similarity(self, observed: Observed) -> Float[Tensor, "genomes references"]:
         """(B, R) Jaccard similarity of what was observed to each reference; -1 for an excluded one."""

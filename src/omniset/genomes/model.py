@@ -18,7 +18,7 @@ from omniset.genomes.methods import NEIGHBOURS, Compared, Method, References, lo
 from omniset.genomes.noise import NoiseModel, Observed
 from omniset.layers import PoolingByMultiheadAttention
 
-FACTS = 4  # that the weights of a mixture depend on
+FACTS = 5  # that the weights of a mixture depend on
 SHARPNESS = (30.0, 60.0, 120.0, 240.0)  # of the attentions at the start, times the number of families
 PARTS = ("neighbours", "likeliest", "components", "context")
 
@@ -186,6 +186,7 @@ class Mixture(Method):
     """
 
     mixture: Float[Tensor, "parameters facts"]
+    references: References
 
     def __init__(self, noise: NoiseModel, parts: int) -> None:
         super().__init__(noise)
@@ -220,19 +221,19 @@ def balance(
     return weights, torch.where(present, torch.zeros_like(shift), shift)
 
 
-def facts(observed: Observed, similarity: Float[Tensor, "genomes references"]) -> Float[Tensor, "genomes facts"]:
+def facts(observed: Observed, compared: Compared) -> Float[Tensor, "genomes facts"]:
     """What a mixture depends on: 1; what share of the genome is missing; how similar the nearest reference is; how much
-    less similar the 15th, or of fewer the last. The last two facts are of about unit size, and bounded: a genome that
-    is unlike all others shall not get weights that are.
+    less similar the 15th, or of fewer the last; what share of the likeliest is completed together with it. The third
+    and fourth are of about unit size, and bounded: a genome that is unlike all others shall not get weights that are.
 
     Args:
         observed: Its quality is settled.
-        similarity: See `References.corrected_similarity`.
     """
-    near = similarity.clamp(min=0).topk(min(NEIGHBOURS, similarity.shape[1]), 1).values
+    similarity = compared.similarity.clamp(min=0)
+    near = similarity.topk(min(NEIGHBOURS, similarity.shape[1]), 1).values
     first, last, lost = near[:, 0], near[:, -1], 1 - observed.completeness
     about = [torch.ones_like(lost), lost, (5 * (first - 0.75)).clamp(-2, 2), (10 * (first - last) - 1).clamp(-2, 2)]
-    return torch.stack(about, 1)
+    return torch.stack([*about, compared.company], 1)
 
 
 class EvidenceModel(Mixture):
@@ -314,7 +315,7 @@ class EvidenceModel(Mixture):
         """
         evidence = self.noise.evidence(observed)
         compared = self.references.compare(observed, self.noise)
-        weights, shift = self.balance(observed, facts(observed, compared.similarity))
+        weights, shift = self.balance(observed, facts(observed, compared))
         near, likeliest, linear, context = weights.unbind(2)
         posterior, prior = (sum(both) / len(both) for both in zip(*self._read(observed, given, tokens), strict=True))
         believed = near * self._believed(observed) + context * torch.where(observed.present, 1.0, 0.5)
@@ -337,7 +338,7 @@ class EvidenceModel(Mixture):
         prior = prior + evidence
         context = torch.where(settled.present, prior, (prior + posterior) / 2)
         together = torch.stack([*self.simple(settled, given, compared), context], 2)
-        return together, facts(settled, compared.similarity)
+        return together, facts(settled, compared)
 
     def _believed(self, observed: Observed) -> Float[Tensor, "genomes families"]:
         seen, unseen = self.belief.unbind(1)
@@ -356,6 +357,10 @@ class WithoutNetwork(Mixture):
         super().__init__(noise, 3)
         self.model = (model,)  # no submodule: its weights are its own
 
+    @property
+    def references(self) -> References:  # type: ignore[override]
+        return self.model[0].references
+
     def parts(
         self, observed: Observed
     ) -> tuple[Float[Tensor, "genomes families parts"], Float[Tensor, "genomes facts"]]:
@@ -369,7 +374,7 @@ class WithoutNetwork(Mixture):
     def _of_settled(self, observed: Observed, given: Tensor) -> tuple[Tensor, Tensor]:
         model = self.model[0]
         compared = model.references.compare(observed, self.noise)
-        return torch.stack(model.simple(observed, given, compared), 2), facts(observed, compared.similarity)
+        return torch.stack(model.simple(observed, given, compared), 2), facts(observed, compared)
 
 
 class SeedModel(Method):

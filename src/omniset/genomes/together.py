@@ -31,7 +31,7 @@ def joined(references: References, noise: NoiseModel, batches: Iterable[Observed
     number, ones = sum(map(len, seen)), np.ones(len(before))
     # Of one without any family nothing is said, not even what all have.
     told = [row for row, any_there in enumerate(torch.cat(seen).any(1).tolist()) if any_there] if seen else []
-    references.take(torch.cat([before, *seen]))
+    references.take(torch.cat([before, *seen]), number)
     try:
         if told:
             quality = np.concatenate([ones, *complete]), np.concatenate([0 * ones, *contaminated])
