@@ -9,6 +9,7 @@ from genome_oracle import COUNTS, FAMILIES, REFERENCES, genomes_of_all_sizes, ob
 
 from omniset.core.sets import SetBatch
 from omniset.genomes import mixing
+from omniset.genomes.methods import Compared
 from omniset.genomes.mixing import mix
 from omniset.genomes.model import PARTS, FamilyTokens, facts, mean_of_present
 from omniset.genomes.training import Clades, Genomes
@@ -96,18 +97,23 @@ def facts_by_hand(observed, i):
         reverse=True,
     )
     gap = similar[0] - similar[:15][-1]
-    return np.array([1, 1 - c, np.clip(5 * similar[0] - 3.75, -2, 2), np.clip(10 * gap - 1, -2, 2)])
+    return np.array([1, 1 - c, np.clip(5 * similar[0] - 3.75, -2, 2), np.clip(10 * gap - 1, -2, 2), 0])
 
 
 @torch.no_grad()
 def test_what_weights_depend_on_is_bounded():
     """However far a genome is, or however few the references."""
-    observed = observed_of(some_counts(3), 0.7, 0.05)
+    observed, company = observed_of(some_counts(3), 0.7, 0.05), torch.tensor([0.0, 0.5, 1.0]).double()
+
+    def about(similarity):
+        return facts(observed, Compared(similarity, similarity, observed.counts, company))
+
     for similarity, near in ((-1.0, (-2.0, -1.0)), (0.3, (-2.0, -1.0)), (0.8, (0.25, -1.0)), (1.0, (1.25, -1.0))):
-        found = facts(observed, torch.full((3, 1), similarity).double())
-        assert torch.allclose(found, torch.tensor([1, 0.3, *near]).double().expand(3, 4), atol=1e-6)
+        found = about(torch.full((3, 1), similarity).double())
+        assert torch.allclose(found[:, :4], torch.tensor([1, 0.3, *near]).double().expand(3, 4), atol=1e-6)
+        assert torch.equal(found[:, 4], company)
     alone = torch.tensor([[0.9, *[-1.0] * 20]]).double().expand(3, 21)  # all others are excluded
-    assert torch.allclose(facts(observed, alone)[:, 2:], torch.tensor([0.75, 2.0]).double().expand(3, 2))
+    assert torch.allclose(about(alone)[:, 2:4], torch.tensor([0.75, 2.0]).double().expand(3, 2))
 
 
 @torch.no_grad()
@@ -255,34 +261,35 @@ def test_without_its_network_it_is_the_simple_parts():
 @pytest.mark.parametrize("part", range(4))
 def test_weights_are_fitted_to_genomes_kept_back(part, monkeypatch):
     """A part that is the truth of clades without relatives gets the weight there, another one gets it where there are
-    relatives; and the truth of training genomes is not looked at.
+    relatives, a third where genomes are completed together; and the truth of training genomes is not looked at.
     """
     counts, groups = some_counts(), np.arange(29) % 7
     train, validation = np.flatnonzero(groups < 4), np.flatnonzero(groups >= 4)
     train, single = train[::2], train[1::2]
     clades = Clades(np.stack([groups, groups, np.arange(29)], 1))
     model = suite_of(["evidence"], counts=counts, double=False)["evidence"]
-    here = iter(
-        [
-            (rows, closeness, right)
-            for _ in range(5)
-            for rows, closeness, right in ((validation, -1.0, part), (single, 1.0, (part + 1) % 4))
-        ]
-    )
+    several = validation[np.argsort(groups[validation], kind="stable")]
+    near, far = (single, 1.0, 0.0, (part + 1) % 4), (validation, -1.0, 0.0, part)
+    both = several, 0.0, 1.0, (part + 2) % 4
+    here = iter([*[far, near] * 5, *[both] * 5])
 
     def parts(observed):
-        rows, closeness, right = next(here)
+        rows, closeness, company, right = next(here)
         assert len(rows) == len(observed)
+        assert (len(model.references.presence) > 23) == (company > 0)
         said = torch.randn(len(observed), FAMILIES, 4)
         said[..., right] = 4 * torch.as_tensor(counts[rows] > 0).float() - 2
-        about = torch.stack([torch.ones(len(observed)), 1 - observed.completeness, torch.zeros(len(observed))], 1)
-        return said, torch.cat([about[:, :2], torch.full((len(observed), 1), closeness), about[:, 2:]], 1)
+        about = torch.stack([torch.ones(len(observed)), 1 - observed.completeness, *torch.zeros(3, len(observed))], 1)
+        about[:, 2], about[:, 4] = closeness, company
+        return said, about
 
     monkeypatch.setattr(model, "parts", parts)
     genomes = Genomes(sp.csr_array(counts), clades, train, validation, train, single=single)
     mix(model, genomes, seed=3)
-    for closeness, right in ((-1.0, part), (1.0, (part + 1) % 4)):
-        about = torch.tensor([[1.0, 0.1, closeness, 0.0], [1.0, 0.4, closeness, 0.0]])
+    assert next(here, None) is None
+    assert len(model.references.presence) == 23
+    for _, closeness, company, right in (far, near, both):
+        about = torch.tensor([[1.0, 0.1, closeness, 0.0, company], [1.0, 0.4, closeness, 0.0, company]])
         weights, _ = model.balance(observed_of(counts[:2], 0.7, 0.05), about)
         assert (weights.argmax(2) == right).all()
         assert (weights[..., right] > 1).all()  # surer than it says: temperature
@@ -297,7 +304,7 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
     model = suite_of(["evidence"], counts=some_counts(), double=False)["evidence"]
 
     def parts(observed):
-        about = torch.zeros(len(observed), 4)
+        about = torch.zeros(len(observed), 5)
         about[:, 0] = 1
         return torch.full((len(observed), FAMILIES, 4), np.log(0.25)), about
 
@@ -308,7 +315,7 @@ def test_families_that_were_not_observed_are_shifted(monkeypatch):
     monkeypatch.setattr(mixing, "degraded", levels)
     mix(model, Genomes(sp.csr_array(counts), clades, rows[:0], rows), seed=3)
     observed = observed_of(seen[:2].astype(int), 0.7, 0.05)
-    weights, shift = model.balance(observed, torch.tensor([[1.0, 0, 0, 0]] * 2))
+    weights, shift = model.balance(observed, torch.tensor([[1.0, 0, 0, 0, 0]] * 2))
     found = torch.sigmoid(weights.sum(2) * np.log(0.25) + shift)
     w = 1 / np.bincount(rows % 7)[rows % 7]
     for here, present in ((True, seen), (False, ~seen)):

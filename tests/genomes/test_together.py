@@ -34,7 +34,7 @@ def test_each_is_completed_by_the_references_and_all_others(completer, mags, qua
     assert number == len(mags)
     for row, name in enumerate(mags.index):
         others = [at for at in range(len(everything)) if at != len(before) + row]
-        references.take(everything[others])
+        references.take(everything[others], len(mags) - 1)
         try:
             suite = completer.network_
             batch = batch_of(completer, mags.loc[[name]], quality)
@@ -129,6 +129,25 @@ def test_what_a_genome_is_joined_with_by_hand():
         number = sum(w for w, _ in weights) ** 2 / sum(w**2 for w, _ in weights)
         share = (number * np.minimum(have / could, 1) + prevalence) / (number + 1)
         assert np.allclose(presence[23 + row], 1 / (1 + np.exp(-(logit(share) + own))), atol=0.5 / 255 + 1e-4)
+
+
+def test_how_much_of_the_likeliest_is_completed_together():
+    suite, seen = suite_of(["pca"]), torch.from_numpy(some_counts(7, seed=11)).double()
+    observed = Observed(seen, torch.linspace(0.5, 1, 7).double(), torch.linspace(0.1, 0, 7).double())
+    references, noise = suite.references, suite.noise
+    assert not references.compare(observed, noise).company.any()
+    with joined(references, noise, [observed]) as number:
+        observed.excluded = own_references(0, 7, 23, number)
+        presence = references.presence.double().numpy() / 255
+        found = references.compare(observed, noise).company
+    for row, share in enumerate(found.tolist()):
+        own = noise.evidence(observed)[row].numpy()
+        ranked = sorted(((presence[r] @ own, r) for r in range(30) if r != 23 + row), reverse=True)
+        weights = [(1 - ((ranked[0][0] - s) / (ranked[0][0] - ranked[15][0])) ** 2, r) for s, r in ranked[:15]]
+        assert share == pytest.approx(sum(w for w, r in weights if r >= 23) / sum(w for w, _ in weights), abs=1e-5)
+    assert 0 < found.min() < found.max() < 1
+    observed.excluded = None
+    assert not references.compare(observed, noise).company.any()
 
 
 def test_which_reference_is_the_genome_itself():
