@@ -111,7 +111,7 @@ def test_what_weights_depend_on_is_bounded():
     for similarity, near in ((-1.0, (-2.0, -1.0)), (0.3, (-2.0, -1.0)), (0.8, (0.25, -1.0)), (1.0, (1.25, -1.0))):
         found = about(torch.full((3, 1), similarity).double())
         assert torch.allclose(found[:, :4], torch.tensor([1, 0.3, *near]).double().expand(3, 4), atol=1e-6)
-        assert torch.equal(found[:, 4], company)
+        assert torch.equal(found[:, 4], 3 * company)
     alone = torch.tensor([[0.9, *[-1.0] * 20]]).double().expand(3, 21)  # all others are excluded
     assert torch.allclose(about(alone)[:, 2:4], torch.tensor([0.75, 2.0]).double().expand(3, 2))
 
