@@ -6,6 +6,7 @@ Each composer returns the page and the plain numbers behind it.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Sequence
@@ -205,13 +206,15 @@ def _kept_compiled() -> None:
     """What UMAP compiles at its first use stays on the disk: anew in each process, it would take longer than the rest
     of a report.
     """
-    from umap import layouts, umap_
-
-    names = ("smooth_knn_dist", "compute_membership_strengths", "_nb_optimize_layout_euclidean_single_epoch")
-    for function in [getattr(module, name, None) for module in (umap_, layouts) for name in names]:
-        # Nowhere to write, or a version of UMAP without these: then it is compiled.
-        with contextlib.suppress(AttributeError, RuntimeError):
-            function.enable_caching()  # type: ignore[union-attr]
+    names = {
+        "umap_": ("smooth_knn_dist", "compute_membership_strengths"),
+        "layouts": ("_nb_optimize_layout_euclidean_single_epoch",),
+    }
+    for module, functions in names.items():
+        for name in functions:
+            # Nowhere to write, or a version of UMAP without these: then it is compiled.
+            with contextlib.suppress(ImportError, AttributeError, RuntimeError):
+                getattr(importlib.import_module(f"umap.{module}"), name).enable_caching()
 
 
 # ---------------------------------------------------------------------- a fitted model
