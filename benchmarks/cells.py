@@ -65,6 +65,7 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
         "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
     },
 }
+LONG = 100  # epochs after which the loss of "seed" has settled
 # Of the alignment: its weight, and its number of clusters.
 ALIGNMENTS: dict[str, dict[str, Any]] = {
     **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 80.0)},
@@ -80,7 +81,7 @@ def main(seed: int = 0) -> None:
     if "OMNISET_DATA" not in os.environ:
         sys.exit("set OMNISET_DATA to the folder that holds cells/kang_pbmc_muscat.h5ad")
     data = Path(os.environ["OMNISET_DATA"]) / "cells"
-    parts = sys.argv[2:] or ["embed", "alignment", "panels", "perturb", "annotate", "costs"]
+    parts = sys.argv[2:] or ["embed", "alignment", "panels", "perturb", "annotate", "seed", "costs"]
     if "perturb" in parts:
         record("cells/perturb_kang", perturbed(data, seed), seed=seed, part_of="cells perturb")
     if "annotate" in parts:
@@ -95,6 +96,8 @@ def main(seed: int = 0) -> None:
         rows = [row for name in SETS for row in panels(name, data, seed)]
         calls = [row for name in SETS for row in called(name, data, seed)]
         record("cells/panels", {"rows": rows, "calls": calls}, seed=seed, part_of="cells panels")
+    if "seed" in parts:
+        record("cells/seed", {"models": trained_long(data, seed)}, seed=seed, part_of="cells seed")
     if "costs" in parts:
         record("cells/costs", {"rows": costs(data / SETS["baron"], seed)}, seed=seed, part_of="cells costs")
 
@@ -233,6 +236,31 @@ def aligned(name: str, data: Path, seed: int = 0) -> dict[str, Any]:
     """Other weights of the alignment, and other numbers of its clusters, than the default's."""
     how: dict[str, Any] = {"methods": (), "variants": ALIGNMENTS, "inductive": False, "seeds": ALIGNED}
     return compared(name, data, seed, f"alignment_{name}", **how)
+
+
+def trained_long(data: Path, seed: int = 0) -> list[dict[str, Any]]:
+    """A small model of the architecture "seed" after as many epochs as it takes, beside the default: the loss of each
+    epoch, whether it had settled, and how well the cells are integrated.
+    """
+    import anndata
+
+    from omniset.cells import CellEmbedder
+    from omniset.cells.data import read_cells
+    from omniset.cells.evaluate import Task
+    from omniset.cells.metrics import integration
+    from omniset.cells.settling import of_loss
+
+    adata, rows = anndata.read_h5ad(data / SETS["kang"]), []
+    task = Task.of(read_cells(adata), "batch", "cell_type", seed)
+    models: dict[str, dict[str, Any]] = {"default": {}, "seed": {**TRANSDUCTIVE["seed"], "epochs": LONG}}
+    for name, more in models.items():
+        model = CellEmbedder(seed=seed, progress=False, **more)
+        model.fit(adata, batch_key="batch", folder=RUNS / f"long_{name}", resume=True)
+        found = integration(model.transform(adata).astype(np.float64), task.labels, task.codes, task.reference, seed)
+        history = [{key: epoch[key] for key in ("epoch", "train_loss")} for epoch in model.history_]
+        rows.append({"model": name, **found.numbers(), "history": history, "settled": of_loss(model.history_)})
+        print(rows[-1], flush=True)
+    return plain(rows)
 
 
 def _recorded(found: Any, data: Path) -> dict[str, Any]:

@@ -673,6 +673,16 @@ def _new_batch(comparison: Comparison, score: str, method: str) -> str:
     return f"{interval.value:.3f}{ends}"
 
 
+def cells_seed(found: dict[str, Any]) -> list[str]:
+    lines = ["| model | epochs | loss of the first | of the last | total | bio | batch |", "|---" * 7 + "|"]
+    for row in found["models"]:
+        first, *_, last = (epoch["train_loss"] for epoch in row["history"])
+        scores = " | ".join(_share(row[score]) for score in ("total", "bio", "batch"))
+        lines.append(f"| {row['model']} | {len(row['history'])} | {first:.2f} | {last:.2f} | {scores} |")
+    said = " ".join(f"Of {row['model']}, {row['settled']}." for row in found["models"])
+    return [*lines, "", f"{said} The losses are of different kinds, and are not to be compared."]
+
+
 def cells_costs(found: dict[str, Any]) -> list[str]:
     lines = ["| command | cells | peak resident memory | seconds | cells per second |", "|---" * 5 + "|"]
     for row in found["rows"]:
@@ -999,6 +1009,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "cells_alignment": ("cells/alignment.json", cells_alignment),
     "cells_panels": ("cells/panels.json", cells_panels),
     "cells_costs": ("cells/costs.json", cells_costs),
+    "cells_seed": ("cells/seed.json", cells_seed),
     **{f"regions_{n}_{split}": (f"regions/schaefer_{n}_{split}.json", regions) for n, split in REGIONS},
     "regions_nulls": ("regions/nulls.json", regions_nulls),
     "regions_nulls_400": ("regions/nulls_400.json", regions_nulls),
