@@ -65,7 +65,7 @@ TRANSDUCTIVE: dict[str, dict[str, Any]] = {
         "encoder_options": {"slots": 256, "positives": 128, "negatives": 128, "shared": 128},
     },
 }
-LONG = 100  # epochs after which the loss of "seed" has settled
+LONG = 50  # epochs after which the loss of "seed" has settled
 # Of the alignment: its weight, and its number of clusters.
 ALIGNMENTS: dict[str, dict[str, Any]] = {
     **{f"weight {weight:g}": {"alignment": weight} for weight in (5.0, 80.0)},
