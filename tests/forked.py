@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -16,18 +17,18 @@ class Forked:
         work: Called there; its exit status is what `work` gives, or what ends it.
 
     Attributes:
-        said: When it has ended, what it said on both streams.
+        printed, said: When it has ended, what it wrote to stdout and to stderr.
     """
 
     def __init__(self, work, folder):
-        self._reading, writing = os.pipe()
+        # Files, which are never full: nobody reads before it has ended.
+        self._files = [tempfile.TemporaryFile("w+", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # from Python 3.12 on, where there are threads; none of them is needed
             self.pid = os.fork()
         if not self.pid:
-            _become(work, folder, writing)
-        os.close(writing)
-        self.said, self._status = "", None
+            _become(work, folder, *(file.fileno() for file in self._files))
+        self.printed, self.said, self._status = "", "", None
 
     def poll(self):
         """The exit status, minus the signal that killed it; None while it runs."""
@@ -43,21 +44,25 @@ class Forked:
 
     def wait(self):
         """The exit status, minus the signal that killed it."""
-        with open(self._reading, encoding="utf-8") as reading:
-            self.said = reading.read()
         while self.poll() is None:
             time.sleep(0.01)
+        texts = []
+        for file in self._files:
+            with file:
+                file.seek(0)
+                texts.append(file.read())
+        self.printed, self.said = texts
         return self._status
 
 
-def _become(work, folder, writing):
+def _become(work, folder, *streams):
     """Never returns: what is above on the stack belongs to pytest."""
     status = 1
     try:
         os.setsid()
         os.chdir(folder)
-        os.dup2(writing, 1)
-        os.dup2(writing, 2)
+        for number, stream in enumerate(streams, 1):
+            os.dup2(stream, number)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
