@@ -271,9 +271,8 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     users have it: its mixture has seen relatives of its references, and it has learned anew from all genomes.
     """
     from omniset.genomes.calibration import Noisy, degraded
-    from omniset.genomes.noise import Observed
     from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
-    from omniset.genomes.together import joined, own_references
+    from omniset.genomes.together import each_with_others
     from omniset.runs.files import plain
     from omniset.trials.comparison import OURS, Comparison
 
@@ -289,17 +288,12 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
             batches = [observed for _, observed, _ in degraded(one.genomes, rows, condition.level, "estimated", noise)]
             seen = np.concatenate([observed.present.numpy() for observed in batches])
             odds: dict[str, list[np.ndarray]] = {name: [] for name in (*WITH_OTHERS, *TOGETHER.values())}
-            references, at = len(suite.references.presence), 0
             with torch.no_grad():
                 for name, method in WITH_OTHERS.items():
                     odds[name] = [suite[method](observed).numpy() for observed in batches]
-                with joined(suite.references, suite.noise, batches) as genomes:
-                    for observed in batches:
-                        hidden = own_references(at, len(observed), references, genomes)
-                        known = observed.counts, observed.completeness, observed.contamination
-                        for name, method in WITH_OTHERS.items():
-                            odds[TOGETHER[name]].append(suite[method](Observed(*known, hidden)).numpy())
-                        at += len(observed)
+                for _, observed in each_with_others(suite.references, suite.noise, batches):
+                    for name, method in WITH_OTHERS.items():
+                        odds[TOGETHER[name]].append(suite[method](observed).numpy())
             for method, parts in odds.items():
                 noisy = Noisy(rows, truth, seen, np.concatenate(parts), nothing)
                 about = {"seed": number, "genome": one.names, "clade": one.clades}

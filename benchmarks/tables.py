@@ -679,7 +679,7 @@ def cells_seed(found: dict[str, Any]) -> list[str]:
         first, *_, last = (epoch["train_loss"] for epoch in row["history"])
         scores = " | ".join(_share(row[score]) for score in ("total", "bio", "batch"))
         lines.append(f"| {row['model']} | {len(row['history'])} | {first:.2f} | {last:.2f} | {scores} |")
-    said = " ".join(f"Of {row['model']}, {row['settled']}." for row in found["models"])
+    said = " ".join(f"`{row['model']}`: {row['settled']}." for row in found["models"])
     return [*lines, "", f"{said} The losses are of different kinds, and are not to be compared."]
 
 

@@ -13,7 +13,7 @@ from omniset.genomes import GenomeTable
 from omniset.genomes.completer import _batch
 from omniset.genomes.metadata import check_quality
 from omniset.genomes.noise import Observed
-from omniset.genomes.together import joined, own_references
+from omniset.genomes.together import each_with_others, joined, own_references
 
 pytestmark = pytest.mark.filterwarnings("ignore:quality", "ignore:. of . genomes", "ignore:.. of .. genomes")
 METHODS = ("model", "knn", "knn-likelihood")
@@ -148,6 +148,21 @@ def test_how_much_of_the_likeliest_is_completed_together():
     assert 0 < found.min() < found.max() < 1
     observed.excluded = None
     assert not references.compare(observed, noise).company.any()
+
+
+def test_batches_are_read_with_all_others(completer, mags, quality):
+    references, noise = completer.network_.references, completer.network_.noise
+    before = len(references.presence)
+    batches = [batch_of(completer, some, quality) for some in (mags[:3], mags[3:])]
+    at = 0
+    for position, observed in each_with_others(references, noise, batches):
+        assert torch.equal(observed.counts, batches[position].counts)
+        assert len(references.presence) == before + len(mags)
+        which = [before + at + row for row in range(len(observed))]
+        assert observed.excluded.nonzero().tolist() == [[row, own] for row, own in enumerate(which)]
+        at += len(observed)
+    assert at == len(mags)
+    assert len(references.presence) == before
 
 
 def test_which_reference_is_the_genome_itself():

@@ -86,7 +86,7 @@ class References(nn.Module):
 
     Attributes:
         presence: How probable each family is in each, in multiples of 1 / 255: 0 and 255 where they are complete.
-        company: How many of them, the last ones, are genomes that are completed together.
+        joined: How many of them, the last ones, are genomes that are completed together.
     """
 
     presence: UInt8[Tensor, "references families"]
@@ -94,7 +94,7 @@ class References(nn.Module):
     def __init__(self, number: int, families: int) -> None:
         super().__init__()
         self.register_buffer("presence", torch.zeros(number, families, dtype=torch.uint8))
-        self.company = 0
+        self.joined = 0
         self._dense: Tensor | None = None
         self._sizes: Tensor | None = None
 
@@ -102,9 +102,9 @@ class References(nn.Module):
         """Take up genomes in place of those before, also another number of them."""
         self.take(torch.from_numpy((counts > 0).toarray() * np.uint8(SURE)).to(self.presence.device))
 
-    def take(self, presence: UInt8[Tensor, "references families"], company: int = 0) -> None:
+    def take(self, presence: UInt8[Tensor, "references families"], joined: int = 0) -> None:
         """Others, whose families are as probable; so many of them, the last ones, are completed together."""
-        self.presence, self.company, self._dense = presence, company, None
+        self.presence, self.joined, self._dense = presence, joined, None
 
     def of_others(
         self,
@@ -152,7 +152,7 @@ class References(nn.Module):
             probability = (SURE * (log_odds_of(share) + noise.evidence(known)).sigmoid()).round()
             certain = known.present & (contamination is None)
             filled[some] = torch.where(certain, SURE, probability).to(torch.uint8)
-        self.take(filled, self.company)
+        self.take(filled, self.joined)
 
     def dense(self, like: Tensor) -> Float[Tensor, "references families"]:
         """As probabilities, made once."""
@@ -172,9 +172,9 @@ class References(nn.Module):
         likelihood = self.likelihood(observed, noise.evidence(observed))
         likeliest = self.likeliest(observed, likelihood, noise.prevalence)
         company = torch.zeros_like(observed.completeness)
-        if self.company:
+        if self.joined:
             weights, which = self._nearest(likelihood)
-            others = which >= len(self.presence) - self.company
+            others = which >= len(self.presence) - self.joined
             company = (weights * others).sum(1) / weights.sum(1).clamp(min=1e-12)
         return Compared(self.corrected_similarity(observed, noise), likelihood, likeliest, company)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from omniset.genomes.calibration import clade_weights, degraded
 from omniset.genomes.model import FACTS, Mixture, balance
 from omniset.genomes.noise import Observed, Recovery
-from omniset.genomes.together import joined, own_references
+from omniset.genomes.together import each_with_others
 from omniset.genomes.training import Genomes, cross_entropy
 
 Degraded = tuple[np.ndarray, Observed, Recovery]
@@ -70,13 +70,10 @@ def _joined(
 ) -> Iterator[Degraded]:
     """Genomes degraded at a level, each a reference of the others as long as this is read."""
     batches = list(degraded(genomes, rows, level, "estimated", seed))
-    references, at = len(model.references.presence), 0
-    like = model.references.presence.device
-    with joined(model.references, model.noise, [observed.to(like) for _, observed, _ in batches]) as number:
-        for some, observed, recovery in batches:
-            observed.excluded = own_references(at, len(observed), references, number)
-            at += len(observed)
-            yield some, observed, recovery
+    seen = [observed.to(model.references.presence.device) for _, observed, _ in batches]
+    for position, observed in each_with_others(model.references, model.noise, seen):
+        some, _, recovery = batches[position]
+        yield some, observed, recovery
 
 
 def _fitted(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -39,6 +40,18 @@ def joined(references: References, noise: NoiseModel, batches: Iterable[Observed
         yield number
     finally:
         references.take(before)
+
+
+def each_with_others(
+    references: References, noise: NoiseModel, batches: Sequence[Observed]
+) -> Iterator[tuple[int, Observed]]:
+    """Batches and their positions; as long as they are read, each genome is a reference of all others: see `joined`."""
+    before, at = len(references.presence), 0
+    with joined(references, noise, batches) as number:
+        for position, observed in enumerate(batches):
+            hidden = own_references(at, len(observed), before, number).to(observed.counts.device)
+            yield position, replace(observed, excluded=hidden)
+            at += len(observed)
 
 
 def own_references(first: int, number: int, references: int, genomes: int) -> Bool[Tensor, "number all_references"]:
