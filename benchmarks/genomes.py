@@ -1,6 +1,6 @@
 """The genome system on archaea: our model beside every baseline on held-out families; what the commands cost; how
-precision depends on how complete the references are themselves; what training with other losses does; and what learning
-anew from all genomes does for relatives of those that were kept back.
+precision depends on how complete the references are themselves; what training with other losses does; what learning
+anew from all genomes does for relatives of those that were kept back; and the document's architecture, trained long.
 
 The data is found through the environment variable OMNISET_DATA. The rows of each seed, and models, are kept in
 runs/genomes, so that an interrupted run goes on where it stopped.
@@ -47,6 +47,8 @@ OF_TOGETHER = ("95/0", "90/5", "70/5", "50/5")
 WITH_OTHERS = {"omniset": "evidence", "knn-likelihood": "knn-likelihood"}  # by the name of the network's method
 TOGETHER = {name: f"{name}-together" for name in WITH_OTHERS}
 OF_RANKS, RANKED = ((95.0, 0.0), (70.0, 5.0), (50.0, 5.0), (30.0, 10.0)), {n: f"{n}-ranks" for n in WITH_OTHERS}
+LONG, VOCABULARY, FREQUENT = 300, 1000, 0.05  # epochs of "seed"; its families, out of those that so many genomes have
+OF_SEED = ("seed", "as-is", "prevalence", "prevalence-bayes", "knn", "autoencoder", "autoencoder-evidence", "evidence")
 NATS = (0.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # by which a reference is likelier, for each rank that it shares
 
 
@@ -472,6 +474,52 @@ def _scores_of(genomes: Any, noisy: list[Any], predict: Any) -> pd.DataFrame:
     return of_genomes(Noisy(rows, truth, seen, odds, np.full(len(rows), np.nan)), genomes.prevalence, None, PRECISION)
 
 
+def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
+    """The architecture "seed" trained until its loss settles, with the document's curriculum, on families drawn out of
+    those that are not rare: it attends from every family to every other. Beside it others of the same families, and
+    the document's own noise.
+    """
+    from omniset.genomes import GenomeCompleter, GenomeTable, read_table, read_taxonomy
+    from omniset.genomes.calibration import apply_all
+    from omniset.genomes.metadata import lineages
+    from omniset.genomes.scores import CONDITIONS, SCORES, of_genomes
+    from omniset.genomes.suite import TRAINING
+    from omniset.genomes.training import Clades, Genomes, split
+    from omniset.runs.files import plain
+    from omniset.trials.comparison import Comparison
+
+    genomes, taxonomy = read_table(table), read_taxonomy(metadata)
+    completer = GenomeCompleter(seed=seed, refit=False)
+    clades, rng = Clades.of(genomes.counts, taxonomy, genomes.names, completer.clade), np.random.default_rng(seed)
+    train, test, validation = split(clades.groups, (0.2, completer.validation_fraction), rng)
+    frequent = np.flatnonzero((genomes.counts[train] > 0).sum(0) >= FREQUENT * len(train))
+    drawn = np.sort(rng.choice(frequent, VOCABULARY, replace=False))
+    genomes = GenomeTable(genomes.names, [genomes.families[i] for i in drawn], genomes.counts[:, drawn].tocsr())
+    with patch.dict(TRAINING["seed"], epochs=LONG):
+        also = [name for name in OF_SEED if name in TRAINING]
+        where = {"folder": KEPT / "seed", "resume": True}
+        completer.fit_split(genomes, taxonomy, clades, train, validation, also=also, **where)
+    suite, known = completer.network_, Genomes(completer.columns(genomes), clades, train, validation)
+    names, of_clade = np.array(genomes.names)[test], lineages(taxonomy, genomes.names)[completer.clade].to_numpy()[test]
+    frames = []
+    for condition in (c for c in CONDITIONS if c.kind == "original"):
+        methods = {name: suite[name] for name in OF_SEED}
+        found = apply_all(methods, known, test, condition.of_data, condition.stated, seed)
+        for method, noisy in found.items():
+            scores = of_genomes(noisy, suite.noise.prevalence.numpy(), None, PRECISION)
+            about = {"seed": seed, "genome": names, "clade": of_clade, "condition": condition.name, "method": method}
+            frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+    compared = Comparison(
+        pd.concat(frames, ignore_index=True), SCORES, "clade", "clade", ("seed", "genome"), [*OF_SEED[1:]], ours="seed"
+    ).numbers()
+    shown = ("f1", "auprc_missing")
+    sizes = {"training genomes": len(train), "test genomes": len(test), "clades": len(set(of_clade))}
+    sizes |= {"families": len(drawn), "families of a genome": float((known.counts[train] > 0).sum(1).mean())}
+    losses = {name: completer.histories_[name] for name in ("seed", "evidence")}
+    kept = {key: [row for row in compared[key] if row["score"] in shown] for key in ("scores", "differences")}
+    return plain({**sizes, "losses": losses, **kept})
+
+
 def costs(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
     """Peak memory and seconds of `omniset genomes fit` and `complete`; of `fit` also on a large table."""
     from omniset.genomes import read_table
@@ -542,5 +590,6 @@ PARTS = {
     "ranks": ("genomes_ranks", ranks),
     "losses": ("genomes_losses", losses),
     "relatives": ("genomes_relatives", relatives),
+    "seed": ("genomes_seed", trained_long),
     "costs": ("genomes_costs", costs),
 }
