@@ -47,7 +47,7 @@ OF_TOGETHER = ("95/0", "90/5", "70/5", "50/5")
 WITH_OTHERS = {"omniset": "evidence", "knn-likelihood": "knn-likelihood"}  # by the name of the network's method
 TOGETHER = {name: f"{name}-together" for name in WITH_OTHERS}
 OF_RANKS, RANKED = ((95.0, 0.0), (70.0, 5.0), (50.0, 5.0), (30.0, 10.0)), {n: f"{n}-ranks" for n in WITH_OTHERS}
-LONG, VOCABULARY, FREQUENT = 300, 1000, 0.05  # epochs of "seed"; its families, out of those that so many genomes have
+LONG, VOCABULARY, FREQUENT = 150, 1000, 0.05  # epochs of "seed"; its families, out of those that so many genomes have
 OF_SEED = ("seed", "as-is", "prevalence", "prevalence-bayes", "knn", "autoencoder", "autoencoder-evidence", "evidence")
 NATS = (0.0, 10.0, 30.0, 100.0, 300.0, 1000.0)  # by which a reference is likelier, for each rank that it shares
 
