@@ -14,7 +14,6 @@ from matplotlib.patches import Ellipse
 from omniset.report.figures import MARKERS, MORE_COLOURS
 from paper.tables import Results
 
-STYLES = [*zip(MORE_COLOURS, MARKERS, strict=False)]  # a marker each, for those who see no colours at all
 Series = dict[str, tuple[str, str]]  # label: training and column
 
 
@@ -24,8 +23,10 @@ def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any,
     if curve is None:
         return
     mean, half = curve
-    colour, marker = STYLES[number % len(STYLES)]
-    axes.plot(x, mean, color=colour, marker=marker, markersize=4, **options)
+    # A marker each, for those who see no colours at all; where colours come again lines are dashed.
+    again, which = divmod(number, len(MORE_COLOURS))
+    colour, marker = MORE_COLOURS[which], MARKERS[number % len(MARKERS)]
+    axes.plot(x, mean, color=colour, marker=marker, markersize=4, linestyle="--" if again else "-", **options)
     top = 100 if key.startswith("accuracy") else 1
     low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -66,7 +67,8 @@ def against_sizes(
     results: Results, panels: dict[str, tuple[str, Series]], sizes: Sequence[int], xlabel: str, ylabel: str
 ) -> Figure:
     """Figures 1 and A.3: numbers against sizes; a panel per entry: title, what is shown, and of what."""
-    figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
+    many = any(len(series) > len(MORE_COLOURS) for _, series in panels.values())  # their names stand beside the lines
+    figure = Figure(figsize=((7.2 if many else 4.6) * len(panels), 3.6), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, (key, series)) in zip(grid, panels.items(), strict=True):
         for i, (name, place) in enumerate(_alike(results, series, key).items()):
@@ -75,7 +77,8 @@ def against_sizes(
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
         if axes.lines:
-            axes.legend(frameon=False, fontsize="x-small")
+            beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)} if many else {}
+            axes.legend(frameon=False, fontsize="x-small", **beside)
     return figure
 
 
@@ -91,7 +94,7 @@ def mixtures(points: Sequence[np.ndarray], predicted: dict[str, np.ndarray]) -> 
     for column, (label, sets) in enumerate(predicted.items()):
         for axes, xy, components in zip(grid[:, column], points, sets, strict=False):
             axes.scatter(xy[:, 0], xy[:, 1], s=2, color="0.7", linewidths=0, rasterized=True)
-            for (weight, x, y, width, height), (colour, _) in zip(components, STYLES, strict=False):
+            for (weight, x, y, width, height), colour in zip(components, MORE_COLOURS, strict=False):
                 shape = Ellipse((x, y), 4 * width, 4 * height, fill=False, color=colour, linewidth=0.5 + 4 * weight)
                 axes.add_patch(shape)
             axes.set(xlim=(-6, 6), ylim=(-6, 6), xticks=[], yticks=[], aspect="equal")
