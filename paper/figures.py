@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
-from omniset.report.figures import MARKERS, MORE_COLOURS
+from omniset.report.figures import MORE_COLOURS, line_style
 from paper.tables import Results
 
 Series = dict[str, tuple[str, str]]  # label: training and column
@@ -23,13 +23,11 @@ def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any,
     if curve is None:
         return
     mean, half = curve
-    # A marker each, for those who see no colours at all; where colours come again lines are dashed.
-    again, which = divmod(number, len(MORE_COLOURS))
-    colour, marker = MORE_COLOURS[which], MARKERS[number % len(MARKERS)]
-    axes.plot(x, mean, color=colour, marker=marker, markersize=4, linestyle="--" if again else "-", **options)
+    style = line_style(number)
+    axes.plot(x, mean, markersize=4, **style, **options)
     top = 100 if key.startswith("accuracy") else 1
     low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
 def _alike(results: Results, series: Series, *keys: str) -> Series:

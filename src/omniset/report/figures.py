@@ -464,12 +464,16 @@ def panel(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def line_style(place: int) -> dict[str, Any]:
+    """Colour and marker of the line at this place; where colours come again it is dashed."""
+    again, which = divmod(place, len(MORE_COLOURS))
+    marker = MARKERS[place % len(MARKERS)]
+    return {"color": MORE_COLOURS[which], "marker": marker, "linestyle": "--" if again else "-"}
+
+
 def _styles(names: Sequence[str], reference: str | None) -> dict[str, dict[str, Any]]:
     """Colour, marker and dashes by place in the list."""
-    styles: dict[str, dict[str, Any]] = {}
-    for i, name in enumerate(names):
-        colour, again = MORE_COLOURS[i % len(MORE_COLOURS)], i // len(MORE_COLOURS)
-        styles[name] = {"color": colour, "marker": MARKERS[i % len(MARKERS)], "linestyle": "--" if again else "-"}
+    styles = {name: line_style(place) for place, name in enumerate(names)}
     if reference in styles:
         styles[reference] = {"color": GREY, "marker": ".", "linestyle": "--"}
     return styles
