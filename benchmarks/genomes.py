@@ -158,8 +158,7 @@ class Split:
         frames = []
         for method, level in methods.items():
             frame = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
-            names = pd.DataFrame(named | {"condition": condition.name, "method": method})
-            frames.append(pd.concat([names, frame.assign(worse=np.nan)], axis=1))
+            frames.append(frame.assign(**named, condition=condition.name, method=method, worse=np.nan))
         return pd.concat(frames, ignore_index=True)
 
     def level(self, condition: Any) -> Any:
@@ -303,7 +302,7 @@ def together(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
                 # Thresholds and widths of intervals are those of our model.
                 level = one.level(condition) if "omniset" in method else None
                 scores = of_genomes(noisy, suite.noise.prevalence.numpy(), level, PRECISION)
-                frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+                frames.append(scores.assign(**about, worse=np.nan))
     ours = TOGETHER[OURS]
     others = [name for name in (*WITH_OTHERS, *TOGETHER.values()) if name != ours]
     everything = pd.concat(frames, ignore_index=True)
@@ -434,7 +433,7 @@ def relatives(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
                 scores = _scores_of(known, noisy, predict)
                 about = {"seed": number, "genome": np.array(genomes.names)[test], "clade": named[test]}
                 about |= {"condition": f"{level[0]:g}/{level[1]:g} {group}", "method": method}
-                frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+                frames.append(scores.assign(**about, worse=np.nan))
         facts = {"seed": number, "genomes": len(everything), "families": len(anew.families_)}
         facts["first families"] = len(first.families_)
         splits.append(facts | {f"{group} clades": len(set(named[test])) for group, test in asked.items()})
@@ -508,7 +507,7 @@ def trained_long(table: Path, metadata: Path, seed: int) -> dict[str, Any]:
         for method, noisy in found.items():
             scores = of_genomes(noisy, suite.noise.prevalence.numpy(), None, PRECISION)
             about = {"seed": seed, "genome": names, "clade": of_clade, "condition": condition.name, "method": method}
-            frames.append(pd.concat([pd.DataFrame(about), scores.assign(worse=np.nan)], axis=1))
+            frames.append(scores.assign(**about, worse=np.nan))
     compared = Comparison(
         pd.concat(frames, ignore_index=True), SCORES, "clade", "clade", ("seed", "genome"), [*OF_SEED[1:]], ours="seed"
     ).numbers()
