@@ -135,8 +135,8 @@ def training_source(
     if size is None or (training.shards == "merged" and not gradient):
         return batch, {}
     options = {"shards": training.shards, "gradient": training.gradient}
-    if training.shards == "merged" and training.gradient in ("first-shard", "unbiased"):
-        # Only the first shard's gradient is asked for, and values do not depend on how the rest is cut: in one piece.
+    if training.shards == "merged" and training.gradient != "exact":
+        # Gradients tell the first shard from the rest, and nothing depends on how the rest is cut: in one piece.
         rest = SetBatch(sample.elements[:, size:], sample.multiplicity[:, size:], validate=False)
         return [SetBatch(sample.elements[:, :size], sample.multiplicity[:, :size], validate=False), rest], options
     return batch, {"shard_size": size, **options}
