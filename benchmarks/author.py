@@ -43,8 +43,8 @@ def model_of(dtype: torch.dtype) -> Any:
 def errors(dtype: torch.dtype) -> list[dict[str, Any]]:
     """Of outputs and gradients, against our whole sets in float64, which tests hold to written-out mathematics."""
     model = model_of(dtype)
-    ours = encoders.from_author(model.state_dict(), HEADS).eval()
-    exact = encoders.from_author({n: v.double() for n, v in model.state_dict().items()}, HEADS).eval()
+    ours = encoders.from_author(model.state_dict(), num_heads=HEADS).eval()
+    exact = encoders.from_author({n: v.double() for n, v in model.state_dict().items()}, num_heads=HEADS).eval()
     x = torch.randn(5, 41, DIM, dtype=dtype)
     counts = torch.randint(1, 4, (5, 41)).to(dtype)
     absent = counts.clone()
@@ -82,14 +82,14 @@ def gradients(module: Any, compute: Callable[[], Tensor]) -> tuple[Tensor, dict[
 
 def renamed(grads: dict[str, Tensor]) -> dict[str, Tensor]:
     """Under our names: gradients are weights like others to `from_author`."""
-    return {name: p.detach() for name, p in encoders.from_author(grads, HEADS).named_parameters()}
+    return {name: p.detach() for name, p in encoders.from_author(grads, num_heads=HEADS).named_parameters()}
 
 
 def speed() -> dict[str, Any]:
     """Seconds of forward and backward of whole sets in float32, in turns: median, and each."""
     sets, elements, repetitions = TIMED
     model = model_of(torch.float32)
-    ours = encoders.from_author(model.state_dict(), HEADS).eval()
+    ours = encoders.from_author(model.state_dict(), num_heads=HEADS).eval()
     x = torch.randn(sets, elements, DIM)
     seconds: dict[str, list[float]] = {"ours": [], "author": []}
     steps = {"ours": (ours, lambda: ours(SetBatch(x)).summary), "author": (model, lambda: model(x))}

@@ -93,11 +93,15 @@ def table(
         out: Folder with the results of the study. null: results/studies/NAME.
         format: "text" or "markdown".
     """
-    from paper.registry import tables_of
+    from omniset.runs.console import say_notes
+    from paper.registry import STUDIES, tables_of
 
+    folder = RESULTS / name if out is None else out
     if out is not None and not out.exists():
         raise ValueError(f"out: there is no {out}")
-    for one in tables_of(name, RESULTS / name if out is None else out):
+    if name in STUDIES and not folder.exists():
+        say_notes([f"there are no results in {folder.absolute()}: run this in the clone, or give --out"])
+    for one in tables_of(name, folder):
         lines = ["", f"### {one.title}", "", *one.markdown()] if format == "markdown" else ["", one.text()]
         print("\n".join(lines))
 

@@ -38,6 +38,6 @@ def features() -> Table:
         "ST (ISAB) and UST are one architecture: on whole sets they compute the same. Run in shards, the paper's ST "
         "reads each as a set of its own and is not consistent; merged (the default here) it is UST. "
         "ST (SAB) too is consistent here, as the engine streams all elements past every shard.",
-        "The paper has neither of the last four.",
+        "The paper has none of the last four.",
     ]
     return Table("Features of the architectures (Table 1)", head, rows, notes)

@@ -42,7 +42,7 @@ def test_same_weights_same_numbers(ust, induced, counted):
     """In float32 where there are multiplicities: the package's logarithms of them are float32 in any case."""
     model = theirs(ust, induced)
     model = model.float() if counted else model
-    encoder = encoders.from_author(model.state_dict(), H).eval()
+    encoder = encoders.from_author(model.state_dict(), num_heads=H).eval()
     x, m = torch.randn(B, N, D, dtype=encoder.pool.points.dtype), torch.ones(B, N)
     if counted:
         m[:, 1:] = torch.randint(0, 3, (B, N - 1))
@@ -50,7 +50,7 @@ def test_same_weights_same_numbers(ust, induced, counted):
     upstream = torch.randn_like(expected)
     (expected * upstream).sum().backward()
     # Their gradients under our names.
-    whole = [*encoders.from_author({name: p.grad for name, p in model.named_parameters()}, H).parameters()]
+    whole = [*encoders.from_author({name: p.grad for name, p in model.named_parameters()}, num_heads=H).parameters()]
     for options in ({}, {"shard_size": 5}):
         encoder.zero_grad()
         got = encoder(SetBatch(x, m), **options).summary
@@ -74,7 +74,12 @@ def test_other_weights_are_refused(change, message):
     weights = _weights()
     change(weights)
     with pytest.raises(ValueError, match=message):
-        encoders.from_author(weights, H)
+        encoders.from_author(weights, num_heads=H)
+
+
+def test_what_the_weights_decide_is_no_option():
+    with pytest.raises(TypeError, match="from_author does not take dim; it takes activation, attention, dropout, "):
+        encoders.from_author(_weights(), num_heads=H, dim=D)
 
 
 def _weights():
@@ -97,7 +102,7 @@ PARTS = ("weight", "bias")
 
 
 def test_weights_are_taken_with_a_network_for_the_elements():
-    encoder = encoders.from_author(_weights(), H, input_dim=3, embed=nn.Linear(3, D), dropout=0.0)
+    encoder = encoders.from_author(_weights(), num_heads=H, input_dim=3, embed=nn.Linear(3, D), dropout=0.0)
     assert encoder.input_dim == 3
     assert not any(part.p for part in encoder.modules() if isinstance(part, nn.Dropout) and part.p != 0.1)
     testing.assert_shard_consistent(encoder.double().eval(), SetBatch(torch.randn(B, N, 3, dtype=DOUBLE)))
@@ -192,7 +197,10 @@ def test_hidden_dropout_is_left_to_the_plain_form_in_training(monkeypatch):
             lambda: SetAttentionBlock(D, H, norm="none", variant="lee", init="linear"),
             "takes no ffn_dim, dropout, hidden",
         ),
-        (lambda: PoolingByMultiheadAttention(D, H, K, element_ffn_dim=-1), "element_ffn_dim must be >= 0, got -1"),
+        (
+            lambda: PoolingByMultiheadAttention(D, H, K, element_ffn_dim=-1),
+            "element_ffn_dim must be an integer >= 0, got -1",
+        ),
     ],
 )
 def test_bad_options(make, message):

@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 
 from omniset import SetBatch, encoders, testing
 from omniset.kernels import folded
-from omniset.layers import LeeAttentionBlock
+from omniset.layers import LeeAttentionBlock, SetNorm
 
 SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5}
 
@@ -237,10 +237,41 @@ def test_bad_builds():
         encoders.build("transformer", **SIZES)
     with pytest.raises(ValueError, match="input_dim must be an integer >= 1, got 0"):
         encoders.build("ust", **{**SIZES, "input_dim": 0})
-    with pytest.raises(ValueError, match="depth must be >= 0, got -1"):
+    with pytest.raises(ValueError, match="depth must be an integer >= 0, got -1"):
         encoders.build("ust", **{**SIZES, "depth": -1})
     with pytest.raises(ValueError, match="input_layers=0 needs input_dim == dim, got 3 and 10"):
         encoders.build("ust", **SIZES, input_layers=0)
+
+
+def test_what_an_encoder_needs_is_named_at_once():
+    with pytest.raises(TypeError, match="encoder 'ust' needs dim, depth, num_heads, num_inducing"):
+        encoders.build("ust", input_dim=3)
+    with pytest.raises(TypeError, match="encoder 'sse' needs num_heads"):
+        encoders.build("sse", input_dim=3, dim=8)
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_set_norms_are_refused_where_there_are_none(name):
+    if name in ("ust", "set-transformer-isab", "deep-sets"):
+        assert any(isinstance(part, SetNorm) for part in encoders.build(name, **SIZES, norm="set").modules())
+    else:
+        with pytest.raises(ValueError, match="norm"):
+            encoders.build(name, **SIZES, norm="set")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ffn_dim": -1}, "ffn_dim must be an integer >= 0, got -1"),
+        ({"decoder_depth": -1}, "decoder_depth must be an integer >= 0, got -1"),
+        ({"dropout": float("nan")}, "dropout must be from 0 to 1, got nan"),
+        ({"dropout": 1.5}, "dropout must be from 0 to 1, got 1.5"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ust", "flare", "transolver", "set-transformer-sab"])
+def test_values_out_of_bounds_are_named(name, given, message):
+    with pytest.raises(ValueError, match=message):
+        encoders.build(name, **{**SIZES, **given})
 
 
 def test_ust_and_isab_are_one_architecture(batch):

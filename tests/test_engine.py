@@ -506,6 +506,15 @@ def test_contextualize(name):
     assert relative_error(got[1:], expected[1:]) <= 1e-12  # in the empty set even 1e-300 is all there is
     with pytest.raises(ValueError, match="has 2 contexts for elements, got 1"):
         encoder.contextualize(batch, out.contexts[:1])
+    with pytest.raises(ValueError, match="contexts is None: shards='independent' leaves none"):
+        encoder.contextualize(batch, encoder(batch, shard_size=7, shards="independent").contexts)
+
+
+def test_contexts_are_of_the_same_sets():
+    encoder, batch = make("ust"), sets()
+    contexts = encoder(batch).contexts
+    with pytest.raises(ValueError, match=f"contexts are of {B} sets, and batch has 1"):
+        encoder.contextualize(SetBatch(batch.elements[:1]), contexts)
 
 
 def test_contexts_carry_gradients_through_shards():
@@ -737,7 +746,7 @@ def test_the_backward_recomputes_in_the_forwards_precision():
         ({"gradient": "none"}, ValueError, "gradient must be one of .* got 'none'"),
         ({"store": "tape"}, ValueError, "store must be one of .* got 'tape'"),
         ({"store": "cpu:x"}, ValueError, "store must be one of .* got 'cpu:x'"),
-        ({"shard_size": 0}, ValueError, "shard size must be an integer >= 1, got 0"),
+        ({"shard_size": 0}, ValueError, "shard_size must be an integer >= 1, got 0"),
     ],
 )
 def test_bad_options(options, error, message):

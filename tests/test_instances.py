@@ -155,7 +155,7 @@ def test_bad_sizes():
         (lambda: GatedAttentionPooling(5, 0), "num_outputs must be an integer >= 1, got 0"),
         (lambda: CriticalInstances(5, attention_dim=0), "attention_dim must be an integer >= 1, got 0"),
         (lambda: CriticalAttention(5, -1), "number must be an integer >= 1, got -1"),
-        (lambda: encoders.build("abmil", **{**SIZES, "depth": -1}), "depth must be >= 0, got -1"),
+        (lambda: encoders.build("abmil", **{**SIZES, "depth": -1}), "depth must be an integer >= 0, got -1"),
         (lambda: encoders.build("dsmil", **SIZES, attention_dim=0), "attention_dim must be an integer >= 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):

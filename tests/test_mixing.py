@@ -98,10 +98,10 @@ def test_bad_sizes():
     for make, message in (
         (lambda: LatentRouting(8, 2, 0), "num_latents must be an integer >= 1, got 0"),
         (lambda: LatentRouting(8, 3, 2), "dim must be divisible by num_heads, got dim=8 and num_heads=3"),
-        (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be >= 0, got -1"),
+        (lambda: LatentRouting(8, 2, 2, hidden_layers=-1), "hidden_layers must be an integer >= 0, got -1"),
         (lambda: SliceAttention(8, 2, 0), "num_slices must be an integer >= 1, got 0"),
         (lambda: SliceAttention(8, 2, 2, norm="set"), "norm must be 'pre' or 'post', got 'set'"),
-        (lambda: encoders.build("flare", **SIZES | {"depth": -1}), "depth must be >= 0, got -1"),
+        (lambda: encoders.build("flare", **SIZES | {"depth": -1}), "depth must be an integer >= 0, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             make()

@@ -34,14 +34,14 @@ def theirs(induced):
 def test_same_weights_as_the_package_same_numbers(induced, counted):
     """In float64, outputs and gradients; ours also in shards."""
     model = theirs(induced)
-    encoder = encoders.from_author(model.state_dict(), H, attention="sigmoid").eval()
+    encoder = encoders.from_author(model.state_dict(), num_heads=H, attention="sigmoid").eval()
     x = torch.randn(B, N, D, dtype=DOUBLE)
     m = torch.randint(0, 3, (B, N)).double() if counted else torch.ones(B, N)
     expected = model(x, m if counted else None)
     upstream = torch.randn_like(expected)
     (expected * upstream).sum().backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
-    whole = [*encoders.from_author(grads, H, attention="sigmoid").parameters()]
+    whole = [*encoders.from_author(grads, num_heads=H, attention="sigmoid").parameters()]
     for options in ({}, {"shard_size": 5}):
         encoder.zero_grad()
         got = encoder(SetBatch(x, m), **options).summary

@@ -538,7 +538,7 @@ def standardise(case, places):
         (asked(expression=torch.zeros(N, 3)), "expression must have 13 genes, got 3"),
         (asked(pairs=torch.tensor([[0, 5]])), "pairs must be >= 0 and < 5, the number of regions; got 5"),
         (asked(pairs=torch.tensor([[0, -2]])), "pairs must be >= 0 and < 5, the number of regions; got -2"),
-        (asked(shard_size=0), "shard size must be an integer >= 1, got 0"),
+        (asked(shard_size=0), "shard_size must be an integer >= 1, got 0"),
         (asked("attention", layer=3), "layer must be >= -3 and < 3, got 3"),
         (asked("attention", layer=-4), "layer must be >= -3 and < 3, got -4"),
         (grid([0], [5]), "columns must be >= 0 and < 5, the number of regions; got 5"),

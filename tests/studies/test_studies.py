@@ -236,6 +236,12 @@ def test_every_recipe_builds_and_every_table_prints(capsys):
     assert all(name in said for name in STUDIES)
 
 
+def test_a_table_without_results_says_where_it_looked(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["studies", "table", "anomaly"]) == 0
+    assert f"there are no results in {tmp_path / 'results/studies/anomaly'}" in capsys.readouterr().err
+
+
 def test_table_1():
     (table,) = tables_of("features", Path())
     rows = {row[0]: row[2:] for row in table.rows}

@@ -20,11 +20,18 @@ def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplic
         raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
 
 
-def check_sizes(**sizes: int) -> None:
-    """Raise ValueError for the first of these arguments that is not an integer >= 1."""
+def check_sizes(least: int = 1, /, **sizes: int) -> None:
+    """Raise ValueError for the first of these arguments that is not an integer >= `least`."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} must be an integer >= 1, got {size!r}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < least:
+            raise ValueError(f"{name} must be an integer >= {least}, got {size!r}")
+
+
+def check_probabilities(**probabilities: float) -> None:
+    """Raise ValueError for the first of these arguments that is not a number from 0 to 1."""
+    for name, probability in probabilities.items():
+        if not isinstance(probability, int | float) or not 0 <= probability <= 1:
+            raise ValueError(f"{name} must be from 0 to 1, got {probability!r}")
 
 
 def check_finite(elements: Shaped[Tensor, ...], name: str = "elements", dtype: torch.dtype | None = None) -> None:

@@ -17,7 +17,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from omniset.core import forms
-from omniset.core.checks import check_features, check_finite, check_multiplicity, check_places
+from omniset.core.checks import check_features, check_finite, check_multiplicity, check_places, check_sizes
 from omniset.core.presence import Presence
 from omniset.core.stored import Rows, Storage, StoredSet
 
@@ -102,8 +102,7 @@ class SetBatch:
 
     def shards(self, size: int) -> list[SetBatch]:
         """Cut the sets, in order, into shards of at most `size` entries. Views, no copies; at least one shard."""
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"shard size must be an integer >= 1, got {size!r}")
+        check_sizes(size=size)
         starts = range(0, max(self.elements.shape[1], 1), size)
         return [
             SetBatch(self.elements[:, s : s + size], self.multiplicity[:, s : s + size], validate=False) for s in starts

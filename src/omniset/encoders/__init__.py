@@ -58,7 +58,8 @@ def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Enc
     Raises:
         ValueError: An unknown name, or a value out of bounds; an `embed` that does not make dim features of
             input_dim, or that has batch normalization.
-        TypeError: An argument that this encoder does not know; an `embed` that is no module.
+        TypeError: An argument that this encoder does not know, or one that it needs and is not there; an `embed` that
+            is no module.
 
     >>> build("ust", input_dim=2, dim=8, depth=1, num_heads=2, num_inducing=3).mini_batch_consistent
     True
@@ -71,17 +72,33 @@ def build(name: str, *, embed: nn.Module | None = None, **arguments: Any) -> Enc
     unknown = sorted(set(arguments) - known - COMMON)
     if unknown:
         raise TypeError(f"encoder {name!r} does not take {', '.join(unknown)}; it takes {', '.join(sorted(known))}")
+    if missing := [argument for argument in _required(ENCODERS[name]) if argument not in arguments]:
+        raise TypeError(f"encoder {name!r} needs {', '.join(missing)}")
+    if arguments.get("norm") == "set" and "norm" not in known:
+        raise ValueError(f"norm='set' is of 'ust', 'set-transformer-isab' and 'deep-sets': {name!r} has none")
     if embed is not None:
         arguments.pop("input_layers", None)
     encoder = ENCODERS[name](**{k: v for k, v in arguments.items() if k in known})
     return encoder if embed is None else encoder.with_embed(embed)
 
 
+def _parameters(encoder: type[Encoder]) -> dict[str, inspect.Parameter]:
+    """Its own arguments; `arguments` stands for those of AttentionEncoder."""
+    parameters = dict(inspect.signature(encoder).parameters)
+    if "arguments" in parameters:
+        parameters = {**inspect.signature(AttentionEncoder).parameters, **parameters}
+    return parameters
+
+
+def _required(encoder: type[Encoder]) -> list[str]:
+    """Arguments without a default."""
+    named = [p for p in _parameters(encoder).values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    return [p.name for p in named if p.default is inspect.Parameter.empty]
+
+
 def _known(encoder: type[Encoder]) -> set[str]:
-    """Its own arguments; `arguments` stands for those of AttentionEncoder, `options` for those of a block."""
-    known = set(inspect.signature(encoder).parameters)
-    if "arguments" in known:
-        known |= set(inspect.signature(AttentionEncoder).parameters)
+    """What it takes; `options` stands for the arguments of a block."""
+    known = set(_parameters(encoder))
     if "options" in known:
         known |= set(inspect.signature(attention_block).parameters) - {"one_norm", "scale"}
     return known - {"arguments", "options"}

@@ -34,11 +34,13 @@ NAMES = {
     r"\.norm_elements\.": ".pre_norm_y.",
 }
 
+OPTIONS = {"activation", "attention", "dropout", "hidden_dropout", "scale"}  # what no weight tells, beside num_heads
+
 
 def from_author(
     state_dict: Weights,
-    num_heads: int = 4,
     *,
+    num_heads: int,
     input_dim: int | None = None,
     embed: nn.Module | None = None,
     **options: Any,
@@ -52,20 +54,27 @@ def from_author(
     Args:
         state_dict: Of the model, with the names `encoder.layers...` and `pooler...`. What it has beside them, as a
             preprocessor or a decoder, is the user's own and has to be left out.
-        num_heads: Which no weight tells. Default: that of all networks of the paper.
+        num_heads: Of the model; no weight tells it. All networks of the paper have 4.
         input_dim: Features of an element that `embed` takes. None: the width.
         embed: Turns elements into features, in place of a preprocessor: `omniset.encoders.build`. None: elements are
             features already.
-        **options: As dropout, activation and scale, where they are not those of `variant="author"`.
+        **options: dropout, hidden_dropout, activation and attention, where they are not those of `variant="author"`.
+            No weight tells them: a model with the package's ScaledDotProductSigmoidSetAttention needs
+            attention="sigmoid".
 
     Raises:
+        TypeError: A state_dict that is no mapping; an option that the weights decide, or an unknown one.
         ValueError: Names or shapes that are not of these blocks.
 
-    >>> from_author({})
+    >>> from_author({}, num_heads=4)
     Traceback (most recent call last):
     ...
     ValueError: state_dict has no 'pooler.mab.attention.wq.weight'
     """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"state_dict must be what model.state_dict() gives, got {type(state_dict).__name__}")
+    if unknown := sorted(set(options) - OPTIONS):
+        raise TypeError(f"from_author does not take {unknown[0]}; it takes {', '.join(sorted(OPTIONS))}")
     dim = _shape(state_dict, "pool.gather.query.weight")[1]
     depth = len({name.split(".")[2] for name in state_dict if re.match(r"encoder\.layers\.\d+\.", name)})
     arguments = options | {

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch
 from omniset.encoders.embedding import RowWise
 from omniset.engine import EncoderOutput, contextualize, execute
@@ -85,6 +86,10 @@ class Encoder(Stack):
         Args:
             batch: B sets of elements, one for each set that was encoded.
             contexts: `EncoderOutput.contexts` of these sets.
+
+        Raises:
+            ValueError: Contexts of another number of sets or layers, or of none (shards="independent"); an encoder
+                without outputs of elements; a wrong number of features.
         """
         return contextualize(self, batch, contexts)
 
@@ -142,9 +147,7 @@ class AttentionEncoder(Encoder):
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
-        for name, number in (("depth", depth), ("input_layers", input_layers), ("decoder_depth", decoder_depth)):
-            if number < 0:
-                raise ValueError(f"{name} must be >= 0, got {number}")
+        check_sizes(0, depth=depth, input_layers=input_layers, decoder_depth=decoder_depth)
         set_norm = options.get("norm") == "set" and self.has_set_norm
         self.embed = linear_layers(input_dim, dim, input_layers)
         of_layers = options | {"scale": scale} | ({"points_init": points_init} if options.get("num_inducing") else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from omniset.core.checks import check_sizes
 from omniset.encoders.base import Encoder
 from omniset.layers.base import activation_layer
 from omniset.layers.deep_sets import Pooling, SetPooling
@@ -63,8 +64,7 @@ def phi_and_rho(
 
 def mlp(input_dim: int, dim: int, output_dim: int, depth: int, activation: str) -> nn.Sequential:
     """(Linear, activation) x depth, Linear."""
-    if depth < 0:
-        raise ValueError(f"depth must be >= 0, got {depth}")
+    check_sizes(0, depth=depth)
     layers: list[nn.Module] = []
     for n in range(depth):
         layers += [nn.Linear(dim if n else input_dim, dim), activation_layer(activation)]

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch, cut
 from omniset.encoders.base import AttentionEncoder
 from omniset.layers import InducedSetAttentionBlock, SetAttentionBlock, SetLayer
@@ -34,8 +35,7 @@ class SetTransformerXL(AttentionEncoder):
 
     def __init__(self, *, num_inducing: int | None = None, memory: int = 512, **arguments: Any) -> None:
         super().__init__(**arguments | ({} if num_inducing is None else {"num_inducing": num_inducing}))
-        if memory < 0:
-            raise ValueError(f"memory must be >= 0, got {memory}")
+        check_sizes(0, memory=memory)
         self.memory = memory
 
     def set_layer(self, dim: int, num_heads: int, options: dict[str, Any]) -> SetLayer:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from omniset.core.checks import check_sizes
 from omniset.encoders.base import Encoder, linear_layers
 from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder, Weighting
@@ -53,8 +54,7 @@ class UMBC(Encoder):
         **options: Any,
     ) -> None:
         super().__init__(input_dim, dim, num_outputs)
-        if depth < 0:
-            raise ValueError(f"depth must be >= 0, got {depth}")
+        check_sizes(0, depth=depth)
         if not pma and num_outputs != num_inducing:
             raise ValueError(f"num_outputs must be num_inducing={num_inducing} without PMA, got {num_outputs}")
         self.embed = linear_layers(input_dim, dim, input_layers)

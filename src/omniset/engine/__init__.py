@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.engine.encoding import Encoding, ExactGradient
@@ -62,6 +63,8 @@ def execute(
     batch = source if isinstance(source, SetBatch) else None
     if batch is not None:
         check_dim(batch, encoder.input_dim)
+        if shard_size is not None:
+            check_sizes(shard_size=shard_size)
         parts: Iterable[SetBatch] = [batch] if shard_size is None else batch.shards(shard_size)
     elif isinstance(source, Iterator) or not isinstance(source, Iterable):
         raise TypeError(
@@ -105,15 +108,20 @@ def execute(
     return _output(encoding, encoding.summary, encoding.shards.elements(), encoding.contexts)
 
 
-def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
+def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any] | None) -> Float[Tensor, "sets elements dim"]:
     """See `Encoder.contextualize`."""
     check_dim(batch, encoder.input_dim)
     if not encoder.outputs_elements:
         raise ValueError(f"{type(encoder).__name__} has no outputs of elements, and so none in the context of a set")
+    if contexts is None:
+        raise ValueError("contexts is None: shards='independent' leaves none")
     if len(contexts) != len(encoder.layers):
         raise ValueError(
             f"{type(encoder).__name__} has {len(encoder.layers)} contexts for elements, got {len(contexts)}"
         )
+    for context in contexts:
+        if isinstance(context, Tensor) and len(context) != len(batch):
+            raise ValueError(f"contexts are of {len(context)} sets, and batch has {len(batch)}")
     weight = next(encoder.parameters())
     x = encoder.embed(batch.elements.to(weight.device, weight.dtype))
     layers: list[Any] = [*encoder.layers]

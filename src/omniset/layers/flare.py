@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import AttentionState
-from omniset.core.checks import check_sizes
+from omniset.core.checks import check_probabilities, check_sizes
 from omniset.kernels.fused import fused_attention
 from omniset.layers.base import activation_layer
 from omniset.layers.mixing import MixingLayer
@@ -79,10 +79,10 @@ class LatentRouting(MixingLayer):
         activation: str = "gelu",
         hidden_layers: int = 3,
     ) -> None:
-        check_sizes(num_latents=num_latents)
-        if hidden_layers < 0:
-            raise ValueError(f"hidden_layers must be >= 0, got {hidden_layers}")
         width = dim if ffn_dim is None else ffn_dim
+        check_sizes(num_latents=num_latents)
+        check_sizes(0, hidden_layers=hidden_layers, ffn_dim=width)
+        check_probabilities(dropout=dropout)
         ffn = nn.Sequential(ResidualMLP(dim, width, hidden_layers, activation), nn.Dropout(dropout)) if width else None
         super().__init__(dim, num_heads, ffn, norm, dropout)
         self.latents = nn.Parameter(torch.randn(num_heads, num_latents, dim // num_heads) * 0.1)

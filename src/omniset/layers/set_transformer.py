@@ -175,8 +175,7 @@ class PoolingByMultiheadAttention(InducedLayer):
         check_sizes(num_seeds=num_seeds)
         author = options.get("variant") == "author"
         width = (4 * dim if author else 0) if element_ffn_dim is None else element_ffn_dim
-        if width < 0:
-            raise ValueError(f"element_ffn_dim must be >= 0, got {width}")
+        check_sizes(0, element_ffn_dim=width)
         hidden = options.get("hidden_dropout")
         hidden = (AUTHORS_DROPOUT if author else 0.0) if hidden is None else hidden
         activation = options.get("activation", "relu")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from omniset.core.checks import check_sizes
+from omniset.core.checks import check_probabilities, check_sizes
 from omniset.core.states import State
 from omniset.layers.base import feed_forward
 from omniset.layers.mixing import MixingLayer
@@ -57,8 +57,10 @@ class SliceAttention(MixingLayer):
         dropout: float = 0.0,
         activation: str = "gelu",
     ) -> None:
-        check_sizes(num_slices=num_slices)
         ffn_dim = dim if ffn_dim is None else ffn_dim
+        check_sizes(num_slices=num_slices)
+        check_sizes(0, ffn_dim=ffn_dim)
+        check_probabilities(dropout=dropout)
         ffn = feed_forward(dim, ffn_dim, dropout, activation) if ffn_dim else None
         super().__init__(dim, num_heads, ffn, norm, dropout)
         width = dim // num_heads

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from omniset.core.attention import Attended, AttentionState, SigmoidState
-from omniset.core.checks import check_sizes
+from omniset.core.checks import check_probabilities, check_sizes
 from omniset.core.states import wide
 from omniset.kernels import folded, whole
 from omniset.kernels.fused import fused_attention
@@ -317,6 +317,8 @@ class MultisetAttentionBlock(AttentionBlock):
         if scale == "size":
             self.size_scale = nn.Parameter(torch.full((num_heads,), 1 / math.log1p(USUAL_SIZE)))
         ffn_dim = dim if ffn_dim is None else ffn_dim
+        check_sizes(0, ffn_dim=ffn_dim)
+        check_probabilities(dropout=dropout, hidden_dropout=hidden_dropout)
         self.scale = (dim // num_heads) ** -0.5
         self.pre = norm == "pre"
         self._parts: folded.Parts | None = None
