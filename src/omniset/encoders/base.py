@@ -80,7 +80,7 @@ class Encoder(Stack):
         """
         return execute(self, source, shard_size, shards, gradient, store, process_group)
 
-    def contextualize(self, batch: SetBatch, contexts: list[Any]) -> Float[Tensor, "sets elements dim"]:
+    def contextualize(self, batch: SetBatch, contexts: list[Any] | None) -> Float[Tensor, "sets elements dim"]:
         """Map elements, which need not be of the set, in the context of a set that was encoded before.
 
         Args:
