@@ -58,7 +58,7 @@ def test_an_empty_batch_has_one_empty_shard():
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_bad_shard_size(size):
-    with pytest.raises(ValueError, match=rf"size must be an integer >= 1, got {size}"):
+    with pytest.raises(ValueError, match=rf"shard_size must be an integer >= 1, got {size}"):
         SetBatch(torch.zeros(1, 2, 3)).shards(size)
 
 

@@ -100,13 +100,15 @@ class SetBatch:
         pairs = [(e[p], m[p]) for e, m, p in zip(self.elements, self.multiplicity, present, strict=True)]
         return [e for e, _ in pairs], [m for _, m in pairs]
 
-    def shards(self, size: int) -> list[SetBatch]:
-        """Cut the sets, in order, into shards of at most `size` entries. Views, no copies; at least one shard."""
-        check_sizes(size=size)
-        starts = range(0, max(self.elements.shape[1], 1), size)
-        return [
-            SetBatch(self.elements[:, s : s + size], self.multiplicity[:, s : s + size], validate=False) for s in starts
-        ]
+    def shards(self, shard_size: int) -> list[SetBatch]:
+        """Cut the sets, in order, into shards of at most so many entries. Views, no copies; at least one shard.
+
+        Raises:
+            ValueError: A shard_size below 1.
+        """
+        check_sizes(shard_size=shard_size)
+        parts = [slice(s, s + shard_size) for s in range(0, max(self.elements.shape[1], 1), shard_size)]
+        return [SetBatch(self.elements[:, part], self.multiplicity[:, part], validate=False) for part in parts]
 
     def to(self, *args: Any, **kwargs: Any) -> SetBatch:
         """Move to a device; a dtype converts the elements only (multiplicities keep theirs)."""

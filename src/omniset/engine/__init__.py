@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from omniset.core.checks import check_sizes
 from omniset.core.sets import SetBatch, cut
 from omniset.core.sources import FunctionSource, Source, check_dim, checked
 from omniset.engine.encoding import Encoding, ExactGradient
@@ -63,7 +62,7 @@ def execute(
     batch = source if isinstance(source, SetBatch) else None
     if batch is not None:
         check_dim(batch, encoder.input_dim)
-        parts: Iterable[SetBatch] = _cut(batch, shard_size)
+        parts: Iterable[SetBatch] = [batch] if shard_size is None else batch.shards(shard_size)
     elif isinstance(source, Iterator) or not isinstance(source, Iterable):
         raise TypeError(
             f"source must be a SetBatch or something that can be read more than once and gives SetBatch shards, "
@@ -126,13 +125,6 @@ def contextualize(encoder: Stack, batch: SetBatch, contexts: list[Any] | None) -
     for layer, context in zip(layers, contexts, strict=True):
         x = layer.map(x, context)
     return torch.where(batch.multiplicity.to(x.device)[..., None] > 0, x, 0)
-
-
-def _cut(batch: SetBatch, shard_size: int | None) -> list[SetBatch]:
-    if shard_size is None:
-        return [batch]
-    check_sizes(shard_size=shard_size)
-    return batch.shards(shard_size)
 
 
 def _check_for_group(encoder: Stack, shards: str, gradient: str) -> None:

@@ -310,7 +310,6 @@ def _attend(
     if shard_size is None:
         everything = bool((keys.multiplicity > 0).all())  # then faster kernels will do
         return block(queries, keys.elements, None if everything else keys.multiplicity)
-    check_sizes(shard_size=shard_size)
     shards = (block.reduce(queries, part.elements, part.multiplicity) for part in keys.shards(shard_size))
     state: Any = reduce(State.merge, shards)
     return block.finish(queries, state)
