@@ -8,23 +8,20 @@ from typing import Any
 
 import yaml
 
-from omniset import encoders
-
 FOLDER = Path(__file__).parent
-ARGUMENTS = encoders.COMMON | {
-    "memory",
-    "random",
-    "pma",
-    "variant",
-    "pieces",
-    "init",
-    "points_init",
-    "element_ffn_dim",
-    "hidden_dropout",
-    "scale",
-    "attention",
-    "hidden_layers",
-}  # of encoders
+# What a study itself knows of a training. All else is an argument of the encoder, which refuses those it does not know.
+OPTIONS = {
+    "bins",
+    "group",
+    "input_scale",
+    "multiplicities",
+    "points",
+    "reads",
+    "single",
+    "task",
+    "test_points",
+    "variant_of_block",
+}
 
 
 @dataclass(frozen=True)
@@ -146,6 +143,6 @@ def _training(name: str, given: dict[str, Any], architectures: dict[str, Any]) -
     ]
     known = {f.name for f in fields(Training)}
     settings = {k: v for k, v in values.items() if k in known}
-    arguments = {k: v for k, v in values.items() if k in ARGUMENTS}
-    options = {k: v for k, v in values.items() if k not in known | ARGUMENTS}
+    options = {k: v for k, v in values.items() if k in OPTIONS}
+    arguments = {k: v for k, v in values.items() if k not in known | OPTIONS}
     return Training(name=name, arguments=arguments, columns=columns, options=options, **settings)

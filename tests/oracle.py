@@ -234,6 +234,7 @@ def encode(encoder, x):
     for layer in encoder.layers:
         x = blocks[name](layer, x) if name in blocks else msab(layer.block, x, x)
     summary = x[:tokens] if tokens else msab(encoder.pool.gather, encoder.pool.points[0], x)
-    for layer in encoder.decoder:
-        summary = msab(layer.block, summary, summary)
+    for layer in encoder.decoder:  # of UMBC it ends with PMA
+        pools = hasattr(layer, "points")
+        summary = msab(layer.gather, layer.points[0], summary) if pools else msab(layer.block, summary, summary)
     return x[tokens:], summary

@@ -12,6 +12,7 @@ SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 
 
 
 OPTIONS = [("deep-sets", {"norm": "set"}), ("ust", {"norm": "set"}), ("ust", {"attention": "sigmoid"})]
+OPTIONS += [("umbc", {"random": False, "slot_block": True})]
 BUILT = [*((name, {}) for name in encoders.ENCODERS), *OPTIONS]
 
 

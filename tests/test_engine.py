@@ -30,6 +30,7 @@ BY_OPTION = [  # encoders in whose shards an option changes what is summed up
     ("ust", {"norm": "set", "ffn_dim": 0, "scale": "size", "decoder_depth": 1}),
     ("ust", {"attention": "sigmoid"}),
     ("set-transformer-sab", {"attention": "sigmoid", "norm": "post"}),
+    ("umbc", {"random": False, "slot_block": True}),
 ]
 WITH_ELEMENTS = [name for name in MERGED if encoders.ENCODERS[name].outputs_elements]
 

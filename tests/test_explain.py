@@ -103,9 +103,10 @@ def test_slots_that_attend(weighting):
     (found,) = explain.attribute_layers(encoder, batch, steps=5)
     assert relative_error(found.scores, (a * total / 5).clamp(min=0).sum((1, 2))) < 1e-12
     assert relative_error(found.total, (a * total / 5).sum((1, 2, 3))) < 1e-12
-    scores = explain.attribute(encoders.build("umbc", **sizes, depth=2).double().eval(), batch)
-    assert (scores.amax(1) == 1).all()
-    assert not scores[batch.multiplicity == 0].any()
+    for options in ({}, {"random": False, "slot_block": True}):
+        scores = explain.attribute(encoders.build("umbc", **sizes, **options, depth=2).double().eval(), batch)
+        assert (scores.amax(1) == 1).all()
+        assert not scores[batch.multiplicity == 0].any()
 
 
 def test_permutes_with_the_elements_and_counts_copies():

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from omniset import SetBatch, encoders, engine, testing
-from omniset.layers import FeaturewiseSortPooling, SlotSetEncoder
+from omniset.layers import (
+    FeaturewiseSortPooling,
+    PoolingByMultiheadAttention,
+    SetAttentionBlock,
+    SlotSetEncoder,
+)
 from omniset.testing import relative_error
 
 SIZES = {"input_dim": 3, "dim": 8, "num_heads": 2, "num_inducing": 3, "depth": 2}
@@ -158,6 +163,7 @@ def test_bad_slots():
         ("deep-sets", {}),
         ("umbc", {}),
         ("umbc", {"random": False}),
+        ("umbc", {"random": False, "slot_block": True}),
         *(("sse", {"weighting": w}) for w in ("softmax", "sigmoid", "slots")),
     ],
 )
@@ -302,6 +308,36 @@ def test_a_memory_makes_the_order_count():
     split = [encoder(b, shard_size=5, shards="independent").summary for b in (batch, turned)]
     assert relative_error(*split) > 1e-6
     testing.assert_permutation_invariant(encoder, batch)
+
+
+def test_slots_in_a_block_are_pma_before_what_follows():
+    options = {"norm": "post", "ffn_dim": 5, "activation": "gelu"}
+    encoder = encoders.build("umbc", **SIZES, **options, random=False, slot_block=True).double().eval()
+    layers = [
+        PoolingByMultiheadAttention(8, 2, 3, **options),
+        *(SetAttentionBlock(8, 2, **options) for _ in range(2)),
+        PoolingByMultiheadAttention(8, 2, 1, **options),
+    ]
+    of_encoder = [encoder.pool, *encoder.decoder]
+    for layer, given in zip(layers, of_encoder, strict=True):
+        layer.double().load_state_dict(given.state_dict())
+    batch = random_batch()
+    expected = layers[0](encoder.embed(batch.elements), batch.multiplicity)
+    for layer in layers[1:]:
+        expected = layer(expected)
+    summary = encoder(batch).summary
+    assert relative_error(summary, expected) < 1e-13
+    upstream = torch.randn_like(expected)
+    for layer, given in zip(layers, of_encoder, strict=True):
+        got = torch.autograd.grad(summary, [*given.parameters()], upstream, retain_graph=True)
+        grads = torch.autograd.grad(expected, [*layer.parameters()], upstream, retain_graph=True)
+        assert relative_error(got, grads) < 1e-12
+
+
+@pytest.mark.parametrize("given", [{"random": True}, {"random": False, "weighting": "slots"}])
+def test_slots_in_a_block_are_learned_and_share_a_softmax(given):
+    with pytest.raises(ValueError, match="slot_block=True has learned slots and a softmax over the set"):
+        encoders.build("umbc", **SIZES, slot_block=True, **given)
 
 
 def test_slots_may_be_the_summary():

@@ -236,6 +236,14 @@ def test_every_recipe_builds_and_every_table_prints(capsys):
     assert all(name in said for name in STUDIES)
 
 
+def test_a_word_of_a_recipe_that_nobody_knows_is_refused(small):
+    file = small / "max_regression.yaml"
+    file.write_text(file.read_text().replace("num_inducing: 2", "num_inducing: 2, num_indusing: 3"))
+    study = load("max-regression")
+    with pytest.raises(TypeError, match="encoder 'ust' does not take num_indusing"):
+        study.network(study.recipe.trainings[0])
+
+
 def test_a_table_without_results_says_where_it_looked(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["studies", "table", "anomaly"]) == 0

@@ -8,6 +8,7 @@ from torch import nn
 
 from omniset.core.checks import check_sizes
 from omniset.encoders.base import Encoder, linear_layers
+from omniset.layers.base import SetLayer
 from omniset.layers.set_transformer import PointsInit, PoolingByMultiheadAttention, SetAttentionBlock
 from omniset.layers.slots import SlotSetEncoder, Weighting
 
@@ -27,10 +28,17 @@ class UMBC(Encoder):
         pma: Without, the slots are the summary; num_outputs is then num_inducing.
         input_layers: Linear layers before the slots, ReLU between them.
         weighting: As in SlotSetEncoder, and so random.
-        points_init: How PMA's seed starts, as in InducedSetAttentionBlock.
+        slot_block: The slots attend to the set in a transformer block, as PMA's seeds do: its norm is on the elements
+            too, and it has an FFN (as the Universal Set Transformer paper words its changes to UMBC, section 3.3).
+            Needs random=False and weighting="softmax".
+        points_init: How PMA's seed starts, and with slot_block the slots, as in InducedSetAttentionBlock.
         element_ffn_dim: Of PMA, as in PoolingByMultiheadAttention.
         **options: ffn_dim, norm, dropout, hidden_dropout, activation, init of the blocks, as in MultisetAttentionBlock,
             and variant.
+
+    Raises:
+        ValueError: A size out of bounds, num_outputs that is not num_inducing without PMA, or slot_block with random
+            slots or another weighting.
     """
 
     outputs_elements = False
@@ -48,6 +56,7 @@ class UMBC(Encoder):
         input_layers: int = 1,
         weighting: Weighting = "softmax",
         random: bool = True,
+        slot_block: bool = False,
         pma: bool = True,
         points_init: PointsInit | None = None,
         element_ffn_dim: int | None = None,
@@ -57,8 +66,18 @@ class UMBC(Encoder):
         check_sizes(0, depth=depth)
         if not pma and num_outputs != num_inducing:
             raise ValueError(f"num_outputs must be num_inducing={num_inducing} without PMA, got {num_outputs}")
+        if slot_block and (random or weighting != "softmax"):
+            raise ValueError(
+                "slot_block=True has learned slots and a softmax over the set: it needs random=False and "
+                f"weighting='softmax', got {random} and {weighting!r}"
+            )
         self.embed = linear_layers(input_dim, dim, input_layers)
-        self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
+        self.pool: SetLayer
+        if slot_block:
+            of_slots: dict[str, Any] = {"points_init": points_init, "element_ffn_dim": 0}
+            self.pool = PoolingByMultiheadAttention(dim, num_heads, num_inducing, **of_slots, **options)
+        else:
+            self.pool = SlotSetEncoder(dim, num_heads, num_inducing, weighting, random)
         self.decoder = nn.Sequential(*(SetAttentionBlock(dim, num_heads, **options) for _ in range(depth)))
         if pma:
             of_pool: dict[str, Any] = {"points_init": points_init, "element_ffn_dim": element_ffn_dim}
