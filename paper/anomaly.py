@@ -75,10 +75,16 @@ class Anomaly(Study):
 
     def figures(self, results: Results) -> dict[str, Figure]:
         rows: dict[str, figures.Series] = {}
+        labels: dict[str, dict[str, str]] = {}
         for training, column in self.recipe.columns:
             if results.rows(training.name, column.name):
                 rows.setdefault(_group(training), {})[column.label] = (training.name, column.name)
-        return {self.name: figures.identification(results, rows)} if rows else {}
+        for training in self.recipe.trainings:  # one line of several columns, which are the same network
+            label = ", ".join(column.label for column in training.columns)
+            labels.setdefault(_group(training), {})[label] = training.name
+        drawn = {self.name: figures.identification(results, rows)} if rows else {}
+        losses = figures.over_steps(results, labels, self.recipe.steps)
+        return drawn if losses is None else drawn | {f"{self.name}-steps": losses}
 
     def _sample(self, part: str, sets: int, *keys: int) -> tuple[Sample, Tensor]:
         draw = generator(self.name, part, *keys)

@@ -80,6 +80,34 @@ def against_sizes(
     return figure
 
 
+def over_steps(results: Results, panels: dict[str, dict[str, str]], steps: int) -> Figure | None:
+    """Validation losses as training goes on; None where none were kept.
+
+    Args:
+        panels: By title, the label of each training.
+        steps: Of an epoch.
+    """
+    curves = {
+        title: {label: curve for label, name in labels.items() if (curve := results.losses(name)) is not None}
+        for title, labels in panels.items()
+    }
+    curves = {title: of_title for title, of_title in curves.items() if of_title}
+    if not curves:
+        return None
+    figure = Figure(figsize=(4.6 * len(curves), 3.6), layout="constrained")
+    grid = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    for axes, (title, of_title) in zip(grid, curves.items(), strict=True):
+        for i, (label, (mean, half)) in enumerate(of_title.items()):
+            style = line_style(i)
+            x = steps * np.arange(1, len(mean) + 1)
+            axes.plot(x, mean, label=label, **{**style, "marker": ""})
+            axes.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.2, linewidth=0)
+        axes.set(xlabel="steps", ylabel="validation loss", title=title)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize="x-small")
+    return figure
+
+
 def mixtures(points: Sequence[np.ndarray], predicted: dict[str, np.ndarray]) -> Figure:
     """Sets of points, a row each, and what each column's network takes for their mixtures.
 

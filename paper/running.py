@@ -25,7 +25,14 @@ from omniset.training.fit import TrainingModule, fit
 from paper.recipes import Training
 from paper.study import Sample, Study, training_source
 
-STORED = ("best", "best_loss", "best_epoch", "seconds", "gradient_errors")  # of a module, in its checkpoint
+STORED = (
+    "best",
+    "best_loss",
+    "best_epoch",
+    "seconds",
+    "validation_losses",
+    "gradient_errors",
+)  # of a module, in its checkpoint
 Batch = Sequence[Tensor]  # elements, multiplicity and target of all seeds, stacked
 
 
@@ -70,6 +77,7 @@ class StudyModule(TrainingModule):
         self.best_loss = torch.full((len(seeds),), torch.inf, dtype=torch.float64)
         self.best_epoch = torch.zeros(len(seeds), dtype=torch.int64)
         self.seconds = 0.0
+        self.validation_losses: list[list[float]] = []  # of each epoch, of each seed
         self.gradient_errors: list[float] = []
         self._losses: list[tuple[int, Tensor]] = []
 
@@ -103,6 +111,7 @@ class StudyModule(TrainingModule):
     def on_validation_epoch_end(self) -> None:
         total = sum(sets for sets, _ in self._losses)
         loss = torch.stack([sets / total * losses for sets, losses in self._losses]).sum(0)
+        self.validation_losses.append(loss.tolist())
         better = loss < self.best_loss  # never where it is NaN
         new = {name: value.cpu() for name, value in self.network.states().items()}
         self.best = keep_best(self.best, new, better)
@@ -253,6 +262,7 @@ class Runner:
                 "of": recipe.epochs * recipe.steps,
                 "best_epoch": int(module.best_epoch[place]),
                 "validation_loss": float(module.best_loss[place]),
+                "validation_losses": [losses[place] for losses in module.validation_losses],
                 "seconds": module.seconds,
                 "together": len(seeds),
                 **({"gradient_errors": module.gradient_errors} if module.gradient_errors else {}),

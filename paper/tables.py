@@ -79,10 +79,13 @@ class Results:
     ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]] | None:
         """Mean over seeds of a list of numbers, and half its 95 % interval (0 for one seed)."""
         rows = self.rows(training, column)
-        if not rows:
-            return None
-        means = [Mean.of([float(row[key][i]) for row in rows]) for i in range(len(rows[0][key]))]
-        return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
+        return _curve([row[key] for row in rows]) if rows else None
+
+    def losses(self, training: str) -> tuple[Float[np.ndarray, " epochs"], Float[np.ndarray, " epochs"]] | None:
+        """Validation losses of the epochs that all seeds have had, as `curve`; None where no seed has kept them."""
+        seeds = self.trainings.get(training, {"seeds": {}})["seeds"].values()
+        lists = [seed["validation_losses"] for seed in seeds if "validation_losses" in seed]
+        return _curve([losses[: min(map(len, lists))] for losses in lists]) if lists else None
 
     def condition(self, training: str) -> str:
         """How a training was run: seeds, steps, device; empty if it was not."""
@@ -102,6 +105,11 @@ class Results:
             return ""
         percent = 100 * min(s["steps"] for s in seeds) / steps
         return f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
+
+
+def _curve(of_seeds: list[list[float]]) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    means = [Mean.of([float(value) for value in values]) for values in zip(*of_seeds, strict=True)]
+    return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
 
 
 @dataclass

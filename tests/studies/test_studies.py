@@ -98,6 +98,10 @@ def test_run_writes_everything_once(small, capsys):
     assert exact["steps"] == exact["of"] == 12
     assert len(exact["gradient_errors"]) == 3
     assert max(exact["gradient_errors"]) < 3e-6
+    for row in (row for name in before for row in before[name]["seeds"].values()):
+        assert len(row["validation_losses"]) == 3
+        assert row["validation_losses"].index(row["validation_loss"]) + 1 == row["best_epoch"]
+        assert row["validation_loss"] == min(row["validation_losses"])
     assert run(*words, 3) == 0  # adds a seed, and does nothing again
     assert "seed 0" not in capsys.readouterr().out.split("Small")[0]
     after = numbers(out)
@@ -432,6 +436,22 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
+
+
+def test_losses_over_steps():
+    """Means over the seeds that kept theirs, as far as all of these were trained; a panel only where there are some."""
+    seeds = {"0": {"validation_losses": [3.0, 1.0, 2.0]}, "1": {"validation_losses": [1.0, 2.0]}, "2": {}}
+    results = Results({"isab": {"seeds": seeds}, "old": {"seeds": {"0": {}}}})
+    mean, half = results.losses("isab")
+    assert mean.tolist() == [2.0, 1.5]
+    assert half == pytest.approx(stats.t.ppf(0.975, 1) * np.array([2.0, 1.0]) / 2)
+    figure = figures.over_steps(results, {"whole": {"UST": "isab", "UMBC": "umbc"}, "shards": {"ST": "old"}}, 1000)
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    assert (axes.get_title(), line.get_label()) == ("whole", "UST")
+    assert line.get_xydata().tolist() == [[1000.0, 2.0], [2000.0, 1.5]]
+    assert figures.over_steps(results, {"shards": {"ST": "old"}}, 1000) is None
+    assert not load("anomaly").figures(Results())
 
 
 def test_shapes_in_space():
