@@ -11,8 +11,12 @@ from omniset.layers import LeeAttentionBlock, SetNorm
 SIZES = {"input_dim": 3, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5}
 
 
-OPTIONS = [("deep-sets", {"norm": "set"}), ("ust", {"norm": "set"}), ("ust", {"attention": "sigmoid"})]
-OPTIONS += [("umbc", {"random": False, "slot_block": True})]
+OPTIONS = [
+    ("deep-sets", {"norm": "set"}),
+    ("ust", {"norm": "set"}),
+    ("ust", {"attention": "sigmoid"}),
+    ("umbc", {"random": False, "slot_block": True}),
+]
 BUILT = [*((name, {}) for name in encoders.ENCODERS), *OPTIONS]
 
 

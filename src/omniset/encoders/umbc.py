@@ -29,7 +29,7 @@ class UMBC(Encoder):
         input_layers: Linear layers before the slots, ReLU between them.
         weighting: As in SlotSetEncoder, and so random.
         slot_block: The slots attend to the set in a transformer block, as PMA's seeds do: its norm is on the elements
-            too, and it has an FFN (as the Universal Set Transformer paper words its changes to UMBC, section 3.3).
+            too, and it has an FFN. This is our reading of the Universal Set Transformer paper, sections 3.3 and A.2.
             Needs random=False and weighting="softmax".
         points_init: How PMA's seed starts, and with slot_block the slots, as in InducedSetAttentionBlock.
         element_ffn_dim: Of PMA, as in PoolingByMultiheadAttention.
