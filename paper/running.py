@@ -138,7 +138,7 @@ class StudyModule(TrainingModule):
         super().on_train_epoch_end()
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate)
+        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate, fused=True)
         recipe = self.study.recipe
         if recipe.drop is None:
             return optimizer
