@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from omniset.core.attention import AttentionState
 from omniset.layers.universal import AttentionBlock, attention_block
 from omniset.testing import relative_error
-from oracle import lee, linear, msab, norm, repeat
+from oracle import lee, msab, repeat
 
 SETS, QUERIES, ROWS, DIM, HEADS = 5, 3, 13, 14, 7
 BLOCKS = {
@@ -130,26 +129,3 @@ def test_the_order_of_rows_does_not_matter(block):
     found = block.attend_tabulated(queries, block.tabulate(queries, table), m)
     permuted = block.attend_tabulated(queries, block.tabulate(queries, table[order]), m[:, order])
     assert relative_error(permuted, found) < 1e-12
-
-
-def test_weights_are_a_plain_softmax(block):
-    queries, table, m = draw(QUERIES, DIM), draw(ROWS, DIM), fractions()
-    found = block.mean_weights(queries, table, m)
-    assert found.shape == (SETS, QUERIES, ROWS)
-    pre = hasattr(block, "output") and block.pre
-    q = linear(block.query, norm(block.norm_queries, queries) if pre else queries)
-    k = linear(block.key, norm(block.norm_elements, table) if pre else table)
-    width = DIM // HEADS
-    scale = width**-0.5 if hasattr(block, "output") else DIM**-0.5
-    expected = torch.zeros(SETS, QUERIES, ROWS, dtype=torch.float64)
-    for b in range(SETS):
-        if b == EMPTY:
-            continue
-        for h in range(HEADS):
-            part = slice(h * width, (h + 1) * width)
-            expected[b] += F.softmax(scale * q[:, part] @ k[:, part].T + m[b].log(), 1) / HEADS
-    assert relative_error(found, expected) < 1e-12
-    assert torch.equal(found[m[:, None].expand_as(found) == 0], torch.zeros(int((m == 0).sum()) * QUERIES).double())
-    total = found.sum(2)
-    assert torch.equal(total[EMPTY], torch.zeros(QUERIES, dtype=torch.float64))
-    assert torch.allclose(total[[0, 1, 3, 4]], torch.ones(1).double(), rtol=0, atol=1e-14)

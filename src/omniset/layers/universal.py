@@ -182,21 +182,6 @@ class AttentionBlock(nn.Module):
         sums = (multiplicity @ columns).unflatten(1, (self.num_heads, len(queries), -1))
         return self.finish(queries[None], AttentionState(peak, (sums[..., -1:], sums[..., :-1])))
 
-    def mean_weights(
-        self,
-        queries: Float[Tensor, "queries dim"],
-        table: Float[Tensor, "rows dim"],
-        multiplicity: Float[Tensor, "sets rows"],
-    ) -> Float[Tensor, "sets queries rows"]:
-        """Attention weights of sets of rows of one table, mean over heads: of each query they sum to 1, of an empty set
-        to 0.
-        """
-        q, k, _ = self._tabulated_heads(queries, table)
-        scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
-        weights = torch.exp(scores - scores.amax(-1, True)) * multiplicity[:, None, None]
-        weight = weights.sum(-1, keepdim=True)
-        return (weights / torch.where(weight == 0, 1, weight)).mean(1)
-
     def foldable(self) -> folded.Parts | None:
         """What `omniset.kernels.folded` folds of the block as it is now; None if only the plain form computes it."""
         return None

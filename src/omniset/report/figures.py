@@ -26,7 +26,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from omniset.report.blocks import shown
 from omniset.report.plots import COLOURS
 
-BLUE, ORANGE, GREEN, _ = COLOURS
+BLUE, ORANGE = COLOURS[:2]
 GREY = "#5f6670"
 MORE_COLOURS = (*COLOURS, "#56b4e9", "#e69f00", "#000000")  # the rest of Okabe and Ito's that can be seen on white
 MARKERS = "osD^vP*Xh"
