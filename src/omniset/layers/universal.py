@@ -159,8 +159,15 @@ class AttentionBlock(nn.Module):
 
         Of sets whose elements all are rows of one table (genes of a vocabulary), `attend_tabulated` then makes the sums
         of many sets by one product; no key and no value of an element is computed more than once.
+
+        Raises:
+            ValueError: The block has scale="size", or attention other than by softmax.
         """
-        q, k, v = self._tabulated_heads(queries, table)
+        if self.size_scale is not None:
+            raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
+        if self.attention != "softmax":
+            raise ValueError(f"tables of rows are of attention='softmax', this block has {self.attention!r}")
+        q, k, v = self._heads(queries[None], table[None], None)
         scores = (q * self.scale) @ k.mT  # (1, H, Q, rows)
         peak = scores.detach().amax(-1, True)
         weights = torch.exp(scores - peak)
@@ -217,13 +224,6 @@ class AttentionBlock(nn.Module):
         if multiplicity is None:
             return wide(elements.new_full((len(elements),), elements.shape[1]))
         return wide(multiplicity).sum(1)
-
-    def _tabulated_heads(self, queries: Tensor, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.size_scale is not None:
-            raise ValueError("a block with scale='size' weighs a row by the set that it is in: there is no table of it")
-        if self.attention != "softmax":
-            raise ValueError(f"tables of rows are of attention='softmax', this block has {self.attention!r}")
-        return self._heads(queries[None], table[None], None)
 
     def _combine(self, queries: Tensor, average: Float[Tensor, "sets heads queries d"]) -> Tensor:
         return self.combine(queries, average.to(queries.dtype).transpose(1, 2).flatten(2))
