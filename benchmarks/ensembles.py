@@ -44,7 +44,7 @@ def main() -> None:
 
 def _step(study: Any, training: Any, seeds: range) -> Any:
     module = StudyModule(study, training, list(seeds), {})
-    optimizer = torch.optim.Adam(module.parameters(), lr=study.recipe.learning_rate, fused=True)
+    optimizer = module.optimizer()
 
     def step(number: int) -> None:
         batch = stack([study.batch(training, seed, number) for seed in seeds])

@@ -137,8 +137,11 @@ class StudyModule(TrainingModule):
         self.seconds += time.monotonic() - self._start
         super().on_train_epoch_end()
 
+    def optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, fused=True)
+
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.learning_rate, fused=True)
+        optimizer = self.optimizer()
         recipe = self.study.recipe
         if recipe.drop is None:
             return optimizer
