@@ -182,6 +182,8 @@ class Runner:
 
     def __init__(self, study: Study, out: Path, device: str, progress: bool) -> None:
         self.study, self.out, self.device, self.progress = study, out, device, progress
+        # Asked now: the checkout may be at another commit when days of training end.
+        self.provenance = provenance(None, devices.find(device).type)
         self.runs = out / "runs"
 
     def check(self, trainings: Sequence[Training]) -> None:
@@ -308,8 +310,7 @@ class Runner:
 
     def _write(self, training: Training, rows: dict[str, Any]) -> None:
         made = {"command": own_command(), "date": time.strftime("%Y-%m-%d")}
-        device = devices.find(self.device).type
-        rows = {seed: row | made | {"provenance": provenance(int(seed), device)} for seed, row in rows.items()}
+        rows = {seed: row | made | {"provenance": self.provenance | {"seed": int(seed)}} for seed, row in rows.items()}
         seeds = self._content(training)["seeds"] | rows
         head = {
             "study": self.study.name,

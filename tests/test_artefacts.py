@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import anndata
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+import omniset
 from omniset import SetClassifier, SetRegressor
 from omniset.cells import CellEmbedder, CellPerturber
 from omniset.cli import main
@@ -25,6 +27,7 @@ from omniset.microbiomes.simulate import simulate as simulate_microbiomes
 from omniset.options import without_places
 from omniset.regions import ConnectivityPredictor
 from omniset.regions.simulate import simulate as simulate_regions
+from omniset.runs.files import provenance
 from omniset.training import artefacts
 from tampering import assert_refuses_tampering, contents, put, refused
 
@@ -193,3 +196,28 @@ def test_the_command_says_it_in_one_line(artefact, tmp_path, capsys):
         put(artefact, text, tensors)
         assert main(words) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_commit_is_that_of_the_package_and_says_where_files_differ(tmp_path, monkeypatch):
+    def git(*words):
+        author = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        return subprocess.run(("git", *author, *words), cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    def commit():
+        return provenance()["commit"]
+
+    package = tmp_path / "src" / "omniset"
+    for name in ("src/omniset/__init__.py", "src/omniset/cells/data.py", "results/found.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(omniset, "__file__", str(package / "__init__.py"))
+    git("init", "-q")
+    assert commit() is None
+    git("add", ".")
+    git("commit", "-qm", "one")
+    head = git("rev-parse", "HEAD").strip()
+    assert commit() == head
+    (tmp_path / "results" / "found.json").write_text("2")
+    assert commit() == head
+    (package / "cells" / "data.py").write_text("2")
+    assert commit() == f"{head}+"

@@ -1,5 +1,6 @@
 """Studies: their data, their losses, that they resume, and what they print."""
 
+import itertools
 import json
 import math
 import re
@@ -77,6 +78,15 @@ def numbers(folder):
 
 
 # --------------------------------------------------------------------------- running
+
+
+def test_the_commit_is_that_with_which_a_run_began(small, monkeypatch):
+    commits = itertools.count()
+    monkeypatch.setattr("omniset.runs.files._commit", lambda: f"{next(commits)}")
+    whole(small / "out", 2)
+    rows = Results.read(small / "out").trainings["whole"]["seeds"]
+    assert [row["provenance"]["commit"] for row in rows.values()] == ["0", "0"]
+    assert [row["provenance"]["seed"] for row in rows.values()] == [0, 1]
 
 
 def test_run_writes_everything_once(small, capsys):

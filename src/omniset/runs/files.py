@@ -98,11 +98,11 @@ def _commit() -> str | None:
     """Of the checkout that this package is run from, with a + where files differ from it; None outside of one."""
 
     def git(*words: str) -> str:
-        folder = Path(__file__).parent
+        folder = Path(omniset.__file__).parent
         return subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", __file__)
+        git("ls-files", "--error-unmatch", omniset.__file__)
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
