@@ -12,20 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from omniset.report.figures import MORE_COLOURS, line_style
-from paper.tables import Results
+from paper.tables import Curve, Results
 
 Series = dict[str, tuple[str, str]]  # label: training and column
 
 
-def line(axes: Axes, results: Results, place: tuple[str, str], key: str, x: Any, number: int, **options: Any) -> None:
-    """Mean over seeds; its interval, as far as such numbers can be, shaded."""
-    curve = results.curve(*place, key)
-    if curve is None:
-        return
+def line(axes: Axes, curve: Curve, x: Any, number: int, top: float = np.inf, **options: Any) -> None:
+    """Means with their intervals shaded, as far as such numbers, from 0 to `top`, can be."""
     mean, half = curve
     style = line_style(number)
-    axes.plot(x, mean, markersize=4, **style, **options)
-    top = 100 if key.startswith("accuracy") else 1
+    axes.plot(x, mean, **{**style, "markersize": 4, **options})
     low, high = (np.clip(mean + sign * half, 0, top) for sign in (-1, 1))
     axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
@@ -48,8 +44,8 @@ def identification(results: Results, rows: dict[str, Series]) -> Figure:
     for (title, series), (left, right) in zip(rows.items(), grid, strict=True):
         for i, (label, place) in enumerate(_alike(results, series, "identified", "score").items()):
             k = np.arange(1, len(results.rows(*place)[0]["identified"]) + 1)
-            line(left, results, place, "identified", k, i, label=label)
-            line(right, results, place, "score", k, i, label=label)
+            for axes, key in ((left, "identified"), (right, "score")):
+                line(axes, results.curve(*place, key), k, i, 1.0, label=label)
             if i == 0:
                 left.plot(k, k / len(k), color="0.6", linestyle=":", label="by chance")
         left.set(xlabel="k", ylabel="among the k highest scores", title=title, ylim=(-0.03, 1.03))
@@ -69,8 +65,9 @@ def against_sizes(
     figure = Figure(figsize=((7.2 if many else 4.6) * len(panels), 3.6), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (title, (key, series)) in zip(grid, panels.items(), strict=True):
+        top = 100.0 if key.startswith("accuracy") else np.inf
         for i, (name, place) in enumerate(_alike(results, series, key).items()):
-            line(axes, results, place, key, sizes, i, label=name)
+            line(axes, results.curve(*place, key), sizes, i, top, label=name)
         axes.set_xscale("log", base=2)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
@@ -97,11 +94,8 @@ def over_steps(results: Results, panels: dict[str, dict[str, str]], steps: int) 
     figure = Figure(figsize=(4.6 * len(curves), 3.6), layout="constrained")
     grid = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for axes, (title, of_title) in zip(grid, curves.items(), strict=True):
-        for i, (label, (mean, half)) in enumerate(of_title.items()):
-            style = line_style(i)
-            x = steps * np.arange(1, len(mean) + 1)
-            axes.plot(x, mean, label=label, **{**style, "marker": ""})
-            axes.fill_between(x, mean - half, mean + half, color=style["color"], alpha=0.2, linewidth=0)
+        for i, (label, curve) in enumerate(of_title.items()):
+            line(axes, curve, steps * np.arange(1, len(curve[0]) + 1), i, marker="", label=label)
         axes.set(xlabel="steps", ylabel="validation loss", title=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="x-small")

@@ -12,6 +12,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+Curve = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
+"""Means over seeds, and half the width of their 95 % intervals, 0 for one seed."""
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -74,14 +77,11 @@ class Results:
             values.append(float(value))
         return Mean.of(values) if values else None
 
-    def curve(
-        self, training: str, column: str, key: str
-    ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]] | None:
-        """Mean over seeds of a list of numbers, and half its 95 % interval (0 for one seed)."""
-        rows = self.rows(training, column)
-        return _curve([row[key] for row in rows]) if rows else None
+    def curve(self, training: str, column: str, key: str) -> Curve:
+        """Of a list of numbers that each seed of a column with results has."""
+        return _curve([row[key] for row in self.rows(training, column)])
 
-    def losses(self, training: str) -> tuple[Float[np.ndarray, " epochs"], Float[np.ndarray, " epochs"]] | None:
+    def losses(self, training: str) -> Curve | None:
         """Validation losses of the epochs that all seeds have had, as `curve`; None where no seed has kept them."""
         seeds = self.trainings.get(training, {"seeds": {}})["seeds"].values()
         lists = [seed["validation_losses"] for seed in seeds if "validation_losses" in seed]
@@ -107,7 +107,7 @@ class Results:
         return f"{percent:.0f} %" if percent >= 1 else f"{percent:.1g} %"
 
 
-def _curve(of_seeds: list[list[float]]) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+def _curve(of_seeds: list[list[float]]) -> Curve:
     means = [Mean.of([float(value) for value in values]) for values in zip(*of_seeds, strict=True)]
     return np.array([m.value for m in means]), np.array([m.half or 0.0 for m in means])
 
