@@ -23,7 +23,7 @@ from omniset.engine.stores import DeviceStore, open_store
 from omniset.kernels.private import forward_mode, transformed
 
 SHARDS = ("merged", "independent")
-AT_ONCE = 1 << 16  # entries of shards and of what is remembered for each, that an encoder with a memory reads at once
+AT_ONCE = 1 << 13  # entries of independent shards, and of what is remembered for each, that are read at once
 GRADIENTS = ("exact", "first-shard", "first-shard-literal", "unbiased")
 
 
@@ -75,8 +75,8 @@ def execute(
     if shards == "independent":
         if gradient == "unbiased":
             raise ValueError("gradient='unbiased' is for shards='merged': independent shards have no sums in common")
-        if batch is not None and shard_size is not None and encoder.recurrent:
-            parts = _runs(batch, shard_size, encoder.memory, gradient)
+        if batch is not None and shard_size is not None:
+            parts = _runs(batch, shard_size, encoder.memory if encoder.recurrent else 0, gradient)
         return _independent(encoder, batch, parts, gradient, shard_size)
     if isinstance(parts, list) and len(parts) == 1 and process_group is None:
         return in_buckets(encoder, parts[0], _whole)
@@ -206,7 +206,7 @@ def _independent(
     """Each shard as a set of its own; the mean of the summaries over those shards in which a set has elements.
 
     Args:
-        shards: Of `size` entries; or several in a row, where the encoder reads these at once.
+        shards: Of `size` entries, or several in a row, which are read at once.
     """
     total: Any = 0
     count: Any = 0
@@ -238,8 +238,14 @@ def _alone(
     """Shards as sets of their own, but for the memory of an encoder that has one: (sets, shards, outputs, dim)
     summaries, elements, memory.
     """
-    batch = SetBatch(elements, multiplicity, validate=False)
+    number = elements.shape[1]
+    size = max(min(size or number, number), 1)
     if encoder.recurrent:
-        return encoder.segments(batch, size or max(elements.shape[1], 1), memory)
-    out = _whole(encoder, batch)
-    return out.summary[:, None], out.elements, None  # type: ignore[return-value]
+        return encoder.segments(SetBatch(elements, multiplicity, validate=False), size, memory)
+    x, m = cut(elements, size), cut(multiplicity, size)
+    out = _whole(encoder, SetBatch(x.flatten(0, 1), m.flatten(0, 1), validate=False))
+    summaries = out.summary.unflatten(0, m.shape[:2])
+    if out.elements is None:
+        return summaries, None, None
+    assert isinstance(out.elements, Tensor)
+    return summaries, out.elements.unflatten(0, m.shape[:2]).flatten(1, 2)[:, :number], None
