@@ -16,9 +16,7 @@ from omniset.tables.point_clouds import draw_points, mnist_images
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
-from paper.tables import OURS, SHARES, Results, Table, apart, beside, published
-
-PAPER = ["paper", "outside both intervals by"]
+from paper.tables import OURS, SHARES, THEIRS, Results, Table, apart, beside, published
 
 
 class MnistPoints(Study):
@@ -116,7 +114,7 @@ class MnistPoints(Study):
                 continue
             mine = [*ours.cells(2), self.share(results, training.name)]
             rows.append([column.label, on, *mine, published(theirs, 2), apart(ours, theirs)])
-        head = ["accuracy %", "trained on", *OURS, *PAPER]
+        head = ["accuracy %", "trained on", *OURS, *THEIRS]
         title = f"{self.recipe.title}: tested on whole sets of 1,024 points (Table 2)"
         return Table(title, head, rows, missing=missing)
 
@@ -134,7 +132,7 @@ class MnistPoints(Study):
                 continue
             mine = [*ours.cells(2), self.share(results, training.name)]
             rows.append([str(size), column.label, *mine, published(theirs, 2), apart(ours, theirs)])
-        head = ["elements of a training shard", "accuracy %", *OURS, *PAPER]
+        head = ["elements of a training shard", "accuracy %", *OURS, *THEIRS]
         return Table(f"{self.recipe.title}: size of training shards (Table 3)", head, rows, missing=missing)
 
     def figures(self, results: Results) -> dict[str, Figure]:

@@ -145,8 +145,10 @@ class Table:
         return "\n".join([self.title, "", lines[0], rule, *lines[1:], *(["", *self.remarks] if self.remarks else [])])
 
 
-SHARES = "Means, the paper's in brackets; a percentage in the head is the share of the paper's training."
-OURS = ["ours: mean", "median", "every seed", "of the paper's training"]
+SHARES = "Means, the paper's in brackets; a percentage in the head is the share of the paper's steps."
+OURS = ["ours: mean", "median", "every seed", "of the paper's steps"]
+THEIRS = ["paper", "difference beyond chance"]
+SEEDS = 10  # that each mean of the paper is of
 
 
 def published(value: Any, digits: int) -> str:
@@ -161,8 +163,13 @@ def beside(ours: Mean | None, digits: int, theirs: Any, digits_of_theirs: int) -
 
 
 def apart(ours: Mean, theirs: Any) -> str:
-    """By how much the intervals lie apart: empty where they meet, or where the paper has none."""
+    """Ours minus the paper's where the intervals do not meet; else empty, as where the paper has no number.
+
+    One seed has no interval: the paper's is then widened to the one in which the difference to another of its networks
+    lies. Its mean of n networks has the variance s^2 / n, the difference to one of them s^2 (1 + 1 / n).
+    """
     if theirs is None:
         return ""
-    gap = ours.value - theirs[0]
-    return "" if abs(gap) <= (ours.half or 0) + theirs[1] else f"{gap:+.3g}"
+    gap, reach = ours.value - theirs[0], theirs[1]
+    reach = reach * (SEEDS + 1) ** 0.5 if ours.half is None else reach + ours.half
+    return "" if abs(gap) <= reach else f"{gap:+.3g}"

@@ -288,6 +288,12 @@ def test_means_and_intervals():
     assert Mean.of([2.0]).cells(1) == ["2.0", "", ""]
     assert apart(Mean(10.0, 1.0), (5.0, 2.0)) == "+5"
     assert apart(Mean(8.0, 1.0), (5.0, 2.0)) == ""
+    # Ten networks, and another of the same deviation: where their mean and it differ by so much.
+    t, deviation = stats.t.ppf(0.975, 9), 1.3
+    half, most = t * deviation / np.sqrt(10), t * deviation * np.sqrt(1 + 1 / 10)
+    assert apart(Mean(0.999 * most, None), (0.0, half)) == ""
+    assert apart(Mean(-1.001 * most, None), (0.0, half)) == f"{-1.001 * most:+.3g}"
+    assert apart(Mean(1.0, None), None) == ""
 
 
 def test_a_table_is_text_and_markdown():
