@@ -1017,6 +1017,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_max_settings": ("studies/max-settings/plain.json", study("max-settings")),
     "study_set_sizes": ("studies/set-sizes/needle-plain.json", study("set-sizes")),
     "study_point_shapes": ("studies/point-shapes/ust.json", study("point-shapes")),
+    "study_ablation": ("studies/ablation/umbc-both.json", study("ablation")),
     "study_anomaly": ("studies/anomaly/isab.json", study("anomaly")),
     "sets": ("sets/methods.json", sets),
     "coverage": ("sets/coverage.json", coverage),

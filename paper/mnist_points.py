@@ -169,15 +169,18 @@ class Ablation(MnistPoints):
         places = {(c.label, t.options["variant_of_block"]): (t.name, c.name) for t, c in self.recipe.columns}
         rows, missing = [], []
         for label in dict.fromkeys(label for label, _ in places):
-            row = [label]
+            row, left_out = [label], []
             for i, (variant, name) in enumerate(variants.items()):
                 training, column = places[label, variant]
                 ours = results.mean(training, column, "accuracy_of_whole_sets")
                 row.append(beside(ours, 2, self.recipe.paper[column][i], 1))
                 if ours is None:
-                    missing.append(f"{label}, {name}")
-            if any(results.rows(*places[label, variant]) for variant in variants):
+                    left_out.append(f"{label}, {name}")
+            if len(left_out) < len(variants):
                 rows.append(row)
+                missing += left_out
+            else:
+                missing.append(label)
         head = ["accuracy %, ours (paper)", *variants.values()]
         return [Table(f"{self.recipe.title} (Table A.1)", head, rows, self.conditions(results), missing)]
 

@@ -454,6 +454,17 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
 
 
+def test_the_ablation_lists_what_was_not_run():
+    """A network of which nothing was run by its name alone, else each variant."""
+    seed = {"steps": 5, "of": 5, "provenance": {"device": "cpu"}, "columns": {"umbc": {"accuracy_of_whole_sets": 88.0}}}
+    results = Results({"umbc-both": {"training": "umbc-both", "seeds": {"0": seed}}})
+    (table,) = load("ablation").tables(results)
+    ((label, *cells),) = table.rows
+    assert (label, cells[3], cells[0].startswith(" (")) == ("UMBC", "88.00 (85.6 ± 0.9)", True)
+    variants = ("vanilla", "pre-layer norm", "FFN")
+    assert table.missing == ["ST (SAB)", "UST", "ST (ISAB)", *(f"UMBC, {name}" for name in variants)]
+
+
 def test_losses_over_steps():
     """Means over the seeds that kept theirs, as far as all of these were trained; a panel only where there are some."""
     seeds = {"0": {"validation_losses": [3.0, 1.0, 2.0]}, "1": {"validation_losses": [1.0, 2.0]}, "2": {}}
