@@ -194,7 +194,7 @@ def _runs(batch: SetBatch, size: int, memory: Any, gradient: str) -> Iterator[Se
     """Some shards in a row, which are read at once; the first by itself, where the gradient goes no further."""
     first = 0 if gradient == "exact" else size
     if first:
-        yield batch.shards(first)[0]
+        yield SetBatch(batch.elements[:, :first], batch.multiplicity[:, :first], validate=False)
     rest = SetBatch(batch.elements[:, first:], batch.multiplicity[:, first:], validate=False)
     if not first or rest.elements.shape[1]:
         yield from rest.shards(size * max(AT_ONCE // (max(len(batch), 1) * (size + memory)), 1))
