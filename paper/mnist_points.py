@@ -62,8 +62,10 @@ class MnistPoints(Study):
             for i, size in enumerate(sizes if part.start < few else []):
                 if hasattr(network.encoder, "memory"):
                     network.encoder.memory = size  # the paper's: enough for one mini-batch
+                counted = padded(sample.multiplicity, size) if column.padding else sample.multiplicity
+                read = SetBatch(sample.elements, counted, validate=False)
                 with torch.no_grad():
-                    called = network(batch, shard_size=size, shards=column.shards).argmax(1)
+                    called = network(read, shard_size=size, shards=column.shards).argmax(1)
                 right[i] += int((called == sample.target).sum())
                 changed[i] += int((called != whole).sum())
         total = len(self.test_images)
@@ -183,6 +185,12 @@ class Ablation(MnistPoints):
                 missing.append(label)
         head = ["accuracy %, ours (paper)", *variants.values()]
         return [Table(f"{self.recipe.title} (Table A.1)", head, rows, self.conditions(results), missing)]
+
+
+def padded(multiplicity: Float[Tensor, "sets elements"], shard_size: int) -> Float[Tensor, "sets elements"]:
+    """1 for the padding of shards in which a set has no element: they then are sets of points at the origin."""
+    shards = multiplicity.split(shard_size, 1)
+    return torch.cat([torch.where((shard > 0).any(1, keepdim=True), shard, 1.0) for shard in shards], 1)
 
 
 def _sample(images: Any, labels: Any, low: int, high: int, draw: torch.Generator) -> Sample:

@@ -33,12 +33,14 @@ class Column:
         label: As tables and figures have it.
         encoder: In the registry; it takes the trained weights as they are.
         shards: "merged" or "independent", where test sets come in shards.
+        padding: Whether padding counts as elements in a shard in which a set has none; else the set lacks that shard.
     """
 
     name: str
     label: str
     encoder: str
     shards: str = "merged"
+    padding: bool = False
 
 
 @dataclass(frozen=True)

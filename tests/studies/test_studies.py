@@ -14,6 +14,7 @@ import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
 from paper.max_regression import MaxRegression
+from paper.mnist_points import padded
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
 from paper.study import Sample, generator, number, shuffled, training_source
@@ -340,6 +341,26 @@ def test_shuffled_sets_are_the_same_sets():
         assert (present.diff() <= 0).all()  # absent entries last
     first = {float(shuffled(Sample(elements, m, m), generator("x", i)).elements[0, 0, 0]) for i in range(40)}
     assert first == {0.0, 4.0, 8.0, 10.0}
+
+
+def test_padding_that_is_counted():
+    """A set of three points, padded to seven, in shards of two: the mean of four sets, of which two are padding."""
+    m = torch.tensor([[1.0] * 3 + [0] * 4, [1.0] * 7])
+    assert padded(m, 2).tolist() == [[1, 1, 1, 0, 1, 1, 1], [1] * 7]
+    assert padded(m, 7).tolist() == m.tolist()
+    study = load("mnist-points")
+    (training,) = (t for t in study.recipe.trainings if t.name == "isab-variable")
+    (column,) = (c for c in training.columns if c.name == "st-isab-padding")
+    network = study.network(training, 0, column).double().eval()
+    points = torch.randn(3, 2, generator=generator("x"), dtype=torch.float64)
+    origin = torch.zeros(1, 4, 2, dtype=torch.float64)
+    with torch.no_grad():
+        found = network(
+            SetBatch(torch.cat([points[None], origin], 1), padded(m[:1], 2)), shard_size=2, shards="independent"
+        )
+        parts = [points[:2], points[2:], origin[0, :2], origin[0, :1]]
+        expected = torch.stack([network(SetBatch(part[None])) for part in parts]).mean(0)
+    assert relative_error(found, expected) < 1e-14
 
 
 @pytest.mark.parametrize("name", ["ust-msa-8", "ust-msa-8-literal", "umbc-msa-8"])
