@@ -61,13 +61,15 @@ def against_sizes(
     results: Results, panels: dict[str, tuple[str, Series]], sizes: Sequence[int], xlabel: str, ylabel: str
 ) -> Figure:
     """Figures 1 and A.3: numbers against sizes; a panel per entry: title, what is shown, and of what."""
-    many = any(len(series) > len(MORE_COLOURS) for _, series in panels.values())  # their names stand beside the lines
+    drawn = {title: (key, _alike(results, series, key)) for title, (key, series) in panels.items()}
+    labels = [*dict.fromkeys(label for _, series in drawn.values() for label in series)]  # of one style in all panels
+    many = any(len(series) > len(MORE_COLOURS) for _, series in drawn.values())  # their names stand beside the lines
     figure = Figure(figsize=((7.2 if many else 4.6) * len(panels), 3.6), layout="constrained")
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, (key, series)) in zip(grid, panels.items(), strict=True):
+    grid = figure.subplots(1, len(panels), squeeze=False, sharey=len({key for key, _ in drawn.values()}) == 1)[0]
+    for axes, (title, (key, series)) in zip(grid, drawn.items(), strict=True):
         top = 100.0 if key.startswith("accuracy") else np.inf
-        for i, (name, place) in enumerate(_alike(results, series, key).items()):
-            line(axes, results.curve(*place, key), sizes, i, top, label=name)
+        for label, place in series.items():
+            line(axes, results.curve(*place, key), sizes, labels.index(label), top, label=label)
         axes.set_xscale("log", base=2)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
