@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,22 +38,28 @@ def _alike(results: Results, series: Series, *keys: str) -> Series:
     return {", ".join(labels): place for labels, place in groups.values()}
 
 
+def _numbers(panels: Iterable[Iterable[str]]) -> dict[str, int]:
+    """A number for the style of each label, the same in all panels."""
+    return {label: number for number, label in enumerate(dict.fromkeys(chain.from_iterable(panels)))}
+
+
 def identification(results: Results, rows: dict[str, Series]) -> Figure:
     """Figure 3: how often the deciding element is among the k highest scores, and its score then; a row per entry."""
     figure = Figure(figsize=(9, 3.2 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), 2, squeeze=False)
-    for (title, series), (left, right) in zip(rows.items(), grid, strict=True):
-        for i, (label, place) in enumerate(_alike(results, series, "identified", "score").items()):
+    drawn = {title: _alike(results, series, "identified", "score") for title, series in rows.items()}
+    numbers = _numbers(drawn.values())
+    for (title, series), (left, right) in zip(drawn.items(), grid, strict=True):
+        for label, place in series.items():
             k = np.arange(1, len(results.rows(*place)[0]["identified"]) + 1)
             for axes, key in ((left, "identified"), (right, "score")):
-                line(axes, results.curve(*place, key), k, i, 1.0, label=label)
-            if i == 0:
-                left.plot(k, k / len(k), color="0.6", linestyle=":", label="by chance")
+                line(axes, results.curve(*place, key), k, numbers[label], 1.0, label=label)
         left.set(xlabel="k", ylabel="among the k highest scores", title=title, ylim=(-0.03, 1.03))
         right.set(xlabel="k", ylabel="mean score when among them", ylim=(-0.03, 1.03))
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
         if left.lines:
+            left.plot(k, k / len(k), color="0.6", linestyle=":", label="by chance")
             left.legend(frameon=False, fontsize="x-small")
     return figure
 
@@ -62,14 +69,14 @@ def against_sizes(
 ) -> Figure:
     """Figures 1 and A.3: numbers against sizes; a panel per entry: title, what is shown, and of what."""
     drawn = {title: (key, _alike(results, series, key)) for title, (key, series) in panels.items()}
-    labels = [*dict.fromkeys(label for _, series in drawn.values() for label in series)]  # of one style in all panels
+    numbers = _numbers(series for _, series in drawn.values())
     many = any(len(series) > len(MORE_COLOURS) for _, series in drawn.values())  # their names stand beside the lines
     figure = Figure(figsize=((7.2 if many else 4.6) * len(panels), 3.6), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=len({key for key, _ in drawn.values()}) == 1)[0]
     for axes, (title, (key, series)) in zip(grid, drawn.items(), strict=True):
         top = 100.0 if key.startswith("accuracy") else np.inf
         for label, place in series.items():
-            line(axes, results.curve(*place, key), sizes, labels.index(label), top, label=label)
+            line(axes, results.curve(*place, key), sizes, numbers[label], top, label=label)
         axes.set_xscale("log", base=2)
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.spines[["top", "right"]].set_visible(False)
@@ -95,9 +102,10 @@ def over_steps(results: Results, panels: dict[str, dict[str, str]], steps: int) 
         return None
     figure = Figure(figsize=(4.6 * len(curves), 3.6), layout="constrained")
     grid = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    numbers = _numbers(curves.values())
     for axes, (title, of_title) in zip(grid, curves.items(), strict=True):
-        for i, (label, curve) in enumerate(of_title.items()):
-            line(axes, curve, steps * np.arange(1, len(curve[0]) + 1), i, marker="", label=label)
+        for label, curve in of_title.items():
+            line(axes, curve, steps * np.arange(1, len(curve[0]) + 1), numbers[label], marker="", label=label)
         axes.set(xlabel="steps", ylabel="validation loss", title=title)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize="x-small")
