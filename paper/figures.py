@@ -128,5 +128,5 @@ def mixtures(points: Sequence[np.ndarray], predicted: dict[str, np.ndarray]) -> 
                 shape = Ellipse((x, y), 4 * width, 4 * height, fill=False, color=colour, linewidth=0.5 + 4 * weight)
                 axes.add_patch(shape)
             axes.set(xlim=(-6, 6), ylim=(-6, 6), xticks=[], yticks=[], aspect="equal")
-        grid[0, column].set_title(label, fontsize="small")
+        grid[0, column].set_title(label.replace(", ", ",\n"), fontsize="small")  # as wide as its panel
     return figure

@@ -127,7 +127,7 @@ class MnistPoints(Study):
             if training.options["group"] not in ("eight", "sizes") or size is None or training.shards != "merged":
                 continue
             column = training.columns[0]
-            theirs = self.recipe.paper["sizes"].get(f"{column.label} {size}")
+            theirs = self.recipe.paper["sizes"].get(f"{column.name} {size}")
             ours = results.mean(training.name, column.name, "accuracy_of_whole_sets")
             if ours is None:
                 missing.append(f"{column.label}, {size}")

@@ -315,7 +315,14 @@ def test_tables_say_the_share_of_the_training_and_what_was_not_run():
     recipe = {"arguments": {"dim": 127}}
     ours = {"training": "ust-msa-8", "recipe": recipe, "seeds": {"0": seed, "1": seed | {"steps": 500}}}
     (table,) = study.tables(Results({"ust-msa-8": ours}))
-    assert table.rows[0][:6] == ["UST (MSA)", "shards of 8", "2.250 ± 0.000", "2.250", "2.250 2.250", "1 %"]
+    assert table.rows[0][:6] == [
+        "UST (MSA), stopped in every layer",
+        "shards of 8",
+        "2.250 ± 0.000",
+        "2.250",
+        "2.250 2.250",
+        "1 %",
+    ]
     assert len(table.rows) == 2
     assert "UMBC (MSA), whole sets" in table.missing
     assert "dim 127, now 128" in table.notes[0]
@@ -472,7 +479,7 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     results = Results({"isab": {"training": "isab", "seeds": {"0": {"columns": columns}}}})
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "by chance", "STRXL"]
+    assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "STRXL", "by chance"]
 
 
 def test_the_ablation_lists_what_was_not_run():
