@@ -157,9 +157,10 @@ def published(value: Any, digits: int) -> str:
 
 
 def beside(ours: Mean | None, digits: int, theirs: Any, digits_of_theirs: int) -> str:
-    """Ours, and in brackets the paper's where it has a number."""
-    mean = "" if ours is None else ours.text(digits)
-    return mean + (f" ({published(theirs, digits_of_theirs)})" if theirs else "")
+    """Ours, and in brackets the paper's where it has a number; nothing where there is none of ours."""
+    if ours is None:
+        return ""
+    return ours.text(digits) + (f" ({published(theirs, digits_of_theirs)})" if theirs else "")
 
 
 def apart(ours: Mean, theirs: Any) -> str:
