@@ -62,10 +62,11 @@ class MnistPoints(Study):
             for i, size in enumerate(sizes if part.start < few else []):
                 if hasattr(network.encoder, "memory"):
                     network.encoder.memory = size  # the paper's: enough for one mini-batch
-                counted = padded(sample.multiplicity, size) if column.padding else sample.multiplicity
-                read = SetBatch(sample.elements, counted, validate=False)
+                sets = batch
+                if column.count_empty:
+                    sets = SetBatch(sample.elements, empty_counted(sample.multiplicity, size), validate=False)
                 with torch.no_grad():
-                    called = network(read, shard_size=size, shards=column.shards).argmax(1)
+                    called = network(sets, shard_size=size, shards=column.shards).argmax(1)
                 right[i] += int((called == sample.target).sum())
                 changed[i] += int((called != whole).sum())
         total = len(self.test_images)
@@ -187,8 +188,8 @@ class Ablation(MnistPoints):
         return [Table(f"{self.recipe.title} (Table A.1)", head, rows, self.conditions(results), missing)]
 
 
-def padded(multiplicity: Float[Tensor, "sets elements"], shard_size: int) -> Float[Tensor, "sets elements"]:
-    """1 for the padding of shards in which a set has no element: they then are sets of points at the origin."""
+def empty_counted(multiplicity: Float[Tensor, "sets elements"], shard_size: int) -> Float[Tensor, "sets elements"]:
+    """Multiplicities with 1 for the padding of shards in which a set has no element: points at the origin."""
     shards = multiplicity.split(shard_size, 1)
     return torch.cat([torch.where((shard > 0).any(1, keepdim=True), shard, 1.0) for shard in shards], 1)
 

@@ -33,14 +33,14 @@ class Column:
         label: As tables and figures have it.
         encoder: In the registry; it takes the trained weights as they are.
         shards: "merged" or "independent", where test sets come in shards.
-        padding: Whether padding counts as elements in a shard in which a set has none; else the set lacks that shard.
+        count_empty: Whether a set has a part in shards without an element of it, whose padding then counts as elements.
     """
 
     name: str
     label: str
     encoder: str
     shards: str = "merged"
-    padding: bool = False
+    count_empty: bool = False
 
 
 @dataclass(frozen=True)

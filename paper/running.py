@@ -217,6 +217,7 @@ class Runner:
             for seed in [s for s in seeds if str(s) in content["seeds"]]:
                 row = content["seeds"][str(seed)]
                 row["columns"] = self._test(training, seed, load_file(self._weights(training, seed)))
+                row["tested_again"] = self._made(str(seed))
                 self._write(training, {str(seed): row})
                 yield f"{training.name}, seed {seed}: tested again"
                 tested += 1
@@ -308,9 +309,13 @@ class Runner:
             )
         return content
 
+    def _made(self, seed: str) -> dict[str, Any]:
+        """By what command, when and with what a network is trained, or tested again."""
+        provenance = self.provenance | {"seed": int(seed)}
+        return {"command": own_command(), "date": time.strftime("%Y-%m-%d"), "provenance": provenance}
+
     def _write(self, training: Training, rows: dict[str, Any]) -> None:
-        made = {"command": own_command(), "date": time.strftime("%Y-%m-%d")}
-        rows = {seed: row | made | {"provenance": self.provenance | {"seed": int(seed)}} for seed, row in rows.items()}
+        rows = {seed: row if "command" in row else row | self._made(seed) for seed, row in rows.items()}
         seeds = self._content(training)["seeds"] | rows
         head = {
             "study": self.study.name,

@@ -14,7 +14,7 @@ import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
 from paper.max_regression import MaxRegression
-from paper.mnist_points import padded
+from paper.mnist_points import empty_counted
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
 from paper.study import Sample, generator, number, shuffled, training_source
@@ -70,12 +70,13 @@ def whole(folder, seeds):
 
 def numbers(folder):
     """All that is written but when and how long."""
-    found = Results.read(folder).trainings
-    for content in found.values():
+    trainings = Results.read(folder).trainings
+    for content in trainings.values():
         for row in content["seeds"].values():
+            row.pop("tested_again", None)
             for key in ("seconds", "date", "command", "provenance", "together"):
                 row.pop(key)
-    return found
+    return trainings
 
 
 # --------------------------------------------------------------------------- running
@@ -119,8 +120,12 @@ def test_run_writes_everything_once(small, capsys):
     assert [*after["whole"]["seeds"]] == ["0", "1", "2"]
     for name in before:
         assert before[name]["seeds"] == {s: after[name]["seeds"][s] for s in ("0", "1")}
+    commands = [row["command"] for name in after for row in Results.read(out).trainings[name]["seeds"].values()]
     assert run(*words, 3, "--test_again", "true") == 0
     assert numbers(out) == after
+    again = [row for name in after for row in Results.read(out).trainings[name]["seeds"].values()]
+    assert [row["command"] for row in again] == commands  # that which trained it
+    assert all({"command", "date", "provenance"} == {*row["tested_again"]} for row in again)
 
 
 def test_every_step_has_its_own_batch(small, monkeypatch):
@@ -350,11 +355,11 @@ def test_shuffled_sets_are_the_same_sets():
     assert first == {0.0, 4.0, 8.0, 10.0}
 
 
-def test_padding_that_is_counted():
+def test_empty_shards_that_are_counted():
     """A set of three points, padded to seven, in shards of two: the mean of four sets, of which two are padding."""
     m = torch.tensor([[1.0] * 3 + [0] * 4, [1.0] * 7])
-    assert padded(m, 2).tolist() == [[1, 1, 1, 0, 1, 1, 1], [1] * 7]
-    assert padded(m, 7).tolist() == m.tolist()
+    assert empty_counted(m, 2).tolist() == [[1, 1, 1, 0, 1, 1, 1], [1] * 7]
+    assert empty_counted(m, 7).tolist() == m.tolist()
     study = load("mnist-points")
     (training,) = (t for t in study.recipe.trainings if t.name == "isab-variable")
     (column,) = (c for c in training.columns if c.name == "st-isab-padding")
@@ -362,12 +367,12 @@ def test_padding_that_is_counted():
     points = torch.randn(3, 2, generator=generator("x"), dtype=torch.float64)
     origin = torch.zeros(1, 4, 2, dtype=torch.float64)
     with torch.no_grad():
-        found = network(
-            SetBatch(torch.cat([points[None], origin], 1), padded(m[:1], 2)), shard_size=2, shards="independent"
+        mean = network(
+            SetBatch(torch.cat([points[None], origin], 1), empty_counted(m[:1], 2)), shard_size=2, shards="independent"
         )
         parts = [points[:2], points[2:], origin[0, :2], origin[0, :1]]
         expected = torch.stack([network(SetBatch(part[None])) for part in parts]).mean(0)
-    assert relative_error(found, expected) < 1e-14
+    assert relative_error(mean, expected) < 1e-14
 
 
 @pytest.mark.parametrize("name", ["ust-msa-8", "ust-msa-8-literal", "umbc-msa-8"])
@@ -480,6 +485,16 @@ def test_columns_of_one_network_with_the_same_numbers_are_one_line():
     series = {name.upper(): ("isab", name) for name in columns} | {"UMBC": ("umbc", "umbc")}
     legend = figures.identification(results, {"": series}).axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["UST, ISAB", "STRXL", "by chance"]
+
+
+def test_a_network_has_one_style_in_all_panels():
+    row = {"accuracy": [50.0, 60.0]}
+    trainings = {name: {"training": name, "seeds": {"0": {"columns": {"c": row}}}} for name in ("a", "b")}
+    panels = {"left": ("accuracy", {"A": ("a", "c"), "B": ("b", "c")}), "right": ("accuracy", {"B": ("b", "c")})}
+    left, right = figures.against_sizes(Results(trainings), panels, [1, 2], "x", "y").axes
+    colours = [{line.get_label(): line.get_color() for line in axes.lines} for axes in (left, right)]
+    assert colours[0]["A"] != colours[0]["B"] == colours[1]["B"]
+    assert left.get_ylim() == right.get_ylim()
 
 
 def test_the_ablation_lists_what_was_not_run():
