@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent
 # What a study itself knows of a training. All else is an argument of the encoder, which refuses those it does not know.
 OPTIONS = {
     "bins",
+    "elements",
     "group",
     "input_scale",
     "multiplicities",

@@ -19,6 +19,7 @@ STUDIES = {
     "anomaly-faces": "faces.FaceAnomaly",
     "mnist-points": "mnist_points.MnistPoints",
     "max-regression": "max_regression.MaxRegression",
+    "max-parts": "max_regression.MaxParts",
     "max-settings": "max_regression.MaxSettings",
     "mixture-of-gaussians": "mixture_of_gaussians.MixtureOfGaussians",
     "point-shapes": "point_shapes.PointShapes",

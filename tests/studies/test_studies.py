@@ -13,7 +13,7 @@ import pytest
 import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
-from paper.max_regression import MaxRegression
+from paper.max_regression import MaxRegression, unseen_error
 from paper.mnist_points import empty_counted
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
@@ -432,6 +432,59 @@ def test_largest_of_ten_integers():
     large = study._draw(20_000, "x")
     assert 0 <= large.elements.min() < large.elements.max() < 1000
     assert abs(float(large.target.mean()) - 500 * 10 / 11) < 5
+
+
+def test_what_one_changed_part_does():
+    study = load("max-parts")
+    plain, normalized = (study.network(t, 0) for t in study.recipe.chosen(["ust", "ust-normalized"]))
+    x = torch.rand(3, 7, 1) * 1000
+    embedded = plain.encoder.embed(x)
+    expected = (embedded - embedded.mean(-1, keepdim=True)) / embedded.var(-1, unbiased=False, keepdim=True).sqrt()
+    assert relative_error(normalized.encoder.embed(x), expected) < 1e-5
+    # A block whose scores and values are linear in the elements: without normalization, those of a single element too.
+    slots = study.network(study.recipe.chosen(["umbc-plain"])[0], 0).encoder.pool.gather
+    q, y = torch.randn(1, 4, 64), torch.randn(3, 1, 64)
+    h = q + slots.output(slots.value(y))
+    assert relative_error(slots(q, y), h + slots.ffn(slots.norm_ffn(h))) < 1e-5
+
+
+@pytest.mark.parametrize("which", ["ust", "st-sab"])
+def test_error_without_the_largest_element_in_the_pool(which):
+    study = load("max-parts")
+    network = study.network(study.recipe.chosen([which])[0], 0).double().requires_grad_(False)
+    sample = study._draw(5, "x")
+    sample = sample._replace(elements=sample.elements.double())
+    errors = []
+    for elements, target in zip(sample.elements, sample.target, strict=True):
+        seen = network.encoder.embed(elements[None])
+        for layer in network.encoder.layers:
+            seen = layer(seen)
+        others = [i for i in range(10) if i != int(elements[:, 0].argmax())]
+        errors.append(abs(float(network.head(network.encoder.pool(seen[:, others]))) - float(target)))
+    assert unseen_error(network, sample) == pytest.approx(np.mean(errors), rel=1e-9)
+
+
+def test_networks_by_the_element_that_they_read():
+    """One that needs the largest element, two that do not, and one of which it cannot be told."""
+    rows = [(3, 40, 0.9), (4, 5, 0.2), (6, 7, 0.4), (90, 95, 1.0)]
+    seeds = {
+        str(n): {
+            "steps": 1550,
+            "of": 1550,
+            "provenance": {"device": "cpu"},
+            "columns": {"ust": {"mae": mae, "unseen_mae": unseen, "identified": [first]}},
+        }
+        for n, (mae, unseen, first) in enumerate(rows)
+    }
+    study, results = load("max-parts"), Results({"ust": {"seeds": seeds}})
+    first, second = study.tables(results)
+    assert first.rows[0][-2:] == ["1 of 4", "62%"]
+    assert second.rows == [
+        ["UST", "the largest", "1 of 4", "3.00", "40.00", "90%"],
+        ["UST", "others", "2 of 4", "5.00", "6.00", "30%"],
+    ]
+    points = study.figures(results)["max-parts"].axes[0].lines[0].get_xydata()
+    assert points.tolist() == [[unseen, first] for _, unseen, first in rows]
 
 
 @pytest.fixture
