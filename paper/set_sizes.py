@@ -65,7 +65,7 @@ class SetSizes(Study):
                     output = network(batch, shard_size=test["elements_at_once"])[:, 0]
                 squared.append((output - sample.target).double().square())
             errors.append(float(torch.cat(squared).mean().sqrt()))
-        return {"rmse": errors, "scale": self._scales(network)}
+        return {"rmse": errors, "scales": self._scales(network)}
 
     def tables(self, results: Results) -> list[Table]:
         tables = []
@@ -110,7 +110,9 @@ class SetSizes(Study):
         return Sample(torch.stack([marker, value], -1), torch.ones(sets, size), target)
 
     @staticmethod
-    def _scales(network: SummaryNetwork) -> list[float]:
-        """What scores of heads are multiplied by for a thousand elements; none in plain networks."""
-        scales = [p for name, p in network.named_parameters() if name.endswith("size_scale")]
-        return [float(s * torch.tensor(1000.0).log1p()) for p in scales for s in p.detach().flatten()]
+    def _scales(network: SummaryNetwork) -> list[list[float]]:
+        """Of each head: what scores are multiplied by, and by how much more for each unit of the logarithm of the size;
+        none in plain networks.
+        """
+        scales = [p.detach().T for name, p in network.named_parameters() if name.endswith("size_scale")]
+        return [head.tolist() for scale in scales for head in scale]

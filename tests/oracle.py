@@ -23,7 +23,7 @@ def heads_average(block, queries, elements, scale, weights=None):
     factors = [1.0] * block.num_heads
     if block.size_scale is not None:
         size = torch.tensor(len(elements), dtype=queries.dtype) if weights is None else weights.sum()
-        factors = [s * torch.log(1 + size) for s in block.size_scale]
+        factors = [b + s * torch.log(1 + size) for b, s in block.size_scale.T]
     q, k, v = linear(block.query, queries), linear(block.key, elements), linear(block.value, elements)
     width = q.shape[-1] // block.num_heads
     out = []

@@ -91,21 +91,28 @@ def test_gradients_of_multiplicities():
     assert_same(layer, layer(x, m), torch.stack([induced(layer, e, w) for e, w in zip(x, m, strict=True)]), (x, m))
 
 
+def test_the_start_is_plain_attention():
+    plain, scaled = (InducedSetAttentionBlock(D, H, K, scale=scale).double() for scale in ("width", "size"))
+    scaled.load_state_dict(plain.state_dict(), strict=False)
+    x, m = sets()
+    assert relative_error(scaled(x, m), plain(x, m)) < 1e-14
+
+
 def test_a_needle_keeps_its_weight():
     """e^(c s log(1 + n)) / (e^(c s log(1 + n)) + n - 1) tends to 1 where s c > 1; without the scale it tends to 0."""
     block = MultisetAttentionBlock(2, 1, scale="size").double()
-    assert block.size_scale.item() * math.log(1001) == pytest.approx(1)  # the plain scale for a thousand elements
     block.norm_queries = block.norm_elements = torch.nn.Identity()
     for part in (block.query, block.key, block.value):
         part.weight.data, part.bias.data = torch.eye(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)
-    block.size_scale.data.fill_(0.5)
+    block.size_scale.data = torch.tensor([[0.25], [0.5]], dtype=DOUBLE)
     query, elements = torch.tensor([[[1.0, 0.0]]]).double(), torch.tensor([[[3.0, 0.0], [0.0, 0.0]]]).double()
     c = 0.5 * 3 / 2**0.5
     weights = []
     for size in (10, 10**3, 10**6):
         average = block.reduce(query, elements, torch.tensor([[1, size - 1]])).finish()
         weights.append(average[0, 0, 0, 0].item() / 3)
-        assert weights[-1] == pytest.approx((1 + size) ** c / ((1 + size) ** c + size - 1), rel=1e-6)
+        largest = math.exp(c / 2) * (1 + size) ** c
+        assert weights[-1] == pytest.approx(largest / (largest + size - 1), rel=1e-6)
     assert weights == sorted(weights)
 
 

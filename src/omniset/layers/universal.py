@@ -5,7 +5,6 @@ Shapes: B sets, Q queries, N elements, H heads, D = dim.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -29,7 +28,6 @@ Scale = Literal["width", "size"]
 Attention = Literal["softmax", "sigmoid"]
 
 AUTHORS_DROPOUT = 0.1
-USUAL_SIZE = 1000  # elements for which a scale by size starts as the plain scale
 
 
 class Tabulated(NamedTuple):
@@ -53,7 +51,7 @@ class AttentionBlock(nn.Module):
     scale: float
     attention: Attention = "softmax"
     size_scale: nn.Parameter | None
-    """Of each head, where scores are scaled by the size of the set."""
+    """(2, heads): b and s of each head, where scores are scaled by the size of the set."""
     probe: Probe | None
     """Set by omniset.explain, for the time of an explanation."""
 
@@ -215,7 +213,8 @@ class AttentionBlock(nn.Module):
         if self.size_scale is None:
             return None
         assert size is not None
-        return self.size_scale[:, None, None] * size.log1p().to(self.size_scale.dtype)[:, None, None, None]
+        base, growth = self.size_scale[..., None, None]
+        return base + growth * size.log1p().to(base.dtype)[:, None, None, None]
 
     def _size(self, elements: Tensor, multiplicity: Tensor | None) -> Tensor | None:
         """Total multiplicity, where it is needed, of sets that are there as a whole."""
@@ -248,11 +247,11 @@ class MultisetAttentionBlock(AttentionBlock):
     Scale 1/sqrt(dim / num_heads). For a set without elements the heads' average is 0 before the output projection,
     whose bias and the residual stay.
 
-    With scale="size" the scores of head h are also multiplied by s_h log(1 + sum m), with s_h learned (Nakanishi,
-    "Scalable-Softmax Is Superior for Attention", 2025). A softmax over n elements of which one is to be seen gives it
-    e^c / (e^c + n) for a difference c of scores, which fades as n grows; with c in proportion to log n it does not.
-    s_h starts at 1 / log(1 + 1000), so that for a thousand elements the scale is the plain one. Then, other than
-    without it, to double all multiplicities changes the result.
+    With scale="size" the scores of head h are also multiplied by b_h + s_h log(1 + sum m), with b_h and s_h learned
+    (Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, who leaves b_h out in the end). A softmax over n
+    elements of which one is to be seen gives it e^c / (e^c + n) for a difference c of scores, which fades as n grows;
+    with c in proportion to log n it does not. b_h starts at 1 and s_h at 0, as plain attention, since to a mean over
+    the set scores that grow do harm. Then, other than without it, to double all multiplicities changes the result.
 
     With attention="sigmoid" the heads have sums in place of averages, sum_j m_j sigmoid(s_j) v_j of the scores s_j, as
     the package universal-set-transformers has it under that name: weights of elements do not depend on each other, and
@@ -300,7 +299,7 @@ class MultisetAttentionBlock(AttentionBlock):
             raise ValueError("scale must be 'width' with attention='sigmoid', got 'size'")
         self.attention = attention
         if scale == "size":
-            self.size_scale = nn.Parameter(torch.full((num_heads,), 1 / math.log1p(USUAL_SIZE)))
+            self.size_scale = nn.Parameter(torch.tensor([[1.0] * num_heads, [0.0] * num_heads]))
         ffn_dim = dim if ffn_dim is None else ffn_dim
         check_sizes(0, ffn_dim=ffn_dim)
         check_probabilities(dropout=dropout, hidden_dropout=hidden_dropout)
