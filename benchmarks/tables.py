@@ -1014,6 +1014,7 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "study_mixture": ("studies/mixture-of-gaussians/ust-msa-8.json", study("mixture-of-gaussians")),
     "study_taxonomy": ("studies/taxonomy/isab.json", study("taxonomy")),
     "study_max": ("studies/max-regression/isab.json", study("max-regression")),
+    "study_max_parts": ("studies/max-parts/umbc.json", study("max-parts")),
     "study_max_settings": ("studies/max-settings/plain.json", study("max-settings")),
     "study_set_sizes": ("studies/set-sizes/needle-plain.json", study("set-sizes")),
     "study_point_shapes": ("studies/point-shapes/ust.json", study("point-shapes")),

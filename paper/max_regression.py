@@ -143,16 +143,11 @@ class MaxParts(MaxSettings):
         return row | {"unseen_mae": unseen_error(network, sample)}
 
     def tables(self, results: Results) -> list[Table]:
-        """The second: networks by whether PMA reads the maximum off the largest element. If it does, the error without
-        that element is at least about what the largest integer is above the next. Half of that is the limit; of
-        networks with an error above it as they are, it cannot be told.
-        """
-        values = self._draw(self.recipe.test["sets"], "test").elements[..., 0].sort(1).values
-        limit = float((values[:, -1] - values[:, -2]).mean()) / 2
-        rows = []
+        """The second: networks by whether PMA reads the maximum off the largest element."""
+        limit, rows = self._limit(), []
         for training, column in self.recipe.columns:
             tested = results.rows(training.name, column.name)
-            learned = [row for row in tested if "unseen_mae" in row and row["mae"] < limit]
+            learned = self._learned(tested)
             for element, low in (("the largest", False), ("others", True)):
                 some = [row for row in learned if (row["unseen_mae"] < limit) == low]
                 if some:
@@ -166,13 +161,13 @@ class MaxParts(MaxSettings):
         return [*super().tables(results), Table(title, head, rows, notes)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
-        """Every network by how much PMA needs the largest element, and how often attribution finds it."""
+        """Networks by how much PMA needs the largest element, and how often attribution finds it."""
         figure = Figure(figsize=(6, 3.6), layout="constrained")
         axes = figure.subplots()
         for training, column in self.recipe.columns:
-            tested = [row for row in results.rows(training.name, column.name) if "unseen_mae" in row]
-            if tested:
-                points = [row["unseen_mae"] for row in tested], [row["identified"][0] for row in tested]
+            learned = self._learned(results.rows(training.name, column.name))
+            if learned:
+                points = [row["unseen_mae"] for row in learned], [row["identified"][0] for row in learned]
                 style = line_style(len(axes.lines)) | {"linestyle": ""}
                 axes.plot(*points, label=column.label, **style)
         axes.set(xlabel="mean absolute error if PMA lacks the largest element", ylabel="maximum scored highest")
@@ -181,6 +176,17 @@ class MaxParts(MaxSettings):
         if axes.lines:
             axes.legend(frameon=False, fontsize="x-small")
         return {self.name: figure}
+
+    def _limit(self) -> float:
+        """If PMA reads the maximum off the largest element, the error without that element is at least about what the
+        largest integer is above the next. Half of that is the limit.
+        """
+        values = self._draw(self.recipe.test["sets"], "test").elements[..., 0].sort(1).values
+        return float((values[:, -1] - values[:, -2]).mean()) / 2
+
+    def _learned(self, tested: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of which it can be told."""
+        return [row for row in tested if "unseen_mae" in row and row["mae"] < self._limit()]
 
 
 @torch.no_grad()

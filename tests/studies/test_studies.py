@@ -484,7 +484,7 @@ def test_networks_by_the_element_that_they_read():
         ["UST", "others", "2 of 4", "5.00", "6.00", "30%"],
     ]
     points = study.figures(results)["max-parts"].axes[0].lines[0].get_xydata()
-    assert points.tolist() == [[unseen, first] for _, unseen, first in rows]
+    assert points.tolist() == [[unseen, first] for _, unseen, first in rows[:3]]
 
 
 @pytest.fixture
