@@ -14,6 +14,7 @@ OPTIONS = {
     "bins",
     "elements",
     "group",
+    "growth_alone",
     "input_scale",
     "multiplicities",
     "points",

@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from omniset.core.sets import SetBatch
+from omniset.layers.universal import AttentionBlock
 from paper import figures
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator, in_batches
@@ -31,6 +33,15 @@ class SetSizes(Study):
 
     name = "set-sizes"
     input_dim, outputs = 2, 1
+
+    def network(self, training: Training, seed: int | None = None, column: Column | None = None) -> SummaryNetwork:
+        network = super().network(training, seed, column)
+        if training.options.get("growth_alone"):
+            for block in [*network.modules()]:
+                if isinstance(block, AttentionBlock) and block.size_scale is not None:
+                    block.size_scale.data[1] = 1 / math.log1p(self.recipe.options["sizes"][1])
+                    parametrize.register_parametrization(block, "size_scale", GrowthAlone())
+        return network
 
     def prepare(self, seeds: Sequence[int]) -> None:
         """Nothing: sets are drawn when they are needed."""
@@ -52,10 +63,9 @@ class SetSizes(Study):
     def test(self, network: SummaryNetwork, training: Training, column: Column, seed: int) -> dict[str, Any]:
         """Root of the mean squared error for each size; one set at a time, in shards where it is large."""
         test, errors = self.recipe.test, []
-        least, most = test["sets"]
         for size in test["sizes"]:
             # Small sets are drawn many at once, and read so.
-            sets, together = min(max(test["elements"] // size, least), most), max(test["elements_at_once"] // size, 1)
+            sets, together = self._sets(size), max(test["elements_at_once"] // size, 1)
             squared = []
             for part in in_batches(together, sets):
                 sample = self._draw(training, size, part.stop - part.start, "test", size, part.start)
@@ -80,10 +90,11 @@ class SetSizes(Study):
                     rows[-1] += [] if mean is None else mean.cells(3)
             head = ["elements of a test set"]
             head += [name for _, c in columns for name in (f"{c.label}: mean", "median", "every seed")]
-            notes = self.conditions(results, [t.name for t, _ in columns])
+            sets = ", ".join(f"{self._sets(size):,}" for size in self.recipe.test["sizes"])
+            notes = [f"Test sets: {sets}.", *self.conditions(results, [t.name for t, _ in columns])]
             title = f"{self.recipe.title}: {task}, root of the mean squared error"
             tables.append(Table(title, head, rows if columns else [], notes, [] if columns else [task]))
-        return tables
+        return [*tables, self._factors(results)]
 
     def figures(self, results: Results) -> dict[str, Figure]:
         panels = {}
@@ -93,6 +104,23 @@ class SetSizes(Study):
                 panels[task] = ("rmse", series)
         labels = ("elements of a test set", "root of the mean squared error")
         return {self.name: figures.against_sizes(results, panels, self.recipe.test["sizes"], *labels)} if panels else {}
+
+    def _sets(self, size: int) -> int:
+        """How many sets of a size are tested."""
+        least, most = self.recipe.test["sets"]
+        return min(max(self.recipe.test["elements"] // size, least), most)
+
+    def _factors(self, results: Results) -> Table:
+        """What scores are multiplied by in the largest sets."""
+        largest, rows = self.recipe.test["sizes"][-1], []
+        for training, column in self.recipe.columns:
+            for seed, row in enumerate(results.rows(training.name, column.name)):
+                if row["scales"]:
+                    factors = sorted(b + s * math.log1p(largest) for b, s in row["scales"])
+                    cells = " ".join(f"{factor:.2f}" for factor in factors), f"{row['rmse'][-1]:.3f}"
+                    rows.append([training.options["task"], column.label, str(seed), *cells])
+        head = ["task", "attention", "seed", "factors of the scores, of every head", "root of the mean squared error"]
+        return Table(f"{self.recipe.title}: scores at {largest:,} elements", head, rows)
 
     def _draw(self, training: Training, size: int, sets: int, *keys: str | int) -> Sample:
         task = training.options["task"]
@@ -111,8 +139,15 @@ class SetSizes(Study):
 
     @staticmethod
     def _scales(network: SummaryNetwork) -> list[list[float]]:
-        """Of each head: what scores are multiplied by, and by how much more for each unit of the logarithm of the size;
-        none in plain networks.
-        """
-        scales = [p.detach().T for name, p in network.named_parameters() if name.endswith("size_scale")]
-        return [head.tolist() for scale in scales for head in scale]
+        """Of each head, b and s; none in plain networks."""
+        scales = [block.size_scale for block in network.modules() if isinstance(block, AttentionBlock)]
+        return [head for scale in scales if scale is not None for head in scale.T.tolist()]
+
+
+class GrowthAlone(nn.Module):
+    """Of the scales b and s, b held at 0: scores scaled as by Nakanishi, "Scalable-Softmax Is Superior for Attention",
+    2025. (2, heads) to (2, heads).
+    """
+
+    def forward(self, scales: Float[Tensor, "2 heads"]) -> Float[Tensor, "2 heads"]:
+        return torch.stack([torch.zeros_like(scales[1]), scales[1]])

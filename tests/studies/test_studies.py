@@ -478,7 +478,7 @@ def test_networks_by_the_element_that_they_read():
     }
     study, results = load("max-parts"), Results({"ust": {"seeds": seeds}})
     first, second = study.tables(results)
-    assert first.rows[0][-2:] == ["1 of 4", "62%"]
+    assert first.rows[0][-3:] == ["1 of 4", "62%", "20% 40% 90% 100%"]
     assert second.rows == [
         ["UST", "the largest", "1 of 4", "3.00", "40.00", "90%"],
         ["UST", "others", "2 of 4", "5.00", "6.00", "30%"],
@@ -624,6 +624,28 @@ def test_all_encoders_are_there_at_equal_parameters():
         networks["distances"](SetBatch(x)) for x in (sample.elements, sample.elements @ rotations(3, generator("a")))
     ]
     assert relative_error(*outputs) < 1e-4
+
+
+def test_a_scale_that_is_growth_alone():
+    """It starts as the plain scale for a thousand elements, and b stays 0 while s is learned."""
+    study = load("set-sizes")
+    training = study.recipe.chosen(["needle-growth"])[0]
+    network = study.network(training, 0)
+    block = network.encoder.pool.gather
+    assert block._factor(torch.tensor([1000.0])).flatten().tolist() == pytest.approx([1, 1])
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    study.loss(
+        network(SetBatch(study._draw(training, 30, 4, "x").elements)), study._draw(training, 30, 4, "x")
+    ).backward()
+    optimizer.step()
+    (b, s), size = block.size_scale, torch.tensor([5.0])
+    assert b.tolist() == [0, 0]
+    assert (s - 1 / math.log(1001)).abs().min() > 0.05
+    assert block._factor(size).flatten().tolist() == pytest.approx((s * math.log(6)).tolist())
+    again = study.network(training, 1)
+    again.load_state_dict(network.state_dict())
+    assert study._scales(again) == study._scales(network)
+    assert study._scales(study.network(study.recipe.chosen(["needle-plain"])[0], 0)) == []
 
 
 def test_needles_and_fractions():

@@ -209,7 +209,9 @@ class AttentionBlock(nn.Module):
         return q if factor is None else q * factor.to(q.dtype), k, v
 
     def _factor(self, size: Tensor | None) -> Tensor | None:
-        """(sets, heads, 1, 1), of the scores by the size of the set; of queries, as every way to attend takes them."""
+        """Of each head, b + s log(1 + size), (sets, heads, 1, 1); None without scale="size". Queries are multiplied by
+        it: their scores then are, whatever computes them.
+        """
         if self.size_scale is None:
             return None
         assert size is not None
@@ -217,7 +219,7 @@ class AttentionBlock(nn.Module):
         return base + growth * size.log1p().to(base.dtype)[:, None, None, None]
 
     def _size(self, elements: Tensor, multiplicity: Tensor | None) -> Tensor | None:
-        """Total multiplicity, where it is needed, of sets that are there as a whole."""
+        """Total multiplicity of sets of which all elements are here; None without scale="size"."""
         if self.size_scale is None:
             return None
         if multiplicity is None:
@@ -248,10 +250,10 @@ class MultisetAttentionBlock(AttentionBlock):
     whose bias and the residual stay.
 
     With scale="size" the scores of head h are also multiplied by b_h + s_h log(1 + sum m), with b_h and s_h learned
-    (Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, who leaves b_h out in the end). A softmax over n
-    elements of which one is to be seen gives it e^c / (e^c + n) for a difference c of scores, which fades as n grows;
-    with c in proportion to log n it does not. b_h starts at 1 and s_h at 0, as plain attention, since to a mean over
-    the set scores that grow do harm. Then, other than without it, to double all multiplicities changes the result.
+    (Nakanishi, "Scalable-Softmax Is Superior for Attention", 2025, who leaves b_h out in the end). Let one element's
+    score lie c above all others: a softmax over n elements gives it the weight e^c / (e^c + n - 1), which fades as n
+    grows; with c in proportion to log n it does not. b_h starts at 1 and s_h at 0: a new block is plain attention.
+    Doubling all multiplicities then changes the result; with scale="width" it does not.
 
     With attention="sigmoid" the heads have sums in place of averages, sum_j m_j sigmoid(s_j) v_j of the scores s_j, as
     the package universal-set-transformers has it under that name: weights of elements do not depend on each other, and
@@ -266,7 +268,7 @@ class MultisetAttentionBlock(AttentionBlock):
             torch.nn.Linear.
         hidden_dropout: Within the FFN, after the activation.
         one_norm: Pre-layer normalization of queries and elements is one module, where both are the same (SAB).
-        scale: "width", or "size".
+        scale: What scales scores: "width", 1/sqrt(dim / num_heads); "size", that times b_h + s_h log(1 + sum m).
         attention: "softmax", or "sigmoid".
 
     Raises:
