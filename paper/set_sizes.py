@@ -91,7 +91,7 @@ class SetSizes(Study):
             head = ["elements of a test set"]
             head += [name for _, c in columns for name in (f"{c.label}: mean", "median", "every seed")]
             sets = ", ".join(f"{self._sets(size):,}" for size in self.recipe.test["sizes"])
-            notes = [f"Test sets: {sets}.", *self.conditions(results, [t.name for t, _ in columns])]
+            notes = [f"Test sets of each size: {sets}.", *self.conditions(results, [t.name for t, _ in columns])]
             title = f"{self.recipe.title}: {task}, root of the mean squared error"
             tables.append(Table(title, head, rows if columns else [], notes, [] if columns else [task]))
         return [*tables, self._factors(results)]
