@@ -441,7 +441,7 @@ def test_what_one_changed_part_does():
     embedded = plain.encoder.embed(x)
     expected = (embedded - embedded.mean(-1, keepdim=True)) / embedded.var(-1, unbiased=False, keepdim=True).sqrt()
     assert relative_error(normalized.encoder.embed(x), expected) < 1e-5
-    # A block whose scores and values are linear in the elements: without normalization, those of a single element too.
+    # One element has all the weight, so that the average is its value, which is linear in it.
     slots = study.network(study.recipe.chosen(["umbc-plain"])[0], 0).encoder.pool.gather
     q, y = torch.randn(1, 4, 64), torch.randn(3, 1, 64)
     h = q + slots.output(slots.value(y))
