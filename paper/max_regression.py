@@ -145,19 +145,19 @@ class MaxParts(MaxSettings):
         if not network.encoder.outputs_elements:
             return row
         sample = self._given(self._draw(self.recipe.test["sets"], "test"), training).to(network.device)
-        return row | {"unseen_mae": unseen_error(network, sample)}
+        return row | {"mae_without_largest": error_without_largest(network, sample)}
 
     def tables(self, results: Results) -> list[Table]:
         """Errors of all networks; then those that learned, by whether PMA reads the maximum off the largest element."""
         limit, rows = self._limit(), []
         for training, column in self.recipe.columns:
             tested = results.rows(training.name, column.name)
-            learned = self._learned(tested)
-            needing = [row for row in learned if row["unseen_mae"] >= limit]
-            others = [row for row in learned if row["unseen_mae"] < limit]
+            learned = self._learned(tested, limit)
+            needing = [row for row in learned if row["mae_without_largest"] >= limit]
+            others = [row for row in learned if row["mae_without_largest"] < limit]
             for element, some in (("the largest", needing), ("others", others)):
                 if some:
-                    means = np.mean([[row["mae"], row["unseen_mae"], row["identified"][0]] for row in some], 0)
+                    means = np.mean([[row["mae"], row["mae_without_largest"], row["identified"][0]] for row in some], 0)
                     cells = f"{means[0]:.2f}", f"{means[1]:.2f}", f"{means[2]:.0%}"
                     rows.append([column.label, element, f"{len(some)} of {len(tested)}", *cells])
         head = ["network", "element that PMA reads the maximum off", "networks", "mean absolute error"]
@@ -172,11 +172,11 @@ class MaxParts(MaxSettings):
     def figures(self, results: Results) -> dict[str, Figure]:
         """Networks by how much PMA needs the largest element, and how often attribution finds it."""
         figure = Figure(figsize=(6, 3.6), layout="constrained")
-        axes = figure.subplots()
+        axes, limit = figure.subplots(), self._limit()
         for training, column in self.recipe.columns:
-            learned = self._learned(results.rows(training.name, column.name))
+            learned = self._learned(results.rows(training.name, column.name), limit)
             if learned:
-                points = [row["unseen_mae"] for row in learned], [row["identified"][0] for row in learned]
+                points = [row["mae_without_largest"] for row in learned], [row["identified"][0] for row in learned]
                 style = line_style(len(axes.lines)) | {"linestyle": ""}
                 axes.plot(*points, label=column.label, **style)
         axes.set(xlabel="mean absolute error if PMA lacks the largest element", ylabel="maximum scored highest")
@@ -193,13 +193,14 @@ class MaxParts(MaxSettings):
         values = self._draw(self.recipe.test["sets"], "test").elements[..., 0].sort(1).values
         return float((values[:, -1] - values[:, -2]).mean()) / 2
 
-    def _learned(self, tested: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    @staticmethod
+    def _learned(tested: list[dict[str, Any]], limit: float) -> list[dict[str, Any]]:
         """Those that were tested without the largest element in PMA, and with it err less than the limit."""
-        return [row for row in tested if "unseen_mae" in row and row["mae"] < self._limit()]
+        return [row for row in tested if "mae_without_largest" in row and row["mae"] < limit]
 
 
 @torch.no_grad()
-def unseen_error(network: SummaryNetwork, sample: Sample) -> float:
+def error_without_largest(network: SummaryNetwork, sample: Sample) -> float:
     """The mean absolute error where PMA, but no layer before it, is without the largest element of each set."""
     encoder = network.encoder
     largest = sample.elements[..., 0].argmax(1, keepdim=True)

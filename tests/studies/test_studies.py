@@ -13,7 +13,7 @@ import pytest
 import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
-from paper.max_regression import MaxRegression, unseen_error
+from paper.max_regression import MaxRegression, error_without_largest
 from paper.mnist_points import empty_counted
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
 from paper.registry import STUDIES, load, tables_of
@@ -461,7 +461,7 @@ def test_error_without_the_largest_element_in_the_pool(which):
             seen = layer(seen)
         others = [i for i in range(10) if i != int(elements[:, 0].argmax())]
         errors.append(abs(float(network.head(network.encoder.pool(seen[:, others]))) - float(target)))
-    assert unseen_error(network, sample) == pytest.approx(np.mean(errors), rel=1e-9)
+    assert error_without_largest(network, sample) == pytest.approx(np.mean(errors), rel=1e-9)
 
 
 def test_networks_by_the_element_that_they_read():
@@ -472,7 +472,7 @@ def test_networks_by_the_element_that_they_read():
             "steps": 1550,
             "of": 1550,
             "provenance": {"device": "cpu"},
-            "columns": {"ust": {"mae": mae, "unseen_mae": unseen, "identified": [first]}},
+            "columns": {"ust": {"mae": mae, "mae_without_largest": unseen, "identified": [first]}},
         }
         for n, (mae, unseen, first) in enumerate(rows)
     }
@@ -634,9 +634,8 @@ def test_a_scale_that_is_growth_alone():
     block = network.encoder.pool.gather
     assert block._factor(torch.tensor([1000.0])).flatten().tolist() == pytest.approx([1, 1])
     optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
-    study.loss(
-        network(SetBatch(study._draw(training, 30, 4, "x").elements)), study._draw(training, 30, 4, "x")
-    ).backward()
+    sample = study._draw(training, 30, 4, "x")
+    study.loss(network(SetBatch(sample.elements)), sample).backward()
     optimizer.step()
     (b, s), size = block.size_scale, torch.tensor([5.0])
     assert b.tolist() == [0, 0]
