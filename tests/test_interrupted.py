@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -91,22 +90,20 @@ def test_sigterm_while_fitting(name, words_of, tmp_path):
 def test_a_signal_while_fitting_in_two_processes(whom, number, code, word, words_of, tmp_path):
     """Whichever of the processes it reaches: all end, and one line says how to go on."""
     words = [*words_of("sets"), "--method=ust", "--folds=null", "--devices=2"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "omniset", *words],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as running:
-        while running.poll() is None and not checkpoints(tmp_path):
-            time.sleep(0.05)
-        if running.poll() is None and whom == "group":
-            os.killpg(running.pid, number)
-        elif running.poll() is None:
-            os.kill(running.pid if whom == "parent" else children(running.pid)[-1], number)
-        said, status = running.stderr.read(), running.wait()
+
+    def fit():
+        sys.argv = ["omniset", *words]  # what the two processes run
+        os.environ |= {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+        return main(words)
+
+    running = Forked(fit, tmp_path)
+    while running.poll() is None and not checkpoints(tmp_path):
+        time.sleep(0.05)
+    if running.poll() is None and whom == "group":
+        os.killpg(running.pid, number)
+    elif running.poll() is None:
+        os.kill(running.pid if whom == "parent" else children(running.pid)[-1], number)
+    status, said = running.wait(), running.said
     assert status == code, said
     assert said.count("\n") == 1, said
     assert said.startswith(f"omniset: {word}; what is done is kept in run")
