@@ -104,7 +104,7 @@ def with_variants(
     return everywhere, np.tile(labels, copies + 1)
 
 
-def read_idx(path: Path) -> UInt8[np.ndarray, ...]:
+def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """An IDX file of unsigned bytes, gzip-compressed if its name ends in .gz."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
