@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from omniset.core.sets import SetBatch
 from omniset.report.figures import line_style
 from paper import figures
-from paper.explaining import identification
+from paper.explaining import identification, pma_scores
 from paper.figures import Series
 from paper.recipes import Column, Training
 from paper.study import Sample, Study, SummaryNetwork, generator
 from paper.tables import OURS, THEIRS, Results, Table, apart, published
+
+SHARES = "identified_by_pma", "identified_by_pma_against_equal"  # of sets whose largest element has the highest score
 
 
 class MaxRegression(Study):
@@ -145,7 +147,11 @@ class MaxParts(MaxSettings):
         if not network.encoder.outputs_elements:
             return row
         sample = self._given(self._draw(self.recipe.test["sets"], "test"), training).to(network.device)
-        return row | {"mae_without_largest": error_without_largest(network, sample)}
+        largest = sample.elements[..., 0].argmax(1)
+        scores = pma_scores(network, sample.elements)
+        shares = [float((some.argmax(1) == largest).double().mean()) for some in scores]
+        error = error_without_largest(network, sample)
+        return row | {"mae_without_largest": error, **dict(zip(SHARES, shares, strict=True))}
 
     def tables(self, results: Results) -> list[Table]:
         """Errors of all networks; then those that learned, by whether PMA reads the maximum off the largest element."""
@@ -157,11 +163,14 @@ class MaxParts(MaxSettings):
             others = [row for row in learned if row["mae_without_largest"] < limit]
             for element, some in (("the largest", needing), ("others", others)):
                 if some:
-                    means = np.mean([[row["mae"], row["mae_without_largest"], row["identified"][0]] for row in some], 0)
-                    cells = f"{means[0]:.2f}", f"{means[1]:.2f}", f"{means[2]:.0%}"
+                    errors = [np.mean([row[key] for row in some]) for key in ("mae", "mae_without_largest")]
+                    shares = [np.mean([row["identified"][0] for row in some])]
+                    shares += [np.mean([row[key] for row in some]) for key in SHARES]
+                    cells = [*(f"{error:.2f}" for error in errors), *(f"{share:.0%}" for share in shares)]
                     rows.append([column.label, element, f"{len(some)} of {len(tested)}", *cells])
         head = ["network", "element that PMA reads the maximum off", "networks", "mean absolute error"]
         head += ["error if PMA lacks the largest element", "maximum scored highest"]
+        head += ["by scores of PMA alone", "the same, against equal attention"]
         notes = [
             f"Networks with an error below {limit:.1f} alone. PMA counts as reading the largest element if the error "
             f"without it is at least {limit:.1f}: half of what the largest integer is above the next, on average."
