@@ -26,8 +26,13 @@ def sets():
     return SetBatch(torch.randn(B, N, D, dtype=torch.float64), m)
 
 
-def test_against_attribution_written_out():
-    """A * mean over alpha of dF/d(alpha A), with A built by hand."""
+@pytest.mark.parametrize("baseline", ["zero", "equal"])
+def test_against_attribution_written_out(baseline):
+    """A * mean over alpha of dF/d(alpha A), with A built by hand; against equal attention, of values less their mean.
+
+    There the way is that of A from 1/n to what it is. To subtract the mean of what is attributed is to subtract that of
+    the values, as it is linear in them.
+    """
     model, batch, steps = Pooled().double(), sets(), 5
     block, m = model.pool.gather, batch.multiplicity
     heads = lambda z: z.unflatten(-1, (2, -1)).transpose(1, 2)  # noqa: E731
@@ -44,33 +49,61 @@ def test_against_attribution_written_out():
         return f_each(weights).sum()
 
     assert relative_error(f(a), model(batch).max(1).values.sum()) < 1e-14
+    alike = (m.double() / m.sum(1, keepdim=True))[:, None, None]
+    start = alike.expand_as(a) if baseline == "equal" else torch.zeros_like(a)
     total = 0
     for step in range(1, steps + 1):
-        scaled = (a * step / steps).requires_grad_()
+        scaled = (start + (a - start) * step / steps).requires_grad_()
         total = total + torch.autograd.grad(f(scaled), scaled)[0]
+    if baseline == "equal":
+        total = total - (total * alike).sum(-1, keepdim=True)
     attribution = a * total / steps
-    (layer,) = explain.attribute_layers(model, batch, steps=steps)
+    (layer,) = explain.attribute_layers(model, batch, steps=steps, baseline=baseline)
     summed = attribution.clamp(min=0).sum((1, 2))
     assert relative_error(layer.scores, summed) < 1e-13
     assert relative_error(layer.total, attribution.sum((1, 2, 3))) < 1e-13
-    assert relative_error(layer.change, f_each(a) - f_each(0 * a)) < 1e-13
+    assert relative_error(layer.change, f_each(a) - f_each(start)) < 1e-12
     expected = summed / summed.amax(1, keepdim=True).clamp(min=1e-300)
-    assert relative_error(explain.attribute(model, batch, steps=steps), expected) < 1e-13
+    assert relative_error(explain.attribute(model, batch, steps=steps, baseline=baseline), expected) < 1e-13
+
+
+@pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "umbc", "sse", "flare", "transolver", "abmil", "dsmil"])
+def test_against_equal_attention_what_values_share_counts_nothing(name):
+    """It is moved from the values to the bias of the projection that follows, or the reverse: the same function.
+
+    Where there is no such projection the attribution is still complete.
+    """
+    sizes = {"input_dim": D, "dim": 10, "num_heads": 2, "num_inducing": 5, "depth": 2}
+    encoder, batch = encoders.build(name, **sizes).double().eval(), sets()
+    before = encoder(batch).summary
+    coarse, fine = (explain.attribute_layers(encoder, batch, 1, n, baseline="equal") for n in (30, 60))
+    for a, b in zip(coarse, fine, strict=True):
+        assert relative_error(2 * b.total - a.total, b.change) < 0.03
+    blocks = [block for block in explain._set_attention(encoder).values() if hasattr(block, "output")]
+    for block in blocks:
+        if (shared := getattr(block.value, "bias", None)) is not None:
+            shift = torch.randn_like(shared)
+            shared.data += shift
+            block.output.bias.data -= block.output.weight @ shift
+    assert relative_error(encoder(batch).summary, before) < 1e-12
+    for a, b in zip(fine, explain.attribute_layers(encoder, batch, 1, 60, baseline="equal"), strict=True):
+        assert relative_error(b.scores, a.scores) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["ust", "set-transformer-sab", "set-transformer-isab", "strxl"])
 @pytest.mark.parametrize("class_token", [False, True])
-def test_complete_bounded_and_absent_elements_score_0(name, class_token):
+@pytest.mark.parametrize("baseline", ["zero", "equal"])
+def test_complete_bounded_and_absent_elements_score_0(name, class_token, baseline):
     sizes = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "decoder_depth": 1}
     encoder = encoders.build(name, **sizes, class_token=class_token, activation="gelu").double()
     batch = sets()
-    coarse, fine = (explain.attribute_layers(encoder, batch, steps=n) for n in (11, 22))
+    coarse, fine = (explain.attribute_layers(encoder, batch, steps=n, baseline=baseline) for n in (11, 22))
     assert len(coarse) == len(fine) == 2 + (not class_token)
     for a, b in zip(coarse, fine, strict=True):  # the error of a right sum over a smooth path is c/n + O(1/n^2)
         assert relative_error(2 * b.total - a.total, b.change) < 5e-3
         assert relative_error(b.total, b.change) < relative_error(a.total, a.change)
         assert b.scores.shape[-1] == N
-    scores = explain.attribute(encoder, batch, steps=5)
+    scores = explain.attribute(encoder, batch, steps=5, baseline=baseline)
     assert scores.shape == (B, N)
     assert scores.min() >= 0
     assert (scores.amax(1) == 1).all()
@@ -109,16 +142,18 @@ def test_slots_that_attend(weighting):
         assert not scores[batch.multiplicity == 0].any()
 
 
-def test_permutes_with_the_elements_and_counts_copies():
+@pytest.mark.parametrize("baseline", ["zero", "equal"])
+def test_permutes_with_the_elements_and_counts_copies(baseline):
+    how = {"target": 1, "baseline": baseline}
     model, batch = Pooled().double(), sets()
     order = torch.randperm(N)
     shuffled = SetBatch(batch.elements[:, order], batch.multiplicity[:, order])
-    raw = explain.attribute_layers(model, batch, target=1)[0].scores
-    assert relative_error(explain.attribute_layers(model, shuffled, target=1)[0].scores, raw[..., order]) < 1e-12
+    raw = explain.attribute_layers(model, batch, **how)[0].scores
+    assert relative_error(explain.attribute_layers(model, shuffled, **how)[0].scores, raw[..., order]) < 1e-12
     for b in range(B):  # an element's score is that of its copies together
         m = batch.multiplicity[b]
         copies = SetBatch(batch.elements[b].repeat_interleave(m, 0)[None])
-        each = explain.attribute_layers(model, copies, target=1)[0].scores
+        each = explain.attribute_layers(model, copies, **how)[0].scores
         summed = torch.stack([part.sum(-1) for part in each.split(m.tolist(), -1)], -1)
         assert relative_error(summed[0], raw[b]) < 1e-12
 
@@ -157,24 +192,31 @@ def test_bad_arguments():
 
 
 @pytest.mark.parametrize(
-    ("name", "class_token", "store"),
+    ("name", "class_token", "store", "baseline"),
     [
-        ("ust", False, "device"),
-        ("ust", True, "recompute"),
-        ("set-transformer-sab", False, "device"),
-        ("set-transformer-sab", True, "device"),
-        ("sse", False, "device"),
-        ("umbc", False, "recompute"),
+        ("ust", False, "device", "zero"),
+        ("ust", False, "device", "equal"),
+        ("ust", True, "recompute", "zero"),
+        ("ust", True, "recompute", "equal"),
+        ("set-transformer-sab", False, "device", "zero"),
+        ("set-transformer-sab", False, "device", "equal"),
+        ("set-transformer-sab", True, "device", "zero"),
+        ("set-transformer-sab", True, "device", "equal"),
+        ("sse", False, "device", "zero"),
+        ("sse", False, "device", "equal"),
+        ("umbc", False, "recompute", "zero"),
+        ("umbc", False, "recompute", "equal"),
     ],
 )
-def test_shards_give_the_scores_of_the_whole(name, class_token, store):
+def test_shards_give_the_scores_of_the_whole(name, class_token, store, baseline):
     sizes = {"input_dim": D, "dim": 10, "depth": 2, "num_heads": 2, "num_inducing": 5, "decoder_depth": 1}
     encoder = encoders.build(name, **sizes, class_token=class_token).double().eval()
     batch = sets()
-    whole = explain.attribute_layers(encoder, batch, 1, steps=2)
+    how = {"target": 1, "steps": 2, "baseline": baseline}
+    whole = explain.attribute_layers(encoder, batch, **how)
     for size in (1, 3):
         for source, cut in ((batch, {"shard_size": size}), (list(batch.shards(size)), {})):
-            found = explain.attribute_layers(encoder, source, 1, steps=2, store=store, **cut)
+            found = explain.attribute_layers(encoder, source, **how, store=store, **cut)
             for a, b in zip(whole, found, strict=True):
                 assert relative_error(b.scores, a.scores) < 1e-12
                 assert relative_error(b.total, a.total) < 1e-12
@@ -235,3 +277,8 @@ def test_what_cannot_be_explained():
         explain.attribute(encoder, sets(), shards="independent", shard_size=2)
     with pytest.raises((ValueError, TypeError), match="per"):
         explain.attribute(encoder, sets(), per="head")
+    with pytest.raises((ValueError, TypeError), match="baseline"):
+        explain.attribute(encoder, sets(), baseline="mean")
+    sigmoids = encoders.build("ust", input_dim=D, dim=10, depth=1, num_heads=2, num_inducing=5, attention="sigmoid")
+    with pytest.raises(ValueError, match="baseline='equal' .* is of weights with sum 1, and attention is 'sigmoid'"):
+        explain.attribute(sigmoids, sets(), baseline="equal")

@@ -186,7 +186,7 @@ def weighing(model, ust):
     return model
 
 
-@pytest.mark.parametrize("method", ["attribution", "attention"])
+@pytest.mark.parametrize("method", ["attribution", "contrast", "attention"])
 def test_scores_of_a_mixture_are_the_mean_of_its_networks(mixture, method):
     elements, counts, _ = some_sets(7, seed=3)
     found = weighing(mixture, 0.6).explain(of(elements, counts), target=True, steps=3, method=method)
@@ -198,10 +198,16 @@ def test_scores_of_a_mixture_are_the_mean_of_its_networks(mixture, method):
             continue
         batch = SetBatch(*(part[None] for part in stored.read()))
         each = [
-            explain.attribute(network, batch, 1, 3) if method == "attribution" else explain.attention(network, batch)
+            explain.attention(network, batch)
+            if method == "attention"
+            else explain.attribute(network, batch, 1, 3, baseline="equal" if method == "contrast" else "zero")
             for network in networks
         ]
         mean = torch.stack(each).mean(0)[0]
+        if method == "contrast" and len(stored) == 1:  # nothing distinguishes it
+            assert not scores.any()
+            assert not mean.any()
+            continue
         np.testing.assert_allclose(scores, mean / mean.max(), atol=1e-4)
         assert scores.max() == pytest.approx(1)
 

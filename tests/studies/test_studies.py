@@ -13,7 +13,6 @@ import pytest
 import torch
 from paper import figures, mixture_of_gaussians
 from paper.anomaly import DigitAnomaly
-from paper.explaining import STEPS, pma_scores
 from paper.max_regression import MaxRegression, error_without_largest
 from paper.mnist_points import empty_counted
 from paper.point_shapes import SHAPES, ShapeDistributions, rotations
@@ -27,7 +26,6 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from forked import Forked
 from omniset import SetBatch, encoders
 from omniset.cli import main
-from omniset.explain import attribute_layers
 from omniset.testing import relative_error
 
 SMALL = """
@@ -466,29 +464,10 @@ def test_error_without_the_largest_element_in_the_pool(which):
     assert error_without_largest(network, sample) == pytest.approx(np.mean(errors), rel=1e-9)
 
 
-@pytest.mark.parametrize("which", ["ust", "ust-ffn", "st-sab"])
-def test_scores_of_the_pool_alone(which):
-    """The first are those of `attribute_layers`. What all values share changes these, and never the second."""
-    study = load("max-parts")
-    network = study.network(study.recipe.chosen([which])[0], 0).double().requires_grad_(False)
-    batch = SetBatch(study._draw(5, "x").elements.double())
-    plain, contrast = pma_scores(network, batch.elements)
-    assert relative_error(plain, attribute_layers(network, batch, 0, STEPS)[-1].scores) < 1e-12
-    outputs, block = network(batch), network.encoder.pool.gather
-    shared = torch.randn(64, dtype=torch.float64)
-    block.value.bias += shared
-    block.output.bias -= block.output.weight @ shared
-    assert relative_error(network(batch), outputs) < 1e-12
-    moved, same = pma_scores(network, batch.elements)
-    assert relative_error(same, contrast) < 1e-10
-    assert relative_error(moved, plain) > 0.01
-    assert contrast.amax() > 0
-
-
 def test_networks_by_the_element_that_they_read():
     """One that needs the largest element, two that do not, and one of which it cannot be told."""
     rows = [(3, 40, 0.9), (4, 5, 0.2), (6, 7, 0.4), (90, 95, 1.0)]
-    shares = {"identified_by_pma": 0.6, "identified_by_pma_against_equal": 0.7}
+    shares = {"identified_by_pma": 0.6, "identified_against_equal": 0.7}
     seeds = {
         str(n): {
             "steps": 1550,

@@ -255,7 +255,7 @@ def explain_sets(
     only: str | None = None,
     label: str | None = None,
     steps: int = 20,
-    method: Literal["auto", "attribution", "attention", "removal"] = "auto",
+    method: Literal["auto", "attribution", "contrast", "attention", "removal"] = "auto",
     per: Literal["element", "copy"] = "element",
     set_column: str | None = None,
     vectors: Path | None = None,
@@ -274,7 +274,8 @@ def explain_sets(
         only: Names of sets, separated by commas. null: all.
         label: Explain this label rather than the predicted one.
         steps: Of the integral of attribution: more are more exact, and slower.
-        method: "attribution" (self-attention attribution, of networks); "attention": how much attention an element
+        method: "attribution" (self-attention attribution, of networks); "contrast": the same against equal attention,
+            by what distinguishes an element from the others of its set; "attention": how much attention an element
             gets, whatever is predicted; "removal": how much the prediction falls where the element is left out, of any
             model. "auto": attribution where a network attends to elements, else removal.
         per: Whether a score is that of all copies of an element together, or of one of them.

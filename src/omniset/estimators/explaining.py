@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EXPLAINED = 4  # networks of a mixture, of which scores are the mean
 LITTLE = 0.1  # weight of these in a mixture
 
-Method = Literal["auto", "attribution", "attention", "removal"]
+Method = Literal["auto", "attribution", "contrast", "attention", "removal"]
 
 
 def chosen(model: SetEstimator, method: Method) -> Method:
@@ -86,7 +86,8 @@ def scores(
                 if method == "attention":
                     of_networks.append(explain.attention(network, source, per=per, **options))
                 else:
-                    of_networks.append(explain.attribute(network, source, explained, steps, per=per, **options))
+                    how: dict[str, Any] = {"per": per, "baseline": "equal" if method == "contrast" else "zero"}
+                    of_networks.append(explain.attribute(network, source, explained, steps, **how, **options))
                 network.to("cpu")
         mean = torch.stack(of_networks).mean(0)
         if len(of_networks) > 1:

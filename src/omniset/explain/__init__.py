@@ -5,7 +5,13 @@ attention layer with normalised weights A and prediction F,
 
     attribution = A * mean over k = 1..m of dF/d(alpha A) at alpha = k / m
 
-one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
+one layer scaled at a time. As the weights of a set have sum 1, what all its values share reaches the average whatever
+is attended to; attribution shares it out by attention all the same. With baseline="equal" the way starts at equal
+attention in place of none, at the mean v of the values: with G the mean gradient of the average on that way,
+
+    attribution_j = A_j (v_j - v) . G,        whose sum is F less F with equal attention.
+
+What multiplies A multiplies the averages A V, so that the gradient is that of the averages
 (omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
 A is the first one, inducing points on elements (of FLARE: latent queries on elements; of Transolver: the parts of
 elements in slices, divided by their sum); for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
@@ -35,6 +41,7 @@ from omniset.layers.universal import AttentionBlock
 Block = AttentionBlock | SlotSetEncoder | InstanceAttention | CriticalInstances | MixingLayer
 Source = SetBatch | Iterable[SetBatch]
 Per = Literal["element", "copy"]
+Baseline = Literal["zero", "equal"]
 
 
 @dataclass
@@ -45,8 +52,8 @@ class LayerAttribution:
         layer: Name of the attention block in the model.
         scores: (B, N) clipped at 0, then summed over heads and queries; class tokens left out of N.
         total: (B,) sum of the attribution, nothing clipped, class tokens included.
-        change: (B,) F with the layer's attention as it is, minus F with it at 0. Attribution is complete, in the limit
-            of many steps, in that total = change.
+        change: (B,) F with the layer's attention as it is, minus F with it at the baseline. Attribution is complete, in
+            the limit of many steps, in that total = change.
     """
 
     layer: str
@@ -62,6 +69,7 @@ def attribute(
     steps: int = 20,
     *,
     per: Per = "element",
+    baseline: Baseline = "zero",
     **options: Any,
 ) -> Float[Tensor, "sets elements"]:
     """How much each element drove the prediction, from 0 to 1 (the set's strongest element, if any is positive).
@@ -76,13 +84,17 @@ def attribute(
         steps: m above, >= 1.
         per: "element": the score of all copies of an element together. "copy": of one of them, divided by the
             multiplicity before the strongest is set to 1.
+        baseline: What attention is compared with: "zero", none, as Hao et al. have it; "equal", that to all elements
+            alike, so that an element scores by what distinguishes it from the others of its set.
         **options: For the model, beside the sets: shard_size and store, as in `Encoder.forward`, bound the memory.
 
     Raises:
         ValueError: A model without attention over the set, such as Deep Sets; steps < 1; a target out of range;
-            independent shards, each of which would be explained by itself; an unknown `per`.
+            independent shards, each of which would be explained by itself; an unknown `per` or baseline; "equal" of
+            attention='sigmoid', whose weights have no sum 1.
     """
-    return _scaled(combine(attribute_layers(model, batch, target, steps, **options)), batch, per)
+    layers = attribute_layers(model, batch, target, steps, baseline=baseline, **options)
+    return _scaled(combine(layers), batch, per)
 
 
 def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any) -> Float[Tensor, "sets elements"]:
@@ -100,13 +112,24 @@ def attention(model: Any, batch: Source, *, per: Per = "element", **options: Any
 
 
 def attribute_layers(
-    model: Any, batch: Source, target: int | Tensor | None = None, steps: int = 20, **options: Any
+    model: Any,
+    batch: Source,
+    target: int | Tensor | None = None,
+    steps: int = 20,
+    *,
+    baseline: Baseline = "zero",
+    **options: Any,
 ) -> list[LayerAttribution]:
     """Attribution of each attention layer over the set, with what a completeness check needs. Arguments: attribute."""
     if steps < 1:
         raise ValueError(f"steps must be >= 1, got {steps}")
+    if baseline not in ("zero", "equal"):
+        raise ValueError(f"baseline must be 'zero' or 'equal', got {baseline!r}")
     network, blocks = _explained(model, options)
-    with _probes(network, blocks) as probes:
+    equal = baseline == "equal"
+    if equal and any(getattr(block, "attention", "") == "sigmoid" for block in blocks.values()):
+        raise ValueError("baseline='equal' (method='contrast') is of weights with sum 1, and attention is 'sigmoid'")
+    with _probes(network, blocks, equal) as probes:
         out = _watch(network, batch, options, probes)
         chosen = _choose(out, target)
         full = _score(out, chosen)
@@ -177,10 +200,10 @@ def _explained(model: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str
 
 
 @contextmanager
-def _probes(model: nn.Module, blocks: dict[str, Block]) -> Iterator[list[Probe]]:
+def _probes(model: nn.Module, blocks: dict[str, Block], equal: bool = False) -> Iterator[list[Probe]]:
     """One in every block, while nothing else asks for gradients."""
     flags = {p: p.requires_grad for p in model.parameters()}
-    probes = [Probe() for _ in blocks]
+    probes = [Probe(equal) for _ in blocks]
     try:
         model.requires_grad_(False)
         for block, probe in zip(blocks.values(), probes, strict=True):

@@ -97,7 +97,7 @@ class LatentRouting(MixingLayer):
         y, m = self.before(elements), multiplicity[:, None]
         key, value = self.heads(self.key(y)), self.heads(self.value(y))
         if self.probe is not None:
-            self.probe.see(partial(self._measured, key, value, m))
+            self.probe.see(partial(self._measured, key, value, m), multiplicity)
         return AttentionState.of(self.latents, key, value, m, 1.0, peak=peak)
 
     def finish(self, state: AttentionState) -> Float[Tensor, "sets k dim"]:  # type: ignore[override]

@@ -61,7 +61,7 @@ class InstanceAttention(SetLayer):
         query, key, value = self.project(elements)
         key, value = key[:, None], value[:, None]
         if self.probe is not None:
-            self.probe.see(partial(self._measured, query, key, value[..., : self.dim], m))
+            self.probe.see(partial(self._measured, query, key, value[..., : self.dim], m), multiplicity)
         return AttentionState.of(query, key, value, m, 1.0, peak=peak)
 
     def averages(self, state: State) -> tuple[Float[Tensor, "sets queries dim"], Float[Tensor, "sets queries beside"]]:
@@ -176,7 +176,7 @@ class CriticalInstances(SetLayer):
     ) -> MaxState:
         """The sums of m h and of m over the elements that reach the peak."""
         if self.probe is not None:
-            self.probe.see(partial(self._measured, elements, multiplicity))
+            self.probe.see(partial(self._measured, elements, multiplicity), multiplicity)
         weights, peak = self._critical(elements, multiplicity, peak)
         return MaxState(peak, (weights @ elements, weights.sum(-1, keepdim=True)))
 
@@ -209,8 +209,8 @@ class CriticalInstances(SetLayer):
     def _measured(
         self, elements: Tensor, multiplicity: Tensor, peak: Tensor | None
     ) -> tuple[Float[Tensor, "sets 1 queries elements"], Float[Tensor, "sets 1 elements dim"]]:
-        assert peak is not None
-        return self._critical(elements, multiplicity, peak[:, 0])[0][:, None], elements[:, None]
+        of_queries = None if peak is None else peak[:, 0]
+        return self._critical(elements, multiplicity, of_queries)[0][:, None], elements[:, None]
 
 
 class CriticalAttention(InstanceAttention):

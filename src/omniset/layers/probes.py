@@ -4,6 +4,9 @@ With normalised weights A, attention hands on the averages A V. To multiply A by
 chain rule the gradient of a prediction with respect to alpha A_qj is v_j . G_q, where G_q is that with respect to query
 q's average: no larger than the state of the layer, however large the set. A probe has G as the gradient of a shift, a
 parameter that is 0 and added to the averages. The engine takes it like any other parameter, through shards too.
+
+Against equal attention the averages start at the mean of the values, which is what equal attention would hand on, in
+place of 0, and the values are measured from there.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 Measure = Callable[[Tensor | None], tuple[Tensor, Tensor]]
@@ -25,8 +28,11 @@ class Probe(nn.Module):
     `start_scores` it weighs the elements, in the order in which they are reduced. Full self-attention finishes its
     queries a shard at a time, in the same order in every pass: `place` and `turn` say where it is.
 
+    Args:
+        equal: Whether averages start at the mean of the values.
+
     Attributes:
-        alpha: Factor of the averages.
+        alpha: Factor of the averages, from where they start.
         shift: (sets, heads, queries, d), or None.
         scores: (sets, elements) of each shard: sums over heads and queries of what is positive.
         total: (sets,) sum over everything.
@@ -34,9 +40,13 @@ class Probe(nn.Module):
 
     shift: nn.Parameter | None
 
-    def __init__(self) -> None:
+    def __init__(self, equal: bool = False) -> None:
         super().__init__()
         self.register_parameter("shift", None)
+        self.equal = equal
+        self.start: Any = 0.0  # or (sets, heads, 1, d)
+        self.values: Any = 0.0  # their sum, (sets, heads, 1, d)
+        self.number: Any = 0.0  # of values
         self.alpha = 1.0
         self.queries = self.place = self.turn = self.shard = 0
         self.watching = True
@@ -56,7 +66,8 @@ class Probe(nn.Module):
             self.normalisers.append((peak, weight))
             self.queries += size
         elif self.shift is not None:
-            averages = self.alpha * averages + self.shift[:, :, self.place : self.place + size].to(averages)
+            averages = self.start + self.alpha * (averages - self.start)
+            averages = averages + self.shift[:, :, self.place : self.place + size].to(averages)
         self.place, self.turn, self.shard = self.place + size, self.turn + 1, 0
         if not self.watching and self.place == self.queries:
             self.place = self.turn = 0
@@ -65,6 +76,8 @@ class Probe(nn.Module):
     def end_watch(self) -> None:
         """The first forward is over."""
         self.watching, self.place, self.turn, self.shard = False, 0, 0, 0
+        if self.equal:
+            self.start = self.values / torch.where(self.number == 0, 1, self.number)
 
     def start_shift(self) -> nn.Parameter:
         """Adds a parameter, 0, to all averages from here on."""
@@ -79,13 +92,18 @@ class Probe(nn.Module):
         """Weighs elements in the next forward: by A_qj v_j . G_q, or, without a gradient G, by A_qj alone."""
         self.gradient, self.scores = gradient, []
 
-    def see(self, measure: Measure) -> None:
+    def see(self, measure: Measure, multiplicity: Shaped[Tensor, "sets elements"] | None) -> None:
         """A shard of elements on its way into the state.
 
         Args:
             measure: From a peak to weights that are not normalised, (sets, heads, queries, elements), and values,
                 (sets, heads, elements, d).
         """
+        if self.watching and self.equal and not self.turn:  # other turns see the same elements
+            values = measure(None)[1]
+            ones = values.new_ones(len(values), values.shape[2])
+            m = (ones if multiplicity is None else multiplicity.to(values))[:, None, None]
+            self.values, self.number = self.values + m @ values, self.number + m.sum(-1, keepdim=True)
         if self.scores is None:
             return
         peak, weight = self.normalisers[self.turn]
@@ -93,7 +111,7 @@ class Probe(nn.Module):
         attributed = weights / torch.where(weight == 0, 1, weight)
         if self.gradient is not None:
             rows = self.gradient[:, :, self.place : self.place + weights.shape[2]]
-            attributed = attributed * (rows.to(values) @ values.mT)
+            attributed = attributed * (rows.to(values) @ (values - self.start).mT)
         positive = attributed.clamp(min=0).sum((1, 2))
         if self.shard < len(self.scores):
             self.scores[self.shard] = self.scores[self.shard] + positive

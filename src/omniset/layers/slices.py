@@ -80,7 +80,7 @@ class SliceAttention(MixingLayer):
         weights = self._weights(y).mT * multiplicity.to(y.dtype)[:, None, None]  # (B, H, k, N)
         content = self.heads(self.content(y))
         if self.probe is not None:
-            self.probe.see(lambda _: (weights, content))
+            self.probe.see(lambda _: (weights, content), multiplicity)
         return State(None, (weights.sum(-1, keepdim=True), weights @ content))
 
     def finish(self, state: State) -> Float[Tensor, "sets k dim"]:

@@ -108,7 +108,7 @@ class SlotSetEncoder(SetLayer):
     ) -> State:
         by_head = (self.num_heads, -1)
         if self.probe is not None:
-            self.probe.see(partial(self._measured, elements, multiplicity))
+            self.probe.see(partial(self._measured, elements, multiplicity), multiplicity)
         folds = self.slots.shape[1] * (self.num_heads - 1) < elements.shape[2]  # as in omniset.kernels.folded
         if folds:
             # A score is a product of two projections, one of which can move over to the slots; a sum is projected

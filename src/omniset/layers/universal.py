@@ -123,7 +123,7 @@ class AttentionBlock(nn.Module):
     ) -> Attended:
         size = self._size(elements, multiplicity) if size is None else size
         if self.probe is not None:
-            self.probe.see(partial(self._measured, queries, elements, multiplicity, size))
+            self.probe.see(partial(self._measured, queries, elements, multiplicity, size), multiplicity)
         if parts is not None:
             return folded.gather(parts, queries, elements, multiplicity, peak, self._factor(size))
         m = None if multiplicity is None else multiplicity[:, None]
