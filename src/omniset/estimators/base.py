@@ -197,12 +197,10 @@ class SetEstimator(SetModel):
             target: The output explained: a class label (of the first target), or the name or number of a regression
                 target. Default: each set's predicted class; the first target.
             steps: Of the integral of attribution.
-            method: "attribution" (Hao et al., 2021); "contrast": attribution against equal attention, by what
-                distinguishes an element from the others of its set (`omniset.explain.attribute`, baseline="equal");
-                "attention": how much attention an element gets, whatever is predicted; "removal": how much the
-                prediction falls without it (omniset.estimators.removal), of any model. "auto": attribution where a
-                network attends to elements, else removal. Of a mixture the first three are of its networks of `ust`,
-                the last is of all its methods.
+            method: "attribution" (Hao et al., 2021); "contrast": the same against equal attention; "attention": how
+                much of it an element gets, whatever is predicted; "removal": how much the prediction falls without it
+                (omniset.estimators.removal), of any model. "auto": attribution where a network attends to elements,
+                else removal. Of a mixture all but removal are of its networks of `ust`.
             per: Whether a score is that of all copies of an element together, or of one of them.
 
         Raises:
