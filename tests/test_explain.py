@@ -172,12 +172,13 @@ def test_target_per_set_and_no_trace_left():
     assert [p.requires_grad for p in model.head.parameters()] == [False, True]
 
 
-def test_an_empty_set_scores_0():
+@pytest.mark.parametrize("baseline", ["zero", "equal"])
+def test_an_empty_set_scores_0(baseline):
     model = Pooled().double()
-    assert (
-        explain.attribute(model, SetBatch(torch.zeros(2, 3, D).double(), torch.zeros(2, 3))).tolist() == [[0] * 3] * 2
-    )
-    assert explain.attribute(model, SetBatch(torch.zeros(2, 0, D).double())).shape == (2, 0)
+    absent = SetBatch(torch.zeros(2, 3, D).double(), torch.zeros(2, 3))
+    assert explain.attribute(model, absent, baseline=baseline).tolist() == [[0] * 3] * 2
+    empty = SetBatch(torch.zeros(2, 0, D).double())
+    assert explain.attribute(model, empty, baseline=baseline).shape == (2, 0)
 
 
 def test_bad_arguments():

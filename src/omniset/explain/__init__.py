@@ -5,17 +5,17 @@ attention layer with normalised weights A and prediction F,
 
     attribution = A * mean over k = 1..m of dF/d(alpha A) at alpha = k / m
 
-one layer scaled at a time. As the weights of a set have sum 1, what all its values share reaches the average whatever
-is attended to; attribution shares it out by attention all the same. With baseline="equal" the way starts at equal
-attention in place of none, at the mean v of the values: with G the mean gradient of the average on that way,
-
-    attribution_j = A_j (v_j - v) . G,        whose sum is F less F with equal attention.
-
-What multiplies A multiplies the averages A V, so that the gradient is that of the averages
+one layer scaled at a time. What multiplies A multiplies the averages A V, so that the gradient is that of the averages
 (omniset.layers.probes), and elements are scored in one more forward: in shards as well as whole. For induced attention
 A is the first one, inducing points on elements (of FLARE: latent queries on elements; of Transolver: the parts of
 elements in slices, divided by their sum); for a Slot Set Encoder it is that of its slots. DSMIL has two: that of
 its second stream, and its choice of critical instances, whose A is 1 (shared by ties) where they are and 0 elsewhere.
+
+As weights have sum 1, what the values V of a set share reaches the average whatever is attended to; attribution shares
+it out by attention all the same. With baseline="equal" the way starts at equal attention in place of none, at the mean
+v of the values. With G the mean gradient with respect to the average of a query on that way,
+
+    attribution_j = A_j (V_j - v) . G,        whose sum tends to F less F with equal attention.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ q's average: no larger than the state of the layer, however large the set. A pro
 parameter that is 0 and added to the averages. The engine takes it like any other parameter, through shards too.
 
 Against equal attention the averages start at the mean of the values, which is what equal attention would hand on, in
-place of 0, and the values are measured from there.
+place of 0, and values are measured from there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
+
+from omniset.core.states import wide
 
 Measure = Callable[[Tensor | None], tuple[Tensor, Tensor]]
 
@@ -44,9 +46,8 @@ class Probe(nn.Module):
         super().__init__()
         self.register_parameter("shift", None)
         self.equal = equal
-        self.start: Any = 0.0  # or (sets, heads, 1, d)
-        self.values: Any = 0.0  # their sum, (sets, heads, 1, d)
-        self.number: Any = 0.0  # of values
+        # Of the values of all elements: their sum (sets, heads, 1, d), their number (sets, 1, 1, 1), their mean.
+        self.sum = self.number = self.start = torch.zeros(())
         self.alpha = 1.0
         self.queries = self.place = self.turn = self.shard = 0
         self.watching = True
@@ -66,8 +67,9 @@ class Probe(nn.Module):
             self.normalisers.append((peak, weight))
             self.queries += size
         elif self.shift is not None:
-            averages = self.start + self.alpha * (averages - self.start)
-            averages = averages + self.shift[:, :, self.place : self.place + size].to(averages)
+            start = self.start.to(averages)
+            shift = self.shift[:, :, self.place : self.place + size].to(averages)
+            averages = start + self.alpha * (averages - start) + shift
         self.place, self.turn, self.shard = self.place + size, self.turn + 1, 0
         if not self.watching and self.place == self.queries:
             self.place = self.turn = 0
@@ -76,8 +78,7 @@ class Probe(nn.Module):
     def end_watch(self) -> None:
         """The first forward is over."""
         self.watching, self.place, self.turn, self.shard = False, 0, 0, 0
-        if self.equal:
-            self.start = self.values / torch.where(self.number == 0, 1, self.number)
+        self.start = self.sum / torch.where(self.number == 0, 1, self.number)
 
     def start_shift(self) -> nn.Parameter:
         """Adds a parameter, 0, to all averages from here on."""
@@ -100,10 +101,10 @@ class Probe(nn.Module):
                 (sets, heads, elements, d).
         """
         if self.watching and self.equal and not self.turn:  # other turns see the same elements
-            values = measure(None)[1]
+            values = wide(measure(None)[1])
             ones = values.new_ones(len(values), values.shape[2])
             m = (ones if multiplicity is None else multiplicity.to(values))[:, None, None]
-            self.values, self.number = self.values + m @ values, self.number + m.sum(-1, keepdim=True)
+            self.sum, self.number = self.sum + m @ values, self.number + m.sum(-1, keepdim=True)
         if self.scores is None:
             return
         peak, weight = self.normalisers[self.turn]
@@ -111,7 +112,7 @@ class Probe(nn.Module):
         attributed = weights / torch.where(weight == 0, 1, weight)
         if self.gradient is not None:
             rows = self.gradient[:, :, self.place : self.place + weights.shape[2]]
-            attributed = attributed * (rows.to(values) @ (values - self.start).mT)
+            attributed = attributed * (rows.to(values) @ (values - self.start.to(values)).mT)
         positive = attributed.clamp(min=0).sum((1, 2))
         if self.shard < len(self.scores):
             self.scores[self.shard] = self.scores[self.shard] + positive
