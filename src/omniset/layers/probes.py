@@ -99,6 +99,7 @@ class Probe(nn.Module):
         Args:
             measure: From a peak to weights that are not normalised, (sets, heads, queries, elements), and values,
                 (sets, heads, elements, d).
+            multiplicity: Of the elements; None: each is there once.
         """
         if self.watching and self.equal and not self.turn:  # other turns see the same elements
             values = wide(measure(None)[1])
