@@ -8,7 +8,7 @@ TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 .PHONY: demo test lint types docs check results clean
 
 demo: $(VENV)/.installed  ## learn handwritten digits as multisets; the model and pictures go to demo-run/
-	$(BIN)/omniset demo --out demo-run
+	$(BIN)/omniset demo --out demo-run --replace true
 
 test: $(VENV)/.installed-dev  ## all tests, docstring examples included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile

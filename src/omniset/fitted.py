@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from omniset.options import Computing, from_plain, without_places
-from omniset.runs import devices, processes
+from omniset.runs import devices, folders, processes
 from omniset.training import artefacts
 
 Fitted = TypeVar("Fitted", bound="Estimator")
@@ -31,30 +31,36 @@ class Estimator(Computing, BaseEstimator):
     TABLES: ClassVar[Mapping[str, Sequence[str]]] = {}
     HISTORIES: ClassVar[tuple[str, ...]] = ("history",)
 
-    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
-        """Write the artefact: config.json, model.safetensors, metrics.json, and a file for each table.
+    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None, replace: bool = False) -> None:
+        """Write the artefact: config.json, model.safetensors, metrics.json, run.json, and a file for each table.
 
         Of several processes that share a fit, the first one writes, and the others return at once.
 
         Args:
             folder: Is made where there is none.
             metrics: What metrics.json has beside the history of the training.
+            replace: Replace a model of the same class, with all that the run of its fit has made.
 
         Raises:
             OSError: The folder cannot be written to.
-            ValueError: It is not fitted; a weight is not finite; another run works in the folder.
+            ValueError: It is not fitted; a weight is not finite; another run works in the folder; the folder holds
+                something else, or a model that is not to be replaced.
         """
-        network = self._networks()
-        if not processes.is_first(getattr(self, "devices", 1), getattr(self, "num_nodes", 1)):
-            return
+        self.require_fitted()
+        if processes.is_first(getattr(self, "devices", 1), getattr(self, "num_nodes", 1)):
+            with folders.saving(Path(folder), type(self).__name__, replace) as place:
+                self.write(place, metrics)
+
+    def write(self, folder: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
+        """Write the artefact's files into a folder that is the run's own: see `save`."""
         artefacts.save(
             folder,
             type(self).__name__,
             without_places(type(self), self.plain()),
             self._state(),
             self._tables(),
-            network,
-            {name: getattr(self, f"{name}_") for name in self.HISTORIES} | (metrics or {}),
+            self._networks(),
+            {name: getattr(self, f"{name}_") for name in self.HISTORIES} | dict(metrics or {}),
             devices.find(self.device).type,
         )
 

@@ -245,10 +245,10 @@ class CellAnnotator(AnnotatorOptions, Estimator):
         """The labels that `annotate` gives, "unknown" among them."""
         return self.annotate(source, **options).table["label"].to_numpy(dtype=object)
 
-    def save(self, folder: str | Path, metrics: dict[str, Any] | None = None) -> None:
-        """As `Estimator.save`; the vectors' model is a folder of its own within."""
-        super().save(folder, metrics)
-        self.embedder_.save(Path(folder) / EMBEDDER)
+    def write(self, folder: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
+        """As `Estimator.write`; the vectors' model is a folder of its own within."""
+        super().write(folder, metrics)
+        self.embedder_.write(Path(folder) / EMBEDDER)
 
     @classmethod
     def load(cls, folder: str | Path, **overrides: Any) -> CellAnnotator:

@@ -45,7 +45,7 @@ def perturb(
     study = Study.of(cells, **columns)
     evaluation = evaluate_perturbation(study, say if arguments["progress"] else lambda line: None, **arguments)
     perturber = CellPerturber(**arguments).fit_groups(study)
-    perturber.save(folder.path / PERTURBER)
+    perturber.write(folder.path / PERTURBER)
     notes, written = [*cells.notes, *perturber.notes_, *evaluation.notes], [f"{PERTURBER}/"]
     if study.lacking:
         _write(folder.path / "foretold.h5ad", perturber, study, study.lacking, cells)

@@ -40,8 +40,9 @@ from omniset.cells.vectors import (
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.runs.console import noted, refuse_own_input, say, say_notes, telling
+from omniset.runs.console import noted, say, say_notes, telling
 from omniset.runs.files import replacing
+from omniset.runs.folders import new_file
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableWriter, kind_of, listed
@@ -96,6 +97,7 @@ def fit(
     embedder.check_arguments()
     base = None if start_from is None else CellEmbedder.load(start_from)
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
+    about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}
     with working_folder(out, "cells", "fit", **about) as folder, _opened(files, read) as cells:
         codes, names = batch_codes(cells, batch_key, label)
         _known_cells(cells, explained)
@@ -104,10 +106,10 @@ def fit(
         batches = "1 batch" if len(names) == 1 else f"{len(names):,} batches"
         say(f"{many(len(cells), 'cell')}, {many(len(cells.genes), 'gene')}, {batches}")
         given: dict[str, Any] = {"gene_vectors": vectors, "aliases": others, "start_from": base}
-        embedder.fit(cells, batch_key=batch_key, label=label, **given, folder=out, resume=resume)
+        embedder.fit(cells, batch_key=batch_key, label=label, **given, folder=folder.path, resume=resume)
         if not folder.first:
             return embedder
-        embedder.save(out, {"provenance": folder.provenance})
+        folder.save(embedder, {"provenance": folder.provenance})
         telling(embedder.progress)("writing the report")
         cells = cells.on(embedder.genes_, others)  # as in the fit
         drawn = report.draw(embedder, cells, codes, batch_key, embedder.seed)
@@ -199,6 +201,7 @@ def annotate(
     used = {name: arguments[name] for name in ("device", "progress")}
     fitted = None if annotator is None else CellAnnotator.load(annotator, **used)
     about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
+    about["reads"] = [*files, reference, model, annotator, aliases]
     with working_folder(out, "cells", "annotation", **about) as folder, _opened(files, read) as cells:
         if sample is not None and sample not in cells.obs:
             columns = listed([str(name) for name in cells.obs.columns]) or "none"
@@ -208,14 +211,14 @@ def annotate(
                 cells.on(known.genes, _aliases(aliases))  # that none is known is said before anything is learned
                 fitted = CellAnnotator(**arguments)
                 fitted.fit(known, label=label, batch_key=batch_key, embedder=model)
-            fitted.save(out / "annotator")
+            fitted.write(folder.path / "annotator")
         others = _aliases(aliases)
         annotation = fitted.annotate(cells, aliases=others)
-        with TableWriter(out / "calls.tsv") as writer:
+        with TableWriter(folder.path / "calls.tsv") as writer:
             writer.write(annotation.table)
         frame = pd.DataFrame(annotation.probabilities, columns=annotation.types)
         frame.insert(0, "cell", annotation.table["cell"].to_numpy(), allow_duplicates=True)
-        with TableWriter(out / "probabilities.parquet") as writer:
+        with TableWriter(folder.path / "probabilities.parquet") as writer:
             writer.write(frame)
         telling(fitted.progress)("writing the report")
         run = folder.about(f"Types of {_title(files)}", fitted.notes_)
@@ -235,6 +238,7 @@ def make_vectors(
         raise ValueError(f"{out}: the name must end in .safetensors")
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out.parent} is no directory: make it before writing {out.name} to it")
+    new_file(out)
     genes = read_proteins(files, names)
     model = ProteinModel(protein_model, computing["device"])
     write_gene_vectors(out, protein_vectors(genes, model, computing["progress"]))
@@ -299,7 +303,7 @@ def _embedded(
     if len(files) == 1 and path.is_file() and h5py.is_hdf5(path):
         identity, counts = embedding_in(path)
         if identity is not None and (identity == embedder.identity() or not counts):
-            refuse_own_input(out, path)
+            new_file(out, path)
             z, obs = read_embedded(path, embedder, model)
             say(f'{path}: vectors are those of obsm["{KEY}"]')
             return z, obs
@@ -379,7 +383,7 @@ def evaluate(
 ) -> Evaluation:
     """See `omniset.cli.cells.evaluate`."""
     about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
-    with working_folder(out, "cells", "evaluation", **about, resume=resume) as folder:
+    with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
         evaluation = run_evaluation(
             files,
             batch_key=batch_key,
@@ -389,7 +393,7 @@ def evaluate(
             inductive=inductive,
             gene_vectors=gene_vectors,
             aliases=_aliases(aliases),
-            folder=out,
+            folder=folder.path,
             resume=resume,
             say=say if arguments["progress"] else lambda line: None,
             **read,
@@ -417,7 +421,7 @@ def perturb(
     used = {name: arguments[name] for name in ("device", "progress")}
     fitted = None if perturber is None else CellPerturber.load(perturber, **used)
     kind = "evaluation" if fitted is None else "prediction"
-    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu"}
+    about: dict[str, Any] = {"seed": arguments["seed"], "device": "cpu", "reads": [*files, perturber, aliases]}
     with working_folder(out, "cells", kind, **about) as folder, _opened(files, read) as cells:
         if fitted is None:
             return perturb_runs.perturb(folder, cells, arguments, columns, _title(files))
@@ -437,14 +441,14 @@ def evaluate_annotations(
 ) -> AnnotationEvaluation:
     """See `omniset.cli.cells.evaluate`."""
     about: dict[str, Any] = {"seed": arguments["seed"], "device": devices.find(arguments["device"]).type}
-    with working_folder(out, "cells", "evaluation", **about, resume=resume) as folder:
+    with working_folder(out, "cells", "evaluation", **about, reads=files, resume=resume) as folder:
         evaluation = evaluate_annotation(
             files,
             batch_key=batch_key,
             label_key=label_key,
             methods=methods,
             seeds=seeds,
-            folder=out,
+            folder=folder.path,
             resume=resume,
             say=say if arguments["progress"] else lambda line: None,
             **read,
@@ -485,8 +489,7 @@ def _opened(files: list[str], read: dict[str, Any], out: Path | None = None) -> 
     """The cells of the files, closed at the end. `out` may be none of them."""
     with closing(read_cells(files, memory=MEMORY, **read)) as cells:
         if out is not None:
-            for source in cells.sources:
-                refuse_own_input(out, Path(source.name).expanduser())
+            new_file(out, *(Path(source.name).expanduser() for source in cells.sources))
         yield cells
 
 

@@ -25,6 +25,7 @@ def demo(
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     resume: bool = False,
+    replace: bool = False,
     progress: bool = True,
 ) -> None:
     """Learn to read handwritten digits as multisets of points.
@@ -43,13 +44,14 @@ def demo(
         seed: The same seed gives the same numbers.
         device: Where to compute.
         resume: Go on with an interrupted demo in the same folder.
+        replace: Replace an earlier demo in the folder.
         progress: Show progress bars.
     """
-    from omniset.runs.console import resumable
     from omniset.runs.demo import run
+    from omniset.runs.folders import REPLACE
 
-    with resumable(out):
-        run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
+    REPLACE.set(replace)
+    run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
 
 
 def _commands() -> dict[str, Any]:
@@ -127,6 +129,7 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     from omniset.cli import microbiomes, studies
     from omniset.cli.parser import Parser
     from omniset.runs.console import is_out_of_memory, line_of
+    from omniset.runs.folders import REPLACE
     from omniset.runs.signals import Terminated, terminable
     from omniset.tables.spreadsheets import SAFE
 
@@ -169,4 +172,5 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     finally:
         sys.argv = before
         SAFE.set(False)
+        REPLACE.set(False)
     return 0

@@ -9,7 +9,6 @@ from omniset.cells.options import AnnotatorOptions, EmbedderOptions, PerturberOp
 from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.options import Computing
-from omniset.runs.console import resumable
 
 VECTORS = (".h5ad", ".npy", ".parquet", ".csv", ".tsv")  # files that embed writes
 
@@ -42,6 +41,7 @@ def inspect(
 
 @takes(Reading)
 @takes(EmbedderOptions)
+@takes(Saving, "replace")
 def fit(
     files: list[str],
     batch_key: str | None = None,
@@ -79,7 +79,7 @@ def fit(
     from omniset.runs.processes import one_voice
 
     named = split(explain_cells)
-    with resumable(out), one_voice(1, 1):
+    with one_voice(1, 1):
         runs.fit(
             files,
             given(Reading, options),
@@ -171,6 +171,7 @@ def annotate(
 
 
 @takes(Computing, "device", "progress")
+@takes(Saving, "replace")
 def vectors(
     files: list[str],
     protein_model: Path = Path("esm2"),
@@ -257,6 +258,7 @@ def explain_cells(
 
 @takes(Reading)
 @takes(PerturberOptions)
+@takes(Saving, "replace")
 def perturb(
     files: list[str],
     condition: str | None = "condition",
@@ -294,6 +296,7 @@ def perturb(
 
 @takes(Reading)
 @takes(EmbedderOptions)
+@takes(Saving, "replace")
 def evaluate(
     files: list[str],
     batch_key: str | None = None,
@@ -333,21 +336,19 @@ def evaluate(
         if gene_vectors is not None or aliases is not None:
             raise ValueError("gene_vectors and aliases are for task=embed")
         read, arguments = given(Reading, options), given(EmbedderOptions, options)
-        with resumable(out):
-            runs.evaluate_annotations(files, read, arguments, batch_key, label_key, out, split(methods), seeds, resume)
+        runs.evaluate_annotations(files, read, arguments, batch_key, label_key, out, split(methods), seeds, resume)
         return
-    with resumable(out):
-        runs.evaluate(
-            files,
-            given(Reading, options),
-            given(EmbedderOptions, options),
-            batch_key,
-            label_key,
-            out,
-            split(methods),
-            seeds,
-            inductive,
-            gene_vectors,
-            aliases,
-            resume,
-        )
+    runs.evaluate(
+        files,
+        given(Reading, options),
+        given(EmbedderOptions, options),
+        batch_key,
+        label_key,
+        out,
+        split(methods),
+        seeds,
+        inductive,
+        gene_vectors,
+        aliases,
+        resume,
+    )

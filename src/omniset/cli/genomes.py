@@ -10,10 +10,10 @@ from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.genomes.options import CompleterOptions, Method
 from omniset.options import Computing
-from omniset.runs.console import resumable
 
 
 @takes(CompleterOptions)
+@takes(Saving, "replace")
 def fit(
     table: Path,
     taxonomy: Path | None = None,
@@ -47,7 +47,7 @@ def fit(
     from omniset.genomes import runs
     from omniset.runs.processes import one_voice
 
-    with resumable(out), one_voice(1, 1):
+    with one_voice(1, 1):
         runs.fit(table, taxonomy, quality, out, format, identifiers, given(CompleterOptions, options), resume)
 
 
@@ -63,11 +63,15 @@ def _parts(arguments: dict[str, Any]) -> list[Path]:
     return GenomeFile(table, format=arguments["format"], identifiers=arguments["identifiers"]).paths
 
 
+def _summary(arguments: dict[str, Any]) -> str:
+    return f"summary.{arguments['output']}"
+
+
 def _one_summary(arguments: dict[str, Any]) -> Any:
     def join(made: Mapping[str, Path]) -> list[str]:
         from omniset.tables import joined
 
-        name = f"summary.{arguments['output']}"
+        name = _summary(arguments)
         joined.require_each_once(made, "genome", name)
         rows = joined.stack(made, name, arguments["out"] / name)
         added, removed, far = (int(rows[column].sum()) for column in ("added", "removed", "far"))
@@ -79,7 +83,7 @@ def _one_summary(arguments: dict[str, Any]) -> Any:
     return join
 
 
-@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary)
+@in_parts("table", _parts, unsaid=r"quality: \d+ of its", join=_one_summary, joined=_summary)
 @takes(CompleterOptions, "far", "batch_size", "device", "progress", as_at_fit=True)
 @takes(Saving)
 def complete(
@@ -143,6 +147,7 @@ def complete(
 
 
 @takes(CompleterOptions, but=["architecture", "method"])
+@takes(Saving, "replace")
 def evaluate(
     table: Path,
     taxonomy: Path | None = None,
@@ -180,21 +185,20 @@ def evaluate(
     """
     from omniset.genomes import runs
 
-    with resumable(out):
-        runs.evaluate(
-            table,
-            taxonomy,
-            quality,
-            out,
-            methods=split(methods),
-            seeds=seeds,
-            test_fraction=test_fraction,
-            precision=precision,
-            format=format,
-            identifiers=identifiers,
-            arguments=given(CompleterOptions, options),
-            resume=resume,
-        )
+    runs.evaluate(
+        table,
+        taxonomy,
+        quality,
+        out,
+        methods=split(methods),
+        seeds=seeds,
+        test_fraction=test_fraction,
+        precision=precision,
+        format=format,
+        identifiers=identifiers,
+        arguments=given(CompleterOptions, options),
+        resume=resume,
+    )
 
 
 @takes(Computing, "progress")

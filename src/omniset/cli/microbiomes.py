@@ -11,7 +11,6 @@ from omniset.cli.options import Saving, given, needed, split, takes, whole_numbe
 from omniset.cli.parts import in_parts
 from omniset.microbiomes.options import ClassifierOptions
 from omniset.options import option, options
-from omniset.runs.console import resumable
 
 READS = (".fastq", ".fq", ".fasta", ".fa", ".fna")
 USING = ("embedder", "trust_code", "cache", "device", "progress")
@@ -29,6 +28,7 @@ class Reading:
 
 
 @takes(ClassifierOptions)
+@takes(Saving, "replace")
 def fit(
     references: Path | None = None,
     taxonomy: Path | None = None,
@@ -55,7 +55,7 @@ def fit(
     from omniset.runs.processes import one_voice
 
     file = needed(references=references)[0]
-    with resumable(out), one_voice(1, 1):
+    with one_voice(1, 1):
         runs.fit(file, taxonomy, profiles, given(ClassifierOptions, options), out, resume)
 
 
@@ -77,7 +77,9 @@ def _one_abundance(arguments: dict[str, Any]) -> Any:
     return join
 
 
-@in_parts("reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance)
+@in_parts(
+    "reads", _parts, place=lambda path: json.dumps([str(path)]), join=_one_abundance, joined=lambda _: "abundance.tsv"
+)
 @takes(Reading)
 @takes(ClassifierOptions, *USING)
 @takes(Saving)
@@ -125,6 +127,7 @@ def classify(
 
 
 @takes(ClassifierOptions)
+@takes(Saving, "replace")
 def evaluate(
     references: Path | None = None,
     taxonomy: Path | None = None,
@@ -160,20 +163,19 @@ def evaluate(
 
     file = needed(references=references)[0]
     chosen = split(methods)
-    with resumable(out):
-        runs.evaluate(
-            file,
-            taxonomy,
-            given(ClassifierOptions, options),
-            out,
-            resume,
-            methods=chosen,
-            seeds=seeds,
-            sizes=whole_numbers("sizes", sizes),
-            least=least,
-            test_fraction=test_fraction,
-            unknown_fraction=unknown_fraction,
-        )
+    runs.evaluate(
+        file,
+        taxonomy,
+        given(ClassifierOptions, options),
+        out,
+        resume,
+        methods=chosen,
+        seeds=seeds,
+        sizes=whole_numbers("sizes", sizes),
+        least=least,
+        test_fraction=test_fraction,
+        unknown_fraction=unknown_fraction,
+    )
 
 
 @takes(Reading, "strand")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omniset.options import Option, check, defaults_of, hints, option, options, options_of, shell_sentence
+from omniset.runs.folders import REPLACE
 from omniset.tables.spreadsheets import SAFE
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -58,7 +59,8 @@ def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = Fal
             defaults = taken.defaults()
             values = _checked(cls, {name: arguments.pop(name, defaults[name]) for name in taken.names})
             if cls is Saving:
-                SAFE.set(values["csv_safe"])
+                SAFE.set(values.get("csv_safe", False))
+                REPLACE.set(values["replace"])
                 values = {}
             function(*words, **arguments, **values)
 
@@ -70,8 +72,14 @@ def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = Fal
 
 @options
 class Saving:
-    """How tables are written as text."""
+    """What may be replaced, and how tables are written as text."""
 
+    replace: bool = option(
+        False,
+        "Replace what an earlier run has written to out: a file, or a folder with all that a run of the same kind has "
+        "made in it, a model by one of the same class. Without, a name that is taken is refused.",
+        group="computing",
+    )
     csv_safe: bool = option(
         False,
         "In tables as text, put an apostrophe before names that a spreadsheet would compute: those that begin with =, "

@@ -38,6 +38,7 @@ def in_parts(
     endings: Sequence[str] = (),
     unsaid: str | None = None,
     join: Callable[[dict[str, Any]], Join] = lambda arguments: lambda made: [],
+    joined: Callable[[dict[str, Any]], str | None] = lambda arguments: None,
 ) -> Callable[[Function], Function]:
     """Give a command the options of `Scheduling`.
 
@@ -47,6 +48,7 @@ def in_parts(
         place: A file as the argument has it.
         endings: Of files that are made of a part, the default first; without any, a folder is made of each.
         unsaid: See `omniset.runs.parts.Job`.
+        joined: By all arguments, the name of what `join` writes.
         join: By all arguments, what is done when all parts are; see `omniset.runs.parts.run`.
     """
 
@@ -74,7 +76,9 @@ def in_parts(
             rest = {key: value for key, value in arguments.items() if key not in (argument, "out")}
             found = parts.named(find(arguments), place)
             options = {"resume": resume, "progress": arguments["progress"], "join": join(arguments)}
-            parts.run(parts.Job(name, argument, rest, out, ending, unsaid), found, address, **options)
+            together = joined(arguments)
+            job = parts.Job(name, argument, rest, out, ending, unsaid, () if together is None else (together,))
+            parts.run(job, found, address, **options)
 
         scheduled.taken = [taken, *getattr(function, "taken", [])]  # type: ignore[attr-defined]
         return scheduled  # type: ignore[return-value]

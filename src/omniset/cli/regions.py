@@ -9,11 +9,11 @@ from omniset.cli.options import Saving, given, needed, takes
 from omniset.cli.options import split as words
 from omniset.options import Computing
 from omniset.regions.options import PredictorOptions, Reading
-from omniset.runs.console import resumable
 
 
 @takes(Reading)
 @takes(PredictorOptions)
+@takes(Saving, "replace")
 def fit(
     expression: Path | None = None,
     connectivity: Path | None = None,
@@ -50,7 +50,7 @@ def fit(
 
     needed(expression=expression, connectivity=connectivity)
     files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
-    with resumable(out), processes.one_voice(1, 1):
+    with processes.one_voice(1, 1):
         processes.require_alone("models of brain regions are solved for, or take few and small steps")
         read, model = given(Reading, options), given(PredictorOptions, options)
         runs.fit(files, read, aliases, model, gene_vectors, out, resume, words(also) or ())
@@ -91,6 +91,7 @@ def predict(
 
 @takes(Reading)
 @takes(PredictorOptions)
+@takes(Saving, "replace")
 def evaluate(
     expression: Path | None = None,
     connectivity: Path | None = None,
@@ -138,10 +139,9 @@ def evaluate(
     needed(expression=expression, connectivity=connectivity)
     files = {"expression": expression, "connectivity": connectivity, "coordinates": coordinates}
     chosen = words(methods)
-    with resumable(out):
-        read, model = given(Reading, options), given(PredictorOptions, options)
-        more = {"seeds": seeds, "null": null, "null_kinds": words(null_kinds)}
-        runs.evaluate(files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, spins, **more)
+    read, model = given(Reading, options), given(PredictorOptions, options)
+    more = {"seeds": seeds, "null": null, "null_kinds": words(null_kinds)}
+    runs.evaluate(files, read, aliases, model, gene_vectors, split, folds, chosen, out, resume, spins, **more)
 
 
 @takes(Computing, "device", "progress")

@@ -10,7 +10,6 @@ from omniset.cli.options import Saving, given, split, takes
 from omniset.cli.parts import in_parts
 from omniset.estimators.options import SetOptions
 from omniset.options import option, options
-from omniset.runs.console import resumable
 
 TABLES = (".parquet", ".csv", ".tsv")
 SETS = (*TABLES, ".h5ad", ".zarr", ".fcs", ".biom", ".h5", ".hdf5", ".npy", ".pt")  # that a folder of parts may hold
@@ -57,6 +56,7 @@ of_many = in_parts("sets", _parts, endings=TABLES, join=_each_set_once)
 
 
 @takes(SetOptions, but=["level"])
+@takes(Saving, "replace")
 def fit(
     sets: Path,
     target: Path | None = None,
@@ -121,29 +121,28 @@ def fit(
     """
     from omniset.estimators import runs
 
-    with resumable(out):
-        runs.fit(
-            sets,
-            target,
-            out,
-            columns=split(target_columns),
-            features=split(features),
-            ignore=split(ignore) or [],
-            group=group,
-            task=task,
-            survival=(time_column, event_column),
-            level=level,
-            unused=unused_labels,
-            arguments=given(SetOptions, options),
-            resume=resume,
-            reading={
-                "set_column": set_column,
-                "use_rep": use_rep,
-                "cofactor": cofactor,
-                "compensate": compensate,
-                "vectors": vectors,
-            },
-        )
+    runs.fit(
+        sets,
+        target,
+        out,
+        columns=split(target_columns),
+        features=split(features),
+        ignore=split(ignore) or [],
+        group=group,
+        task=task,
+        survival=(time_column, event_column),
+        level=level,
+        unused=unused_labels,
+        arguments=given(SetOptions, options),
+        resume=resume,
+        reading={
+            "set_column": set_column,
+            "use_rep": use_rep,
+            "cofactor": cofactor,
+            "compensate": compensate,
+            "vectors": vectors,
+        },
+    )
 
 
 @of_many
@@ -208,6 +207,7 @@ def embed(
 
 
 @takes(SetOptions, "shard_size", "batch_size", "max_elements", "device", "progress", as_at_fit=True)
+@takes(Saving, "replace")
 def evaluate(
     sets: Path,
     target: Path | None = None,

@@ -27,8 +27,9 @@ from omniset.estimators.stack import INTERPLAY, PRIOR
 from omniset.estimators.survival import events_of
 from omniset.estimators.units import warn_of_empty, warn_of_known
 from omniset.runs import processes
-from omniset.runs.console import noted, refuse_own_input, say, say_notes
+from omniset.runs.console import noted, resumable, say, say_notes
 from omniset.runs.devices import find
+from omniset.runs.folders import new_file, unfinished
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import Origin, TableWriter, listed
@@ -85,9 +86,12 @@ def fit(
     task, columns = (task, columns) if times is None else ("survival", times)
     draft = (SetClassifier if times is None else SetSurvival)(**arguments)
     draft.check_arguments()
-    if processes.start(draft.devices, draft.num_nodes):
-        return {}  # the processes have done it
+    with resumable(unfinished(out)):
+        if processes.start(draft.devices, draft.num_nodes):
+            return {}  # the processes have done it
+    kinds = [maker.__name__ for maker in MAKERS.values()]
     about: dict[str, Any] = {"seed": draft.seed, "device": find(draft.device).type, "resume": resume}
+    about |= {"makes": kinds, "reads": [sets, target, reading["vectors"]]}
     with (
         processes.one_voice(draft.devices, draft.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
@@ -96,27 +100,31 @@ def fit(
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
         in_table = [*(columns or []), *([group] if group else [])] if labels is None else []
-        how: dict[str, Any] = {"ignore": ignore, "missing": draft.missing, "most": draft.max_elements, "folder": out}
+        how: dict[str, Any] = {"ignore": ignore, "missing": draft.missing, "most": draft.max_elements}
+        how["folder"] = folder.path
         table = open_sets(sets, features, in_table, **how, **reading)
         _refuse_leaks(table, labels, columns or [], group)
         draft.build(len(table.features), [2])
         in_columns = table.level if times is None else "set"
         level = labels.level if labels is not None else in_columns if level == "auto" else level
-        collection, values, groups = _read(table, labels, columns or [], group, level, unused, out, draft.progress)
+        collection, values, groups = _read(
+            table, labels, columns or [], group, level, unused, folder.path, draft.progress
+        )
         chosen, values, in_words = _task(labels, values, table.file, task, level)
         model = MAKERS[chosen](**arguments | {"level": level})
+        folder.settle(type(model).__name__)
         number = f"{len(collection):,} sets, {collection.sizes.sum():,} elements, {collection.dim} features"
         for line in (number, in_words, f"features: {listed(table.features)}", *_read_with(table)):
             say(line)
         y = values if values.shape[1] > 1 else values.iloc[:, 0]
         y = y.set_axis(collection.names) if level == "set" else y.reset_index(drop=True)
-        model.fit(collection, y, groups=groups, folder=out, resume=resume)
+        model.fit(collection, y, groups=groups, folder=folder.path, resume=resume)
         if not first:
             return {}
         for note in model.notes_[1:]:
             say(note)
         model.ignored_, model.reading_ = table.ignored, _remembered(reading | table.reading)
-        model.save(out)  # before anything else: a report that fails must not lose it
+        folder.save(model)
         return _report_of_fit(folder, model, sets.name, collection, values, groups)
 
 
@@ -177,8 +185,8 @@ def _report_of_fit(
 
 def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], reading: dict[str, Any]) -> int:
     """See `omniset.cli.sets.predict`. Returns the number of rows that this process has written."""
+    new_file(out, sets, reading["vectors"])
     estimator = _load(model, overrides)
-    refuse_own_input(out, sets)
     together = estimator.devices, estimator.num_nodes
     writer = TableWriter(out)
     if processes.start(*together):
@@ -198,9 +206,9 @@ def predict(sets: Path, model: Path, out: Path, overrides: dict[str, Any], readi
 
 def embed(sets: Path, model: Path, out: Path, overrides: dict[str, Any], reading: dict[str, Any]) -> int:
     """See `omniset.cli.sets.embed`. Returns the number of rows written."""
+    new_file(out, sets, reading["vectors"])
     estimator = _load(model, overrides)
     width = len(estimator.get_feature_names_out())
-    refuse_own_input(out, sets)
     rows = 0
     with noted() as notes, TableWriter(out) as writer:
         table = _watched(_sets_for(estimator, sets, out.parent, reading), estimator.progress, "embedding")
@@ -231,6 +239,7 @@ def evaluate(
     if importance:
         check_importance(estimator)
     about: dict[str, Any] = {"seed": estimator.seed, "device": find(estimator.device).type}
+    about["reads"] = [sets, target, model, reading["vectors"]]
     with working_folder(out, "sets", "evaluation", **about) as folder:
         wanted = estimator.columns_ if isinstance(estimator, SetSurvival) else estimator.targets_
         named = _read_as(estimator, reading)["set_column"]
@@ -239,9 +248,9 @@ def evaluate(
             raise ValueError(f"{target} has labels of {labels.level}s, the model predicts {estimator.level}s")
         names = wanted if labels is None else []
         in_table = [*names, *([group] if group and labels is None else [])]
-        table = _sets_for(estimator, sets, out, reading, in_table)
+        table = _sets_for(estimator, sets, folder.path, reading, in_table)
         collection, values, groups = _read(
-            table, labels, names, group, estimator.level, unused, out, estimator.progress
+            table, labels, names, group, estimator.level, unused, folder.path, estimator.progress
         )
         if isinstance(estimator, SetClassifier):
             require_known(labels, values, table.file, estimator.labels_)
@@ -262,7 +271,7 @@ def evaluate(
             chosen=estimator.chosen_,
             importance=_importance(folder, estimator, mattered, collection, on, groups),
         )
-        evaluation.comparison.write_rows(out / "scores.csv.gz")
+        evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
         numbers = {**evaluation.comparison.numbers(), "on": run.on}
         settings = estimator.get_params() | {"model": str(model)}
         files = ["scores.csv.gz", *([FEATURES] if importance else [])]
@@ -290,7 +299,7 @@ def explain(
         raise ValueError(f"label must be one of {listed([str(name) for name in known])}, got {label!r}")
     if method == "attention" and label is not None:
         raise ValueError(f"label={label!r} is for attribution or removal: attention knows of no prediction")
-    refuse_own_input(out, sets)
+    new_file(out, sets, reading["vectors"])
     wanted = None if only is None else set(only)
     rows = 0
     with noted() as notes, maps_beside(out) as maps, TableWriter(out) as writer:

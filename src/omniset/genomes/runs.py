@@ -26,7 +26,8 @@ from omniset.genomes.modules import Modules, read_modules
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.runs.console import noted, refuse_own_input, run_folder, say, say_notes
+from omniset.runs.console import noted, say, say_notes
+from omniset.runs.folders import new_file
 from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableWriter, kind_of
 
@@ -35,7 +36,6 @@ ESTIMATED = (
     "no file of qualities: completeness and contamination are estimated from marker families; --quality gives those of "
     "CheckM2"
 )
-ENDINGS = ("tsv", "tsv.gz", "csv", "csv.gz", "parquet")
 SHOWN = ("100/0", "95/0", "90/0", "70/0", "50/0", "70/5", "50/5")  # conditions that MultiQC is given
 MEANING = {
     "neighbours": "what reference genomes like it have",
@@ -61,15 +61,16 @@ def fit(
     completer = GenomeCompleter(**arguments)
     completer.check_arguments()
     device = devices.find(completer.device).type
-    with working_folder(out, "genomes", "fit", seed=completer.seed, device=device, resume=resume) as folder:
+    about: dict[str, Any] = {"makes": ["GenomeCompleter"], "reads": [table, taxonomy, quality], "resume": resume}
+    with working_folder(out, "genomes", "fit", seed=completer.seed, device=device, **about) as folder:
         genomes = read_table(table, format=format, identifiers=identifiers, progress=completer.progress)
         known = None if taxonomy is None else read_taxonomy(taxonomy)
         own = None if quality is None else read_qualities(quality)
         say(f"{len(genomes):,} genomes, {len(genomes.families):,} families")
-        completer.fit(genomes, known, own, folder=out, resume=resume)
+        completer.fit(genomes, known, own, folder=folder.path, resume=resume)
         if not folder.first:
             return completer
-        completer.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
+        folder.save(completer, {"provenance": folder.provenance})
         sizes, worst = completer.sizes_, max(completer.levels_, key=lambda level: level.ece)
         line = (
             f"on {many(sizes['validation'], 'validation genome')}, {many(sizes['validation clades'], 'clade')}: "
@@ -102,7 +103,8 @@ def complete(
 ) -> pd.DataFrame:
     """See `omniset.cli.genomes.complete`. Returns the summary, a row per genome."""
     completer = _load(model, overrides)
-    with working_folder(out, "genomes", "completion", seed=completer.seed) as folder:
+    reads = [table, model, quality, modules]
+    with working_folder(out, "genomes", "completion", reads=reads, seed=completer.seed) as folder:
         given = None if quality is None else read_qualities(quality)
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         how: dict[str, Any] = {"method": method, "threshold": threshold, "precision": precision, "detection": detection}
@@ -110,9 +112,7 @@ def complete(
         completions = completer.completions(file, given, **how)
         parts = None if modules is None else Modules(read_modules(modules), completer.families_)
         names = ["calls", "probabilities", "summary", *([] if parts is None else ["modules"])]
-        paths = {name: out / f"{name}.{output}" for name in (*names, "contigs")}
-        for path in paths.values():
-            refuse_own_input(path, table)
+        paths = {name: folder.path / f"{name}.{output}" for name in (*names, "contigs")}
         cohort = Cohort(completer.families_, completer.vocabulary_)
         with ExitStack() as stack:  # the tables appear together, or not at all
             writers = {name: stack.enter_context(TableWriter(paths[name])) for name in names}
@@ -126,10 +126,6 @@ def complete(
                     if "contigs" not in writers:
                         writers["contigs"] = stack.enter_context(TableWriter(paths["contigs"]))
                     writers["contigs"].write(contig_rows(group))
-        written = {paths[name] for name in writers}
-        for path in (out / f"{name}.{end}" for name in (*names, "modules", "contigs") for end in ENDINGS):
-            if path not in written:
-                path.unlink(missing_ok=True)  # of an earlier run
         notes = [*([] if given is not None else [ESTIMATED]), *([] if parts is None else parts.notes())]
         rows = cohort.summary
         line = (
@@ -161,7 +157,8 @@ def evaluate(
     completer = GenomeCompleter(**arguments)
     completer.check_arguments()
     progress, device = completer.progress, devices.find(completer.device).type
-    with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device, resume=resume) as folder:
+    about: dict[str, Any] = {"reads": [table, taxonomy, quality], "resume": resume}
+    with working_folder(out, "genomes", "evaluation", seed=completer.seed, device=device, **about) as folder:
         evaluation = run_evaluation(
             read_table(table, format=format, identifiers=identifiers, progress=progress),
             None if taxonomy is None else read_taxonomy(taxonomy),
@@ -170,13 +167,13 @@ def evaluate(
             seeds=seeds,
             test_fraction=test_fraction,
             precision=precision,
-            folder=out,
+            folder=folder.path,
             resume=resume,
             say=say if progress else lambda line: None,
             **arguments,
         )
         compared = evaluation.comparison
-        compared.write_rows(out / "scores.csv.gz", evaluation.columns)
+        compared.write_rows(folder.path / "scores.csv.gz", evaluation.columns)
         folder.write(
             of_evaluation(folder.about(f"Evaluation on {table.name}", evaluation.notes), evaluation),
             metrics=evaluation.numbers(),
@@ -205,7 +202,7 @@ def explain(
     completer = _load(model, overrides)
     if out is not None:
         kind_of(out)
-        refuse_own_input(out, table)
+        new_file(out, table)
     with noted() as notes:
         file = GenomeFile(table, format=format, identifiers=identifiers, known=completer.families_)
         one = next((g for g in watched(file, completer.progress, "reading") if g.name == genome), None)
@@ -241,10 +238,10 @@ def _print_explanation(why: Explanation, description: str, top: int) -> None:
 
 def simulate(out: Path, **options: Any) -> None:
     """See `omniset.cli.genomes.simulate`."""
-    with run_folder(out), noted() as notes:
+    with working_folder(out, "genomes", "simulation", reads=[options["tree"]]) as folder:
         simulated = simulator.simulate(**options)
-        simulator.write(out, simulated)
-        say_notes(notes())
+        simulator.write(folder.path, simulated)
+        say_notes(folder.warnings())
     say(
         f"Written to {out}: families.tsv ({len(simulated.genomes)} genomes x {len(simulated.families)} families), "
         f"taxonomy.tsv, mags.tsv ({len(simulated.mags)} incomplete genomes), quality_report.tsv, truth.tsv"

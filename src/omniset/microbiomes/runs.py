@@ -25,7 +25,8 @@ from omniset.microbiomes.taxonomy import Taxonomy, read_renamed, read_taxonomy
 from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
-from omniset.runs.console import noted, own_command, refuse_own_input, run_folder, say, say_notes, telling
+from omniset.runs.console import noted, own_command, run_folder, say, say_notes, telling
+from omniset.runs.folders import new_file
 from omniset.runs.verbs import working_folder
 from omniset.tables.dna import read_fasta
 from omniset.tables.files import TableWriter, kind_of
@@ -44,11 +45,12 @@ def fit(
     """See `omniset.cli.microbiomes.fit`."""
     classifier = TaxonClassifier(**arguments)
     classifier.check_arguments()
-    with working_folder(out, "microbiomes", "fit", **_place(classifier), resume=resume) as folder:
-        classifier.fit(references, taxonomy, profiles, folder=out, resume=resume)
+    about: dict[str, Any] = {"makes": ["TaxonClassifier"], "reads": [references, taxonomy, profiles], "resume": resume}
+    with working_folder(out, "microbiomes", "fit", **_place(classifier), **about) as folder:
+        classifier.fit(references, taxonomy, profiles, folder=folder.path, resume=resume)
         if not folder.first:
             return classifier
-        classifier.save(out, {"provenance": folder.provenance})  # before the report: what fails there loses no model
+        folder.save(classifier, {"provenance": folder.provenance})
         sizes = classifier.sizes_
         folder.write(
             report.of_fit(classifier, folder.about(f"Model of {references.name}", classifier.notes_)),
@@ -120,7 +122,9 @@ def classify(
     classifier = TaxonClassifier.load(model, **overrides)
     if threshold is not None:
         classifier.set_params(threshold=threshold).check_arguments()
-    with working_folder(out, "microbiomes", "classify", **_place(classifier)) as folder:
+    reads_of_run = [*reads, table, sequences, model, beside.against, beside.renamed, beside.metadata]
+    with working_folder(out, "microbiomes", "classify", reads=reads_of_run, **_place(classifier)) as folder:
+        place = folder.path
         began = datetime.now(UTC)
         texts, counts = _given(reads, table, sequences, classifier.progress)
         others = beside.others(classifier, [*(texts or ()), *([] if counts is None else counts.features)])
@@ -130,23 +134,23 @@ def classify(
         seconds = time.monotonic() - start
         written = ["taxonomy.tsv", "taxonomy.qza", "calls.tsv.gz", "abundance.tsv"]
         if reads and texts is not None and counts is not None:
-            write_fasta(out / "sequences.fasta", texts)
-            write_samples(out / "table.tsv", counts)
+            write_fasta(place / "sequences.fasta", texts)
+            write_samples(place / "table.tsv", counts)
             written += ["sequences.fasta", "table.tsv"]
         del texts, counts  # they may be large
         by_feature = calls.per_feature(classifier.threshold)
         agreed = None if others is None else Agreement.of(calls, by_feature, *others)
-        _write(out / "taxonomy.tsv", by_feature)
-        write_artifact(out / "taxonomy.qza", out / "taxonomy.tsv", began, own_command(), folder.provenance)
+        _write(place / "taxonomy.tsv", by_feature)
+        write_artifact(place / "taxonomy.qza", place / "taxonomy.tsv", began, own_command(), folder.provenance)
         _write(
-            out / "calls.tsv.gz",
+            place / "calls.tsv.gz",
             calls.part(np.flatnonzero(calls.differing(classifier.threshold))).per_sample(classifier.threshold),
         )
         calls = calls.settled(classifier.threshold)
         # With a row per taxon, as feature tables are.
-        _write(out / "abundance.tsv", calls.abundance(classifier.threshold).T.rename_axis("#OTU ID").reset_index())
+        _write(place / "abundance.tsv", calls.abundance(classifier.threshold).T.rename_axis("#OTU ID").reset_index())
         if agreed is not None and len(agreed.strangers):
-            _write(out / "strangers.tsv", agreed.strangers)
+            _write(place / "strangers.tsv", agreed.strangers)
             written.append("strangers.tsv")
         what = ", ".join(path.name for path in (*reads, *(p for p in (table, sequences) if p is not None)))
         made = report.of_calls(calls, by_feature, classifier, folder.about(f"Taxa of {what}"), seconds, agreed, column)
@@ -161,15 +165,16 @@ def evaluate(
     """See `omniset.cli.microbiomes.evaluate`."""
     classifier = TaxonClassifier(**arguments)
     classifier.check_arguments()
-    with working_folder(out, "microbiomes", "evaluation", **_place(classifier), resume=resume) as folder:
+    about: dict[str, Any] = {"reads": [references, taxonomy], "resume": resume}
+    with working_folder(out, "microbiomes", "evaluation", **_place(classifier), **about) as folder:
         parts = classifier.prepare(references, taxonomy)
         for note in classifier.notes_:
             say(f"  {note}")
         options["methods"] = options["methods"] or None
         evaluation = run_evaluation(
-            classifier, parts, folder=out, resume=resume, say=telling(classifier.progress), **options
+            classifier, parts, folder=folder.path, resume=resume, say=telling(classifier.progress), **options
         )
-        evaluation.comparison.write_rows(out / "scores.csv.gz")
+        evaluation.comparison.write_rows(folder.path / "scores.csv.gz")
         folder.write(
             report.of_evaluation(
                 evaluation, classifier, folder.about(f"Evaluation on {references.name}", classifier.notes_)
@@ -195,7 +200,7 @@ def explain(
 ) -> pd.DataFrame:
     """See `omniset.cli.microbiomes.explain_taxon`."""
     kind_of(out)
-    refuse_own_input(out, table)
+    new_file(out, table, sequences)
     classifier = TaxonClassifier.load(model, **overrides)
     with run_folder(out.parent), noted() as notes:
         explanation = classifier.explain(feature, sequences, read_samples(table), sample=sample, top=top, strand=strand)

@@ -14,7 +14,8 @@ from omniset.microbiomes.samples import Samples, write_samples
 from omniset.microbiomes.sequences import IUPAC, REGIONS, reverse_complement, write_fasta
 from omniset.microbiomes.taxonomy import Lineage, joined
 from omniset.microbiomes.training import mutated
-from omniset.runs.files import replacing, writable_folder
+from omniset.runs.files import replacing
+from omniset.runs.verbs import working_folder
 
 FAMILIES, GENERA, EACH = 8, 4, 20  # families, genera of each, references of each
 LENGTH = 250  # of the region between the primers
@@ -93,7 +94,11 @@ def simulate(samples: int = 12, seed: int = 0) -> Microbiome:
 
 def write(made: Microbiome, out: Path) -> list[str]:
     """Files of it, as they come from other tools. Returns their names."""
-    out = writable_folder(out)
+    with working_folder(out, "microbiomes", "simulation") as folder:
+        return _write(made, folder.path)
+
+
+def _write(made: Microbiome, out: Path) -> list[str]:
     write_fasta(out / "references.fasta", made.references)
     write_fasta(out / "sequences.fasta", made.sequences)
     write_samples(out / "table.tsv", made.samples)

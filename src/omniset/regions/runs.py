@@ -20,6 +20,7 @@ from omniset.regions.splits import split as divide
 from omniset.report.blocks import many
 from omniset.runs.console import noted, say, say_notes, telling
 from omniset.runs.files import replacing
+from omniset.runs.folders import new_file
 from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableFile, TableWriter, kind_of
 from omniset.tables.gene_vectors import read_gene_vectors
@@ -46,13 +47,16 @@ def fit(
 
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()
-    with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
+    reads = [*files.values(), gene_vectors, *(part for word in also for part in word.split("+"))]
+    about: dict[str, Any] = {"makes": ["ConnectivityPredictor"], "reads": reads, "resume": resume}
+    with working_folder(out, "regions", "fit", seed=predictor.seed, **about) as folder:
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
         more = [_read_also(word, files, aliases, read) for word in also]
         rows = np.arange(len(regions))
-        predictor.fit_rows(regions, rows, gene_vectors=gene_vectors, also=more, folder=out, resume=resume, say=talk)
-        predictor.save(out, {"provenance": folder.provenance})
+        how: dict[str, Any] = {"gene_vectors": gene_vectors, "also": more, "folder": folder.path, "resume": resume}
+        predictor.fit_rows(regions, rows, **how, say=talk)
+        folder.save(predictor, {"provenance": folder.provenance})
         lines = []
         if predictor.weights_:
             lines.append("  weights: " + ", ".join(f"{name} {w:.2f}" for name, w in predictor.weights_.items()))
@@ -83,6 +87,7 @@ def predict(
         raise ValueError(f"out must be a table for pairs, ending in .csv, .tsv or .parquet; got {out}")
     if not array:
         kind_of(out)
+    new_file(out, pairs, *files.values())
     predictor = ConnectivityPredictor.load(model).set_params(**overrides)
     with noted() as warnings:
         regions = _given(files, aliases)
@@ -118,14 +123,14 @@ def explain(
     """See `omniset.cli.regions.explain_pair`."""
     from omniset.regions import report
 
-    with working_folder(out, "regions", "explanation") as folder:
+    with working_folder(out, "regions", "explanation", reads=[*files.values(), model, gene_sets]) as folder:
         predictor = ConnectivityPredictor.load(model).set_params(**overrides)
         regions = _given(files, aliases)
         looked = predictor.explain(first, second, regions, top=top, rescale=rescale)
         importance = measured_importance(predictor, telling(predictor.progress), nulls, kind, gene_sets)
-        with TableWriter(out / "pairs.tsv") as writer:
+        with TableWriter(folder.path / "pairs.tsv") as writer:
             writer.write(looked)
-        written = [] if importance is None else list(write_tables(out, *importance))
+        written = [] if importance is None else list(write_tables(folder.path, *importance))
         names = looked.columns.tolist()
         lines = [f"{first} and {second}\n  {names[0]:24}{names[1]:24}{'weight':>12}"]
         lines += [f"  {a:24}{b:24}{weight:>12.3g}" for a, b, weight in looked.head(10).itertuples(index=False)]
@@ -159,7 +164,8 @@ def evaluate(
     if gene_vectors is not None and predictor.architecture == "multiset":
         raise ValueError("gene_vectors are for architecture='seed' and 'concat'")
     vectors = None if gene_vectors is None else read_gene_vectors(gene_vectors)
-    with working_folder(out, "regions", "evaluation", seed=predictor.seed, resume=resume) as folder:
+    about: dict[str, Any] = {"reads": [*files.values(), gene_vectors, spins], "resume": resume}
+    with working_folder(out, "regions", "evaluation", seed=predictor.seed, **about) as folder:
         regions = _read(files, aliases, read)
         divide(split, regions, folds, predictor.seed)
         spun = None if spins is None else read_spins(spins, len(regions))
@@ -170,7 +176,7 @@ def evaluate(
             folds=folds,
             methods=methods,
             gene_vectors=vectors,
-            folder=out,
+            folder=folder.path,
             resume=resume,
             spun=spun,
             say=talk,
@@ -178,7 +184,7 @@ def evaluate(
         )
         talk("writing the report")
         comparison = evaluation.comparison
-        comparison.write_rows(out / "scores.csv.gz")
+        comparison.write_rows(folder.path / "scores.csv.gz")
         folder.write(
             report.of_evaluation(folder.about(f"Evaluation on {_title(files)}", evaluation.notes), evaluation),
             metrics={**comparison.numbers(), **evaluation.numbers()},

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.spatial.distance import cdist
 
 from omniset.regions.data import LEFT, RIGHT, Regions
-from omniset.runs.console import run_folder
+from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableWriter
 
 NETWORKS = ("Visual", "Motor", "Attention", "Limbic", "Default")
@@ -75,8 +75,8 @@ def write(made: Regions, out: Path) -> list[str]:
         "connectivity": pd.DataFrame(made.connectivity, index, made.names).round(6),
         "regions": about.assign(hemisphere=made.hemisphere, network=made.network),
     }
-    with run_folder(out):
+    with working_folder(out, "regions", "simulation") as folder:
         for name, table in tables.items():
-            with TableWriter(out / f"{name}.csv") as writer:
+            with TableWriter(folder.path / f"{name}.csv") as writer:
                 writer.write(table.reset_index())
     return [f"{name}.csv" for name in tables]

@@ -17,17 +17,22 @@ from omniset.runs.locks import locked
 from omniset.runs.signals import Terminated
 
 RECORDS = ".parts"  # folder that says which parts of many are done
-KEPT = ("last.ckpt", "rows/*", f"{RECORDS}/*.json")  # what a run that is interrupted leaves, and a resumed one takes up
+KEPT = (
+    "last.ckpt",
+    "rows/*",
+    f"{RECORDS}/part-*.json",
+)  # what a run that is interrupted leaves, and a resumed one takes up
 LONGEST = 580  # letters of an error
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|[Ss]torage size calculation overflowed|invalid.*size")
 
 
 @contextmanager
-def run_folder(out: Path, first: bool = True) -> Iterator[None]:
+def run_folder(out: Path, first: bool = True, name: Path | None = None) -> Iterator[None]:
     """The folder of a run, locked for it; one that was made for a run that failed at once is removed again.
 
     Args:
         first: Whether this is the first of the processes that share the run: it holds the lock.
+        name: Of the folder, in an error. None: its own.
 
     Raises:
         OSError, ValueError: It cannot be written to; another run holds it.
@@ -37,7 +42,7 @@ def run_folder(out: Path, first: bool = True) -> Iterator[None]:
     made = [folder for folder in (out, *out.absolute().parents) if not folder.exists()]
     writable_folder(out)
     try:
-        with locked(out) if first else nullcontext():
+        with locked(out, name) if first else nullcontext():
             yield
     except BaseException:
         for folder in made:
@@ -51,10 +56,20 @@ def resumable(out: Path, command: str = "the same command with --resume true") -
     """Around work that keeps in a folder what is done: where it is interrupted, the error says how to go on."""
     try:
         yield
-    except (KeyboardInterrupt, Terminated) as error:
-        if any(next(out.rglob(pattern), None) for pattern in KEPT):
-            error.add_note(f"what is done is kept in {out}, {command} goes on")
+    except BaseException as error:
+        note_kept(error, out, command)
         raise
+
+
+def note_kept(error: BaseException, folder: Path, command: str = "the same command with --resume true") -> None:
+    """Add to what interrupted a run how to go on, where it has done something."""
+    if isinstance(error, (KeyboardInterrupt, Terminated)) and has_work(folder):
+        error.add_note(f"what is done is kept in {folder}, {command} goes on")
+
+
+def has_work(folder: Path) -> bool:
+    """Whether a folder has something that a run can go on with."""
+    return any(next(folder.rglob(pattern), None) is not None for pattern in KEPT)
 
 
 @contextmanager
@@ -110,8 +125,3 @@ def say(text: str) -> None:
 def telling(progress: bool) -> Callable[[str], None]:
     """Prints lines of what is being done on standard error, above bars that are there; nothing without progress."""
     return (lambda line: tqdm.write(line, file=sys.stderr)) if progress else lambda line: None
-
-
-def refuse_own_input(out: Path, given: Path) -> None:
-    if out.exists() and given.exists() and out.samefile(given):
-        raise ValueError(f"out is the input itself, {given}: choose another name")

@@ -19,7 +19,8 @@ from omniset.report.blocks import Cell, Plot, Report, Section, Table
 from omniset.report.frame import Run, compose, learning
 from omniset.runs import devices
 from omniset.runs.console import own_command
-from omniset.runs.files import provenance, writable_folder, write_json
+from omniset.runs.files import provenance, write_json
+from omniset.runs.verbs import Folder, working_folder
 from omniset.tables import point_clouds
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -65,7 +66,21 @@ def run(
     models = {way: SetClassifier("ust", **settings, **options) for way, options in WAYS.items()}
     for model in models.values():
         model.check_arguments()
-    writable_folder(out)
+    with working_folder(out, "sets", "demo", makes=["SetClassifier"], seed=seed, resume=resume) as place:
+        return _learn(place, models, data, folder, max_sets, points, seed)
+
+
+def _learn(
+    place: Folder,
+    models: dict[str, SetClassifier],
+    data: str,
+    folder: Path | None,
+    max_sets: int | None,
+    points: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Learn in all ways, save the exact one, and report."""
+    out, resume = place.path, True
     train, y_train, test, y_test = _read(data, folder, max_sets, points, seed)
     points_each = [(b.multiplicity > 0).sum(1).float().mean() for b in (train, test)]
     _say(f"{len(train)} sets to train on, {len(test)} held out")
@@ -83,7 +98,7 @@ def run(
 
     model = models[EXACT]
     agreement = _agreement(model, test)
-    model.save(out)
+    place.save(model)
     picture = _explained(model, test, y_test)
     plots.save(picture, out / "digits.png")
     result = {
@@ -99,7 +114,9 @@ def run(
     write_json(out / "metrics.json", result)
     write(out, *_page(result, Plot(picture, PICTURE, PICTURE, half=False)))
     _print(rows, agreement, len(test))
-    _say(f"\nWritten to {out}: the model, metrics.json, digits.png. Open {out / 'report.html'} in a browser.")
+    _say(
+        f"\nWritten to {place.out}: the model, metrics.json, digits.png. Open {place.out / 'report.html'} in a browser."
+    )
     return result
 
 

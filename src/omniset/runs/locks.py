@@ -17,8 +17,11 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of s
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(folder: str | Path, name: Path | None = None) -> Iterator[None]:
     """Hold a folder for a run; one process may hold it twice.
+
+    Args:
+        name: Of the folder, in the error.
 
     Raises:
         ValueError: Another run holds it.
@@ -35,7 +38,9 @@ def locked(folder: str | Path) -> Iterator[None]:
                 if outermost:  # still held: whoever opens it now sees that it is gone, and makes another
                     path.unlink(missing_ok=True)
     except filelock.Timeout:
-        raise ValueError(f"{folder} is in use by another run{_holder(path)}: wait for it, or choose another") from None
+        raise ValueError(
+            f"{name or folder} is in use by another run{_holder(path)}: wait for it, or choose another"
+        ) from None
 
 
 @contextmanager

@@ -27,13 +27,15 @@ from typing import Any
 import torch
 
 import omniset
-from omniset.runs.console import RECORDS, line_of, resumable, run_folder, say, say_notes
+from omniset.runs.console import RECORDS, line_of, own_command, resumable, run_folder, say, say_notes
 from omniset.runs.files import plain, write_json
+from omniset.runs.folders import RECORD, check, read_record, swap, write_record
+from omniset.runs.locks import NAME as LOCK
 from omniset.runs.progress import Progress
 
 COMPRESSED = (".gz", ".bz2", ".xz")
 SHOWN = 10  # warnings and failures that are printed
-COMPUTING = ("device", "progress")  # options that change nothing
+COMPUTING = ("device", "progress", "replace")  # options that change nothing
 BAD_INPUT = (ValueError, OSError, ImportError, MemoryError)
 _one_at_a_time = threading.Lock()  # of a process: what is said is caught for all of it
 
@@ -63,6 +65,7 @@ class Job:
         out: Folder of what is made.
         ending: Of the file that is made of a part; None: a folder is.
         unsaid: Pattern of warnings that are of a part alone, not of all of them.
+        joined: Names of what is made of all parts together.
         words: The command as it was typed, which reports quote.
         here: Folder in which it was typed.
         version: Of Omniset there.
@@ -74,9 +77,14 @@ class Job:
     out: Path
     ending: str | None
     unsaid: str | None = None
+    joined: tuple[str, ...] = ()
     words: tuple[str, ...] = field(default_factory=lambda: tuple(sys.argv[1:]))
     here: str = field(default_factory=os.getcwd)
     version: str = omniset.__version__
+
+    @property
+    def kind(self) -> str:
+        return f"parts by {self.function}"
 
     def made(self, part: Part) -> Path:
         return self.out / f"{part.name}{self.ending or ''}"
@@ -191,12 +199,13 @@ def do(job: Job, part: Part) -> Outcome:
 
 
 def _move(made: Path, place: Path) -> None:
-    try:
-        made.rename(place)
-    except OSError:
-        # Of a folder that is there already: by the same work, on a worker that was thought dead.
-        if not (made.is_dir() and place.is_dir()):
-            raise
+    """To its place, over what the same work has made there: before, or on a worker that was thought dead."""
+    if made.is_file():
+        made.replace(place)
+        return
+    record = read_record(made)
+    check(place, [] if record is None else [record["kind"]], replace=True)
+    swap(made, place)
 
 
 @contextlib.contextmanager
@@ -238,13 +247,11 @@ def run(
     """
     from omniset.runs.scheduler import each
 
-    if (job.out / "config.json").exists():
-        raise ValueError(f"out={job.out} holds a model: choose another folder")
+    records = Records(job, parts)
+    records.check(resume, job.arguments["replace"])
     with resumable(job.out), run_folder(job.out):
-        records = Records(job, resume)
+        records.begin(resume)
         left = [part for part in parts if not records.has(part)]
-        for part in left:
-            remove(job.made(part))
         if len(left) < len(parts):
             say(f"{len(parts) - len(left):,} of {len(parts):,} parts are done already")
         failed: dict[str, str] = {}
@@ -284,53 +291,76 @@ def _failure(failed: dict[str, str], number: int, out: Path) -> ValueError:
 
 
 class Records:
-    """What is done, a file for each part: settings of the command, and size and time of the part's file.
-
-    Args:
-        resume: Take what is there; else what an earlier run has made is removed.
+    """What is done, in the folder `.parts`: `run.json` lists all that the command makes in `out`, and of each part that
+    is done a file has the settings of the command, and size and time of the part's file.
     """
 
-    def __init__(self, job: Job, resume: bool) -> None:
+    def __init__(self, job: Job, parts: Sequence[Part]) -> None:
         self.job, self.folder, self.settings = job, job.out / RECORDS, job.settings()
+        self.makes: dict[str, Any] = dict.fromkeys(job.joined) | {job.made(part).name: None for part in parts}
+        self.reads = [*(part.path for part in parts), Path(job.arguments["model"])]
+
+    def check(self, resume: bool, replace: bool) -> None:
+        """See that nothing in `out` is read, or made by anybody else, before any work.
+
+        Raises:
+            ValueError: There is such a thing; or what is done would be done again.
+        """
+        out, place = self.job.out, self.job.out.resolve()
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"out must be a folder, {out} is a file")
+        for path in self.reads:
+            if place in (path.resolve(), *path.resolve().parents):
+                raise ValueError(f"out={out} is or holds {path}, which is read: choose another folder")
+        there = {path.name for path in out.iterdir()} - {RECORDS, LOCK} if out.is_dir() else set()
+        record = read_record(self.folder)
+        if there and (record is None or record["kind"] != self.job.kind):
+            raise ValueError(f"out={out} holds {min(there)}, which this command has not made: choose another folder")
+        if others := there - set((record or {}).get("made") or ()):
+            raise ValueError(f"out={out} holds {min(others)}, which this command has not made: move it elsewhere")
+        if others := there - set(self.makes):
+            raise ValueError(f"out={out} holds {min(others)} of files that are not given now: choose another folder")
+        if there and not (resume or replace):
+            raise ValueError(
+                f"out={out} holds what an earlier run has done: --resume true keeps that, --replace true does all anew"
+            )
+
+    def begin(self, resume: bool) -> None:
         self.folder.mkdir(exist_ok=True)
+        record = read_record(self.folder)  # by now the folder is held
+        made = ((record or {}).get("made") or {}) | self.makes
         for path in self.folder.iterdir():
             if path.is_dir():  # half made, by a worker that was killed
                 shutil.rmtree(path, ignore_errors=True)
-            elif not resume:
-                remove(job.out / json.loads(path.read_text(encoding="utf-8"))["made"])
+            elif path.name != RECORD and not resume:
                 path.unlink()
+        write_record(self.folder, self.job.kind, own_command(), made)
 
     def has(self, part: Part) -> bool:
         """Whether it is done.
 
         Raises:
-            ValueError: By other settings.
+            ValueError: By other settings; the record is damaged.
         """
         path, made = self._path(part), self.job.made(part)
         if not path.is_file() or not made.exists():
             return False
-        record = json.loads(path.read_text(encoding="utf-8"))
-        before, now = record["settings"], self.settings
-        for key in {**now, **before}:
-            if before.get(key) != now.get(key):
-                what = "the model is another" if key == "model" else f"{key} was {before.get(key)!r}, is {now[key]!r}"
-                raise ValueError(f"{made} is of another run and cannot be resumed: {what}. Start anew, not resuming")
-        return bool(record["file"] == _state(part.path))
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            before, file, now = record["settings"], record["file"], self.settings
+            differing = [key for key in {**now, **before} if before.get(key) != now.get(key)]
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged: remove it, and this part is done again") from error
+        for key in differing:
+            what = "the model is another" if key == "model" else f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+            raise ValueError(f"{made} is of another run and cannot be resumed: {what}. Start anew, not resuming")
+        return bool(file == _state(part.path))
 
     def keep(self, part: Part) -> None:
-        made = self.job.made(part)
-        write_json(self._path(part), {"settings": self.settings, "file": _state(part.path), "made": made.name})
+        write_json(self._path(part), {"settings": self.settings, "file": _state(part.path)})
 
     def _path(self, part: Part) -> Path:
-        return self.folder / f"{part.name}.json"
-
-
-def remove(made: Path) -> None:
-    """What was made of a part, a file or a folder, where it is there."""
-    if made.is_dir():
-        shutil.rmtree(made)
-    else:
-        made.unlink(missing_ok=True)
+        return self.folder / f"part-{part.name}.json"
 
 
 def _state(path: Path) -> list[int]:

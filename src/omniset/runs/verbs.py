@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omniset.runs import processes
-from omniset.runs.console import noted, own_command, run_folder, say, say_notes
+from omniset.runs import folders, processes
+from omniset.runs.console import has_work, note_kept, noted, own_command, run_folder, say, say_notes
 from omniset.runs.files import plain, provenance, write_json
 
 
@@ -18,11 +18,16 @@ class Folder:
     """The folder of a run while it is locked for it.
 
     Attributes:
+        path: Where the run works.
+        out: Where this folder is in the end.
         seed, device: Of the provenance.
+        kinds: What it may hold in the end.
+        saved: Whether its model is written.
         first: Whether this is the first of the processes that share the run, which alone writes.
     """
 
     path: Path
+    out: Path
     system: str
     kind: str
     seed: int
@@ -30,6 +35,40 @@ class Folder:
     device: str = "cpu"
     provenance: dict[str, Any] = field(default_factory=dict)
     first: bool = True
+    kinds: Sequence[str] = ()
+    saved: bool = False
+
+    @property
+    def holds(self) -> str:
+        """What `run.json` says of it."""
+        return self.kinds[0]
+
+    def save(self, model: Any, metrics: Mapping[str, Any] | None = None) -> None:
+        """Write the model of the run, before its report: what fails there loses no model."""
+        model.write(self.path, metrics)
+        self.saved = True
+
+    def settle(self, made: str) -> None:
+        """Say which of its models the run makes, once that is known, before any work.
+
+        Raises:
+            ValueError: There is another one, which it does not replace.
+        """
+        if self.first:
+            folders.check(self.out, [made], True)
+        self.kinds = [made]
+
+    def fail(self, error: BaseException, command: str, resume: bool | None) -> None:
+        """Keep the model, or what is done, of a run that has failed; else remove what it has made."""
+        if self.saved:
+            folders.finish(self.path, self.holds, command)
+            folders.check(self.out, self.kinds, True)
+            folders.swap(self.path, self.out)
+            error.add_note(f"the model is kept in {self.out}, without a report")
+        elif resume is None or not has_work(self.path):
+            folders.clear(self.path)
+        else:
+            note_kept(error, self.path)
 
     def about(self, title: str, notes: Sequence[str] = ()) -> Any:
         """What a report says of the run, see `omniset.report.frame.Run`. Warnings are those met so far."""
@@ -66,11 +105,11 @@ class Folder:
             write_json(self.path / "metrics.json", plain(metrics))
             names.append("metrics.json")
         write_report(self.path, page, numbers)
-        multiqc.write(self.path, self.path.resolve().name, scores or {}, histories or {})
+        multiqc.write(self.path, self.out.resolve().name, scores or {}, histories or {})
         for line in lines:
             say(line)
         say_notes(self.warnings())
-        say(f"Written to {self.path}: {', '.join([*names, 'report.html', 'report.json'])}")
+        say(f"Written to {self.out}: {', '.join([*names, 'report.html', 'report.json'])}")
 
 
 @contextmanager
@@ -79,27 +118,42 @@ def working_folder(
     system: str,
     kind: str,
     *,
+    makes: Sequence[str] = (),
+    reads: Iterable[Path | str | None] = (),
     seed: int = 0,
     device: str = "cpu",
-    resume: bool = False,
+    resume: bool | None = None,
     first: bool | None = None,
 ) -> Iterator[Folder]:
-    """The folder of a run, locked, with the warnings of the run caught.
+    """The folder of a run, locked, with the warnings of the run caught. It is moved to `out` when the block ends well.
 
     Args:
-        kind: "fit" may be of a folder that holds a model, which is replaced at the end; any other may not, since its
-            report would replace the model's.
+        makes: Classes of the model that it may hold in the end; without any, it holds results of this kind.
+        reads: What the run reads, which may not lie in `out`.
+        resume: Whether to go on with what an interrupted run has done; None: such runs do not go on.
         first: Whether this is the first of the processes that share the run. None: of those that torchrun has started.
 
     Raises:
-        OSError, ValueError: The folder cannot be written to, another run holds it, or it holds a model.
+        OSError, ValueError: The folder cannot be written to, is held by another run, or has what may not be replaced.
     """
     first = processes.is_first(1, 1) if first is None else first
-    holds_model = out.is_dir() and (out / "config.json").exists()
-    holds_results = out.is_dir() and (out / "report.json").exists()
-    if holds_model and kind != "fit":
-        raise ValueError(f"out={out} holds a model, whose report would be replaced: choose another folder")
-    with run_folder(out, first), noted() as warnings:
-        if first and not resume and (holds_model or holds_results):
-            say(f"{out} holds {'a model' if holds_model else 'results'} already, which this run replaces")
-        yield Folder(out, system, kind, seed, warnings, device, provenance(seed, device), first)
+    work, replace, command = folders.unfinished(out), folders.REPLACE.get(), folders.essence(own_command())
+    kinds = [*makes] or [f"{kind} of {system}"]
+    rules: dict[str, Any] = {"replace": replace, "command": command if resume else None}
+    if first:
+        folders.recover(out)
+        folders.check(out, kinds, **rules, reads=[None if path is None else Path(path).expanduser() for path in reads])
+    with noted() as warnings, run_folder(work, first, out):
+        if first:
+            folders.take_up(out, " or ".join(kinds), command, resume, replace)
+        folder = Folder(work, out, system, kind, seed, warnings, device, provenance(seed, device), first, kinds)
+        try:
+            yield folder
+            if first:
+                folders.finish(work, folder.holds, command)
+                folders.check(out, kinds, **rules)
+                folders.swap(work, out)
+        except BaseException as error:
+            if first and work.exists():
+                folder.fail(error, command, resume)
+            raise
