@@ -258,12 +258,17 @@ def fit(
 
 
 def _clear(checkpoints: Path, resume: bool) -> None:
-    """Remove what a run that was killed has left half written, and, where none goes on, what earlier runs have left."""
+    """Remove what a run that was killed has left half written.
+
+    Raises:
+        ValueError: There are checkpoints, and none is to be gone on with.
+    """
     for partial in checkpoints.glob(".*"):
         partial.unlink(missing_ok=True)
-    if not resume:
-        for name in ("last.ckpt", "best.ckpt"):
-            (checkpoints / name).unlink(missing_ok=True)
+    if not resume and any(checkpoints.glob("*.ckpt")):
+        raise ValueError(
+            f"{checkpoints} holds those of an earlier fit: go on with resume=True, or choose another folder"
+        )
 
 
 def _strategy(name: str, world: int, shares_batches: bool) -> Any:

@@ -38,11 +38,11 @@ class Kept:
 
     Args:
         folder: Of the evaluation. None: nothing is kept on disk.
-        resume: Take what the folder has; else it is emptied.
+        resume: Take what the folder has; else it must be empty.
         say: Is given the line of each unit that is done.
 
     Raises:
-        ValueError: resume without a folder.
+        ValueError: resume without a folder; without resume there are rows.
     """
 
     def __init__(self, folder: str | Path | None, resume: bool, say: Callable[[str], None] = lambda line: None) -> None:
@@ -50,10 +50,13 @@ class Kept:
             raise ValueError("resume needs the folder that has the rows")
         self._say = say
         self._folder = None if folder is None else Path(folder) / "rows"
-        if self._folder is not None and not resume:
-            shutil.rmtree(self._folder, ignore_errors=True)
         if self._folder is not None:
             writable_folder(self._folder)
+            if not resume and any(self._folder.iterdir()):
+                raise ValueError(
+                    f"{self._folder} holds what an earlier evaluation has done: go on with resume=True, or "
+                    "choose another folder"
+                )
 
     def do(
         self,
