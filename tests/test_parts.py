@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -72,7 +73,7 @@ def test_two_workers_of_which_one_is_killed(folder, tmp_path):
         killed = []
 
         def kill():  # when the first part is done, and others are at work
-            while not [*tmp_path.glob(f"many/{RECORDS}/*.json")]:
+            while not [*tmp_path.glob(f"many/{RECORDS}/part-*.json")]:
                 time.sleep(0.001)
             killed.append(cluster.workers[0].pid)
             os.kill(killed[0], signal.SIGKILL)
@@ -113,9 +114,15 @@ def test_what_is_done_is_kept(folder, tmp_path, monkeypatch, capsys):
         assert predict(folder, tmp_path / "out", "synchronous", "--resume=true") == 0
     assert numbers[9:] == ["part.2", "part.5"]
     assert made(tmp_path / "out") == made(tmp_path / "anew")
-    # Anew: what an earlier run has made of other parts is gone.
-    assert predict(folder, tmp_path / "out", sets="sets/part.[01].parquet") == 0
-    assert sorted(made(tmp_path / "out")) == ["part.0.parquet", "part.1.parquet"]
+    # Anew only where that is said, and not beside what an earlier run has made of other parts.
+    before = made(tmp_path / "out")
+    assert predict(folder, tmp_path / "out") == 2
+    assert "--replace true" in capsys.readouterr().err
+    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", sets="sets/part.[01].parquet") == 2
+    assert "part.2.parquet of files that are not given now" in capsys.readouterr().err
+    assert made(tmp_path / "out") == before
+    assert predict(folder, tmp_path / "out", "synchronous", "--replace=true", "--shard_size=3") == 0
+    assert made(tmp_path / "out").keys() == before.keys()
 
 
 def test_a_part_that_fails_leaves_the_others(folder, tmp_path, capsys):
@@ -216,7 +223,76 @@ def test_columns_beside_each_other(tmp_path):
 
 def test_records_say_by_what_a_part_was_made(folder, tmp_path):
     assert predict(folder, tmp_path / "out", sets="sets/part.0.parquet") == 0
-    record = json.loads((tmp_path / "out" / RECORDS / "part.0.json").read_text())
-    assert record["made"] == "part.0.parquet"
+    record = json.loads((tmp_path / "out" / RECORDS / "part-part.0.json").read_text())
     assert len(record["settings"]["model"]) == 2
     assert not {"device", "progress"} & record["settings"].keys()
+
+
+@pytest.fixture
+def here(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def tree(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def refused(capsys, words, said):
+    before = tree(Path.cwd())
+    for more in ([], ["--replace=true"], ["--resume=true"]):
+        assert main([*words, "--scheduler=synchronous", *QUIET, *more]) == 2
+        assert said in capsys.readouterr().err
+        assert tree(Path.cwd()) == before
+
+
+@pytest.mark.parametrize("model", ["model", "none"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "sets", "--out=sets"],
+        ["embed", "sets", "--out=sets"],
+        ["predict", "sets/*.parquet", "--out=sets"],
+        ["predict", "in.csv/*.csv", "--out=in.csv"],
+        ["predict", "in.csv/a.csv", "--out=in.csv/../in.csv"],
+        ["predict", "sets/part.0.parquet", "--out=."],
+        ["cells", "embed", "cells", "--out=cells"],
+        ["microbiomes", "classify", "proj/a.fastq", "--out=proj"],
+        ["genomes", "complete", "proj/*.tsv", "--out=proj"],
+        ["predict", "sets", "--out=model"],
+    ],
+)
+def test_inputs_and_what_nobody_has_made_stay(words, model, here, capsys):
+    Path("in.csv").mkdir()
+    Path("in.csv/a.csv").write_text("set,x,y\ns1,1,2\n")
+    Path("cells").mkdir()
+    Path("cells/a.h5ad").write_bytes(b"cells")
+    Path("proj/a").mkdir(parents=True)
+    for name in ("proj/a.fastq", "proj/a.tsv", "proj/a/precious"):
+        Path(name).write_text("mine")
+    refused(capsys, [*words, f"--model={model}"], "model" if model == "none" else "out=")
+
+
+def test_a_folder_of_others_is_no_place_for_parts(here, capsys):
+    Path("own/part.0").mkdir(parents=True)
+    Path("own/part.0/precious").write_text("mine")
+    refused(capsys, ["predict", "sets", "--model=model", "--out=own"], "which this command has not made")
+    assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
+    Path("out/notes.txt").write_text("mine")
+    refused(capsys, ["predict", "sets", "--model=model", "--out=out"], "notes.txt")
+    Path("out/notes.txt").unlink()
+    refused(capsys, ["embed", "sets", "--model=model", "--out=out"], "which this command has not made")
+
+
+@pytest.mark.parametrize("path", [f"{RECORDS}/run.json", f"{RECORDS}/part-part.0.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": 3, "file": []}', '{"made": "../x"}'])
+def test_a_damaged_record_is_one_line(path, text, here, capsys):
+    assert main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET]) == 0
+    Path("out", path).write_text(text)
+    before = tree(here)
+    assert (
+        main(["predict", "sets", "--model=model", "--out=out", "--scheduler=synchronous", *QUIET, "--resume=true"]) == 2
+    )
+    assert Path(path).name in capsys.readouterr().err
+    assert tree(here) == before

@@ -94,8 +94,12 @@ def test_a_fit_replaces_a_model_of_its_class_where_that_is_said(here, capsys):
     before = contents(Path("model"))
     fit = ["fit", "sets.csv", "--target", "labels.csv", "--out", "model", *FIT, "--seed", "3"]
     refused(fit, capsys, "holds the SetClassifier", "--replace true")
-    refused(["fit", "sets.csv", "--target", "numbers.csv", "--out", "model", *FIT, "--replace", "true"], capsys,
-            "holds the SetClassifier", "does not replace")  # known when the labels are read, before any work
+    refused(
+        ["fit", "sets.csv", "--target", "numbers.csv", "--out", "model", *FIT, "--replace", "true"],
+        capsys,
+        "holds the SetClassifier",
+        "does not replace",
+    )  # known when the labels are read, before any work
     Path("model/notes.txt").write_text("mine")
     refused([*fit, "--replace", "true"], capsys, "notes.txt")
     Path("model/notes.txt").unlink()

@@ -93,6 +93,8 @@ class Job:
         """All that what is made depends on beside the part."""
         arguments = {name: value for name, value in self.arguments.items() if name not in COMPUTING}
         model = Path(arguments["model"])
+        if not (model / "config.json").is_file():
+            raise FileNotFoundError(f"model={model} is no folder of a model, such as fit writes: it has no config.json")
         checksums = [_checksum(model / name) for name in ("config.json", "model.safetensors")]
         settings: dict[str, Any] = plain(arguments | {"model": checksums, "omniset": self.version, "torch": _torch()})
         return settings
@@ -250,8 +252,8 @@ def run(
     records = Records(job, parts)
     records.check(resume, job.arguments["replace"])
     with resumable(job.out), run_folder(job.out):
+        left = [part for part in parts if not (resume and records.has(part))]
         records.begin(resume)
-        left = [part for part in parts if not records.has(part)]
         if len(left) < len(parts):
             say(f"{len(parts) - len(left):,} of {len(parts):,} parts are done already")
         failed: dict[str, str] = {}
