@@ -1,9 +1,15 @@
-"""What README and docs say is what results/ holds, and the README's Python runs."""
+"""What README and docs say is what results/ holds, and all that can be pasted from README and first hour runs."""
 
 import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from benchmarks.results import RESULTS
 from benchmarks.tables import PAGES, TABLES, render
+
+from omniset.cli import main
 
 README = PAGES[0]
 
@@ -15,9 +21,66 @@ def test_tables_are_those_of_the_results():
     assert [render(text) for text in texts] == texts
 
 
-def test_its_python_runs(tmp_path, monkeypatch):
-    """All blocks, one after the other, as a reader would. (Those of the docs: test_docs.py.)"""
+SMALL = {  # settings of commands that take long; only how much is computed differs
+    "demo": ["--max_sets", "30", "--epochs", "1"],
+    "fit": ["--folds", "2", "--epochs", "1"],
+    "explain": ["--steps", "2"],
+    "genomes simulate": ["--genomes", "40", "--families", "40", "--mags", "6"],
+    "genomes fit": ["--epochs", "1"],
+    "genomes evaluate": ["--epochs", "1", "--methods", "pca"],
+    "cells fit": ["--epochs", "1"],
+    "regions simulate": ["--regions", "40", "--genes", "40"],
+    "regions fit": ["--method", "attention", "--steps", "5"],
+    "regions explain": ["--nulls", "20"],
+    "microbiomes fit": ["--epochs", "1"],
+}
+
+
+def commands(text: str) -> Iterator[list[str] | str]:
+    """What a page has to paste, in order: Python, and the words of each line of shell."""
+    for language, block in re.findall(r"```(python|sh)\n(.*?)```", text, flags=re.DOTALL):
+        if language == "python":
+            yield block
+        else:
+            lines = block.replace("\\\n", " ").splitlines()
+            yield from (words for line in lines if (words := shlex.split(line, comments=True)))
+
+
+def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """What a launcher is to start on several machines is run once, here."""
+    if words[0] in ("make", "pip"):
+        return
+    if words[0] == "python":
+        assert words[1] == "-c"
+        exec(words[2], {})
+        return
+    words = words[words.index("omniset") + 1 :]
+    for name in ("--num_nodes", "--devices") if "--num_nodes" in words else ():
+        at = words.index(name)
+        del words[at : at + 2]
+    name = " ".join(words[: 1 + (words[0] in ("genomes", "cells", "regions", "microbiomes"))])
+    capfd.readouterr()
+    code = main([*words, *SMALL.get(name, []), "--progress", "false"][: None if "simulate" not in name else -2])
+    said = capfd.readouterr()
+    assert code == 0, (words, said.err)
+    assert "Traceback" not in said.err
+    out = words[words.index("--out") + 1] if "--out" in words else "demo-run"
+    assert re.search(rf"(Written|written) to {re.escape(out)}\b", said.out), (words, said.out)
+    assert Path(out).exists()
+    assert name != "fit" or "states" in out or "label (2 classes)" in said.out, said.out  # not the names of patients
+
+
+@pytest.mark.filterwarnings("default")
+def test_all_that_can_be_pasted_runs_in_one_folder(tmp_path, monkeypatch, capfd):
+    """README and first hour from top to bottom: each command ends with 0, and nothing that one makes is lost."""
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert blocks
-    exec(compile("\n".join(blocks), README.name, "exec"), {})
+    for page in (README, README.parent / "docs" / "first-hour.md"):
+        names, made = {}, set()
+        (tmp_path / page.stem).mkdir()
+        monkeypatch.chdir(tmp_path / page.stem)
+        for one in commands(page.read_text(encoding="utf-8")):
+            exec(compile(one, page.name, "exec"), names) if isinstance(one, str) else run(one, capfd)
+            models = {str(path.parent) for path in Path().rglob("config.json")}
+            assert made <= models
+            made = models
+        assert made
