@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Shaped
+from torch import Tensor
 
 from omniset.tables.files import tidy
 
 MAGIC = b"\x93NUMPY"
+PLAIN = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 
 
 def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
@@ -47,6 +52,35 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
         raise
     except Exception as error:  # PyTorch's reader stumbles over damage in many ways
         raise damaged(path, "file of torch.save", error) from error
+
+
+def plain(path: Path, tensor: Tensor, what: str) -> Tensor:
+    """A tensor of a file, which NumPy can have: ordinary numbers, all of them in the file.
+
+    Args:
+        what: It is called, for the error.
+
+    Raises:
+        ValueError: Nested, sparse, quantised or without data; of another type of numbers; with the bit of a negative or
+            a conjugate; expanded, so that one number is many entries.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = (
+            "nested" if tensor.is_nested else "without data" if tensor.is_meta else f"{tensor.layout}, {tensor.dtype}"
+        )
+        raise ValueError(f"{path}: {what} must be a plain tensor, it is {kind}")
+    if tensor.dtype not in PLAIN and not tensor.is_complex():  # which whoever reads it refuses
+        bound = ", ".join(str(dtype).removeprefix("torch.") for dtype in PLAIN)
+        raise ValueError(f"{path}: {what} must be of {bound}, it is of {tensor.dtype}: convert it, as by .float()")
+    if tensor.is_neg() or tensor.is_conj():
+        raise ValueError(
+            f"{path}: {what} must be a plain tensor, it is marked as to be negated: save .resolve_neg() of it"
+        )
+    held = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if tensor.numel() > held:
+        claim = f"is said to be of shape {tuple(tensor.shape)}, the file holds {held:,} numbers of it"
+        raise ValueError(f"{path}: {what} {claim}: save .contiguous() of it")
+    return tensor.detach()
 
 
 def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:

@@ -22,7 +22,7 @@ import safetensors
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, require_held
+from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, plain, require_held
 from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match
 from omniset.tables.sheets import NUMBER
@@ -320,7 +320,11 @@ def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
 
 def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
     """A matrix, with its names if they are there; or else a vector per gene."""
-    arrays = {str(key): _array(path, value) for key, value in table.items() if isinstance(value, Tensor | np.ndarray)}
+    arrays = {
+        str(key): _array(path, value, repr(str(key)))
+        for key, value in table.items()
+        if isinstance(value, Tensor | np.ndarray)
+    }
     texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
     if not arrays:
         raise ValueError(f"{path} has no vectors")
@@ -370,13 +374,11 @@ def _decoded(array: Any) -> Any:
     return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
 
 
-def _array(path: Path, value: Tensor | np.ndarray) -> np.ndarray:
+def _array(path: Path, value: Tensor | np.ndarray, what: str = "the matrix") -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    try:
-        return (value.float() if value.is_floating_point() else value).detach().numpy()  # NumPy has no bfloat16
-    except (RuntimeError, TypeError) as error:  # sparse, quantised, without data
-        raise damaged(path, "file of plain tensors", error) from error
+    value = plain(path, value, what)
+    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
 
 def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:
