@@ -48,44 +48,44 @@ def decoded(path: str | Path, data: bytes, most: int) -> str:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from None
 
 
-def require_room(size: float, packed: int, what: str, remedy: str) -> None:
-    """See that what is packed does not unpack to more than is held at once.
+def require_room(size: float, path: str | Path, remedy: str) -> None:
+    """See that a file that is packed does not unpack to more than is held at once.
 
     Args:
         size: Bytes that it unpacks to.
-        packed: Bytes of the file.
-        what: Is packed, for the error.
         remedy: How to give it unpacked.
 
     Raises:
-        ValueError: It does; with the bound and the remedy.
+        ValueError: It does; with the bound.
     """
-    bound = max(WHOLE, TIMES * packed)
-    if size > bound:
-        raise ValueError(
-            f"{what} would unpack to {_spelled(size)}: what is packed in {_spelled(packed)} may unpack to "
-            f"{_spelled(bound)}; {remedy}"
-        )
+    packed = Path(path).stat().st_size
+    if size > (most := most_of(packed)):
+        bound = f"{TIMES} times its size" if most > WHOLE else _spelled(most)
+        raise ValueError(f"{path} is {_spelled(packed)}, packed, and holds more than {bound}: {remedy}")
 
 
 def require_room_of(members: Iterable[zipfile.ZipInfo], path: str | Path, remedy: str) -> None:
-    """`require_room` of what is read whole of a zip file; none gives more than it claims.
+    """`require_room` of what is read whole of a zip file; no member gives more than it claims.
 
     Raises:
         ValueError: As it.
     """
-    require_room(sum(one.file_size for one in members), Path(path).stat().st_size, str(path), remedy)
+    require_room(sum(one.file_size for one in members), path, remedy)
+
+
+def most_of(packed: int) -> int:
+    """Bytes that a file of so many may unpack to, if that is held at once."""
+    return max(WHOLE, TIMES * packed)
 
 
 def read_whole(file: Any, path: Path) -> bytes:
-    """All bytes of an open file, which may be packed.
+    """All bytes of an open file, which unpacks them.
 
     Raises:
         ValueError: As `require_room`.
     """
-    packed = path.stat().st_size
-    data: bytes = file.read(max(WHOLE, TIMES * packed) + 1)
-    require_room(len(data), packed, f"{path}: it", "unpack it")
+    data: bytes = file.read(most_of(path.stat().st_size) + 1)
+    require_room(len(data), path, "unpack it")
     return data
 
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from omniset.core.bounded import require_room_of
 from omniset.tables.files import tidy
 
 MAGIC = b"\x93NUMPY"
@@ -41,6 +42,9 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
     try:
         zipped = start == b"PK\3\4" and zipfile.is_zipfile(path)
         pickled |= zipped
+        if zipped:
+            with zipfile.ZipFile(path) as archive:
+                require_room_of(archive.infolist(), path, "torch.save does not pack, write it by that")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
@@ -51,6 +55,8 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # PyTorch's reader stumbles over damage in many ways
+        if str(error).startswith(str(path)):  # ours
+            raise
         raise damaged(path, "file of torch.save", error) from error
 
 
@@ -105,6 +111,20 @@ def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:
         return np.load(path, mmap_mode=None if shape is None or 0 in shape else "r", allow_pickle=False)
 
 
+def require_npz(path: Path) -> None:
+    """See that the arrays of a .npz file are not larger than what is held at once, nor than what the file holds.
+
+    Raises:
+        ValueError: Naming the array, or the bound.
+        zipfile.BadZipFile: No zip file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        require_room_of(archive.infolist(), path, "write it by numpy.savez, which does not pack")
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                require_held(member, info.file_size, info.filename)
+
+
 def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
     """See that an array is not larger than what the file can hold: NumPy takes the memory before it reads.
 
@@ -136,6 +156,8 @@ def numpy_errors(path: Path, kind: str, remedy: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # of many kinds, such as the tokenizer's of a header
+        if str(error).startswith(str(path)):  # ours
+            raise
         if "allow_pickle" in str(error) or "Python objects in dtype" in str(error):
             raise needs_code(path, remedy) from None
         raise damaged(path, kind, error) from error
