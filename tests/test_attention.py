@@ -115,6 +115,16 @@ def test_first_shard_fully_absent():
     assert relative_error(state.finish(), F.softmax(query @ key[3:].T / D**0.5, 1) @ value[3:]) < 1e-14
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_multiplicity_is_there_whatever_its_size(dtype):
+    """The softmax knows ratios of multiplicities alone: 1e-300 twice and 3e-300 are 1 twice and 3."""
+    q, k, v = (torch.randn(n, 5, dtype=dtype) for n in (2, 3, 3))
+    m = torch.tensor([1.0, 1.0, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        multiset_attention(q, k, v, 1e-300 * m), multiset_attention(q, k, v, m), rtol=1e-4, atol=1e-5
+    )
+
+
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_bad_multiplicity_is_named(bad):
     m = torch.ones(N)

@@ -79,6 +79,9 @@ VALUES = [
     bad_value(-1, "is -1, it must be a finite number >= 0", "multiplicity"),
     bad_value(np.nan, "is nan, it must be a finite number >= 0", "multiplicity"),
     bad_value(1e39, "is 1e+39, too large for 32-bit numbers (at most 3.4e38)", "multiplicity"),
+    bad_value(
+        1e-50, "is 1e-50, too small for 32-bit numbers (at least 1.4e-45, or 0 for what is absent)", "multiplicity"
+    ),
     bad_value("", "is empty", "set"),
     bad_value(" ", "is empty", "element"),
     bad_value("e0", "names 'e0' a second time in set 'a': use multiplicity", "element"),

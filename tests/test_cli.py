@@ -102,6 +102,52 @@ def test_bad_input_is_exit_code_2_without_traceback(arguments, message, tmp_path
     assert re.search(message, said), said
 
 
+BOMB = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else '1'] * 9)}]\n" for i in range(30))
+CONFIGS = {
+    "deep": ("epochs: " + "[" * 100_000, "c.yaml: has more than 20 lists and mappings in each other"),
+    "deep lines": ("\n".join(" " * i + f"k{i}:" for i in range(1000)), "c.yaml: has more than 20 lists and mappings"),
+    "deep text": (f"epochs: '{'[' * 100_000}'", "c.yaml: has more than 20 lists and mappings in each other"),
+    "anchors": (BOMB, r"c.yaml: \*a0 stands for a value above: write that out"),
+    "anchors in text": (f"epochs: {json.dumps(BOMB)}", r"c.yaml: \*a0 stands for a value above: write that out"),
+    "many": ("".join(f"k{i}: 1\n" for i in range(20_000)), "c.yaml: has more than 20,000 values"),
+    "large": ("#" * (5 << 20), "c.yaml is larger than 4.19 MB, at most that is read of such a file"),
+    "itself": ("config: c.yaml", "c.yaml is named by config in a configuration: give each in the command, by --config"),
+    "control": ('"a\\e[31m\\nb": 1', r"does not accept option 'a\\x1b\[31m b'"),
+    "lines": ('out: "a folder\n\nof mine', "c.yaml is no YAML: while scanning a quoted scalar in"),
+    "long": ("x" * 100_000, "Unexpected config: xxx"),
+    "no text": (b"\xff\xfe", "c.yaml is not UTF-8 text"),
+    "a list": ("- a\n- b\n", "Unexpected config: - a - b "),
+    "a pipe": (None, "c.yaml is a pipe or a device, it must be a file"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_configuration_that_cannot_be_is_one_short_line(case, tmp_path):
+    """In a process of its own: reading some of these ended it, or never came to an end."""
+    content, message = CONFIGS[case]
+    if content is None:
+        os.mkfifo(tmp_path / "c.yaml")
+    else:
+        (tmp_path / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
+    command = [sys.executable, "-m", "omniset", "demo", "--config", "c.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert re.match(f"omniset: error: .*{message}", done.stderr), done.stderr
+    assert done.stderr.endswith("\n")
+    assert done.stderr[:-1].isprintable()  # so one line
+    assert len(done.stderr) <= 600
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+
+
+@pytest.mark.parametrize("words", [["--epochs", "[" * 100_000], ["--epochs", BOMB], ["--config", BOMB]])
+def test_values_that_yaml_never_ends_with(words, tmp_path):
+    command = [sys.executable, "-m", "omniset", "demo", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert re.match(r"omniset: error: '.{40,50}': (has more than 20 lists|\*a0 stands for)", done.stderr), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [["regions", "simulate", "--out=/proc/nowhere"], ["demo", "--nonsense=1"]])
 def test_the_shell_sees_the_exit_code(arguments, tmp_path):
     """2, whether the run itself or the parser refuses."""

@@ -12,6 +12,7 @@ from omniset import SetClassifier, Sets
 from omniset.cli import main
 from omniset.report import plots
 from omniset.tables import collect
+from omniset.tables.arrays import plain
 from omniset.tables.hdf5 import check_all
 from omniset.tables.reading import open_sets
 from small import QUIET, TINY
@@ -127,6 +128,20 @@ def nan(path):
 
 
 ONE = np.ones((4, 5), dtype=np.float32)
+NOT_PLAIN = {
+    "8 bits": (lambda x: x.to(torch.float8_e4m3fn), "must be of float16, bfloat16, float32, float64, "),
+    "unsigned": (lambda x: x.to(torch.uint16), "must be of float16, bfloat16, float32, float64, "),
+    "complex": (lambda x: x.to(torch.complex64).conj(), "must be a plain tensor, it is marked as to be negated"),
+    "negative bit": (lambda x: x.to(torch.complex64).conj().imag, "must be a plain tensor, it is marked as to be neg"),
+    "nested": (lambda x: torch.nested.nested_tensor([x, x[1:]]), "must be a plain tensor, it is nested"),
+    "jagged": (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), "must be a plain tensor, it is nested"),
+    "compressed": (lambda x: x.to_sparse_csr(), "must be a plain tensor, it is torch.sparse_csr"),
+    "no data": (lambda x: x.to("meta"), "must be a plain tensor, it is without data"),
+    "expanded": (
+        lambda x: x[:1, :1].clone().expand(10**12, 5),
+        "is said to be of shape (1000000000000, 5), the file holds 1 numbers of it: save .contiguous() of it",
+    ),
+}
 BAD = {
     "no features": ("c.h5", h5(None, embedding=ONE), "c.h5: has no dataset 'features', it has 'embedding'"),
     "a group": ("c.h5", h5(None, **{"features/x": ONE}), "c.h5: 'features' must be a dataset, it is a group"),
@@ -164,10 +179,19 @@ BAD = {
     "a list": ("f.pt", lambda path: torch.save([1.0], path), "f.pt: must hold a tensor, or a dict with 'features', it"),
     "no tensor": ("f.pt", lambda path: torch.save({"x": torch.ones(3, 5)}, path), "f.pt: has no tensor 'features', it"),
     "text": ("f.pt", lambda path: path.write_text("features"), "f.pt is cut off, damaged or no file of torch.save"),
-    "sparse": ("f.pt", lambda p: torch.save(torch.ones(3, 5).to_sparse(), p), "f.pt: must hold plain tensors, one is"),
+    "sparse": (
+        "f.pt",
+        lambda p: torch.save(torch.ones(3, 5).to_sparse(), p),
+        "f.pt: features must be a plain tensor, it is",
+    ),
+} | {
+    name: ("f.pt", lambda path, make=make: torch.save(make(torch.ones(3, 5)), path), f"f.pt: features {said}")
+    for name, (make, said) in NOT_PLAIN.items()
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 @pytest.mark.parametrize("case", BAD)
 def test_wrong_files_are_one_line(case, tmp_path, monkeypatch, capsys):
     name, make, said = BAD[case]
@@ -183,6 +207,12 @@ def test_wrong_files_are_one_line(case, tmp_path, monkeypatch, capsys):
     )
     assert message.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["labels.csv", "sets"]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_quantised_tensors_are_not_plain(tmp_path):
+    with pytest.raises(ValueError, match="f.pt: features must be a plain tensor, it is torch.strided, torch.qint8"):
+        plain(tmp_path / "f.pt", torch.quantize_per_tensor(torch.ones(3, 5), 0.1, 0, torch.qint8), "features")
 
 
 def test_options_that_are_for_tables(tmp_path):

@@ -338,7 +338,10 @@ ARRAYS = {
         lambda p: safetensors.torch.save_file({"X": torch.ones(7, 5)}, p, {"names": 100_000 * "["}),
         "must be a JSON list of",
     ),
-    "sparse.pt": (lambda p: torch.save(torch.eye(3).to_sparse(), p), "cut off, damaged or no file of plain tensors"),
+    "sparse.pt": (
+        lambda p: torch.save(torch.eye(3).to_sparse(), p),
+        "the matrix must be a plain tensor, it is torch.sparse_coo",
+    ),
     "changed.pt": (lambda p: p.write_bytes(changed_pickle()), "is cut off, damaged or no file of torch.save"),
     "header.npy": (lambda p: p.write_bytes(npy("{'descr': (")), "is cut off, damaged or no .npy file"),
     "name in header.npy": (lambda p: p.write_bytes(npy(HEADER.replace("False", "x"))), "no .npy file: [^<>]*$"),

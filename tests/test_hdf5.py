@@ -36,7 +36,7 @@ def path(tmp_path):
 def looks(monkeypatch):
     """The files that were looked at in another process."""
     look, found = hdf5._answer, []
-    monkeypatch.setattr(hdf5, "_answer", lambda kind, path, seconds: found.append(path) or look(kind, path, seconds))
+    monkeypatch.setattr(hdf5, "_answer", lambda *job, **more: found.append(job[1]) or look(*job, **more))
     return found
 
 
@@ -170,12 +170,13 @@ def test_how_the_other_process_ends(code, message, path, monkeypatch):
 
 
 def test_what_takes_all_memory_is_refused(monkeypatch, capsys):
-    def look(path):
+    def look(path, *_how):
         raise MemoryError(path)
 
     monkeypatch.setattr(hdf5, "_look_hdf5", look)
     monkeypatch.setattr(hdf5, "_limit", lambda seconds, memory: None)
-    monkeypatch.setattr(sys, "stdin", io.StringIO('{"kind": "hdf5", "path": "a", "seconds": 1, "modules": []}'))
+    job = {"kind": "hdf5", "path": __file__, "seconds": 1, "modules": [], "bounds": [1, 1]}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job)))
     hdf5._main()
     assert json.loads(capsys.readouterr().out) == "is damaged: it claims to hold more than there is memory for"
 

@@ -77,6 +77,24 @@ def test_bad_multiplicities_are_named(bad):
         SetBatch(torch.zeros(3, 5, 2), m)
 
 
+@pytest.mark.parametrize(("lost", "narrow"), [(1e-50, "0.0"), (1e-300, "0.0"), (1e300, "inf")])
+def test_multiplicities_that_the_dtype_cannot_hold_are_named(lost, narrow):
+    """In float32, 1e-50 would be 0, and the element absent; in float64 it is there."""
+    m = torch.ones(3, 5, dtype=torch.float64)
+    m[2, 4] = lost
+    said = rf"multiplicity\[2, 4\] is .*, which is {narrow} as torch.float32: multiplicities must be 0 or from 1.4e-45 "
+    with pytest.raises(ValueError, match=said + r"to 3.4e\+38. Multiply all by the same factor"):
+        SetBatch(torch.zeros(3, 5, 2), m)
+    with pytest.raises(ValueError, match="set 1: multiplicity.* as torch.float32"):
+        Sets.from_ragged([torch.zeros(5, 2)] * 2, [m[0], m[2]])
+    assert SetBatch(torch.zeros(3, 5, 2, dtype=torch.float64), m).presence.lengths.tolist() == [5, 5, 5]
+    kept = Sets.from_ragged([torch.zeros(5, 2)], [m[2]], dtype=torch.float64).to_batch()
+    assert float(kept.multiplicity[0, 4]) == lost
+    assert SetBatch(torch.zeros(1, 1, 2, dtype=torch.float16), torch.tensor([[70000]])).multiplicity.tolist() == [
+        [70000]
+    ]
+
+
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_bad_features_are_named(bad):
     x = torch.zeros(3, 5, 2)
@@ -547,6 +565,7 @@ def test_from_polars_of_polars():
         ({"x": [1j] * 5}, {}, "column 'x' must be numbers or text, it is complex128"),
         ({"multiplicity": [1, -1, 1, 1, 1]}, {}, "column 'multiplicity', row 1: -1 must be finite and >= 0$"),
         ({"multiplicity": [1, 1e39, 1, 1, 1]}, {}, r"column 'multiplicity', row 1: is 1e\+39, too large for 32-bit"),
+        ({"multiplicity": [1, 1e-50, 1, 1, 1]}, {}, "'multiplicity', row 1: is 1e-50, too small for 32-bit .* 1.4e-45"),
         ({"set": [3, 5, 7, 1, 1]}, {}, "column 'set' would be a feature, but its name is nearly 'set'"),
         ({}, {"features": ["x", "multiplicity"]}, "features must not name 'multiplicity', which says what the rows"),
         ({}, {"features": ["x", "x"]}, "features must not name one twice: 'x'"),

@@ -125,6 +125,22 @@ def test_files(tmp_path):
         ("a\tb\n1\t2\n", "must have the columns module and definition, or pathway and family"),
         ("module\tdefinition\n", "has no modules"),
         ("ENTRY  M1\nNAME  x\n///\n", "an entry has no DEFINITION"),
+        (
+            "module\tdefinition\n" + "".join(f"M{i}\tM{i + 1} M{i + 1}\n" for i in range(26)) + "M26\tK1\n",
+            "line 14: module 'M12' needs 16,384 families, .*: at most 10,000 are taken, divide it",
+        ),
+        ("module\tdefinition\nM1\t" + "K1 " * 150_000 + "\n", "line 2: module 'M1' needs 150,000 families"),
+        ("module\tdefinition\nM1\t" + "K1," * 199_999 + "K1\n", "line 2: module 'M1' needs 200,000 families"),
+        ("module\tdefinition\nM1\t" + "-- " * 20_000 + "K1\n", "line 2: module 'M1' needs 20,001 families"),
+        ("pathway,family\n" + "".join(f"P,K{i}\n" for i in range(10_001)), "line 2: module 'P' needs 10,001 families"),
+        (
+            "module\tdefinition\n" + "".join(f"M{i}\t(M{i + 1},K2) K3\n" for i in range(40)) + "M40\tK1\n",
+            "line 17: module 'M15' has more than 50 parentheses and modules within each other",
+        ),
+        (
+            "module\tdefinition\n" + "".join(f"M{i}\tM{i + 1}\n" for i in range(60)) + "M60\tK1\n",
+            "line 53: module 'M51' is in more than 50 modules within each other",
+        ),
     ],
 )
 def test_files_that_cannot_be(tmp_path, text, message):

@@ -8,11 +8,16 @@ import re
 import sys
 import typing
 from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
+import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from omniset.cli import options as command_options
+from omniset.core.bounded import SETTINGS, decoded, read_small
+from omniset.runs.console import LONGEST, line_of
 
 WORDS = {
     "NoneType": "null",
@@ -27,6 +32,8 @@ GROUPS, LAST = ("data", "model", "training", "computing"), "help and configurati
 ABOUT = ("help", "config", "print_config")
 MEANT = {"--labels": "--target"}  # what other tools call it
 MISSING = re.compile(r"Option '([\w.]+)' is required")
+DEEPEST, MOST = 20, 20_000  # lists and mappings in each other, and parts, of what is given as YAML
+WITHIN: ContextVar[bool] = ContextVar("within", default=False)  # a configuration that is being read
 
 
 class HelpFormatter(DefaultHelpFormatter):
@@ -43,6 +50,7 @@ class Parser(ArgumentParser):
 
     def add_function_arguments(self, *arguments: Any, **options: Any) -> Any:
         """A list that has to be given is one or more words: jsonargparse alone would take a single one, as JSON."""
+        options |= {"sub_configs": False}  # no value is the name of a file to take it from
         added = super().add_function_arguments(*arguments, **options)
         for action in self._actions:
             kind = getattr(action, "_typehint", None)
@@ -79,12 +87,60 @@ class Parser(ArgumentParser):
         prog = parser.prog.replace(" [options]", "")
         if missing := MISSING.match(message):
             prog = " ".join([prog, *missing[1].split(".")[:-1]])
-        sys.stderr.write(f"omniset: error: {_plain(message, options)} (see {prog} --help)\n")
+        remedy = f" (see {prog} --help)"
+        said = line_of(ValueError(_plain(message, options)), LONGEST - len(remedy))
+        sys.stderr.write(f"omniset: error: {said}{remedy}\n")
         self.exit(2)
 
     def parse_args(self, args: Any = None, *arguments: Any, **options: Any) -> Any:
         words = sys.argv[1:] if args is None else args
+        for word in words:
+            with suppress(yaml.YAMLError):
+                _refuse_deep(word, repr(word[:40]))
         return super().parse_args([_underscored(word) for word in words], *arguments, **options)
+
+    def parse_path(self, cfg_path: Any, *arguments: Any, **options: Any) -> Any:
+        """The file of --config; "-" is the standard input.
+
+        Raises:
+            OSError, ValueError: No file, a large one, no YAML, one that is nested deeply, or named in another.
+        """
+        path = str(cfg_path)
+        if WITHIN.get():
+            raise ValueError(f"{path} is named by config in a configuration: give each in the command, by --config")
+        piped = path == "-"
+        text = decoded(path, sys.stdin.buffer.read(SETTINGS + 1), SETTINGS) if piped else read_small(path, SETTINGS)
+        try:
+            _refuse_deep(text, path)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is no YAML: {error}") from None
+        token = WITHIN.set(True)
+        try:
+            return self.parse_string(text, path, *arguments, **options)
+        finally:
+            WITHIN.reset(token)
+
+
+def _refuse_deep(text: str, where: str) -> None:
+    """Raise ValueError where to read YAML takes without end: of values in each other, that repeat others, or many.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    depth, known = 0, set()
+    if len(text) <= DEEPEST:
+        return
+    for number, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
+        if isinstance(event, yaml.AliasEvent) and event.anchor in known:
+            raise ValueError(f"{where}: *{event.anchor} stands for a value above: write that out")
+        known.add(getattr(event, "anchor", None))
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST or number > MOST:
+            bound = f"{MOST:,} values" if number > MOST else f"{DEEPEST} lists and mappings in each other"
+            raise ValueError(f"{where}: has more than {bound}")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) < len(text):
+            with suppress(yaml.YAMLError):  # text that an option may take as YAML
+                _refuse_deep(event.value, where)
 
 
 def _underscored(word: str) -> str:

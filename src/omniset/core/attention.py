@@ -179,7 +179,8 @@ Attended = AttentionState | SigmoidState
 def log_multiplicity(multiplicity: Shaped[Tensor, ...], dtype: torch.dtype) -> Float[Tensor, ...]:
     """Log m with log 0 = -inf, and gradient 1/m where m > 0 and 0 (not NaN) where m = 0."""
     present = multiplicity > 0
-    return torch.where(present, torch.where(present, multiplicity, 1).to(dtype).log(), -torch.inf)
+    precise = torch.promote_types(torch.promote_types(multiplicity.dtype, dtype), torch.float32)  # 1e-50 is present
+    return torch.where(present, torch.where(present, multiplicity, 1).to(precise).log().to(dtype), -torch.inf)
 
 
 def zero_if_minus_inf(peak: Tensor) -> Tensor:

@@ -10,14 +10,30 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
-def check_multiplicity(multiplicity: Shaped[Tensor, ...], name: str = "multiplicity") -> None:
-    """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position."""
+def check_multiplicity(
+    multiplicity: Shaped[Tensor, ...], name: str = "multiplicity", dtype: torch.dtype | None = None
+) -> None:
+    """Raise ValueError at the first multiplicity that is negative, NaN or infinite, and name its position.
+
+    Args:
+        dtype: What it is computed in: there, none may become infinite, or 0, which is absent.
+    """
     if multiplicity.dtype == torch.bool:
         return
     bad = ~(multiplicity.isfinite() & (multiplicity >= 0))
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
         raise ValueError(f"{name}{list(at)} is {multiplicity[at].item()}: multiplicities must be finite and >= 0")
+    if dtype is None or dtype == multiplicity.dtype:
+        return
+    narrow = multiplicity.to(dtype)
+    lost = ~narrow.isfinite() | ((narrow > 0) != (multiplicity > 0))
+    if bool(lost.any()):
+        at, bounds = tuple(lost.nonzero()[0].tolist()), torch.finfo(dtype)
+        raise ValueError(
+            f"{name}{list(at)} is {multiplicity[at].item()}, which is {narrow[at].item()} as {dtype}: multiplicities "
+            f"must be 0 or from {bounds.tiny * bounds.eps:.2g} to {bounds.max:.2g}. Multiply all by the same factor"
+        )
 
 
 def check_sizes(least: int = 1, /, **sizes: int) -> None:

@@ -297,9 +297,15 @@ def multiplicities(block: Block, dtype: type[np.floating]) -> Float[np.ndarray, 
     """The column `multiplicity` of some rows.
 
     Raises:
-        ValueError: One is not finite and >= 0, or too large for `dtype`.
+        ValueError: One is not finite and >= 0, or too large for `dtype`, or so small that it would be 0, and absent.
     """
-    return _narrowed(block, "multiplicity", block.numbers("multiplicity", 0.0), dtype)
+    numbers = block.numbers("multiplicity", 0.0)
+    narrow, known = _narrowed(block, "multiplicity", numbers, dtype), np.finfo(dtype)
+    if (lost := (numbers > 0) & (narrow == 0)).any():
+        row, bits = int(lost.argmax()), 8 * narrow.dtype.itemsize
+        bound = f"too small for {bits}-bit numbers (at least {known.smallest_subnormal:.2g}, or 0 for what is absent)"
+        raise block.error(row, "multiplicity", f"is {numbers[row]:g}, {bound}: multiply all by the same factor")
+    return narrow
 
 
 class FrameRows:

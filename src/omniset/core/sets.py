@@ -41,8 +41,8 @@ class SetBatch:
             not even NaN, can reach a result.
 
     Raises:
-        ValueError: A wrong shape; a negative, NaN or infinite multiplicity; a NaN or infinite feature of a present
-            element. The first offending position is named.
+        ValueError: A wrong shape; a negative, NaN or infinite multiplicity, or one that is 0 or infinite in the
+            elements' dtype; a NaN or infinite feature of a present element. The first offending position is named.
 
     >>> batch = SetBatch.from_ragged([[[1.0], [2.0]], [[3.0]]], multiplicities=[[1, 2], [5]])
     >>> batch
@@ -68,7 +68,8 @@ class SetBatch:
                 f"got {tuple(multiplicity.shape)}"
             )
         if validate:
-            check_multiplicity(multiplicity)
+            # What encoders compute in is float32, or the elements' own dtype where that is wider.
+            check_multiplicity(multiplicity, dtype=torch.promote_types(forms.real(elements.dtype), torch.float32))
             present = multiplicity > 0
             if not bool(present.all()):
                 elements = torch.where(present[..., None], elements, elements.new_zeros(()))
@@ -381,7 +382,7 @@ class Sets:
         dtype: torch.dtype = torch.float32,
     ) -> Sets:
         for number, (e, m) in enumerate(zip(elements, counts, strict=True)):
-            check_multiplicity(m, f"set {number}: multiplicity")
+            check_multiplicity(m, f"set {number}: multiplicity", dtype)
             check_finite(e, f"set {number}: elements", dtype)
         offsets = np.cumsum([0, *(len(e) for e in elements)])
         total = torch.cat(elements).to(dtype)

@@ -25,7 +25,8 @@ from omniset.tables.files import TextFile
 from omniset.tables.sheets import look
 
 TOKEN = re.compile(r"--|[(),+-]|[A-Za-z0-9_.:]+|\s+")
-DEEPEST = 50  # parentheses within parentheses, and modules within modules
+DEEPEST = 50  # parentheses and modules within each other
+MOST = 10_000  # families of a module and of those that it names, as often as they are in them
 REPEATED = 10  # families of a module, at most, that are in it more than once and are taken exactly
 
 Lookup = Callable[[str], Float[np.ndarray, " cases"]]
@@ -236,8 +237,9 @@ def read_modules(path: str | Path) -> list[Module]:
     if not definitions:
         raise file.error(None, "has no modules")
     parsed: dict[str, list[tuple[str, Node]]] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for name in definitions:
-        _resolve(name, definitions, parsed, (), file)
+        _resolve(name, definitions, parsed, sizes, (), file)
     return [
         Module(name, definitions[name][1], tuple(node for _, node in steps), tuple(text for text, _ in steps))
         for name, steps in ((name, parsed[name]) for name in definitions)
@@ -248,6 +250,7 @@ def _resolve(
     name: str,
     definitions: Mapping[str, tuple[int, str, str]],
     parsed: dict[str, list[tuple[str, Node]]],
+    sizes: dict[str, tuple[int, int]],
     above: tuple[str, ...],
     file: TextFile,
 ) -> None:
@@ -255,11 +258,23 @@ def _resolve(
     if name in parsed:
         return
     row, _, definition = definitions[name]
-    if name in above or len(above) > DEEPEST:
+    if name in above:
         raise file.error(row, f"module {name!r} needs itself: {' in '.join([*above, name][-4:])}")
-    inner = [token for token in TOKEN.findall(definition) if token in definitions]
+    if len(above) > DEEPEST:
+        raise file.error(row, f"module {name!r} is in more than {DEEPEST} modules within each other")
+    tokens = TOKEN.findall(definition)
+    inner = [*dict.fromkeys(token for token in tokens if token in definitions)]
     for other in inner:
-        _resolve(other, definitions, parsed, (*above, name), file)
+        _resolve(other, definitions, parsed, sizes, (*above, name), file)
+    sizes[name] = families, depth = _size(tokens, sizes)
+    if families > MOST:
+        raise file.error(
+            row,
+            f"module {name!r} needs {families:,} families, those of modules that it names among them, each as often "
+            f"as it is there: at most {MOST:,} are taken, divide it",
+        )
+    if depth > DEEPEST:
+        raise file.error(row, f"module {name!r} has more than {DEEPEST} parentheses and modules within each other")
     known = {other: Node("and", parts=tuple(node for _, node in parsed[other])) for other in inner}
     try:
         steps = parse(definition, known)
@@ -268,6 +283,16 @@ def _resolve(
     if not any(True for _, node in steps for _ in node.families()):
         raise file.error(row, f"module {name!r} needs no family: its definition is {definition!r}")
     parsed[name] = steps
+
+
+def _size(tokens: Sequence[str], sizes: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """Families of a definition, and levels of parentheses, with those of the modules that it names."""
+    families = level = deepest = 0
+    for token in tokens:
+        level += (token == "(") - (token == ")")
+        inside = sizes.get(token, (token == "--" or not (token in "(),+-" or token.isspace()), 0))
+        families, deepest = families + inside[0], max(deepest, level + inside[1])
+    return families, deepest + 1
 
 
 def _entries(file: TextFile) -> Iterator[tuple[int, str, str, str]]:

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from omniset.core.bounded import read_whole, require_file
+
 RANKS = {"p": 0.25, "c": 0.4, "o": 0.5, "f": 0.65, "g": 0.85}  # where the tree is cut, the leaves being at 1
 TOKEN = re.compile(r"\s+|\[[^\]]*\]|'(?:[^']|'')*'|[(),:;]|[^\s()\[\]':;,]+")
 
@@ -82,9 +84,10 @@ def read_newick(path: str | Path) -> Tree:
             one below 0, a leaf has no name or that of another.
     """
     path = Path(path)
+    require_file(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            text = file.read().decode("utf-8-sig")
+            text = read_whole(file, path).decode("utf-8-sig")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from error
     except UnicodeError as error:

@@ -11,6 +11,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.stats import false_discovery_control
 
+from omniset.core.bounded import require_file
 from omniset.regions.data import Regions
 from omniset.regions.scaling import Scaling
 from omniset.regions.set_attention import FOLDS, SetAttention
@@ -125,6 +126,7 @@ def read_gmt(path: str | Path) -> dict[str, list[str]]:
         ValueError: A line without genes, a set that is there twice, or a file that is not text.
     """
     sets: dict[str, list[str]] = {}
+    require_file(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from omniset.core.bounded import require_file
 from omniset.regions.blend import Blend, attention_of
 from omniset.regions.data import Regions
 from omniset.regions.importance import write_tables
@@ -285,6 +286,7 @@ def read_spins(path: Path, regions: int) -> Int[np.ndarray, "number regions"]:
     Raises:
         ValueError: It cannot be read, or is no spins of these regions: see `omniset.regions.nulls.as_spins`.
     """
+    require_file(path)
     try:
         if path.suffix == ".npy":
             array = np.load(path, allow_pickle=False)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from omniset.core.checks import check_multiplicity
 from omniset.core.features import doubt
 from omniset.core.stored import StoredSet
 from omniset.tables.counts import FEATURE, read_feature_table
@@ -68,6 +69,7 @@ def open_abundances(
         which = counts.indices[inside].astype(np.int64)
         rows = _Chosen(matrix, of_feature[which])
         elements = pa.chunked_array([pa.array([table.features[i] for i in which.tolist()], pa.string())])
+        check_multiplicity(torch.from_numpy(counts.data[inside]), f"{path}: sample {name!r}: count", torch.float32)
         multiplicity = torch.from_numpy(counts.data[inside].astype(np.float32))
         sets.append(StoredSet(rows, multiplicity, 0, len(which), name, elements))
     require_elements(path, sets)

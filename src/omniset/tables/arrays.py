@@ -14,10 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Shaped
+from torch import Tensor
 
+from omniset.core.bounded import require_room_of
 from omniset.tables.files import tidy
 
 MAGIC = b"\x93NUMPY"
+PLAIN = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 
 
 def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
@@ -36,6 +42,9 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
     try:
         zipped = start == b"PK\3\4" and zipfile.is_zipfile(path)
         pickled |= zipped
+        if zipped:
+            with zipfile.ZipFile(path) as archive:
+                require_room_of(archive.infolist(), path, "torch.save does not pack, write it by that")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a plain pickle, which is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and zipped)
@@ -46,7 +55,38 @@ def load_torch(path: Path, remedy: str, mapped: bool = False) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # PyTorch's reader stumbles over damage in many ways
+        if str(error).startswith(str(path)):  # ours
+            raise
         raise damaged(path, "file of torch.save", error) from error
+
+
+def plain(path: Path, tensor: Tensor, what: str) -> Tensor:
+    """A tensor of a file, which NumPy can have: ordinary numbers, all of them in the file.
+
+    Args:
+        what: It is called, for the error.
+
+    Raises:
+        ValueError: Nested, sparse, quantised or without data; of another type of numbers; with the bit of a negative or
+            a conjugate; expanded, so that one number is many entries.
+    """
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = (
+            "nested" if tensor.is_nested else "without data" if tensor.is_meta else f"{tensor.layout}, {tensor.dtype}"
+        )
+        raise ValueError(f"{path}: {what} must be a plain tensor, it is {kind}")
+    if tensor.dtype not in PLAIN and not tensor.is_complex():  # which whoever reads it refuses
+        bound = ", ".join(str(dtype).removeprefix("torch.") for dtype in PLAIN)
+        raise ValueError(f"{path}: {what} must be of {bound}, it is of {tensor.dtype}: convert it, as by .float()")
+    if tensor.is_neg() or tensor.is_conj():
+        raise ValueError(
+            f"{path}: {what} must be a plain tensor, it is marked as to be negated: save .resolve_neg() of it"
+        )
+    held = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if tensor.numel() > held:
+        claim = f"is said to be of shape {tuple(tensor.shape)}, the file holds {held:,} numbers of it"
+        raise ValueError(f"{path}: {what} {claim}: save .contiguous() of it")
+    return tensor.detach()
 
 
 def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:
@@ -69,6 +109,20 @@ def mapped_npy(path: Path, remedy: str) -> Shaped[np.ndarray, "..."]:
             shape = require_held(file, path.stat().st_size, "the matrix")
         # Nothing cannot be mapped.
         return np.load(path, mmap_mode=None if shape is None or 0 in shape else "r", allow_pickle=False)
+
+
+def require_npz(path: Path) -> None:
+    """See that the arrays of a .npz file are not larger than what is held at once, nor than what the file holds.
+
+    Raises:
+        ValueError: Naming the array, or the bound.
+        zipfile.BadZipFile: No zip file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        require_room_of(archive.infolist(), path, "write it by numpy.savez, which does not pack")
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                require_held(member, info.file_size, info.filename)
 
 
 def require_held(file: Any, size: int, what: str) -> tuple[int, ...] | None:
@@ -102,6 +156,8 @@ def numpy_errors(path: Path, kind: str, remedy: str) -> Iterator[None]:
     except MemoryError:
         raise
     except Exception as error:  # of many kinds, such as the tokenizer's of a header
+        if str(error).startswith(str(path)):  # ours
+            raise
         if "allow_pickle" in str(error) or "Python objects in dtype" in str(error):
             raise needs_code(path, remedy) from None
         raise damaged(path, kind, error) from error

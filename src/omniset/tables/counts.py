@@ -76,7 +76,11 @@ def _read_artifact(path: Path) -> FeatureTable:
     with tempfile.TemporaryDirectory(prefix="omniset-") as folder:
         copy = Path(folder) / "feature-table.biom"
         try:
-            with open(path, "rb") as raw, artifact_part(raw, names=[copy.name]) as part, open(copy, "wb") as out:
+            with (
+                open(path, "rb") as raw,
+                artifact_part(raw, names=[copy.name], whole=True) as part,
+                open(copy, "wb") as out,
+            ):
                 shutil.copyfileobj(part, out)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             message = " ".join(str(error).split())[:200]
@@ -88,7 +92,7 @@ def _read_artifact(path: Path) -> FeatureTable:
 
 
 def _read_biom(path: Path) -> FeatureTable:
-    check_hdf5(path)
+    check_hdf5(path, whole=True)
     import h5py
 
     try:

@@ -63,6 +63,8 @@ class SequenceFile(TextFile):
             IUPAC code, an empty sequence or name, a damaged file; each with its line.
     """
 
+    longest = 1 << 30  # bytes of a line: a chromosome may be one
+
     def __iter__(self) -> Iterator[Record]:
         lines = self.lines()
         first = next(((row, line) for row, line in lines if line.strip()), None)

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float
 
+from omniset.core.bounded import LINE, Lines, TooLongError, require_file, require_room_of
 from omniset.core.encoding import MARKED
 from omniset.core.features import MISSING
 from omniset.runs.files import replacing
@@ -43,6 +44,7 @@ INDEX = re.compile(r"__index_level_\d+__")  # what pandas adds to a Parquet file
 NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL, and what surrogateescape makes of bytes that are not UTF-8
 OBJECT = re.compile(r"<(?:class ')?([\w.]+)(?:'| object at 0x[0-9a-f]+)>")  # as Python shows it
 CELLS = 1 << 19  # values held at a time
+COLUMNS = 1 << 20  # of a table
 
 
 @dataclass
@@ -165,15 +167,15 @@ class TextFile(Origin):
 
     Raises:
         OSError: The file is not there or may not be read.
-        ValueError: A directory.
+        ValueError: A directory, a pipe or a device.
     """
 
     separator: str | None = "\t"
+    longest = LINE
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if self.path.is_dir():
-            raise ValueError(f"{self.path} is a directory, it must be a file")
+        require_file(self.path)
         self._opener = self._prepare()
         self.position = 0
         self.size = self.path.stat().st_size
@@ -201,7 +203,8 @@ class TextFile(Origin):
     def _text(self, **options: Any) -> Iterator[_Text]:
         with open(self.path, "rb") as file:
             raw: Any = _Counting(file, self)
-            with _Text(raw if self._opener is open else self._opener(raw, "rb"), newline="", **options) as text:
+            lines = Lines(raw if self._opener is open else self._opener(raw, "rb"), self.longest)
+            with _Text(lines, newline="", **options) as text:
                 yield text
 
     @contextmanager
@@ -209,6 +212,8 @@ class TextFile(Origin):
         """Errors of the libraries that read, in our words."""
         try:
             yield
+        except TooLongError as error:
+            raise self.error(error.line - 1, str(error)) from None
         except UnicodeError as error:
             if self.separator is None:
                 raise self.error(None, f"is damaged: {error}") from error
@@ -228,7 +233,7 @@ class TextFile(Origin):
 
     def _undecodable(self) -> int | None:
         """The row of the first line that is not UTF-8."""
-        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError)  # further on
+        damaged = suppress(EOFError, OSError, zlib.error, lzma.LZMAError, TooLongError)  # further on
         with damaged, self._text(encoding="utf-8", errors="surrogateescape") as lines:
             for number, line in enumerate(lines):
                 if NO_TEXT.search(line):
@@ -326,6 +331,9 @@ class TableFile(TextFile):
         )
 
     def _read_header(self) -> list[str]:
+        with self._text(encoding="utf-8-sig") as text, suppress(csv.Error):  # pandas takes minutes for each million
+            if (columns := len(next(csv.reader(text, delimiter=self.separator or ","), []))) > COLUMNS:
+                raise self.error(-1, f"has {columns:,} columns, at most {COLUMNS:,} are read: does a row end?")
         with self._text(encoding="utf-8-sig") as text:
             try:
                 first = self._csv(text, nrows=1)
@@ -339,6 +347,7 @@ class TableFile(TextFile):
         self._blank = []
         with self._text(encoding="utf-8-sig") as text, self._csv(text, chunksize=size) as frames:
             for frame in frames:
+                text.buffer.next_block()  # type: ignore[attr-defined]
                 arrays = [pa.array(frame[i], type=pa.string()) for i in range(len(self.columns))]
                 start = 1 if first < 0 else 0  # the header
                 arrays = [a.slice(start) for a in arrays]
@@ -482,24 +491,29 @@ def kind_of(path: Path) -> tuple[str | None, Callable[..., Any]]:
     return None, opener
 
 
-def artifact_part(raw: Any, mode: str = "rb", *, names: Sequence[str]) -> Any:
+def artifact_part(raw: Any, mode: str = "rb", *, names: Sequence[str], whole: bool = False) -> Any:
     """What an artifact of QIIME 2 holds, open: the file of one of these names in the folder data of its UUID.
 
     Args:
         raw: The artifact, an open file of bytes.
+        whole: It is to be unpacked whole.
 
     Raises:
+        ValueError: It is too large for that.
         zipfile.BadZipFile: It is no zip file, is damaged, or holds something else.
     """
     try:
         archive = zipfile.ZipFile(raw)
         data = {name.split("/", 2)[-1]: name for name in archive.namelist() if name.split("/")[1:2] == ["data"]}
-        for name in names:
-            if name in data:
-                return archive.open(data[name])
+        parts = [archive.getinfo(data[name]) for name in names if name in data]
+        opened = archive.open(parts[0]) if parts else None
     except (NotImplementedError, RuntimeError, ValueError, OSError) as error:  # of ways to pack and places in the file
         raise zipfile.BadZipFile(str(error)) from error
-    raise zipfile.BadZipFile(f"it must hold {' or '.join(names)}, it holds {listed(sorted(data)) or 'no data'}")
+    if opened is None:
+        raise zipfile.BadZipFile(f"it must hold {' or '.join(names)}, it holds {listed(sorted(data)) or 'no data'}")
+    if whole:
+        require_room_of(parts[:1], raw.name, f"unpack it, and give its {names[0]}")
+    return opened
 
 
 class _Text(io.TextIOWrapper):

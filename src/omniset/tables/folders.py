@@ -18,7 +18,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from omniset.core.stored import StoredSet, once
-from omniset.tables.arrays import load_torch, mapped_npy
+from omniset.tables.arrays import load_torch, mapped_npy, plain
 from omniset.tables.files import Origin, listed, tidy
 from omniset.tables.hdf5 import check_all
 from omniset.tables.stored import FileRows, StoredSets, finite
@@ -123,10 +123,7 @@ class _Torch(Features):
         if not isinstance(held, Tensor):
             kind = type(held).__name__
             raise ValueError(f"{self.path}: must hold a tensor, or a dict with 'features', it holds a {kind}")
-        for tensor in (held, *(() if places is None else (places,))):
-            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-                raise ValueError(f"{self.path}: must hold plain tensors, one is {tensor.layout}")
-        yield held, places
+        yield plain(self.path, held, "features"), None if places is None else plain(self.path, places, "coords")
 
 
 KINDS: dict[str, type[Features]] = {".npy": _Numpy, ".pt": _Torch} | dict.fromkeys(HDF5, _Hdf5)
@@ -216,5 +213,5 @@ def _kind(dtype: torch.dtype) -> str:
 
 def _array(part: Any) -> Shaped[np.ndarray, "..."]:
     if isinstance(part, Tensor):
-        return (part.float() if part.dtype == torch.bfloat16 else part).detach().numpy()
+        return (part.float() if part.dtype == torch.bfloat16 else part).numpy()
     return np.asarray(part)

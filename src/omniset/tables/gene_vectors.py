@@ -22,7 +22,8 @@ import safetensors
 from jaxtyping import Float
 from torch import Tensor
 
-from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, require_held
+from omniset.core.bounded import require_file
+from omniset.tables.arrays import damaged, load_torch, mapped_npy, numpy_errors, plain, require_npz
 from omniset.tables.files import TextFile, listed, short
 from omniset.tables.genes import Match, match
 from omniset.tables.sheets import NUMBER
@@ -33,7 +34,6 @@ BESIDE = (".names.txt", ".genes.txt", ".txt")
 Lines = Iterator[tuple[int, list[str]]]
 NUMERIC = "biuf"  # kinds of NumPy
 SAVEZ = "numpy.savez(path, names=names.astype(str), vectors=vectors.astype('float32'))"
-MOST_PACKED = 1100  # times its size, what a file packed with deflate holds
 NUMBERS = 1 << 17  # of a text, turned into numbers at a time
 
 
@@ -105,8 +105,7 @@ def read_gene_vectors(path: str | Path, names: Sequence[str] | str | Path | None
             tensors, lists and text in it, a file that is cut off or of another kind.
     """
     path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a directory, it must be a file")
+    require_file(path)
     path.stat()  # not there: FileNotFoundError, whatever would read it
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}
     read |= {".npz": _read_npz, ".npy": _read_npy}
@@ -305,10 +304,7 @@ def _read_npz(path: Path) -> tuple[list[str] | None, Float[np.ndarray, "rows dim
     if not zipfile.is_zipfile(path):
         raise damaged(path, ".npz file")
     with numpy_errors(path, ".npz file", SAVEZ):
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                with archive.open(info) as member:
-                    require_held(member, min(info.file_size, MOST_PACKED * path.stat().st_size), info.filename)
+        require_npz(path)
         with np.load(path, allow_pickle=False) as file:
             table = {key: _decoded(file[key]) for key in file.files}
     return _of_mapping(path, table)
@@ -320,7 +316,11 @@ def _read_npy(path: Path) -> tuple[None, Float[np.ndarray, "rows dim"]]:
 
 def _of_mapping(path: Path, table: Mapping[Any, Any]) -> tuple[list[str] | None, Float[np.ndarray, "rows dim"]]:
     """A matrix, with its names if they are there; or else a vector per gene."""
-    arrays = {str(key): _array(path, value) for key, value in table.items() if isinstance(value, Tensor | np.ndarray)}
+    arrays = {
+        str(key): _array(path, value, repr(str(key)))
+        for key, value in table.items()
+        if isinstance(value, Tensor | np.ndarray)
+    }
     texts = {str(key): list(value) for key, value in table.items() if _is_text(value)}
     if not arrays:
         raise ValueError(f"{path} has no vectors")
@@ -370,13 +370,11 @@ def _decoded(array: Any) -> Any:
     return [v.decode() if isinstance(v, bytes) else str(v) for v in array.tolist()]
 
 
-def _array(path: Path, value: Tensor | np.ndarray) -> np.ndarray:
+def _array(path: Path, value: Tensor | np.ndarray, what: str = "the matrix") -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    try:
-        return (value.float() if value.is_floating_point() else value).detach().numpy()  # NumPy has no bfloat16
-    except (RuntimeError, TypeError) as error:  # sparse, quantised, without data
-        raise damaged(path, "file of plain tensors", error) from error
+    value = plain(path, value, what)
+    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
 
 def _matrix(path: Path, array: np.ndarray) -> Float[np.ndarray, "rows dim"]:

@@ -32,34 +32,40 @@ START = 120.0  # and this for Python and its imports, on a slow disk
 MEMORY = 4 << 30  # bytes that looking at a file of HDF5 may take
 OBJECTS = 5_000  # groups and datasets that are looked at
 VALUES = 16 << 20  # bytes of datasets that are read, the small ones first
+SIZES = {"double": 8, "single": 4, "int8": 1, "uint8": 1, "logical": 1}  # bytes of MATLAB's numbers
+SIZES |= {f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (16, 32, 64)}
 TEXT = 256  # bytes that a text counts as: it takes longer to read
 CLAIM = 256 << 20  # bytes of a dataset from which on a tenth of it must be stored
 CRASHES = {f"SIG{name}" for name in ("SEGV", "ABRT", "BUS", "FPE", "ILL")}
 TOGETHER = 64  # files that one process looks at
 UNABLE = 3  # exit status of the process that looks where it cannot look
 
-_verdicts: dict[tuple[str, int, int], str | None] = {}
+_verdicts: dict[tuple[str, int, int, bool], str | None] = {}
 
 
-def check_hdf5(path: str | Path) -> None:
+def check_hdf5(path: str | Path, whole: bool = False) -> None:
     """Refuse a file of HDF5 (also of MATLAB from v7.3 on) that cannot be opened in this process without harm.
 
     What is looked at is bounded, whatever the size of the file: at most `OBJECTS` groups and datasets with attributes
     and types, and `VALUES` bytes of the smallest datasets. What is merely an error to h5py is left to the reader. In a
     process a file is looked at once, unless it changes.
 
+    Args:
+        whole: All of it is going to be read at once.
+
     Raises:
         ValueError: Looking at it crashes, never ends or takes all memory; a part that cannot be opened; a link that
-            leads nowhere, in a circle or to another file; a dataset that claims far more than the file holds.
+            leads nowhere, in a circle or to another file; a dataset that claims far more than the file holds; more that
+            would have to be unpacked at once than `omniset.core.bounded.most_of`.
     """
     place = os.path.abspath(path)
     try:
         status = os.stat(place)
     except OSError:
         return  # the reader says so
-    key = place, status.st_size, status.st_mtime_ns
+    key = place, status.st_size, status.st_mtime_ns, whole
     if key not in _verdicts:
-        _verdicts[key] = _answer("hdf5", place, SECONDS + status.st_size / RATE)
+        _verdicts[key] = _answer("hdf5", place, SECONDS + status.st_size / RATE, whole=whole)
     if verdict := _verdicts[key]:
         raise ValueError(f"{path}: {verdict}")
 
@@ -75,7 +81,7 @@ def check_all(paths: Sequence[str | Path]) -> None:
         with suppress(OSError):
             place = os.path.abspath(path)
             status = os.stat(place)
-            if (key := (place, status.st_size, status.st_mtime_ns)) not in _verdicts:
+            if (key := (place, status.st_size, status.st_mtime_ns, False)) not in _verdicts:
                 keys[path] = key
     unknown = list(keys)
     for start in range(0, len(unknown), TOGETHER):
@@ -104,7 +110,7 @@ def read_mat(path: str | Path) -> dict[str, Any]:
         arrays = os.path.join(folder, "arrays.npz")
         answer = _answer("mat", place, SECONDS + os.path.getsize(place) / RATE, arrays=arrays)
         if answer is None:  # no other process can be had
-            answer = _plain_mat(place, arrays)
+            answer = _plain_mat(place, arrays, math.inf)
         if isinstance(answer, str):
             raise ValueError(f"{path}: {answer}")
         with np.load(arrays, allow_pickle=False) as file:
@@ -121,8 +127,10 @@ def _answer(kind: str, path: str, seconds: float, **more: Any) -> Any:
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return None
+    from omniset.core.bounded import TIMES, WHOLE  # not there where this file is a script
+
     job = {"kind": kind, "path": path, "seconds": seconds, "modules": [place for place in sys.path if place]}
-    job |= more
+    job |= {"bounds": (WHOLE, TIMES), **more}
     unending = f"is damaged: looking into it takes more than {seconds:.3g} s, if it ever ends"
     try:
         done = subprocess.run(
@@ -167,10 +175,10 @@ def _main() -> None:
     try:
         if hdf5:
             for path in (job["path"], *job.get("others", [])):
-                _look_hdf5(path)
+                _look_hdf5(path, _most(path, job), job.get("whole", False))
             answer = [] if "others" in job else None
         else:
-            answer = _plain_mat(job["path"], job["arrays"])
+            answer = _plain_mat(job["path"], job["arrays"], _most(job["path"], job))
     except _RefusedError as error:
         answer = str(error)
     except MemoryError:
@@ -178,6 +186,12 @@ def _main() -> None:
     except Exception as error:  # of a file of HDF5 the reader meets it too, if it is about what is read
         answer = None if hdf5 else f"is no .mat file of MATLAB, or damaged ({' '.join(str(error).split())})"
     print(json.dumps(answer))
+
+
+def _most(path: str, job: dict[str, Any]) -> int:
+    """As `omniset.core.bounded.most_of`."""
+    least, times = job["bounds"]
+    return max(least, times * os.path.getsize(path))
 
 
 def _limit(seconds: float, memory: int | None) -> None:
@@ -192,8 +206,11 @@ def _limit(seconds: float, memory: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
-def _plain_mat(path: str, arrays: str) -> list[tuple[str, str | tuple[Any, Any]]]:
+def _plain_mat(path: str, arrays: str, most: float) -> list[tuple[str, str | tuple[Any, Any]]]:
     """Write the numbers and texts of a file of MATLAB to one of NumPy.
+
+    Args:
+        most: Bytes that variables which are not sparse may hold.
 
     Returns:
         Each variable with its name in that file, or with its shape and its texts.
@@ -203,6 +220,9 @@ def _plain_mat(path: str, arrays: str) -> list[tuple[str, str | tuple[Any, Any]]
     from scipy.io.matlab import MatlabOpaque
     from scipy.sparse import issparse
 
+    held = sum(math.prod(shape) * SIZES.get(kind, 0) for _, shape, kind in scipy.io.whosmat(path))
+    if held > most:
+        raise _RefusedError(f"is packed, and holds {held:,} bytes, at most {most:,} are unpacked: save it with -v7.3")
     parts: dict[str, Any] = {}
     variables: list[tuple[str, str | tuple[Any, Any]]] = []
     for key, value in scipy.io.loadmat(path).items():
@@ -239,11 +259,19 @@ def texts(value: Any) -> list[str]:
     return [text.strip() for text in array.ravel().tolist()] if array.dtype.kind == "U" else []
 
 
-def _look_hdf5(path: str) -> None:
+def _look_hdf5(path: str, most: int, whole: bool) -> None:
+    """Args:
+    most: Bytes that may be unpacked at once.
+    whole: That is all of it, not a chunk.
+    """
     import h5py
 
     with h5py.File(path, "r") as file:
-        datasets = [(_size(name, held, os.path.getsize(path)), held) for name, held in _walk(file)]
+        datasets = [(_size(name, held, os.path.getsize(path), most), held) for name, held in _walk(file)]
+        total = sum((held.size or 0) * held.dtype.itemsize for size, held in datasets if size < math.inf)
+        if whole and total > most:
+            bound = f"at most {most:,} are unpacked at once: unpack it, as by h5repack -f NONE"
+            raise _RefusedError(f"is packed, and holds {total:,} bytes, {bound}")
         left = float(VALUES)
         for size, held in sorted(datasets, key=lambda one: one[0]):
             left -= size
@@ -317,11 +345,12 @@ def _opened(name: str, function: Callable[..., Any], *arguments: Any, **options:
         raise _RefusedError(f"is damaged: {_short(name)} cannot be opened ({_short(error)})") from None
 
 
-def _size(name: str, held: Any, file: int) -> float:
+def _size(name: str, held: Any, file: int, most: int) -> float:
     """Bytes that reading a dataset takes; infinite where nobody can know.
 
     Args:
         file: Bytes of the file.
+        most: Bytes of a chunk.
     """
     with suppress(*ORDINARY):
         others = [path for path, *_ in held.external or ()]
@@ -339,6 +368,9 @@ def _size(name: str, held: Any, file: int) -> float:
         absent = held.size * held.dtype.itemsize > CLAIM and 10 * stored < claimed
         if absent or (not held.chunks and stored > file):
             raise _RefusedError(f"is damaged: {_short(name)} claims {held.size:,} values, which the file does not hold")
+        if chunk * held.dtype.itemsize > most:
+            bound = f"at most {most:,} are unpacked at once: write smaller ones, as by h5repack"
+            raise _RefusedError(f"has a chunk of {chunk * held.dtype.itemsize:,} bytes in {_short(name)}, {bound}")
         return max(held.size, chunk) * (TEXT if held.dtype.kind == "O" else held.dtype.itemsize)
     return math.inf
 

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from omniset.core.bounded import require_file
 from omniset.core.disk import Scratch
 from omniset.tables.files import listed, tidy
 from omniset.tables.hdf5 import check_hdf5
@@ -352,6 +353,7 @@ def _open_folder(path: Path, layer: str | None) -> Source:
 def _open_file(path: Path, layer: str | None) -> Source:
     h5py = needed("h5py")
     name = str(path)
+    require_file(path)
     if not h5py.is_hdf5(path):
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

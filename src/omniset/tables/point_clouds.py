@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, UInt8
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from omniset.core.bounded import read_whole
 from omniset.core.sets import SetBatch
 
 MNIST_FILES = {
@@ -108,7 +109,7 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """An IDX file of unsigned bytes, gzip-compressed if its name ends in .gz."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read()
+            data = read_whole(file, path)
     except (EOFError, gzip.BadGzipFile) as error:
         raise ValueError(f"{path} is not a whole gzip file: {error}") from error
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:

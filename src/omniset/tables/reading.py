@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from omniset.core.bounded import require_file
 from omniset.core.encoding import Encoding, Missing
 from omniset.core.features import RESERVED
 from omniset.tables.abundances import open_abundances
@@ -77,6 +78,8 @@ def open_sets(
         OSError, ValueError: As the readers; naming the option: one that such files do not have.
     """
     path = Path(path)
+    if not path.is_dir():
+        require_file(path)
     kind, names = (
         "counts" if vectors is not None else _kind_of(path),
         features if encoding is None else encoding.features,

@@ -23,6 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from omniset.core.bounded import read_small
 from omniset.options import without_places
 from omniset.runs import finite
 from omniset.runs.files import provenance, replacing, writable_folder, write_json
@@ -88,7 +89,7 @@ def save(
 def kind_of(folder: str | Path) -> str:
     """The class in an artefact's configuration; "" where it is unreadable: `load` then says why."""
     try:
-        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(read_small(Path(folder) / "config.json"))
         return str(config["class"])
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return ""
@@ -109,7 +110,7 @@ def load_config(folder: str | Path, estimator: type) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is no folder of a model, such as fit writes: it has no config.json")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_small(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {_line(error)}") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
@@ -147,7 +148,7 @@ def reading(folder: str | Path, estimator: type) -> Iterator[None]:
 def load_metrics(folder: str | Path) -> dict[str, Any]:
     """What metrics.json holds; nothing, where there is none that can be read: a model predicts without it."""
     try:
-        metrics = json.loads((Path(folder) / "metrics.json").read_text(encoding="utf-8"))
+        metrics = json.loads(read_small(Path(folder) / "metrics.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     return metrics if isinstance(metrics, dict) else {}

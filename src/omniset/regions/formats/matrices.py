@@ -28,6 +28,7 @@ from omniset.regions.formats.tables import (
     sheet_of,
     text_of,
 )
+from omniset.tables.arrays import require_npz
 from omniset.tables.files import short
 from omniset.tables.hdf5 import check_hdf5, read_mat, texts
 from omniset.tables.sheets import Sheet, number_of, numbers_of
@@ -214,6 +215,7 @@ def _edge_columns(titles: list[str]) -> tuple[int, int, int] | None:
 def _npz(path: Path) -> Grid:
     arrays: dict[str, Any] = {}
     with open(path, "rb") as raw, clear_errors(str(path), "is no .npz file of NumPy, or damaged"):
+        require_npz(path)
         file = np.load(raw, allow_pickle=False)
         for key in file.files:
             try:
@@ -241,7 +243,7 @@ def _mat(path: Path) -> Grid:
         if HDF5 not in (head[:8], head[512:]):  # v7.3 has a header of its own before that of HDF5
             return _chosen({key: _variable(key, value) for key, value in read_mat(path).items()}, name)
         h5py = needed("h5py", name, "'omniset[cells]'")
-        check_hdf5(path)
+        check_hdf5(path, whole=True)
         with h5py.File(path, "r") as file:
             return _chosen(dict(_variables_of_hdf5(file)), name)
 

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from jaxtyping import Float
 
+from omniset.core.bounded import require_file, require_room
 from omniset.tables.files import OPENERS, short, tidy
 from omniset.tables.sheets import Sheet, look, number_of
 
@@ -31,8 +33,7 @@ def name_of(source: Any, otherwise: str) -> str:
 def path_of(source: str | Path) -> Path:
     """The path of a file that is there; raise OSError or ValueError otherwise."""
     path = Path(source).expanduser()
-    if path.is_dir():
-        raise ValueError(f"{source} is a directory, it must be a file")
+    require_file(path)
     path.stat()  # not there: FileNotFoundError, whatever would read it
     return path
 
@@ -52,6 +53,8 @@ def sheet_of(path: Path) -> Sheet:
 
 def read_parquet(path: Path) -> pd.DataFrame:
     with clear_errors(str(path), "is cut off, damaged or no Parquet file"):
+        metadata = pq.read_metadata(path)
+        require_room(8 * metadata.num_rows * metadata.num_columns, path, "write it as .npy, .npz or .h5ad")
         return pd.read_parquet(path, engine="pyarrow")
 
 
