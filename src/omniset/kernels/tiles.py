@@ -270,8 +270,7 @@ def spread_backward(
         low_d_s = work.cast("low p", d_s, low)
         d_keys[here] += batched(low_d_s, low_z.mT)  # (9)
         d_z = batched(low_d_s.mT, low_keys[b].mT, work("low d_z", *z.shape, dtype=low))  # (10)
-        torch.add(d_y, normalised_backward(work.cast("d_z", d_z, dtype), z, inverse), out=d_y)  # (11)
-        d_x[b, n] = d_y
+        d_x[b, n] = normalised_backward(work.cast("d_z", d_z, dtype), z, inverse).add_(d_y)  # (11); d_y may be d_out
     return [d_keys, d_offset, d_values, *d_ffn]
 
 
