@@ -21,9 +21,10 @@ NAMES = (
     "regions",
     "microbiomes",
     "fuzz",
+    "interruptions",
     "tables",
 )
-TAKE_OPTIONS = ("cells", "fuzz", "genomes", "regions", "speed")
+TAKE_OPTIONS = ("cells", "fuzz", "genomes", "interruptions", "regions", "speed")
 
 if sys.argv[1:2] == [] or sys.argv[1] not in NAMES or (len(sys.argv) > 2 and sys.argv[1] not in TAKE_OPTIONS):
     sys.exit(f"usage: python -m benchmarks {{{','.join(NAMES)}}}")
