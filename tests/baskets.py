@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from omniset import encoders
 from omniset import options as shared
-from omniset.cli.options import given, takes
+from omniset.cli.options import Saving, given, takes
 from omniset.core.sets import SetBatch
 from omniset.fitted import Estimator
 from omniset.options import Computing, options
 from omniset.report import multiqc
 from omniset.report.blocks import Section
 from omniset.report.frame import compose, learning, methods
-from omniset.runs.console import resumable
+from omniset.runs.folders import new_file
 from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableFile, TableWriter
 from omniset.training import artefacts
@@ -150,6 +150,7 @@ def evaluate(counts: pd.DataFrame, prices: pd.Series, predictor: BasketPredictor
 
 
 @takes(BasketOptions)
+@takes(Saving, "replace")
 def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **arguments: Any) -> None:
     """Learn what baskets cost.
 
@@ -158,28 +159,32 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
         out: Folder for the model and its report.
         resume: Go on with an interrupted run.
     """
-    with resumable(out), working_folder(out, "baskets", "fit", seed=arguments["seed"], resume=resume) as run:
-        predictor = BasketPredictor(**given(BasketOptions, arguments)).fit(*read(table), folder=out, resume=resume)
-        predictor.save(out)
+    about = {"makes": ["BasketPredictor"], "reads": [table], "seed": arguments["seed"], "resume": resume}
+    with working_folder(out, "baskets", "fit", **about) as run:
+        predictor = BasketPredictor(**given(BasketOptions, arguments)).fit(*read(table), folder=run.path, resume=resume)
+        run.save(predictor)
         sections, settings = [learning({"": predictor.history_})], predictor.get_params()
         page = compose(run.about(f"Baskets of {table.name}"), "What a basket costs.", sections, {}, settings=settings)
         run.write(page, histories={"": predictor.history_})
 
 
+@takes(Saving, "replace")
 def predict_command(table: Path, model: Path = Path("model"), out: Path = Path("prices.csv")) -> None:
     """Say what baskets cost."""
+    new_file(out, table)
     counts, _ = read(table, prices=False)
     with TableWriter(out) as writer:
         writer.write(pd.DataFrame({"basket": counts.index, "price": BasketPredictor.load(model).predict(counts)}))
 
 
 @takes(BasketOptions)
+@takes(Saving, "replace")
 def evaluate_command(table: Path, out: Path = Path("evaluation"), resume: bool = False, **arguments: Any) -> None:
     """Compare with a linear model."""
-    with resumable(out), working_folder(out, "baskets", "evaluation", resume=resume) as run:
+    with working_folder(out, "baskets", "evaluation", reads=[table], resume=resume) as run:
         predictor = BasketPredictor(**given(BasketOptions, arguments))
-        comparison = evaluate(*read(table), predictor, Kept(out, resume))
-        comparison.write_rows(out / "scores.csv.gz")
+        comparison = evaluate(*read(table), predictor, Kept(run.path, resume))
+        comparison.write_rows(run.path / "scores.csv.gz")
         section = Section("Methods", "", [methods(comparison, "new baskets", ["error"])])
         page = compose(run.about(f"Baskets of {table.name}"), "Beside ridge.", [section], {}, comparison=comparison)
         run.write(page, metrics=comparison.numbers(), scores=multiqc.of_ours(comparison))

@@ -1,4 +1,4 @@
-"""What a run may replace or remove: what a run of the same kind has made, where the user says so; all else it refuses."""
+"""What a run may replace or remove: what its own kind has made, where the user says so; all else it refuses."""
 
 import json
 import os

@@ -49,8 +49,8 @@ def fit(
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()
     reads = [*files.values(), gene_vectors, *(part for word in also for part in word.split("+"))]
-    about: dict[str, Any] = {"makes": ["ConnectivityPredictor"], "reads": reads, "resume": resume}
-    with working_folder(out, "regions", "fit", seed=predictor.seed, **about) as folder:
+    rules: dict[str, Any] = {"makes": ["ConnectivityPredictor"], "reads": reads, "resume": resume}
+    with working_folder(out, "regions", "fit", seed=predictor.seed, **rules) as folder:
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
         more = [_read_also(word, files, aliases, read) for word in also]

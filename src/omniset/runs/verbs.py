@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from omniset.runs import folders, processes
 from omniset.runs.console import has_work, note_kept, noted, own_command, run_folder, say, say_notes
 from omniset.runs.files import plain, provenance, write_json
+from omniset.runs.locks import locked
 
 
 @dataclass
@@ -143,7 +144,8 @@ def working_folder(
     if first:
         folders.recover(out)
         folders.check(out, kinds, **rules, reads=[None if path is None else Path(path).expanduser() for path in reads])
-    with noted() as warnings, run_folder(work, first, out):
+    held = locked(out) if first and out.is_dir() else nullcontext()  # by a fit in Python
+    with held, noted() as warnings, run_folder(work, first, out):
         if first:
             folders.take_up(out, " or ".join(kinds), command, resume, replace)
         folder = Folder(work, out, system, kind, seed, warnings, device, provenance(seed, device), first, kinds)
