@@ -27,7 +27,7 @@ def require_file(path: str | Path) -> None:
         raise ValueError(f"{path} is {kind}, it must be a file")
 
 
-def read_small(path: str | Path, most: int = WHOLE) -> str:
+def read_small(path: str | Path, most: int | None = None) -> str:
     """The text of a file that is read whole, as UTF-8.
 
     Raises:
@@ -35,6 +35,7 @@ def read_small(path: str | Path, most: int = WHOLE) -> str:
         ValueError: It is larger, no file, or no UTF-8.
     """
     require_file(path)
+    most = WHOLE if most is None else most
     with open(path, "rb") as file:
         return decoded(path, file.read(most + 1), most)
 

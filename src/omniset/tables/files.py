@@ -203,7 +203,7 @@ class TextFile(Origin):
     def _text(self, **options: Any) -> Iterator[_Text]:
         with open(self.path, "rb") as file:
             raw: Any = _Counting(file, self)
-            lines = Lines(raw if self._opener is open else self._opener(raw, "rb"), self.longest)
+            lines: Any = Lines(raw if self._opener is open else self._opener(raw, "rb"), self.longest)
             with _Text(lines, newline="", **options) as text:
                 yield text
 
