@@ -11,6 +11,7 @@ three.
 
 import argparse
 import contextlib
+import ctypes
 import gzip
 import hashlib
 import json
@@ -122,6 +123,11 @@ def _file(path: Path) -> File:
             result = json.dumps(_without(json.loads(data)), sort_keys=True).encode()
         elif path.suffix == ".gz":
             result = gzip.decompress(data)  # whose header has the time
+        elif path.suffix == ".safetensors":  # the same, of a model: config.json once more
+            end = 8 + int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:end])
+            header.pop("__metadata__", None)
+            result = json.dumps(header, sort_keys=True).encode() + data[end:]
     return File(*(hashlib.sha256(bytes_).hexdigest() for bytes_ in (data, result)))
 
 
@@ -179,19 +185,13 @@ class Judge:
 
 @dataclass
 class Outcome:
-    """How a run ended.
-
-    Attributes:
-        changes: Made to files.
-        peak: Bytes on the disk at most.
-        place: Of the change before which it got its signal.
-    """
+    """How a run ended, and before which change to a file it got its signal."""
 
     code: int | None
     said: str
     seconds: float = 0.0
     changes: int = 0
-    peak: int = 0
+    peak: int = 0  # bytes on the disk
     place: str = ""
 
 
@@ -266,7 +266,7 @@ def _become(words: list[str], disk: Path, said: str, connection: Any, number: in
     connection.send(None)
     code = main(words)
     connection.send(count)
-    sys.exit(code)
+    ctypes.CDLL(None).exit(code)  # where libraries close their files
 
 
 def used(disk: Path) -> int:
@@ -382,11 +382,8 @@ class Attack:
         (whole, after), (_, again) = runs
         varies = {name for name in after if name.endswith(".html") or again[name].result != after[name].result}
         judge = Judge(before, after, varies)
-        need = (
-            whole.peak - space
-            if self.mount
-            else max((self.disk / name).stat().st_size for name in after.keys() & judge.own)
-        )
+        sizes = [path.stat().st_size for path in self.disk.rglob("*")]
+        need = whole.peak - space if self.mount else max(sizes)
         counts: Counter[str] = Counter()
         failures, chance = [], random.Random(f"{seed} {self.verb}")
         for way_number, (way, code) in enumerate(WAYS.items()):
@@ -411,6 +408,7 @@ class Attack:
         """End it there, run it again: where that was, and what is wrong, by kind."""
         self._fresh(self.start)
         found: dict[str, str] = {}
+        number = getattr(signal, way, 0)
         if way == "full disk":
             place, limit = f"after {part * need:,.0f} of {need:,} bytes", int(part * need) // 4096 * 4096
             if self.mount:
@@ -420,13 +418,13 @@ class Attack:
                 resize(self.disk, PLENTY)
         elif timed:
             place = f"after {part * whole.seconds:.2f} of {whole.seconds:.2f} s"
-            outcome = run(self.words, self.disk, number=signal.Signals[way], seconds=part * whole.seconds)
+            outcome = run(self.words, self.disk, number=number, seconds=part * whole.seconds)
         else:
             at = 1 + int(part * whole.changes)
-            outcome = run(self.words, self.disk, number=signal.Signals[way], at=at)
+            outcome = run(self.words, self.disk, number=number, at=at)
             place = f"before change {at} of {whole.changes} ({outcome.place})"
         now = files_of(self.disk)
-        if outcome.code == 0 and judge.is_done(now):
+        if outcome.code in (0, -number) and judge.is_done(now):  # the signal came while Python ended, after the command
             found["finished"] = "it was done before"
         elif outcome.code != code:
             found["exit"] = f"{outcome.code} in place of {code}: {_last(outcome)}"
@@ -472,6 +470,7 @@ def main() -> None:
     if not verbs:
         parser.error(f"--only: there are {', '.join(VERBS)}")
     modules = [m.name for m in pkgutil.walk_packages(omniset.__path__, "omniset.") if "__main__" not in m.name]
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")  # which tells that the killed left semaphores
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, *modules])
     with tempfile.TemporaryDirectory(prefix="omniset-interruptions-") as folder, ThreadPoolExecutor(given.jobs) as pool:
         scratch = Path(folder).resolve()
