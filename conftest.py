@@ -42,6 +42,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from omniset.estimators import boosting, cox, linear, simple, stacking  # noqa: E402
+from omniset.runs import folders  # noqa: E402
 
 torch.set_num_threads(1)  # tests run side by side
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for what a shell runs in the background, and its children
@@ -50,6 +51,17 @@ simple.TREES = boosting.MOST = 10  # 300 and 150 trees beside each network would
 stacking.STEPS = 30  # as would 300 steps of networks, and more where there are more sets
 linear.PooledLinear.variances = cox.PooledCox.variances = (0.1, 1.0)  # and 13 penalties for each linear model
 linear.FOLDS = 2  # of 5 that choose among them
+
+
+ASKED = folders.REPLACE
+# Most tests make a folder or a table several times; those of what is replaced use the fixture `as_asked`.
+folders.REPLACE = SimpleNamespace(get=lambda: True, set=lambda value: None)  # type: ignore[assignment]
+
+
+@pytest.fixture
+def as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is replaced only with --replace true."""
+    monkeypatch.setattr(folders, "REPLACE", ASKED)
 
 
 def _frames() -> list[tuple[FrameType | None]]:

@@ -70,6 +70,7 @@ def run(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert name != "fit" or "states" in out or "label (2 classes)" in said.out, said.out  # not the names of patients
 
 
+@pytest.mark.usefixtures("as_asked")
 @pytest.mark.filterwarnings("default")
 def test_all_that_can_be_pasted_runs_in_one_folder(tmp_path, monkeypatch, capfd):
     """README and first hour from top to bottom: each command ends with 0, and nothing that one makes is lost."""

@@ -13,6 +13,7 @@ import omniset
 from omniset.cli import main
 from omniset.runs import folders
 
+pytestmark = pytest.mark.usefixtures("as_asked")
 FIT = ["--method", "pooled-linear", "--progress", "false"]
 
 

@@ -214,7 +214,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
     # Each run has a process of its own: the last bits depend on what a process has computed before.
     assert started("straight").wait() == 0
     chance = random.Random(5)
-    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    last = tmp_path / ".killed.unfinished" / "checkpoints" / "last.ckpt"
     survived = []
     for _ in range(2):  # a new run, and one that was resumed
         process = started("killed")
@@ -305,12 +305,13 @@ def test_targets_and_groups_do_not_leak_into_features(tmp_path, frame, capsys):
     leaky = frame.drop(columns="sign").assign(amount=labels.loc[frame["set"], "amount"].to_numpy(), patient=1)
     leaky.to_csv(tmp_path / "leaky.csv", index=False)
     for words in (["--target_columns=amount"], ["--target_columns=label", "--group=patient"]):
-        command = ["fit", tmp_path / "leaky.csv", "--target", tmp_path / "all.csv", "--out", tmp_path / "run", *SMALL]
+        out = tmp_path / f"run{len(words)}"
+        command = ["fit", tmp_path / "leaky.csv", "--target", tmp_path / "all.csv", "--out", out, *SMALL]
         run(*command, *words, code=2)
         assert "would be learned from as a feature" in capsys.readouterr().err
         run(*command, *words, "--features=x,y", "--epochs=1", "--task=auto")
         kind = SetClassifier if "label" in words[0] else SetRegressor
-        assert kind.load(tmp_path / "run").features_ == ["x", "y"]
+        assert kind.load(out).features_ == ["x", "y"]
     run(*command, "--target_columns=label", "--group=label", "--features=x", code=2)
     assert "column 'label' is the group: it cannot be a target too" in capsys.readouterr().err
     with pytest.raises(ValueError, match="column 'amount' is both a feature and a target"):

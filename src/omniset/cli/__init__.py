@@ -47,10 +47,10 @@ def demo(
         replace: Replace an earlier demo in the folder.
         progress: Show progress bars.
     """
+    from omniset.runs import folders
     from omniset.runs.demo import run
-    from omniset.runs.folders import REPLACE
 
-    REPLACE.set(replace)
+    folders.REPLACE.set(replace)
     run(out, data, folder, epochs, max_sets, points, seed, device, resume, progress)
 
 
@@ -128,8 +128,8 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     import omniset
     from omniset.cli import microbiomes, studies
     from omniset.cli.parser import Parser
+    from omniset.runs import folders
     from omniset.runs.console import is_out_of_memory, line_of
-    from omniset.runs.folders import REPLACE
     from omniset.runs.signals import Terminated, terminable
     from omniset.tables.spreadsheets import SAFE
 
@@ -172,5 +172,5 @@ def main(arguments: list[str] | None = None, systems: Mapping[str, Any] | None =
     finally:
         sys.argv = before
         SAFE.set(False)
-        REPLACE.set(False)
+        folders.REPLACE.set(False)
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omniset.options import Option, check, defaults_of, hints, option, options, options_of, shell_sentence
-from omniset.runs.folders import REPLACE
+from omniset.runs import folders
 from omniset.tables.spreadsheets import SAFE
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -60,7 +60,7 @@ def takes(cls: type, *names: str, but: Sequence[str] = (), as_at_fit: bool = Fal
             values = _checked(cls, {name: arguments.pop(name, defaults[name]) for name in taken.names})
             if cls is Saving:
                 SAFE.set(values.get("csv_safe", False))
-                REPLACE.set(values["replace"])
+                folders.REPLACE.set(values["replace"])
                 values = {}
             function(*words, **arguments, **values)
 
