@@ -1,5 +1,7 @@
 """Compiled blocks: built once, by whatever compiler there is, in a folder of the user's alone; and work for threads."""
 
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,16 +31,42 @@ def fake(tmp_path, script):
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "reason", "remembered"),
     [
-        "exit 1",
-        '[ "$1" = --version ] || exit 1',
-        '[ "$1" = --version ] && exit; for last; do :; done; echo nonsense > "$last"',
-        None,
+        ("exit 1", "ended with 1", False),
+        (
+            '[ "$1" = --version ] || { echo one >&2; echo fatal error: no such header >&2; exit 1; }',
+            "no such hea",
+            True,
+        ),
+        ('[ "$1" = --version ] && exit; for last; do :; done; echo nonsense > "$last"', "OSError: ", True),
+        ('[ "$1" = --version ] && exit; for last; do :; done; : > "$last"', "OSError: ", True),
+        (
+            '[ "$1" = --version ] && exit; for last; do :; done; echo | c++ -x c++ - -shared -o "$last"',
+            "undefined",
+            True,
+        ),
+        ("none", "no such file or directory: 'none'", False),
+        ("two 'words", "No closing quotation", False),
     ],
 )
-def test_without_a_compiler_that_works_there_is_no_library(script, anew, monkeypatch, tmp_path):
-    monkeypatch.setenv("CXX", "/there/is/none" if script is None else fake(tmp_path, script))
+def test_a_compiler_that_fails_is_told_once(script, reason, remembered, anew, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", script if script.isalpha() or "words" in script else fake(tmp_path, script))
+    with pytest.warns(RuntimeWarning, match=f"(?i)^no code was compiled.*{reason}[^\n]*OMNISET_COMPILE=0") as told:
+        assert anew() is None
+    assert len(told) == 1
+    assert len([*(tmp_path / "omniset").glob("*.failed")]) == remembered
+    if remembered:
+        assert anew() is None
+        monkeypatch.setattr(blocks, "AGAIN", -1.0)
+        with pytest.warns(RuntimeWarning):
+            assert anew() is None
+    assert not [*(tmp_path / "omniset").glob("*.so")]
+
+
+def test_without_a_compiler_nothing_is_said(anew, monkeypatch):
+    monkeypatch.setenv("CXX", " ")
+    monkeypatch.setenv("PATH", "/there/is/none")
     assert anew() is None
 
 
@@ -47,26 +75,90 @@ def test_it_can_be_switched_off(anew, monkeypatch):
     assert anew() is None
 
 
-def test_it_is_built_once_and_only_where_nobody_else_writes(anew, monkeypatch, tmp_path):
-    """The compiler leaves a line in a file each time it is called for more than its version."""
+@pytest.fixture
+def built(anew, monkeypatch, tmp_path):
+    """How often the compiler, of two words, has been called for more than its version; it takes little time."""
     if blocks.library() is None:
         pytest.skip("there is no compiler here")
     count = tmp_path / "count"
-    script = f'[ "$1" = --version ] && echo 1 || echo built >> {count}; exec c++ -x c++ "$@"'
-    monkeypatch.setenv("CXX", fake(tmp_path, script))
+    count.touch()
+    first = tmp_path / "cache"
+    first.write_text(f'#!/bin/sh\n[ "$2" = --version ] && echo 1 || echo built >> {count}; exec "$@"\n')
+    first.chmod(0o700)
+    monkeypatch.setenv("CXX", f"{first} {shutil.which('c++')}")
     monkeypatch.setattr(blocks, "FLAGS", ("-std=c++17", "-O0", "-shared", "-fPIC"))
+    return lambda: len(count.read_text().splitlines())
+
+
+def test_it_is_built_once_and_only_where_nobody_else_writes(anew, built, tmp_path):
+    before = os.umask(0o002)  # as where each user has a group
+    try:
+        assert anew() is not None
+    finally:
+        os.umask(before)
+    (kept,) = (tmp_path / "omniset").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o700
     assert anew() is not None
-    (kept,) = (tmp_path / "omniset").glob("blocks-*.so")
-    assert anew() is not None
-    assert count.read_text() == "built\n"
+    assert built() == 1
     kept.chmod(0o766)  # others could have changed it
     assert anew() is not None
-    assert count.read_text() == "built\n" * 2
+    assert built() == 2
     assert not kept.stat().st_mode & 0o022
     (tmp_path / "omniset").chmod(0o777)  # others could exchange it
     assert anew() is not None
-    assert count.read_text() == "built\n" * 3
+    assert built() == 3
     assert [*(tmp_path / "omniset").iterdir()] == [kept]
+
+
+def test_a_file_that_is_damaged_is_built_anew(anew, built, tmp_path):
+    assert anew() is not None
+    (kept,) = (tmp_path / "omniset").iterdir()
+    whole = kept.read_bytes()
+    changed = whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
+    # A file that is loaded stays as it is: another takes its place.
+    for times, content in enumerate([b"", b"garbage", changed, whole[: len(whole) * 3 // 7]], 2):
+        kept.unlink()
+        kept.write_bytes(content)
+        kept.chmod(0o700)
+        assert anew() is not None
+        assert built() == times
+        assert kept.read_bytes() == whole
+
+
+def test_a_library_without_the_functions_is_built_anew(anew, built, tmp_path):
+    """Though its name tells its content."""
+    assert anew() is not None
+    (kept,) = (tmp_path / "omniset").iterdir()
+    kept.unlink()
+    other = tmp_path / "other.so"
+    subprocess.run(["c++", "-x", "c++", "-", "-shared", "-o", other], input=b"int one;", check=True)
+    other.chmod(0o700)
+    other.rename(kept.with_stem(f"{kept.stem.rpartition('-')[0]}-{blocks._digest(other)}"))
+    assert anew() is not None
+    assert built() == 2
+
+
+NOBODY = """
+import pwd
+
+def none(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+pwd.getpwuid = none
+from omniset.kernels import blocks
+blocks.FLAGS = ("-std=c++17", "-O0", "-shared", "-fPIC")
+assert blocks.library() is not None
+"""
+
+
+def test_without_a_home_it_is_built_for_the_process(built, tmp_path):
+    hidden = {"HOME", "XDG_CACHE_HOME"}
+    env = {name: value for name, value in os.environ.items() if name not in hidden} | {"TMPDIR": str(tmp_path)}
+    before = {*tmp_path.iterdir()}
+    done = subprocess.run([sys.executable, "-c", NOBODY], env=env, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert built() == 1
+    assert {*tmp_path.iterdir()} == before
 
 
 def test_pieces_are_all_elements_once():

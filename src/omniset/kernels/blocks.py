@@ -1,24 +1,29 @@
 """Compiled code (blocks.cpp and small.cpp): built when first wanted, and kept, where there is a compiler.
 
 Without a compiler nothing is lost but time: `takes` says no, and tensor operations compute the same. A library that is
-built is kept in the user's cache folder, under a name that has the code, the compiler and the processor in it, and is
-loaded only if nobody else could have written it. OMNISET_COMPILE=0 switches all of it off.
+built is kept in the user's cache folder, under a name that tells the code, the compiler, the processor, and the file's
+own content, and is loaded only if nobody else could have written it, and it is whole. OMNISET_COMPILE=0 switches all of
+it off.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import hashlib
 import itertools
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,8 +40,14 @@ FLAGS = (
     *(WIDE if platform.machine().lower() in ("x86_64", "amd64") else ()),
 )
 SECONDS = 120.0  # that the compiler may take
+AGAIN = 86_400.0  # seconds after which a compiler that has failed is tried again
 NARROW = 128  # numbers of an element
 KINDS = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
+FUNCTIONS = (
+    *(f"{name}{way}_{kind}" for name in ("gather", "spread") for way in ("", "_backward") for kind in KINDS.values()),
+    *(f"block{what}_{kind}" for what in ("", "_backward", "_kept") for kind in ("float32", "float64")),
+)
+LOAD = "import ctypes, sys; code = ctypes.CDLL(sys.argv[1]); [code[name] for name in sys.argv[2:]]"
 
 
 def takes(elements: Tensor) -> bool:
@@ -67,11 +78,11 @@ def run(
         MemoryError: There is no memory for a block.
     """
     function = getattr(library(), f"{name}_{KINDS[dtype]}")
-    packed = (ctypes.c_void_p * len(arrays))(*(None if x is None else x.data_ptr() for x in arrays))
     sizes, pieces = ((ctypes.c_long * len(some))(*some) for some in (numbers, [*itertools.chain(*parts)]))
     others, turn, failed = (ctypes.c_double * len(reals))(*reals), ctypes.c_long(0), []
 
-    def take() -> None:
+    def take() -> None:  # holds the arrays, which so outlive it, whatever becomes of the caller
+        packed = (ctypes.c_void_p * len(arrays))(*(None if x is None else x.data_ptr() for x in arrays))
         if function(packed, sizes, others, pieces, ctypes.c_long(len(parts)), ctypes.byref(turn)):
             failed.append(name)
 
@@ -92,44 +103,89 @@ def contiguous(*arrays: Tensor | None) -> list[Tensor | None]:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled code; None where there is no compiler, or it fails."""
+    """The compiled code; None where there is no compiler, or it fails, which is told once."""
     if os.environ.get("OMNISET_COMPILE") == "0" or not sys.platform.startswith(("linux", "darwin")):
         return None
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("c++", "g++", "clang++")), None)
-    if compiler is None:
-        return None
+    named = os.environ.get("CXX", "").strip()
     try:
-        found = ctypes.CDLL(str(_built(compiler)))
-    except (OSError, subprocess.SubprocessError):
+        # Words, as make has it, such as a cache and the compiler behind it.
+        compiler = [named] if shutil.which(named) else shlex.split(named)
+        compiler = compiler or [*filter(shutil.which, ("c++", "g++", "clang++"))][:1]
+        return _built(compiler) if compiler else None
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        reason = str(error)
+        if isinstance(error, subprocess.CalledProcessError):
+            said = error.stderr.decode(errors="replace").split("\n")
+            reason = next((line for line in said if "rror" in line), f"it ended with {error.returncode}")
+        warnings.warn(
+            f"no code was compiled, so that PyTorch's operations compute the same in more time; "
+            f"{named or 'the C++ compiler'}: {reason[:300]}. Set CXX to another compiler, or OMNISET_COMPILE=0 to do "
+            "without; this one is tried again after a day",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
+
+
+def _built(compiler: Sequence[str]) -> ctypes.CDLL | None:
+    """The library; built if no whole one is there. None: it failed not long ago."""
+    version = _said([*compiler, "--version"])
+    code = (source.read_bytes() for source in SOURCES)
+    parts = (*code, " ".join(FLAGS).encode(), version, _processor().encode())
+    folder, name = _folder(), f"blocks-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}"
+    for kept in folder.glob(f"{name}-*.so"):
+        with contextlib.suppress(OSError, AttributeError):
+            if _private(kept) and kept.stem == f"{name}-{_digest(kept)}":
+                return _loaded(kept)
+    failed = folder / f"{name}.failed"
+    if failed.is_file() and time.time() - failed.stat().st_mtime < AGAIN:
+        return None
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        new = Path(place) / "new.so"
+        try:
+            _said([*compiler, *FLAGS, *(str(file) for file in SOURCES if file.suffix == ".cpp"), "-o", str(new)])
+            _said([sys.executable, "-ISc", LOAD, str(new), *FUNCTIONS])  # what a process might not survive
+        except subprocess.CalledProcessError:
+            failed.touch()
+            raise
+        new.chmod(0o700)  # whatever the umask is
+        with new.open("rb+") as written:
+            os.fsync(written.fileno())
+        file = folder / f"{name}-{_digest(new)}.so"
+        os.replace(new, file)  # whole, or not at all: several processes may build it at once
+    return _loaded(file)
+
+
+def _said(command: Sequence[str]) -> bytes:
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL)
+    return done.stdout
+
+
+def _loaded(file: Path) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(file))
+    for name in FUNCTIONS:
+        getattr(found, name)
     found.block_kept_float32.restype = found.block_kept_float64.restype = ctypes.c_long
     return found
 
 
-def _built(compiler: str) -> Path:
-    """The library's file; built if it is not there."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=True).stdout
-    code = (source.read_bytes() for source in SOURCES)
-    parts = (*code, " ".join(FLAGS).encode(), version, _processor().encode())
-    name = f"blocks-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}.so"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omniset"
+def _folder() -> Path:
+    """Where libraries are kept; one for this process where the user has none that is theirs alone."""
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omniset"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _private(folder):
-            raise PermissionError(f"{folder} is not this user's alone")
-        with tempfile.TemporaryDirectory(dir=folder):  # it can be written to
-            pass
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="omniset-"))  # for this process
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = folder / name
-    if not (file.is_file() and _private(file)):
-        with tempfile.TemporaryDirectory(dir=folder) as place:
-            new = Path(place) / name
-            command = [compiler, *FLAGS, *(str(file) for file in SOURCES if file.suffix == ".cpp"), "-o", str(new)]
-            subprocess.run(command, capture_output=True, timeout=SECONDS, check=True, stdin=subprocess.DEVNULL)
-            os.replace(new, file)  # whole, or not at all: several processes may build it at once
-    return file
+        if _private(folder):
+            with tempfile.TemporaryDirectory(dir=folder):  # it can be written to
+                return folder
+    except (OSError, RuntimeError):  # there is no home
+        pass
+    folder = Path(tempfile.mkdtemp(prefix="omniset-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
 
 
 def _private(path: Path) -> bool:

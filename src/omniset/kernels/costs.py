@@ -4,7 +4,7 @@ the time of so many.
 The numbers were fitted to times with the gradient, on one thread and on two, of 1 to 100 sets of 10 to 4,000 elements,
 4 and 16 points, widths 32 to 128. Where two forms are about as fast, they may choose the slower one: of what was
 measured, by a fifth at most with the gradient, by a third without. More threads and other processors were not measured.
-The number of threads is not asked for: it shall change no bit of a result.
+The number of threads is not asked for: it shall not choose the form of a result.
 """
 
 from __future__ import annotations

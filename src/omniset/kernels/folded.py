@@ -15,6 +15,7 @@ bfloat16 on processors that have units for them.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from omniset.kernels import blocks, costs, private, small
 from omniset.kernels.gather import Gather
 from omniset.kernels.points import Average, FoldedPoints, FoldedQueries
 from omniset.kernels.spread import Spread
-from omniset.kernels.team import one_thread
+from omniset.kernels.team import in_one_thread
 from omniset.kernels.tiles import ACTIVATIONS, PRECISION
 
 LEAST = 1 << 15  # numbers of the elements, from where on folding is faster (D from 32 to 256)
@@ -153,8 +154,8 @@ def gather(
     factor: Tensor | None = None,
 ) -> AttentionState:
     """As `AttentionBlock.reduce`, for queries (1, Q, D) that all sets share, after projection times `factor`."""
-    with one_thread(len(elements) * queries.numel() * parts.heads):
-        return _gather(parts, queries, elements, multiplicity, peak, factor)
+    work = partial(_gather, parts, queries, elements, multiplicity, peak, factor)
+    return in_one_thread(len(elements) * queries.numel() * parts.heads, work)
 
 
 def _gather(
@@ -185,8 +186,7 @@ def _gather(
 
 def spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:
     """As `AttentionBlock.forward` with elements (B, N, D) for queries, which attend to few points (B, P, D)."""
-    with one_thread(points.numel() * parts.heads):
-        return _spread(parts, elements, points)
+    return in_one_thread(points.numel() * parts.heads, partial(_spread, parts, elements, points))
 
 
 def _spread(parts: Parts, elements: Tensor, points: Tensor) -> Tensor:

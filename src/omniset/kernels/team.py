@@ -14,9 +14,10 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -78,33 +79,47 @@ def by_set(sums: Tensor, sets: int) -> Tensor:
 
 
 _threads = threading.local()  # its number: of the thread whose operations are not shared out, as many as it had before
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process (a child that was forked has none) and threads
+_helpers: dict[int, tuple[SimpleQueue, list[threading.Thread]]] = {}  # by process: a child that was forked has none
 
 
 def share_out(parts: Sequence[Piece], work: Callable[[Piece], R]) -> list[R]:
-    """What `work` makes of each piece, in their order."""
+    """What `work` makes of each piece, in their order; in all threads by the modes of this one, without a graph."""
     results: dict[int, R] = {}
     turns = itertools.count()  # a single step of the interpreter: no two threads get the same
+    inference, cast = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    kind = torch.get_autocast_dtype("cpu")
 
     def take() -> None:
-        with torch.no_grad():
+        with torch.inference_mode(inference), torch.autocast("cpu", kind, cast), torch.no_grad():
             while (turn := next(turns)) < len(parts):
                 results[turn] = work(parts[turn])
 
-    together(take, len(parts))
+    together(functools.partial(_alone, take), len(parts))
     return [results[turn] for turn in range(len(parts))]
 
 
 def together(work: Callable[[], None], most: int) -> None:
-    """Do the work once in each thread, of as many as PyTorch has for one operation, at most so many."""
+    """Do the work once in each thread, of as many as PyTorch has for one operation, at most so many.
+
+    Args:
+        work: Holds the tensors that it reads and writes, as a signal may end the wait for other threads.
+    """
     threads = min(getattr(_threads, "number", 0) or torch.get_num_threads(), most)
     if threads > 1 and most >= SEVERAL * threads:
         _let_go()
-    others = [_pool(threads - 1).submit(_alone, work) for _ in range(threads - 1)]
+    others: list[Future] = []
     try:
-        _alone(work)
+        if threads > 1:
+            jobs, team = _team(threads - 1)
+            for _ in team[: threads - 1]:
+                others.append(Future())
+                jobs.put((others[-1], work))
+        work()
     finally:
-        _wait(others)
+        try:
+            _wait(others)
+        finally:
+            _wait(others)  # a signal may have raised before the first one began
 
 
 def _let_go() -> None:
@@ -128,22 +143,18 @@ def _pause() -> Callable[[int], int] | None:
     return None
 
 
-@contextlib.contextmanager
-def one_thread(numbers: int) -> Iterator[None]:
+def in_one_thread(numbers: int, work: Callable[[], R]) -> R:
     """PyTorch's operations by this thread alone, where tensors hold few numbers; `together` takes as many as before.
 
     So no threads of OpenMP are made that would have to be let go.
     """
     before = torch.get_num_threads()
     if numbers > FEW or before == 1:
-        yield
-        return
+        return work()
     _threads.number = before
-    torch.set_num_threads(1)
     try:
-        yield
+        return _alone(work)
     finally:
-        torch.set_num_threads(before)
         _threads.number = 0
 
 
@@ -152,32 +163,77 @@ def backward_in_one_thread(backward: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(backward)
     def run(ctx: Any, *gradients: Tensor | None) -> R:
-        with one_thread(ctx.numbers):
-            return backward(ctx, *gradients)
+        return in_one_thread(ctx.numbers, functools.partial(backward, ctx, *gradients))
 
     return run
 
 
-def _alone(work: Callable[[], None]) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # of this thread only
+def _alone(work: Callable[[], R]) -> R:
+    """With PyTorch's operations by this thread alone. With `torch.set_num_threads`, a thread that begins meanwhile
+    would keep one for good.
+    """
+    before, mkl_before = torch.get_num_threads(), 0
+    openmp, mkl = _setters()
     try:
-        work()
+        openmp(1)
+        mkl_before = mkl(1)
+        return work()
     finally:
-        torch.set_num_threads(before)
+        try:  # a signal may raise after either
+            openmp(before)
+        finally:
+            mkl(mkl_before)
+
+
+@functools.cache
+def _setters() -> tuple[Callable[[int], Any], Callable[[int], int]]:
+    """How many threads operations of the calling thread take: for OpenMP; for MKL, which returns what it was before."""
+    before = torch.get_num_threads()
+    with contextlib.suppress(OSError, AttributeError, StopIteration):
+        # Found through what PyTorch itself is linked with: there may be several.
+        code = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"))))
+        code.omp_set_num_threads(before + 1)
+        follows = torch.get_num_threads() == before + 1
+        code.omp_set_num_threads(before)
+        if follows:
+            return code.omp_set_num_threads, getattr(code, "MKL_Set_Num_Threads_Local", lambda number: 0)
+    return torch.set_num_threads, lambda number: 0
 
 
 def _wait(others: list[Future]) -> None:
-    """None still works on memory that its caller gives up; an error of any is the caller's."""
-    for other in others:
-        other.cancel()  # it has not begun, and there is nothing left
-    for other in others:
-        if not other.cancelled():
-            other.result()
+    """Take back what has not begun, as there is nothing left, and wait for the rest; then raise the error of any.
+
+    What a signal raises meanwhile is raised after the wait.
+    """
+    raised: BaseException | None = None
+    while others:
+        try:
+            while others:
+                raised = (None if others[-1].cancel() else others[-1].exception()) or raised
+                others.pop()
+        except BaseException as error:
+            raised = error
+    if raised is not None:
+        raise raised
 
 
-def _pool(threads: int) -> ThreadPoolExecutor:
-    key = os.getpid(), threads
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(threads, "omniset")
-    return _pools[key]
+def _team(number: int) -> tuple[SimpleQueue, list[threading.Thread]]:
+    """Threads that end with the process, so many where it can have more, and what they take their work from."""
+    jobs, team = _helpers.setdefault(os.getpid(), (SimpleQueue(), []))
+    with contextlib.suppress(RuntimeError):  # none can be had, as at the interpreter's end
+        while len(team) < number:
+            thread = threading.Thread(target=_help, args=(jobs,), name="omniset", daemon=True)
+            thread.start()
+            team.append(thread)
+    return jobs, team
+
+
+def _help(jobs: SimpleQueue) -> None:
+    while True:
+        future, work = jobs.get()
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)
+        del future, work  # and the tensors that they hold, before it waits

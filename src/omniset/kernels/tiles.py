@@ -59,7 +59,8 @@ def workspace(like: Tensor) -> Workspace:
     held = _of_thread.__dict__
     name = str(like.dtype)
     if name not in held:
-        held[name] = Workspace(like.new_empty(0))
+        with torch.inference_mode(False):
+            held[name] = Workspace(like.new_empty(0))
     return held[name]
 
 
@@ -73,7 +74,8 @@ class Workspace:
     def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         size, held = math.prod(shape), self.held.get(name)
         if held is None or held.numel() < size:
-            held = self.held[name] = self.like.new_empty(size)
+            with torch.inference_mode(False):  # what it makes could not be written to without it
+                held = self.held[name] = self.like.new_empty(size)
         return held.view(dtype or held.dtype)[:size].view(shape)
 
     def cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
