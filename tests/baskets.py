@@ -158,8 +158,10 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
         out: Folder for the model and its report.
         resume: Go on with an interrupted run.
     """
-    with resumable(out), working_folder(out, "baskets", "fit", seed=arguments["seed"], resume=resume) as run:
-        predictor = BasketPredictor(**given(BasketOptions, arguments)).fit(*read(table), folder=out, resume=resume)
+    predictor = BasketPredictor(**given(BasketOptions, arguments))
+    predictor.check_resumed(out, resume)
+    with resumable(out), working_folder(out, "baskets", "fit", seed=predictor.seed, resume=resume) as run:
+        predictor.fit(*read(table), folder=out, resume=resume)
         predictor.save(out)
         sections, settings = [learning({"": predictor.history_})], predictor.get_params()
         page = compose(run.about(f"Baskets of {table.name}"), "What a basket costs.", sections, {}, settings=settings)

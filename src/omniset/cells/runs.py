@@ -94,6 +94,7 @@ def fit(
     """See `omniset.cli.cells.fit`."""
     embedder = CellEmbedder(**arguments)
     embedder.check_arguments()
+    embedder.check_resumed(out, resume)
     base = None if start_from is None else CellEmbedder.load(start_from)
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
     with working_folder(out, "cells", "fit", **about) as folder, _opened(files, read) as cells:

@@ -79,12 +79,14 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    if task != "survival":  # what is wrong with the arguments is said before anything is read
-        SetClassifier(**arguments).check_arguments()
+    draft = (SetSurvival if task == "survival" else SetClassifier)(**arguments)
+    draft.check_arguments()  # what is wrong with the arguments is said before anything is read
+    draft.check_resumed(out, resume, besides=("level",))  # which the labels may say
     times = survival_columns(target, columns, group, task, survival, reading["set_column"])
     task, columns = (task, columns) if times is None else ("survival", times)
-    draft = (SetClassifier if times is None else SetSurvival)(**arguments)
-    draft.check_arguments()
+    if times is not None:
+        draft = SetSurvival(**arguments)
+        draft.check_arguments()
     if processes.start(draft.devices, draft.num_nodes):
         return {}  # the processes have done it
     about: dict[str, Any] = {"seed": draft.seed, "device": find(draft.device).type, "resume": resume}

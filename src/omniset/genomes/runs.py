@@ -60,6 +60,7 @@ def fit(
     """See `omniset.cli.genomes.fit`."""
     completer = GenomeCompleter(**arguments)
     completer.check_arguments()
+    completer.check_resumed(out, resume)
     device = devices.find(completer.device).type
     with working_folder(out, "genomes", "fit", seed=completer.seed, device=device, resume=resume) as folder:
         genomes = read_table(table, format=format, identifiers=identifiers, progress=completer.progress)

@@ -44,6 +44,7 @@ def fit(
     """See `omniset.cli.microbiomes.fit`."""
     classifier = TaxonClassifier(**arguments)
     classifier.check_arguments()
+    classifier.check_resumed(out, resume)
     with working_folder(out, "microbiomes", "fit", **_place(classifier), resume=resume) as folder:
         classifier.fit(references, taxonomy, profiles, folder=out, resume=resume)
         if not folder.first:

@@ -46,6 +46,7 @@ def fit(
 
     predictor = ConnectivityPredictor(**arguments)
     predictor.check_arguments()
+    predictor.check_resumed(out, resume)
     with working_folder(out, "regions", "fit", seed=predictor.seed, resume=resume) as folder:
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
