@@ -159,10 +159,11 @@ def fit_command(table: Path, out: Path = Path("model"), resume: bool = False, **
         out: Folder for the model and its report.
         resume: Go on with an interrupted run.
     """
-    about = {"makes": ["BasketPredictor"], "reads": [table], "seed": arguments["seed"], "resume": resume}
+    predictor = BasketPredictor(**given(BasketOptions, arguments))
+    about = {"makes": ["BasketPredictor"], "reads": [table], "seed": predictor.seed, "resume": resume}
     with working_folder(out, "baskets", "fit", **about) as run:
-        predictor = BasketPredictor(**given(BasketOptions, arguments)).fit(*read(table), folder=run.path, resume=resume)
-        run.save(predictor)
+        predictor.check_resumed(run.path, resume)
+        run.save(predictor.fit(*read(table), folder=run.path, resume=resume))
         sections, settings = [learning({"": predictor.history_})], predictor.get_params()
         page = compose(run.about(f"Baskets of {table.name}"), "What a basket costs.", sections, {}, settings=settings)
         run.write(page, histories={"": predictor.history_})

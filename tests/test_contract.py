@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -259,7 +260,7 @@ def test_of_many_files_each_is_as_alone(done):
     assert [*texts(made).values()] == [*alone.values()]
 
 
-def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(done, monkeypatch, capsys):
+def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(done, monkeypatch, tmp_path, capsys):
     """After the first epoch, or step; the data are the same, and the options."""
     end, calls = TrainingModule.on_train_epoch_end, []
 
@@ -274,6 +275,11 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(done, monkeypatch
         assert done.system.run("fit", done.folder, "--out", "again") == 130
     assert "--resume true goes on" in capsys.readouterr().err
     assert not (done.folder / "again/config.json").exists()
+    with monkeypatch.context() as patch:  # to where none of the input is: other options are refused before it is read
+        patch.chdir(tmp_path)
+        again = str(done.folder / "again")
+        assert done.system.run("fit", done.folder, "--out", again, "--resume", "true", "--learning_rate", "0.03") == 2
+    assert re.search(r"cannot be resumed: learning_rate was .*, is 0.03. Start anew", capsys.readouterr().err)
     assert done.system.run("fit", done.folder, "--out", "again", "--resume", "true") == 0
     if (weights := done.json("again/config.json")["weights"]) != done.json("model/config.json")["weights"]:
         # In one process the last bits depend on what ran before, so that the first fit may differ from all others.

@@ -143,6 +143,52 @@ def test_explain():
     assert len(regressor.explain(sets[:2], target=0, steps=2)) == 2
 
 
+def interrupt(monkeypatch, model, *arguments, folder):
+    """Fit until the second epoch is done."""
+    from omniset.training.fit import TrainingModule
+
+    end, calls = TrainingModule.on_train_epoch_end, []
+
+    def interrupted(module):
+        end(module)
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "on_train_epoch_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(*arguments, folder=folder)
+
+
+@pytest.mark.parametrize("changed", [{"max_elements": 11}, {"shard_size": 2}, {"store": "recompute", "log": "csv"}])
+def test_what_changes_no_step_forbids_no_resume(changed, tmp_path, monkeypatch):
+    sets, _, means = data()
+    options = {**ONE, "epochs": 5, "patience": None}
+    whole = SetClassifier(**options).fit(sets, means > 0)
+    interrupt(monkeypatch, SetClassifier(**options), sets, means > 0, folder=tmp_path)
+    resumed = SetClassifier(**options, **changed).fit(sets, means > 0, folder=tmp_path, resume=True)
+    assert np.abs(resumed.predict_proba(sets) - whole.predict_proba(sets)).max() <= 1e-5
+    # Pieces that are sets of their own, or that are left out of the gradient, make another model.
+    interrupt(monkeypatch, SetClassifier(**options, shards="independent"), sets, means > 0, folder=tmp_path)
+    for other in ({"max_elements": 11}, {"shard_size": 2}):
+        model = SetClassifier(**options, shards="independent", **other)
+        with pytest.raises(ValueError, match=f"cannot be resumed: {next(iter(other))} was "):
+            model.fit(sets, means > 0, folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("method", ["auto", "ust"])
+def test_a_resume_with_other_options_is_refused_before_work(method, tmp_path, monkeypatch):
+    from omniset.estimators import learning
+
+    sets, _, means = data()
+    options = {**SMALL, "method": method, "epochs": 5}
+    interrupt(monkeypatch, SetClassifier(**options), sets, means > 0, folder=tmp_path)
+    monkeypatch.delattr(learning, "learn")
+    with pytest.raises(ValueError, match=r"cannot be resumed: seed was 0, is 3\. Start anew"):
+        SetClassifier(**options, seed=3).fit(sets, means > 0, folder=tmp_path, resume=True)
+
+
 def test_resume_ends_where_an_uninterrupted_run_ends(tmp_path, monkeypatch):
     sets, _, means = data()
     options = {**ONE, "epochs": 6, "encoder_options": {"dropout": 0.2}, "shard_size": 3, "patience": None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -14,6 +14,7 @@ from torch import nn
 from omniset.options import Computing, from_plain, without_places
 from omniset.runs import devices, folders, processes
 from omniset.training import artefacts
+from omniset.training.fit import check_resumed
 
 Fitted = TypeVar("Fitted", bound="Estimator")
 
@@ -63,6 +64,23 @@ class Estimator(Computing, BaseEstimator):
             {name: getattr(self, f"{name}_") for name in self.HISTORIES} | dict(metrics or {}),
             devices.find(self.device).type,
         )
+
+    def check_resumed(self, folder: str | Path | None, resume: bool, *, besides: Collection[str] = ()) -> None:
+        """Before anything is read: an interrupted run that the folder holds, if it is to be resumed, had these options.
+
+        Args:
+            besides: Options that are not known yet.
+
+        Raises:
+            ValueError: It had others, or its checkpoint is damaged.
+        """
+        if resume and folder is not None:
+            options = {name: value for name, value in self.fingerprint().items() if name not in besides}
+            check_resumed(Path(folder) / self._learns_first_in(), options)
+
+    def _learns_first_in(self) -> str:
+        """Where the first network to learn keeps its checkpoints, in the folder of a run."""
+        return "."
 
     @classmethod
     def load(cls: type[Fitted], folder: str | Path, **overrides: Any) -> Fitted:

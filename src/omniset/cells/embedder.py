@@ -138,6 +138,7 @@ class CellEmbedder(EmbedderOptions, Estimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
+        self.check_resumed(folder, resume)
         with opened(source, layer=layer, input=input, gene_column=gene_column) as cells:
             codes, self.batches_ = batch_codes(cells, batch_key, label)
             given: dict[str, Any] = {"gene_vectors": gene_vectors, "aliases": aliases, "start_from": start_from}

@@ -42,7 +42,7 @@ from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import noted, say, say_notes, telling
 from omniset.runs.files import replacing
-from omniset.runs.folders import new_file
+from omniset.runs.folders import new_file, unfinished
 from omniset.runs.progress import Progress
 from omniset.runs.verbs import Folder, working_folder
 from omniset.tables.files import TableWriter, kind_of, listed
@@ -95,6 +95,7 @@ def fit(
     """See `omniset.cli.cells.fit`."""
     embedder = CellEmbedder(**arguments)
     embedder.check_arguments()
+    embedder.check_resumed(unfinished(out), resume)
     base = None if start_from is None else CellEmbedder.load(start_from)
     about: dict[str, Any] = {"seed": embedder.seed, "device": devices.find(embedder.device).type, "resume": resume}
     about |= {"makes": ["CellEmbedder"], "reads": [*files, gene_vectors, aliases, start_from]}

@@ -111,6 +111,7 @@ class SetEstimator(SetModel):
 
         self.check_arguments()
         arguments.check_method(self)
+        self.check_resumed(folder, resume)
         collection = sets_of(sets, missing=self.missing)
         values, self.targets_, self.single_ = labels.aligned(y, collection, self.level, self.usual_target)
         targets, widths = self._encode_targets(values)

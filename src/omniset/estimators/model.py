@@ -17,7 +17,7 @@ from omniset.core.stored import StoredSet
 from omniset.estimators import vectors
 from omniset.estimators.forms import sets_of
 from omniset.estimators.options import SetOptions
-from omniset.estimators.stack import Stack
+from omniset.estimators.stack import NETWORKS, Stack
 from omniset.fitted import Estimator
 from omniset.training.network import SetNetwork
 
@@ -67,6 +67,9 @@ class SetModel(SetOptions, Estimator):
     def together(self) -> int:
         """Sets that are predicted at once."""
         return self.batch_size or 64
+
+    def _learns_first_in(self) -> str:
+        return "." if self.single is not None else NETWORKS[0]
 
     def reading(self) -> dict[str, Any]:
         """How networks read sets where they predict."""

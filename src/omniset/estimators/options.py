@@ -157,6 +157,15 @@ class SetOptions(Computing):
         given = getattr(self, name)
         return (SIZES if self.single is None else SIZES_OF_ONE)[name] if given is None else given
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Without how much is computed at a time where, as with the number of processes, the expected step is the same:
+        where gradients are exact, what another value changes is rounding, and what dropout draws.
+        """
+        values = super().fingerprint()
+        if self.gradient == "exact" and self.shards == "merged":
+            del values["max_elements"], values["shard_size"]
+        return values
+
     @property
     def alone(self) -> str | None:
         """The simple method that learns alone, if one does."""

@@ -80,12 +80,13 @@ def fit(
         raise ValueError(f"level must be 'auto', 'set' or 'element', got {level!r}")
     if target is None and not columns and task != "survival":
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
-    if task != "survival":  # what is wrong with the arguments is said before anything is read
-        SetClassifier(**arguments).check_arguments()
+    draft = (SetSurvival if task == "survival" else SetClassifier)(**arguments)
+    draft.check_arguments()  # what is wrong with the arguments is said before anything is read
     times = survival_columns(target, columns, group, task, survival, reading["set_column"])
     task, columns = (task, columns) if times is None else ("survival", times)
-    draft = (SetClassifier if times is None else SetSurvival)(**arguments)
-    draft.check_arguments()
+    if times is not None:
+        draft = SetSurvival(**arguments)
+        draft.check_arguments()
     with resumable(unfinished(out)):
         if processes.start(draft.devices, draft.num_nodes):
             return {}  # the processes have done it
@@ -96,6 +97,7 @@ def fit(
         processes.one_voice(draft.devices, draft.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
     ):
+        draft.check_resumed(folder.path, resume, besides=("level",))  # which the labels may say
         labels = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")

@@ -94,6 +94,7 @@ class SetSurvival(SetEstimator):
             KeyboardInterrupt: As SetEstimator.
         """
         self.check_arguments()
+        self.check_resumed(folder, resume)
         collection = sets_of(sets, missing=self.missing)
         time, event = observed(y, collection)
         how: dict[str, Any] = {"groups": groups, "sample_weight": sample_weight, "folder": folder, "resume": resume}

@@ -106,6 +106,7 @@ class GenomeCompleter(CompleterOptions, Estimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
+        self.check_resumed(folder, resume)
         warn_of_small(self.contamination)
         genomes = as_table(table)
         if len(genomes) < 8:

@@ -27,7 +27,7 @@ from omniset.report import multiqc
 from omniset.report.blocks import many
 from omniset.runs import devices
 from omniset.runs.console import noted, say, say_notes
-from omniset.runs.folders import new_file
+from omniset.runs.folders import new_file, unfinished
 from omniset.runs.verbs import working_folder
 from omniset.tables.files import TableWriter, kind_of
 
@@ -60,6 +60,7 @@ def fit(
     """See `omniset.cli.genomes.fit`."""
     completer = GenomeCompleter(**arguments)
     completer.check_arguments()
+    completer.check_resumed(unfinished(out), resume)
     device = devices.find(completer.device).type
     about: dict[str, Any] = {"makes": ["GenomeCompleter"], "reads": [table, taxonomy, quality], "resume": resume}
     with working_folder(out, "genomes", "fit", seed=completer.seed, device=device, **about) as folder:

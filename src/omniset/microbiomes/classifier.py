@@ -119,6 +119,7 @@ class TaxonClassifier(ClassifierOptions, Estimator):
             KeyboardInterrupt: Ctrl-C; with a folder, the last whole epoch is kept for `resume`.
         """
         self.check_arguments()
+        self.check_resumed(folder, resume)
         texts, lineages = self._read_references(references, taxonomy)
         with of_files(references, taxonomy):
             numbered = self._numbered(texts, lineages)

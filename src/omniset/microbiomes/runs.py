@@ -47,6 +47,7 @@ def fit(
     classifier.check_arguments()
     about: dict[str, Any] = {"makes": ["TaxonClassifier"], "reads": [references, taxonomy, profiles], "resume": resume}
     with working_folder(out, "microbiomes", "fit", **_place(classifier), **about) as folder:
+        classifier.check_resumed(folder.path, resume)
         classifier.fit(references, taxonomy, profiles, folder=folder.path, resume=resume)
         if not folder.first:
             return classifier

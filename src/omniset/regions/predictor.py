@@ -104,6 +104,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
             ValueError: An argument out of its bounds, or bad values in the input.
         """
         self.check_arguments()
+        self.check_resumed(folder, resume)
         regions = _as_regions(expression, coordinates, connectivity, **options)
         rows = np.arange(len(regions))
         return self.fit_rows(regions, rows, gene_vectors=gene_vectors, also=also, folder=folder, resume=resume)
@@ -135,6 +136,7 @@ class ConnectivityPredictor(PredictorOptions, Estimator):
         method = self.make(vectors, say, also)
         if isinstance(method, NetworkMethod):
             method.folder, method.resume = None if folder is None else Path(folder), resume
+            method.settings = self.fingerprint()
         method.fit(train, np.arange(len(train)), self.seed)
         self.regions_, self.method_ = train, method
         self.seconds_ = round(time.monotonic() - start, 1)

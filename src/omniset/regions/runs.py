@@ -51,6 +51,7 @@ def fit(
     reads = [*files.values(), gene_vectors, *(part for word in also for part in word.split("+"))]
     rules: dict[str, Any] = {"makes": ["ConnectivityPredictor"], "reads": reads, "resume": resume}
     with working_folder(out, "regions", "fit", seed=predictor.seed, **rules) as folder:
+        predictor.check_resumed(folder.path, resume)
         regions = _read(files, aliases, read)
         talk = telling(predictor.progress)
         more = [_read_also(word, files, aliases, read) for word in also]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from omniset.training.fit import TrainingModule, fit
 
 COLUMNS_TOGETHER = 4  # of the seed's grid
 PATIENCE = 10
-LEARNING = ("batch_size", "learning_rate", "weight_decay")
 VALIDATION_FOLDS = 5  # one of which is kept back
 
 
@@ -77,7 +77,8 @@ class NetworkMethod(Method):
         network: Once fitted.
         history: A dict per epoch: the losses.
         folder: For checkpoints; None: a temporary one.
-        resume: Go on from the folder's checkpoint.
+        resume: Go on from the folder's checkpoint, if it was made with the same settings.
+        settings: Of the run.
     """
 
     network: Any
@@ -86,6 +87,7 @@ class NetworkMethod(Method):
     progress: bool
     folder: Path | None = None
     resume = False
+    settings: Mapping[str, Any] = MappingProxyType({})
 
     def _standardise(self, train: Regions) -> None:
         _, values = known_pairs(train)
@@ -104,10 +106,6 @@ class NetworkMethod(Method):
             resume=self.resume,
         )
         self.network, self.history = module.network.eval(), module.history
-
-    def _fingerprint(self, train: Regions, seed: int, names: Sequence[str], **more: Any) -> dict[str, Any]:
-        """What must be the same for a run to be resumed: attributes by their names, and more."""
-        return {**more, **{name: getattr(self, name) for name in names}, "seed": seed, "data": checksum(train)}
 
     def state(self) -> dict[str, Any]:
         """What else than the weights is needed to predict."""
@@ -241,13 +239,12 @@ class SeedMethod(NetworkMethod):
         _, target = centred_target(train)
         order = np.concatenate([learn, watched])
         vectors = None if self.vectors is None else zlib.crc32(np.ascontiguousarray(self.vectors).tobytes())
-        of_fit = ("options", "epochs", *LEARNING, "symmetry")
         module = SeedModule(
             network,
             self.learning_rate,
             self.weight_decay,
             seed,
-            self._fingerprint(train, seed, of_fit, network=self.name, vectors=vectors),
+            {**self.settings, "vectors": vectors, "data": checksum(train)},
             expression=torch.from_numpy(train.expression[order]).float(),
             coordinates=None if coordinates is None else coordinates[order],
             target=torch.from_numpy(target[np.ix_(order, order)] / self._scale).float(),

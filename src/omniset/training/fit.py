@@ -7,6 +7,8 @@ something is trained, and a lesson is an ordinary module of PyTorch that Lightni
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -155,16 +157,31 @@ class TrainingModule(nn.Module):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint["omniset"]
-        before, now = saved["fingerprint"], self.fingerprint
-        differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
-        if differs:
-            # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
-            changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
-            reason = "; ".join(changed) or "the sets, their labels or their order are others"
-            raise ValueError(
-                f"the checkpoint is of another run and cannot be resumed: {reason}. Start anew, not resuming"
-            )
+        _require_same(saved["fingerprint"], self.fingerprint)
         self.history = saved["history"]
+
+
+def check_resumed(folder: Path, options: Mapping[str, Any]) -> None:
+    """Before any work: these options are those of the interrupted run in the folder, if it holds one.
+
+    Raises:
+        ValueError: They are not, or the checkpoint is damaged.
+    """
+    last = folder / "checkpoints" / "last.ckpt"
+    if last.exists():
+        from omniset.training.loop import read_checkpoint
+
+        before = read_checkpoint(last)["omniset"]["fingerprint"]
+        _require_same({name: before.get(name) for name in options}, options)
+
+
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    differs = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
+    if differs:
+        # The checksum of the data depends on the split, and so on other arguments: it is blamed last.
+        changed = [f"{k} was {before.get(k)!r}, is {now.get(k)!r}" for k in differs if k != "data"]
+        reason = "; ".join(changed) or "the sets, their labels or their order are others"
+        raise ValueError(f"the checkpoint is of another run and cannot be resumed: {reason}. Start anew, not resuming")
 
 
 def as_long(best: int, planned: int) -> int:
