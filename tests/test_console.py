@@ -17,7 +17,6 @@ from omniset.runs import locks
 from omniset.runs.console import line_of, resumable, run_folder
 from omniset.runs.locks import NAME, held, locked
 from omniset.runs.signals import Terminated, terminable
-from omniset.runs.verbs import working_folder
 
 HOLDS = """
 import sys, time
@@ -72,17 +71,6 @@ def test_a_process_may_hold_a_folder_twice(tmp_path):
     with pytest.raises(ValueError, match="first"), run_folder(tmp_path / "a/b"):
         raise ValueError("first")
     assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize(
-    ("file", "kind", "expected"), [("report.json", "evaluation", "results"), ("config.json", "fit", "a model")]
-)
-def test_what_a_run_replaces_is_said(tmp_path, capsys, file, kind, expected):
-    (tmp_path / file).touch()
-    with working_folder(tmp_path, "sets", kind, resume=True), working_folder(tmp_path / "new", "sets", kind):
-        assert capsys.readouterr().out == ""
-    with working_folder(tmp_path, "sets", kind):
-        assert capsys.readouterr().out == f"{tmp_path} holds {expected} already, which this run replaces\n"
 
 
 def test_waiting_for_a_file(holder, tmp_path):

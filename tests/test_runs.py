@@ -316,6 +316,7 @@ def test_targets_and_groups_do_not_leak_into_features(tmp_path, frame, capsys):
     assert "column 'label' is the group: it cannot be a target too" in capsys.readouterr().err
     with pytest.raises(ValueError, match="column 'amount' is both a feature and a target"):
         SetRegressor(progress=False).fit(leaky, labels["amount"])
+    command[command.index(out)] = tmp_path / "new"
     run(*command, "--target_columns=amount", "--features=x", "--class_weight=balanced", code=2)
     assert "class_weight='balanced' is for classes" in capsys.readouterr().err
 

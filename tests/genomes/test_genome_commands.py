@@ -149,4 +149,4 @@ def test_bad_tables_are_one_clear_error_and_leave_nothing(study, tmp_path, capsy
 
 def test_a_model_is_not_replaced_by_completions(study, capsys):
     assert complete(study, study / "model") == 2
-    assert "holds a model" in capsys.readouterr().err
+    assert "is or holds" in capsys.readouterr().err

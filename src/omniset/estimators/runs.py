@@ -82,6 +82,7 @@ def fit(
         raise ValueError("target: a file of labels is needed, or target_columns, columns of the table that hold them")
     draft = (SetSurvival if task == "survival" else SetClassifier)(**arguments)
     draft.check_arguments()  # what is wrong with the arguments is said before anything is read
+    draft.check_resumed(unfinished(out), resume, besides=("level",))  # which the labels may say
     times = survival_columns(target, columns, group, task, survival, reading["set_column"])
     task, columns = (task, columns) if times is None else ("survival", times)
     if times is not None:
@@ -97,7 +98,6 @@ def fit(
         processes.one_voice(draft.devices, draft.num_nodes) as first,
         working_folder(out, "sets", "fit", first=first, **about) as folder,
     ):
-        draft.check_resumed(folder.path, resume, besides=("level",))  # which the labels may say
         labels = None if target is None else LabelFile(target, columns, group, reading["set_column"])
         if labels is not None and level not in ("auto", labels.level):
             raise ValueError(f"level={level!r}, but {target} has labels of {labels.level}s")
