@@ -1,4 +1,4 @@
-"""CONTRIBUTING's layout is an order: a package imports only from the lines above its own. And no piece is too long."""
+"""CONTRIBUTING's layout is an order: a package imports only from the lines above its own."""
 
 import ast
 import re
