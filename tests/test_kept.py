@@ -27,13 +27,15 @@ def test_a_unit_is_done_once(tmp_path):
     assert np.array_equal(again.arrays["z"], first.arrays["z"])
 
 
-def test_other_settings_are_refused_and_without_resume_all_is_done_anew(tmp_path):
+def test_other_settings_are_refused_and_nothing_done_is_thrown_away(tmp_path):
     calls = []
     Kept(tmp_path, resume=False).do("a", {"dim": 3}, unit(calls))
     with pytest.raises(ValueError, match=r"a.json is of another evaluation and cannot be resumed: dim was 3, is 4"):
         Kept(tmp_path, resume=True).do("a", {"dim": 4}, unit(calls))
-    Kept(tmp_path, resume=False).do("a", {"dim": 4}, unit(calls))
-    assert calls == ["a", "a"]
+    with pytest.raises(ValueError, match="earlier evaluation"):
+        Kept(tmp_path, resume=False)
+    assert calls == ["a"]
+    assert (tmp_path / "rows" / "a.json").is_file()
     with pytest.raises(ValueError, match="resume needs the folder"):
         Kept(None, resume=True)
 

@@ -200,7 +200,7 @@ def test_what_is_saved_says_the_same_and_nothing_else_is_taken_for_it(labelled, 
     alone = annotator.annotate(labelled[7:8].copy())
     np.testing.assert_allclose(alone.probabilities, found.probabilities[7:8], atol=1e-5)
     other = CellEmbedder(**SMALL, seed=1).fit(labelled, batch_key="batch")
-    other.save(tmp_path / "saved" / "embedder")
+    other.write(tmp_path / "saved" / "embedder")
     with pytest.raises(ValueError, match="the annotator was fitted with"):
         CellAnnotator.load(tmp_path / "saved")
 

@@ -222,7 +222,7 @@ READS = "classify DIR/reads.fastq.gz --model MODEL"
             "truth.tsv has calls of none of the sequences: it has such as 'ASV1', they",
         ),
         (f"{READS} --threshold 2", "threshold must be >= 0 and <= 1"),
-        (f"{READS} --out MODEL", "holds a model"),
+        (f"{READS} --out MODEL", "is or holds"),
         ("classify bad.fa --model MODEL", "bad.fa: line 2: has 'E', which is no base"),
         ("fit --references DIR/references.fasta", "references.fasta: line 1: must have a name and a taxon"),
         (

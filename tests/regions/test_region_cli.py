@@ -423,7 +423,7 @@ def test_bad_places(study, tmp_path, capsys):
     for words, said in (
         (
             ["explain", "L_region_1", "L_region_2", "--model", study / "model", "--out", study / "ridge"],
-            "holds a model",
+            "holds the ConnectivityPredictor",
         ),
         (["predict", "--model", study / "ridge", "--out", tmp_path / "p.txt"], "p.txt"),
         (["predict", "--model", study / "ridge", "--out", tmp_path / "no" / "p.csv"], "no"),
