@@ -165,7 +165,7 @@ def _plain(message: str, options: Sequence[str]) -> str:
     >>> _plain("Option 'genomes.fit.table' is required but not provided or its value is None.", [])
     'table has to be given'
     """
-    if match := re.match(r"Unrecognized arguments: (\S+)", message):
+    if match := re.match(r"[Uu]nrecognized arguments: (\S+)", message):
         word = match[1].split("=")[0]
         near = [MEANT[word]] if MEANT.get(word) in options else difflib.get_close_matches(word, options, 1)
         if match[1].startswith("-"):
