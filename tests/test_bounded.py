@@ -163,7 +163,7 @@ HELD = {
     "a.pt": (tensor, open_sets, "torch.save does not pack, write it by that"),
     "a.nwk.gz": (packed_text, read_newick, "unpack it"),
     "images.gz": (packed_text, point_clouds.read_idx, "unpack it"),
-    "a.mat": (matlab, read_connectivity, "save it with -v7.3"),
+    "a.mat": (matlab, read_connectivity, "save it with -v6"),
     "a.biom": (biom, read_feature_table, "unpack it, as by h5repack -f NONE"),
     "a.h5": (chunked, open_sets, "write smaller ones, as by h5repack"),
     "c.parquet": (parquet, read_connectivity, "write it as .npy, .npz or .h5ad"),

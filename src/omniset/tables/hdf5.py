@@ -222,7 +222,7 @@ def _plain_mat(path: str, arrays: str, most: float) -> list[tuple[str, str | tup
 
     held = sum(math.prod(shape) * SIZES.get(kind, 0) for _, shape, kind in scipy.io.whosmat(path))
     if held > most:
-        raise _RefusedError(f"is packed, and holds {held:,} bytes, at most {most:,} are unpacked: save it with -v7.3")
+        raise _RefusedError(f"is packed, and holds {held:,} bytes, at most {most:,} are unpacked: save it with -v6")
     parts: dict[str, Any] = {}
     variables: list[tuple[str, str | tuple[Any, Any]]] = []
     for key, value in scipy.io.loadmat(path).items():
@@ -260,9 +260,8 @@ def texts(value: Any) -> list[str]:
 
 
 def _look_hdf5(path: str, most: int, whole: bool) -> None:
-    """Args:
-    most: Bytes that may be unpacked at once.
-    whole: That is all of it, not a chunk.
+    """Raise the error of a file that is wrong, or of which more than `most` bytes are unpacked at once: of a chunk, or,
+    where it is read `whole`, of all.
     """
     import h5py
 
