@@ -170,11 +170,11 @@ def test_what_changes_no_step_forbids_no_resume(changed, tmp_path, monkeypatch):
     resumed = SetClassifier(**options, **changed).fit(sets, means > 0, folder=tmp_path, resume=True)
     assert np.abs(resumed.predict_proba(sets) - whole.predict_proba(sets)).max() <= 1e-5
     # Pieces that are sets of their own, or that are left out of the gradient, make another model.
-    interrupt(monkeypatch, SetClassifier(**options, shards="independent"), sets, means > 0, folder=tmp_path)
+    interrupt(monkeypatch, SetClassifier(**options, shards="independent"), sets, means > 0, folder=tmp_path / "other")
     for other in ({"max_elements": 11}, {"shard_size": 2}):
         model = SetClassifier(**options, shards="independent", **other)
         with pytest.raises(ValueError, match=f"cannot be resumed: {next(iter(other))} was "):
-            model.fit(sets, means > 0, folder=tmp_path, resume=True)
+            model.fit(sets, means > 0, folder=tmp_path / "other", resume=True)
 
 
 @pytest.mark.parametrize("method", ["auto", "ust"])

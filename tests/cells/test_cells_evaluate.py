@@ -367,7 +367,7 @@ def test_a_baseline_that_is_not_installed_is_not_run(table, quick, monkeypatch, 
     assert "harmony" in evaluate(table, resume=True, **options).comparison.methods
     monkeypatch.setattr(CellEmbedder, "fit_cells", lambda *a, **k: (_ for _ in ()).throw(ImportError("ours")))
     with pytest.raises(ImportError, match="ours"):  # what ours lacks is an error
-        evaluate(table, **options)
+        evaluate(table, **options | {"folder": tmp_path / "new"})
 
 
 # ---------------------------------------------------------------------- what is made of the rows

@@ -170,7 +170,7 @@ def artefact(completer, tmp_path):
 @pytest.mark.filterwarnings("ignore:quality")  # some genomes have none
 def test_there_and_back(completer, artefact, mags, quality):
     again = GenomeCompleter.load(artefact)
-    names = {"config.json", "model.safetensors", "vocabulary.parquet", "references.parquet", "metrics.json"}
+    names = {"config.json", "model.safetensors", "vocabulary.parquet", "references.parquet", "metrics.json", "run.json"}
     assert {p.name for p in artefact.iterdir()} == names
     assert again.get_params() == completer.get_params()
     for name in ("families_", "levels_", "history_", "histories_", "sizes_", "trained_", "with_taxonomy_", "notes_"):
