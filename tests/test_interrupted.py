@@ -55,27 +55,28 @@ def ended(words, folder, number):
 
 def checkpoints(folder):
     """The last ones, and when they were written."""
-    return {path: path.stat().st_mtime_ns for path in (folder / "run").rglob("last.ckpt")}
+    return {path: path.stat().st_mtime_ns for path in (folder / ".run.unfinished").rglob("last.ckpt")}
 
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_sigterm_while_fitting(name, words_of, tmp_path):
     """As SLURM's time limit and `docker stop` send it: status 143, one line that says how to go on, nothing lost."""
     words = words_of(name)
+    work = tmp_path / ".run.unfinished"
     said, status = ended(words, tmp_path, signal.SIGTERM)
     assert status == 143, said
     assert said.splitlines()[-1] == (
-        "omniset: ended by SIGTERM; what is done is kept in run, the same command with --resume true goes on"
+        f"omniset: ended by SIGTERM; what is done is kept in {work}, the same command with --resume true goes on"
     )
     assert "Traceback" not in said
-    (kept,) = (tmp_path / "run").rglob("last.ckpt")
+    (kept,) = (tmp_path / ".run.unfinished").rglob("last.ckpt")
     done = torch.load(kept, weights_only=True)["epoch"]
-    assert not (tmp_path / "run/config.json").exists()
-    assert not [*(tmp_path / "run").rglob(".last-*")]
+    assert not (tmp_path / "run").exists()
+    assert not [*(tmp_path / ".run.unfinished").rglob(".last-*")]
     if name == "sets":  # how a checkpoint is read is the same for all
         said, status = ended([*words, "--resume=true"], tmp_path, signal.SIGINT)
         assert status == 130, said
-        assert said.splitlines()[-1].startswith("omniset: interrupted; what is done is kept in run, the same command")
+        assert said.splitlines()[-1].startswith(f"omniset: interrupted; what is done is kept in {work}")
         assert torch.load(kept, weights_only=True)["epoch"] > done
 
 

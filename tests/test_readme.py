@@ -22,7 +22,7 @@ def test_tables_are_those_of_the_results():
 
 
 SMALL = {  # settings of commands that take long; only how much is computed differs
-    "demo": ["--max_sets", "30", "--epochs", "1"],
+    "demo": ["--max_sets", "60", "--epochs", "1"],
     "fit": ["--folds", "2", "--epochs", "1"],
     "explain": ["--steps", "2"],
     "genomes simulate": ["--genomes", "40", "--families", "40", "--mags", "6"],

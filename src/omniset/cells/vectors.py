@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from omniset.cells.data import Cells
 from omniset.cells.embedder import KEY, CellEmbedder
-from omniset.runs.files import replacing
+from omniset.runs.files import replacing, reserve
 from omniset.tables.files import TableWriter, kind_of
 from omniset.tables.hdf5 import check_hdf5
 from omniset.tables.matrices import DAMAGED, attribute, needed, with_our_words
@@ -202,6 +202,7 @@ def write_counts(
     with replacing(out) as temporary:
         if kind == "npy":
             array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
+            reserve(temporary, array.offset + array.nbytes)
             _fill(array, blocks)
             array.flush()
             return

@@ -12,6 +12,7 @@ import torch
 from omniset.microbiomes.likelihood import TABLE, WORDS
 from omniset.microbiomes.model import CANDIDATES, TaxonNetwork
 from omniset.microbiomes.shares import Candidates
+from omniset.runs.files import reserve
 from omniset.runs.finite import require_finite_outputs
 from omniset.runs.progress import Progress
 from omniset.tables.dna import spectra
@@ -71,7 +72,9 @@ def candidates_of(
 def _room(name: str, kind: str, shape: tuple[int, int], folder: Path | None) -> np.ndarray:
     if folder is None or not shape[0]:
         return np.zeros(shape, dtype=kind)
-    return np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
+    room = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, shape)
+    reserve(folder / f"{name}.npy", room.offset + room.nbytes)
+    return room
 
 
 def _keep_best(made: Candidates, rows: slice, new: list[np.ndarray], weights: np.ndarray, before: int) -> None:

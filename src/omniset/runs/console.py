@@ -19,6 +19,7 @@ from omniset.runs.signals import Terminated
 RECORDS = ".parts"  # folder that says which parts of many are done
 KEPT = (
     "last.ckpt",
+    "config.json",
     "rows/*",
     f"{RECORDS}/part-*.json",
 )  # what a run that is interrupted leaves, and a resumed one takes up

@@ -52,6 +52,17 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
+def reserve(path: str | Path, size: int) -> None:
+    """Take the bytes of a file that is mapped into memory from the disk at once.
+
+    Raises:
+        OSError: The disk is full, at which writing into the map would end the process (SIGBUS).
+    """
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+
 def writable_folder(folder: str | Path) -> Path:
     """Make the folder and see that files can be made in it, before any work is spent on them.
 

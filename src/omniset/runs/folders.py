@@ -237,6 +237,8 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
         if record is None:
             raise ValueError(f"{work} is in the way of the run, and no run of Omniset has made it: move it elsewhere")
         if resume and record["kind"] == kind:
+            for path in work.rglob(".*-*"):  # half written, by what was killed
+                path.unlink()
             return
         if resume is not None and not replace and has_work(work):
             raise ValueError(
@@ -244,7 +246,7 @@ def take_up(out: Path, kind: str, command: str, resume: bool | None, replace: bo
                 "true starts anew"
             )
         clear(work)
-    elif resume and place.is_dir():
+    elif resume and (read_record(place) or {}).get("command") == command:
         for path in place.iterdir():
             if path.is_dir() and not path.is_symlink() and (path.name in TRAINING or only_training(path)):
                 shutil.copytree(path, work / path.name)

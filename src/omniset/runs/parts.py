@@ -353,6 +353,8 @@ class Records:
             differing = [key for key in {**now, **before} if before.get(key) != now.get(key)]
         except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: remove it, and this part is done again") from error
+        if differing and self.job.arguments["replace"]:
+            return False
         for key in differing:
             what = "the model is another" if key == "model" else f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
             raise ValueError(f"{made} is of another run and cannot be resumed: {what}. Start anew, not resuming")

@@ -61,15 +61,14 @@ class Folder:
 
     def fail(self, error: BaseException, command: str, resume: bool | None) -> None:
         """Keep the model, or what is done, of a run that has failed; else remove what it has made."""
-        if self.saved:
+        if self.saved and not (self.out.is_dir() and folders.tree_of(self.out)):
             folders.finish(self.path, self.holds, command)
-            folders.check(self.out, self.kinds, True)
             folders.swap(self.path, self.out)
             error.add_note(f"the model is kept in {self.out}, without a report")
-        elif resume is None or not has_work(self.path):
-            folders.clear(self.path)
-        else:
+        elif self.saved or (resume is not None and has_work(self.path)):  # beside an earlier run, which stays whole
             note_kept(error, self.path)
+        else:
+            folders.clear(self.path)
 
     def about(self, title: str, notes: Sequence[str] = ()) -> Any:
         """What a report says of the run, see `omniset.report.frame.Run`. Warnings are those met so far."""
@@ -146,9 +145,9 @@ def working_folder(
         folders.check(out, kinds, **rules, reads=[None if path is None else Path(path).expanduser() for path in reads])
     held = locked(out) if first and out.is_dir() else nullcontext()  # by a fit in Python
     with held, noted() as warnings, run_folder(work, first, out):
+        folder = Folder(work, out, system, kind, seed, warnings, device, provenance(seed, device), first, kinds)
         if first:
             folders.take_up(out, " or ".join(kinds), command, resume, replace)
-        folder = Folder(work, out, system, kind, seed, warnings, device, provenance(seed, device), first, kinds)
         try:
             yield folder
             if first:
