@@ -238,11 +238,11 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
 
 
 def test_another_table_cannot_be_resumed(tmp_path, frame, capsys):
-    fit(tmp_path)
-    changed = pd.read_csv(tmp_path / "sets.csv")
-    changed.loc[0, "x"] += 1
-    changed.to_csv(tmp_path / "sets.csv", index=False)
     words = ["fit", tmp_path / "sets.csv", "--target", tmp_path / "labels.csv", "--out", tmp_path / "run", "--epochs=2"]
+    frame.drop(columns="sign").to_csv(tmp_path / "sets.csv", index=False)
+    run(*words, *SMALL)
+    frame.loc[0, "x"] += 1
+    frame.drop(columns="sign").to_csv(tmp_path / "sets.csv", index=False)
     run(*words, *SMALL, "--resume=true", code=2)
     assert "is of another run and cannot be resumed: the sets, their labels or" in capsys.readouterr().err
 
